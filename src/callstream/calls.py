@@ -1,0 +1,230 @@
+"""The states of a call, and the ledger that keeps a run's calls in them.
+
+::
+
+    started ──▶ args_streaming ──▶ args_complete ──▶ executing ──▶ completed | failed
+                                        ├──▶ awaiting ──▶ executing | completed | failed | discarded
+                                        ├──▶ completed | failed      (the result was first seen in a request)
+                                        └──▶ released                (handed to a host, outcome never seen)
+    started, args_streaming, args_complete, awaiting ──▶ discarded
+
+``TRANSITIONS`` is that drawing as a table, and the only place where it is decided: anything that is not in it raises
+``TransitionError``. ``completed``, ``failed``, ``released`` and ``discarded`` are final. ``awaiting`` outlives its run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from callstream.errors import TransitionError, UsageError
+from callstream.events import (
+    ArgsAppended,
+    CallAwaiting,
+    CallCompleted,
+    CallDiscarded,
+    CallExecuting,
+    CallFailed,
+    CallProgressed,
+    CallReleased,
+    CallReturned,
+    CallSigned,
+    CallStarted,
+    DiscardReason,
+    Encoding,
+    Event,
+)
+
+
+class CallState(StrEnum):
+    STARTED = "started"
+    ARGS_STREAMING = "args_streaming"
+    ARGS_COMPLETE = "args_complete"
+    EXECUTING = "executing"
+    AWAITING = "awaiting"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    RELEASED = "released"
+    DISCARDED = "discarded"
+
+
+_S = CallState
+FINAL = frozenset({_S.COMPLETED, _S.FAILED, _S.RELEASED, _S.DISCARDED})
+BEFORE_EXECUTING = frozenset({_S.STARTED, _S.ARGS_STREAMING, _S.ARGS_COMPLETE})
+
+TRANSITIONS: dict[tuple[CallState, type[Event]], CallState] = {
+    (_S.STARTED, CallSigned): _S.STARTED,
+    (_S.STARTED, ArgsAppended): _S.ARGS_STREAMING,
+    (_S.STARTED, CallCompleted): _S.ARGS_COMPLETE,
+    (_S.STARTED, CallDiscarded): _S.DISCARDED,
+    (_S.ARGS_STREAMING, CallSigned): _S.ARGS_STREAMING,
+    (_S.ARGS_STREAMING, ArgsAppended): _S.ARGS_STREAMING,
+    (_S.ARGS_STREAMING, CallCompleted): _S.ARGS_COMPLETE,
+    (_S.ARGS_STREAMING, CallDiscarded): _S.DISCARDED,
+    (_S.ARGS_COMPLETE, CallSigned): _S.ARGS_COMPLETE,
+    (_S.ARGS_COMPLETE, CallExecuting): _S.EXECUTING,
+    (_S.ARGS_COMPLETE, CallAwaiting): _S.AWAITING,
+    (_S.ARGS_COMPLETE, CallReturned): _S.COMPLETED,
+    (_S.ARGS_COMPLETE, CallFailed): _S.FAILED,
+    (_S.ARGS_COMPLETE, CallReleased): _S.RELEASED,
+    (_S.ARGS_COMPLETE, CallDiscarded): _S.DISCARDED,
+    (_S.EXECUTING, CallProgressed): _S.EXECUTING,
+    (_S.EXECUTING, CallAwaiting): _S.AWAITING,
+    (_S.EXECUTING, CallReturned): _S.COMPLETED,
+    (_S.EXECUTING, CallFailed): _S.FAILED,
+    (_S.AWAITING, CallProgressed): _S.AWAITING,
+    (_S.AWAITING, CallExecuting): _S.EXECUTING,
+    (_S.AWAITING, CallReturned): _S.COMPLETED,
+    (_S.AWAITING, CallFailed): _S.FAILED,
+    (_S.AWAITING, CallDiscarded): _S.DISCARDED,
+}
+
+
+class Call(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is known of one call: the journal's row, and what hooks and interfaces are handed.
+
+    ``args_json`` is the whole argument text (for a call that never completed: what came of it). Journal listings leave
+    it None, because it lives in the log alone.
+    """
+
+    call_id: str
+    name: str
+    state: CallState
+    run_id: str | None = None
+    thread_id: str | None = None
+    provider_id: str | None = None
+    message_id: str | None = None
+    signature: str | None = None
+    encoding: Encoding = "json"
+    args_json: str | None = None
+    reason: DiscardReason | None = None
+    detail: str | None = None
+    result: Any = None
+    error: str | None = None
+    started_at: float | None = None
+    updated_at: float | None = None
+
+    @property
+    def is_final(self) -> bool:
+        return self.state in FINAL
+
+
+CallEvent = (
+    CallStarted
+    | CallSigned
+    | ArgsAppended
+    | CallCompleted
+    | CallDiscarded
+    | CallExecuting
+    | CallAwaiting
+    | CallReturned
+    | CallFailed
+    | CallReleased
+    | CallProgressed
+)
+
+
+def opened(event: CallStarted, *, run_id: str | None = None, thread_id: str | None = None, at: float | None = None) -> Call:
+    """The row that a call begins with."""
+    return Call(
+        call_id=event.call_id,
+        name=event.name,
+        state=CallState.STARTED,
+        run_id=run_id,
+        thread_id=thread_id,
+        provider_id=event.provider_id,
+        message_id=event.message_id,
+        signature=event.signature,
+        encoding=event.encoding,
+        started_at=at,
+        updated_at=at,
+    )
+
+
+def next_state(call: Call, event: CallEvent) -> CallState:
+    """The state that the event leads to, by the table."""
+    state = TRANSITIONS.get((call.state, type(event)))
+    if state is None:
+        raise TransitionError(f"call {call.call_id!r} is {call.state}; {type(event).__name__} is not allowed then")
+    return state
+
+
+def advanced(call: Call, event: CallEvent, *, at: float | None = None) -> Call:
+    """The row after the event. Argument text is not collected here: it lives in the log."""
+    changes: dict[str, Any] = {"state": next_state(call, event), "updated_at": at}
+    match event:
+        case CallSigned(signature=signature):
+            changes["signature"] = signature
+        case CallDiscarded(reason=reason, detail=detail):
+            changes |= {"reason": reason, "detail": detail}
+        case CallReturned(result=result):
+            changes["result"] = result
+        case CallFailed(error=error):
+            changes["error"] = error
+        case _:
+            pass
+    return msgspec.structs.replace(call, **changes)
+
+
+def numbered(provider_id: str, taken: Iterable[str]) -> str:
+    """The id itself if it is free, else the first free one of ``id~2``, ``id~3``, …"""
+    used = set(taken)
+    if provider_id not in used:
+        return provider_id
+    number = 2
+    while f"{provider_id}~{number}" in used:
+        number += 1
+    return f"{provider_id}~{number}"
+
+
+class Ledger:
+    """The calls of one run, by id. It applies events and gives each provider's id a ``call_id`` of its own.
+
+    ``used`` are the ids that may not be given again: those of the thread, and whatever the journal adds.
+    """
+
+    def __init__(self, used: Iterable[str] = ()) -> None:
+        self._used = set(used)
+        self._calls: dict[str, Call] = {}
+
+    def __getitem__(self, call_id: str) -> Call:
+        try:
+            return self._calls[call_id]
+        except KeyError:
+            raise UsageError(f"no call {call_id!r} in this run; it has {sorted(self._calls)}") from None
+
+    def __contains__(self, call_id: object) -> bool:
+        return call_id in self._calls
+
+    def __iter__(self) -> Iterator[Call]:
+        return iter(list(self._calls.values()))
+
+    def name_for(self, wanted: str) -> str:
+        """A ``call_id`` that nothing else has, made from the wanted one. It is taken from now on."""
+        call_id = numbered(wanted, self._used)
+        self._used.add(call_id)
+        return call_id
+
+    def apply(self, event: CallEvent, *, at: float | None = None) -> Call:
+        """Takes the event into the ledger and returns the call after it. Argument text is collected for open calls."""
+        if isinstance(event, CallStarted):
+            if event.call_id in self._calls:
+                raise TransitionError(f"call {event.call_id!r} has started already")
+            self._used.add(event.call_id)
+            call = opened(event, at=at)
+        else:
+            call = advanced(self[event.call_id], event, at=at)
+        self._calls[event.call_id] = call
+        return call
+
+    def adopt(self, call: Call) -> None:
+        """Takes in a call of an earlier run, because this run brings its answer."""
+        self._used.add(call.call_id)
+        self._calls.setdefault(call.call_id, call)
+
+    def open_calls(self) -> list[Call]:
+        """The calls that are neither final nor awaiting an answer."""
+        return [call for call in self._calls.values() if not call.is_final and call.state is not CallState.AWAITING]

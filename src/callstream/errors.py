@@ -1,0 +1,87 @@
+"""Whose fault it is.
+
+Every error that Callstream raises on purpose is one of these; any other exception out of Callstream is a bug in it.
+
+- ``WireError``: the provider sent something that its wire does not allow, or reported an error itself.
+- ``UsageError``: the calling program asked for something that cannot be.
+- ``JournalError``: the store could not keep or find something.
+- ``Reject`` and ``CallRejected``: an application refused a call. Nobody's fault.
+"""
+
+from __future__ import annotations
+
+
+class CallstreamError(Exception):
+    """The root of all errors that Callstream raises on purpose."""
+
+
+class WireError(CallstreamError):
+    """The provider's fault: bytes that are not the wire, or an error object inside the stream.
+
+    ``position`` counts characters (JSON text) or bytes (a response body) from the beginning, where it is known.
+    ``provider_message`` is the provider's own sentence when the provider reported the error itself.
+    """
+
+    def __init__(self, message: str, *, position: int | None = None, provider_message: str | None = None) -> None:
+        super().__init__(message if position is None else f"{message} (at position {position})")
+        self.position = position
+        self.provider_message = provider_message
+
+
+class UsageError(CallstreamError):
+    """The calling program's fault: a wrong argument, a wrong order of calls, a missing extra."""
+
+
+class TransitionError(UsageError):
+    """A call was asked to go from one state to another that its table does not allow."""
+
+
+class JournalError(CallstreamError):
+    """The store's fault: it could not be opened, read or written. What was acknowledged before is still there."""
+
+
+class LeaseLost(JournalError):
+    """Another process took the run over: this writer is refused, for good."""
+
+
+class Compacted(JournalError):
+    """The asked-for place in the log lies inside a range that compaction has folded into one record.
+
+    Read from ``first`` - 1 to get the folded record whole.
+    """
+
+    def __init__(self, run_id: str, after: int, first: int, last: int) -> None:
+        super().__init__(
+            f"run {run_id!r} cannot be followed from record {after}: records {first} to {last} were folded into one; "
+            f"read from {first - 1}, or join anew"
+        )
+        self.run_id = run_id
+        self.after = after
+        self.first = first
+        self.last = last
+
+
+class Reject(CallstreamError):
+    """Raised by a hook: this call must not run, and the model is told the reason."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class CallRejected(CallstreamError):
+    """A call was rejected where no host could refuse it, so the response that holds it cannot go on."""
+
+    def __init__(self, call_id: str, name: str, reason: str) -> None:
+        super().__init__(f"call {call_id!r} of tool {name!r} was rejected: {reason}")
+        self.call_id = call_id
+        self.name = name
+        self.reason = reason
+
+
+class CallIdTaken(JournalError):
+    """A call of that id is in the journal already; ``free_call_id`` names another."""
+
+    def __init__(self, call_id: str) -> None:
+        super().__init__(f"the journal already has a call {call_id!r}")
+        self.call_id = call_id

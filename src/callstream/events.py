@@ -1,0 +1,233 @@
+"""What can happen to a run, a message and a call.
+
+Events are facts in the past tense: frozen, comparable, without behaviour. Decoders give the first group, hosts and the
+runtime the second; the journal numbers both and keeps them as records. An event names its call by ``call_id`` and its
+message by ``message_id``; one response of a model makes one message, and its calls belong to that message.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+DiscardReason: TypeAlias = Literal["truncated", "malformed", "rejected", "aborted", "interrupted"]
+"""Why a call's tool never ran.
+
+``truncated``: the response ended before the call did. ``malformed``: the call ended, but its text is not JSON, or it
+never got a name. ``rejected``: a hook refused it. ``aborted``: the run was stopped. ``interrupted``: something broke.
+"""
+
+Encoding: TypeAlias = Literal["json", "text"]
+"""``json``: the argument text is a JSON document. ``text``: it is the input of a free-text tool itself."""
+
+RunOutcome: TypeAlias = Literal["finished", "failed", "cancelled"]
+
+
+def _tag(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
+
+class Event(msgspec.Struct, frozen=True, tag_field="type", tag=_tag, omit_defaults=True):
+    """The root of all events. As JSON an event is an object whose ``type`` is its name in snake case."""
+
+
+# -- what a decoder reads from a response -------------------------------------------------------------------------------
+
+
+class MessageStarted(Event, frozen=True):
+    """The model began a message. It comes before the first text, reasoning or call of a response."""
+
+    message_id: str
+    role: str = "assistant"
+
+
+class TextAppended(Event, frozen=True):
+    message_id: str
+    text: str
+
+
+class ReasoningAppended(Event, frozen=True):
+    """Reasoning that the provider shows. Its encrypted form stays with the SDK."""
+
+    message_id: str
+    text: str
+
+
+class MessageEnded(Event, frozen=True):
+    message_id: str
+
+
+class CallStarted(Event, frozen=True):
+    """The first fact about a call, streamed or not. ``provider_id`` is the wire's own id, None where it sent none."""
+
+    call_id: str
+    name: str
+    provider_id: str | None = None
+    signature: str | None = None
+    encoding: Encoding = "json"
+    message_id: str | None = None
+
+
+class CallSigned(Event, frozen=True):
+    """A thought signature that came after the call's first chunk."""
+
+    call_id: str
+    signature: str
+
+
+class ArgsAppended(Event, frozen=True):
+    """A piece of argument text. Joined, the pieces of a call are its ``args_json`` (for free text: its input)."""
+
+    call_id: str
+    text: str
+
+
+class CallCompleted(Event, frozen=True):
+    """The wire ended the call's arguments and they parse strictly. ``args_json`` is the whole text as JSON.
+
+    The journal keeps ``args_json`` in the pieces alone, so a record read back from it carries None here.
+    """
+
+    call_id: str
+    args_json: str | None = None
+
+
+class CallDiscarded(Event, frozen=True):
+    """The call is final and its tool never ran."""
+
+    call_id: str
+    reason: DiscardReason
+    detail: str | None = None
+
+
+class ResponseEnded(Event, frozen=True):
+    """The provider's own finish reason, None where it never sent one, and its usage figures as they came."""
+
+    finish_reason: str | None = None
+    usage: dict[str, Any] | None = None
+
+
+# -- what is read from a request, reported by a host or decided by the runtime ------------------------------------------
+
+
+class MessageReceived(Event, frozen=True):
+    """Input of the run. ``attachments`` names the kinds of the parts that are not text (``image/png``, ``file``)."""
+
+    role: str
+    text: str
+    message_id: str | None = None
+    attachments: tuple[str, ...] = ()
+
+
+class ResultReceived(Event, frozen=True):
+    """A tool result found in a request. The runtime turns it into the outcome of the call that it answers.
+
+    ``provider_id`` is the wire's id, None where the wire has none: then the name and the order tell. ``latest`` is true
+    for results of the model's last turn, which is what tells a reused id from its earlier uses.
+    """
+
+    provider_id: str | None
+    name: str | None
+    content: Any
+    is_error: bool = False
+    latest: bool = True
+
+
+class RunStarted(Event, frozen=True):
+    thread_id: str
+    principal: str | None = None
+    input: Any = None
+
+
+class CallExecuting(Event, frozen=True):
+    call_id: str
+
+
+class CallAwaiting(Event, frozen=True):
+    """A client or a person has to answer. Survives the run and a crash."""
+
+    call_id: str
+
+
+class CallReturned(Event, frozen=True):
+    """The tool's result, any JSON."""
+
+    call_id: str
+    result: Any = None
+
+
+class CallFailed(Event, frozen=True):
+    call_id: str
+    error: str
+
+
+class CallReleased(Event, frozen=True):
+    """The call was handed to a host whose outcome was never seen."""
+
+    call_id: str
+
+
+class CallProgressed(Event, frozen=True):
+    """What a running tool tells its interface, any JSON. Never shown to the model."""
+
+    call_id: str
+    data: Any
+
+
+class StateChanged(Event, frozen=True):
+    """The application's shared state: a whole ``snapshot``, or a ``patch`` (RFC 6902 operations) of the one before."""
+
+    snapshot: Any = None
+    patch: list[dict[str, Any]] | None = None
+
+
+class RunEnded(Event, frozen=True):
+    """The last record of every run."""
+
+    outcome: RunOutcome
+    reason: str | None = None
+
+
+WireEvent: TypeAlias = (
+    MessageStarted
+    | TextAppended
+    | ReasoningAppended
+    | MessageEnded
+    | CallStarted
+    | CallSigned
+    | ArgsAppended
+    | CallCompleted
+    | CallDiscarded
+    | ResponseEnded
+)
+RequestEvent: TypeAlias = MessageReceived | ResultReceived
+RunEvent: TypeAlias = (
+    WireEvent
+    | MessageReceived
+    | RunStarted
+    | CallExecuting
+    | CallAwaiting
+    | CallReturned
+    | CallFailed
+    | CallReleased
+    | CallProgressed
+    | StateChanged
+    | RunEnded
+)
+
+
+class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An event as the journal keeps it: the ``seq``-th of its run, written ``at`` (seconds since the epoch).
+
+    ``first_seq`` is less than ``seq`` where compaction folded the pieces of one call or message into this record.
+    """
+
+    run_id: str
+    seq: int
+    at: float
+    event: RunEvent
+    response_id: str | None = None
+    author: str | None = None
+    first_seq: int | None = None

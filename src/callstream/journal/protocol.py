@@ -1,0 +1,122 @@
+"""What a journal promises, whatever it is made of.
+
+A journal keeps one append-only log of records a run and one row a call, in one transaction. Records are numbered 1, 2,
+3, … a run, without gaps, when they are written. The same contract tests run over every implementation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from callstream.calls import Call, CallState
+from callstream.events import Record, RunEvent, RunOutcome
+
+
+class RunRow(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One run as the journal lists it. ``outcome`` is None while it goes on, ``last_seq`` the number of its last record."""
+
+    run_id: str
+    thread_id: str
+    principal: str | None
+    outcome: RunOutcome | None
+    reason: str | None
+    started_at: float
+    ended_at: float | None
+    last_seq: int
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """An event on its way into the journal, with what its record carries beside it."""
+
+    event: RunEvent
+    response_id: str | None = None
+    author: str | None = None
+
+
+class Journal(Protocol):
+    """The durable log of runs and calls. May be used from any event loop, from several at once too."""
+
+    async def open(self) -> None:
+        """Opens the store and brings its schema up to date. Called by the first use; calling it again does nothing."""
+
+    async def aclose(self) -> None:
+        """Writes what is waiting, gives the leases back, closes the store."""
+
+    async def append(self, run_id: str, events: Sequence[RunEvent | Entry], *, after: int | None = None) -> int:
+        """Adds records to a run and returns the number of the last one. They are durable when it returns.
+
+        The first append to a run opens it and takes it for this process: from then on only this process may write to it
+        (LeaseLost for any other, and for this one after its lease was taken over). With ``after``, the number of records
+        the caller has seen acknowledged, a repeated append adds nothing and returns the same number: pass it whenever an
+        acknowledgement may have been lost. An event that names a call of another run (an answer) updates that call's
+        row in the same transaction. A transition that the table of ``calls`` forbids raises TransitionError, a
+        ``call_id`` that is taken raises CallIdTaken, an append to an ended run raises UsageError; then nothing of the
+        append is kept.
+        """
+        ...
+
+    def read(self, run_id: str, after: int = 0) -> AsyncIterator[Record]:
+        """The records after that number which are there now. Compacted if the number lies inside a folded range."""
+        ...
+
+    def follow(self, run_id: str, after: int = 0) -> AsyncIterator[Record]:
+        """``read``, then what is appended later, by this process or another. Ends after the run's last record."""
+        ...
+
+    async def call(self, call_id: str) -> Call | None:
+        """One call with its ``args_json`` put together from the log."""
+        ...
+
+    async def calls(
+        self,
+        *,
+        run_id: str | None = None,
+        thread_id: str | None = None,
+        principal: str | None = None,
+        states: Sequence[CallState] | None = None,
+        provider_id: str | None = None,
+        limit: int | None = None,
+    ) -> list[Call]:
+        """Calls in the order in which they started, without their arguments."""
+        ...
+
+    async def runs(
+        self,
+        *,
+        run_id: str | None = None,
+        thread_id: str | None = None,
+        principal: str | None = None,
+        active: bool | None = None,
+        limit: int | None = None,
+    ) -> list[RunRow]:
+        """Runs, the newest first."""
+        ...
+
+    async def free_call_id(self, wanted: str) -> str:
+        """The wanted id if no call in the journal has it, else the first free of ``wanted~2``, ``wanted~3``, …"""
+        ...
+
+    async def compact(self, run_id: str) -> int:
+        """Folds the pieces of each call and message of an ended run into one record each; returns how many are gone."""
+        ...
+
+    async def sweep(self) -> list[str]:
+        """Closes what dead processes left open, and returns the ids of the runs it closed.
+
+        A call before executing is discarded (interrupted), an executing one failed (interrupted), an awaiting one
+        stays; the run has failed (interrupted). Only runs whose owner's lease has run out, by the store's clock.
+        """
+        ...
+
+    async def forget(
+        self, *, before: float | None = None, thread: str | None = None, principal: str | None = None
+    ) -> int:
+        """Erases ended runs with their calls and records: those that match all that is given. Returns how many."""
+        ...
+
+    async def stats(self) -> dict[str, Any]:
+        """Counts, stored bytes and the schema version, for ``doctor`` and health checks."""
+        ...
