@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -112,7 +112,7 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.state in FINAL
 
 
-CallEvent = (
+CallEvent: TypeAlias = (
     CallStarted
     | CallSigned
     | ArgsAppended

@@ -1,0 +1,1 @@
+"""Live, durable tool calls for agent applications."""
