@@ -40,7 +40,7 @@ def open_journal(url: str, **settings: Any) -> Journal:
             store = SqliteStore(
                 path,
                 durability=durability or options.get("durability", "process"),  # type: ignore[arg-type]  # checked
-                busy_seconds=5.0,
+                busy_seconds=min(5.0, common.retry_seconds),
                 lease_ttl=common.lease_ttl,
                 migrate=common.migrate,
             )

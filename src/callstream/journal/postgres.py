@@ -235,7 +235,7 @@ class PostgresStore:
     async def sweep(self) -> list[str]:
         swept: list[str] = []
         while True:
-            found = await self._sweep_some()
+            found = await self._link.patiently(self._sweep_some)
             swept += found
             if len(found) < _SWEEP_LIMIT:
                 return swept
@@ -263,6 +263,9 @@ class PostgresStore:
         return plan.changed_runs
 
     async def compact(self, run_id: str) -> int:
+        return await self._link.patiently(lambda: self._compact(run_id))
+
+    async def _compact(self, run_id: str) -> int:
         async with self._link.reading() as connection:
             async with connection.transaction():
                 row = await connection.fetchrow(self._sql["lock_run"], run_id)
@@ -293,13 +296,17 @@ class PostgresStore:
         query, values = self._reader.filtered("forgettable_runs", {"where_ended": True, **conditions}, _FORGET_LIMIT)
         gone: list[str] = []
         while True:
-            async with self._link.reading() as connection, connection.transaction():
-                rows = await connection.fetch(query, *values)
-                for table in ("log", "archive", "sources", "calls", "run"):
-                    await connection.execute(self._sql[f"delete_{table}"], [row[0] for row in rows])
-            gone += [row[1] for row in rows]
+            rows = await self._link.patiently(lambda: self._forget_some(query, values))
+            gone += rows
             if len(rows) < _FORGET_LIMIT:
                 return gone
+
+    async def _forget_some(self, query: str, values: Sequence[Any]) -> list[str]:
+        async with self._link.reading() as connection, connection.transaction():
+            rows = await connection.fetch(query, *values)
+            for table in ("log", "archive", "sources", "calls", "run"):
+                await connection.execute(self._sql[f"delete_{table}"], [row[0] for row in rows])
+        return [row[1] for row in rows]
 
     # -- reading, in any event loop ------------------------------------------------------------------------------------
 

@@ -81,6 +81,10 @@ def failure(where: str) -> Iterator[None]:
         raise StoreAway(f"{where} is away: {error}") from error
 
 
+async def _leave_as_is(connection: Any) -> None:
+    """Nothing is ever set on a connection, so nothing is reset when it goes back: that would be one more round trip."""
+
+
 class Link:
     """The connections of one journal: one that writes, a few that read. Used on the journal's loop only."""
 
@@ -94,7 +98,7 @@ class Link:
     async def open(self) -> None:
         with failure(self.where):
             self._writing = await self.connect()
-            self._pool = await asyncpg.create_pool(min_size=0, max_size=_READERS, **self._options())
+            self._pool = await asyncpg.create_pool(min_size=0, max_size=_READERS, reset=_leave_as_is, **self._options())
 
     async def close(self) -> None:
         for part in (self._writing, self._pool):

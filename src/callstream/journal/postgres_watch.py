@@ -60,7 +60,8 @@ class PostgresWatch:
                 back_off = 0.05
 
     async def _listen(self) -> None:
-        """Returns when the connection is gone."""
+        """Returns when the connection is gone. It is made when somebody follows for the first time."""
+        await self._followers.any()
         connection = await self._link.connect()
         gone = asyncio.Event()
         connection.add_termination_listener(lambda _: gone.set())
