@@ -1,0 +1,180 @@
+"""What all decoders are: bytes in, events out, in the two ways that a provider answers.
+
+A decoder never loses what it has read. When the wire breaks, or the provider reports an error inside the stream, the
+events before it are returned first, open calls discarded (interrupted); the WireError is raised at once if there is
+nothing to return, else by the next ``feed`` or ``end``. It stays broken: every later call raises the same error.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from itertools import count
+from typing import Any, ClassVar, Generic, TypeVar
+
+import msgspec
+
+from callstream.errors import WireError
+from callstream.events import WireEvent
+from callstream.wire.jsonarray import JsonArrayStream
+from callstream.wire.sse import SseStream
+from callstream.wire.transcript import Transcript
+
+Chunk = TypeVar("Chunk", bound=msgspec.Struct)
+DONE = b"[DONE]"
+"""The sentinel that OpenAI's wires, and others after them, end a stream with."""
+
+
+class Decoder(ABC, Generic[Chunk]):
+    """Reads one response of one wire. A response that follows in the same body is read too.
+
+    ``new_id`` mints the id of a call for which the provider sent none. ``tools`` are the JSON Schemas of the request's
+    tools by name; only wires whose text depends on them look at them.
+    """
+
+    wire: ClassVar[str]
+    _payloads: msgspec.json.Decoder[Chunk]
+
+    def __init__(
+        self, *, new_id: Callable[[], str] | None = None, tools: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> None:
+        numbers = count(1)
+        self._transcript = Transcript(new_id or (lambda: f"call_{next(numbers)}"))
+        self._tools = tools or {}
+        self._framing: SseStream | JsonArrayStream = SseStream()
+        self._error: WireError | None = None
+
+    def feed(self, data: bytes) -> list[WireEvent]:
+        """The events that these bytes of a streamed answer make known."""
+        self._raise_if_broken()
+        try:
+            for event, payload in self._frames(data):
+                self._read(event, payload)
+        except WireError as error:
+            return self._broken(error)
+        return self._transcript.take()
+
+    def end(self) -> list[WireEvent]:
+        """The events at the end of the body: whatever is still open is discarded as truncated."""
+        self._raise_if_broken()
+        try:
+            for event, payload in self._framing.end():
+                if payload == DONE or _is_json(payload):  # anything else was cut off in the middle
+                    self._read(event, payload)
+            self._end_of_body()
+        except WireError as error:
+            return self._broken(error)
+        return self._transcript.take()
+
+    def whole(self, body: bytes) -> list[WireEvent]:
+        """The events of an answer that was not streamed: the same calls that its streamed twin would give."""
+        self._raise_if_broken()
+        try:
+            self._read_whole(body)
+        except WireError as error:
+            return self._broken(error)
+        return self._transcript.take()
+
+    # -- what a wire defines --
+
+    @abstractmethod
+    def _chunk(self, chunk: Chunk) -> None:
+        """Takes in one chunk of a streamed answer."""
+
+    def _done(self) -> None:
+        """The stream's sentinel. Most wires have an end of their own and need none."""
+
+    @abstractmethod
+    def _end_of_body(self) -> None:
+        """Closes what is open."""
+
+    @abstractmethod
+    def _read_whole(self, body: bytes) -> None:
+        """Takes in a whole answer."""
+
+    # -- what they share --
+
+    def _frames(self, data: bytes) -> list[tuple[bytes, bytes]]:
+        return self._framing.feed(data)
+
+    def _read(self, event: bytes, payload: bytes) -> None:
+        if not payload:
+            return
+        if payload == DONE:
+            self._done()
+            return
+        if event == b"error":
+            raise provider_error(payload)
+        self._chunk(self._decoded(payload, self._payloads))
+
+    def _decoded(self, payload: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
+        try:
+            return decoder.decode(payload)
+        except msgspec.ValidationError as error:
+            raise WireError(f"expected {self.wire} data, got something else: {error}; in {payload[:200]!r}") from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return self._decoded_with_surrogates(payload, decoder, error)
+
+    def _decoded_with_surrogates(
+        self, payload: bytes, decoder: msgspec.json.Decoder[Any], error: msgspec.DecodeError | UnicodeDecodeError
+    ) -> Any:
+        # msgspec refuses lone surrogates, which servers that cut UTF-16 text in two do send; json takes them.
+        try:
+            value = json.loads(payload)
+        except (ValueError, RecursionError):
+            raise WireError(f"expected JSON of the {self.wire} wire, got {payload[:200]!r} ({error})") from None
+        self._transcript.expect_surrogates()
+        try:
+            return msgspec.convert(value, decoder.type)
+        except msgspec.ValidationError as invalid:
+            raise WireError(f"expected {self.wire} data, got something else: {invalid}; in {payload[:200]!r}") from None
+
+    def _raise_if_broken(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _broken(self, error: WireError) -> list[WireEvent]:
+        self._error = error
+        self._transcript.finish_calls(normal=False, reason="interrupted", detail=str(error))
+        self._transcript.end_messages()
+        events = self._transcript.take()
+        if not events:
+            raise error
+        return events
+
+
+def provider_error(payload: bytes) -> WireError:
+    """The error that a provider sent in place of what was expected."""
+    try:
+        value = json.loads(payload)
+    except ValueError:
+        value = payload.decode("utf-8", "replace")
+    return error_in(value) or WireError(f"the provider reported an error: {value}", provider_message=str(value))
+
+
+def error_in(value: Any) -> WireError | None:
+    """The provider's error in a JSON value, in the shapes that occur; None where there is none."""
+    if isinstance(value, list):
+        return next((error for item in value if (error := error_in(item)) is not None), None)
+    if isinstance(value, str):
+        return WireError(f"the provider reported an error: {value}", provider_message=value)
+    if not isinstance(value, dict):
+        return None
+    inner = value.get("error")
+    if isinstance(inner, str):
+        return WireError(f"the provider reported an error: {inner}", provider_message=inner)
+    fields = inner if isinstance(inner, dict) else value
+    message = fields.get("message", fields.get("detail"))
+    if inner is None and message is None:
+        return None
+    kind = fields.get("type") or fields.get("status") or fields.get("code") or "an error"
+    return WireError(f"the provider reported {kind}: {message}", provider_message=str(message))
+
+
+def _is_json(payload: bytes) -> bool:
+    try:
+        json.loads(payload)
+    except ValueError:
+        return False
+    return True
