@@ -127,7 +127,9 @@ CallEvent: TypeAlias = (
 )
 
 
-def opened(event: CallStarted, *, run_id: str | None = None, thread_id: str | None = None, at: float | None = None) -> Call:
+def opened(
+    event: CallStarted, *, run_id: str | None = None, thread_id: str | None = None, at: float | None = None
+) -> Call:
     """The row that a call begins with."""
     return Call(
         call_id=event.call_id,
