@@ -64,7 +64,7 @@ demo: $(VENV)/.installed-dev ## see arguments arrive while a scripted model writ
 	@[ -f src/callstream/testing/demo.py ] || { echo "the demo is not there yet" >&2; exit 1; }
 	@$(BIN)/python -m callstream.testing.demo
 
-bench: $(VENV)/.installed-bench ## measure, beside other libraries on the same data
+bench: $(VENV)/.installed-bench ## measure Callstream beside other libraries, on the same data
 	@for table in $(TABLES); do \
 	  if [ -f bench/$$table.py ]; then \
 	    echo "==> bench/$$table.py"; $(BIN)/python -m bench.$$table || exit 1; \
