@@ -17,7 +17,7 @@ Path: TypeAlias = tuple[str | int, ...]
 
 _SEGMENT = re.compile(
     r"""
-      \.(?P<bare>[^.\[\]*'"\s]+)
+      \.(?P<bare>[^.\[\]*'"\ \t\n\r]+)
     | \[\s*(?P<index>0|[1-9][0-9]*)\s*\]
     | \[\s*'(?P<single>(?:[^'\\\x00-\x1f]|\\.)*)'\s*\]
     | \[\s*"(?P<double>(?:[^"\\\x00-\x1f]|\\.)*)"\s*\]
