@@ -16,7 +16,8 @@ from callstream.hooks import ArgsDelta, FieldDelta
 from callstream.journal import Journal, open_journal
 from callstream.jsonstream import Change, JsonStream
 from callstream.jsonwriter import JsonWriter
-from callstream.runtime import Callstream, Run, current_run
+from callstream.runtime import Run, current_run
+from callstream.tap import Callstream
 from callstream.tools import AbortSignal, Progress, no_progress, tool
 from callstream.wire import decoder_for, results_in
 

@@ -11,6 +11,7 @@ import inspect
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeAlias
 
@@ -39,7 +40,7 @@ from callstream.tools import (
 logger = logging.getLogger("callstream")
 
 ProgressHandler: TypeAlias = Callable[[str, str, Any], Awaitable[None] | None]
-"""Called with the tool's name, the call's id and what the tool reported. Sync or async; if it raises, that is logged."""
+"""Called with the tool's name, the call's id and what the tool reported. Sync or async; what it raises is logged."""
 
 _NO_HOOKS = Hooks()
 
@@ -119,6 +120,10 @@ class Callstream:
     def on_args_abort(self, tool_name: str, hook: ArgsAbortHook) -> None:
         self._hooks_named(tool_name).on_args_abort(hook)
 
+    def knows(self, tool_name: str) -> bool:
+        """Whether a tool of that name, or hooks for it, were given."""
+        return tool_name in self._tools or tool_name in self._named_hooks
+
     def hooks_of(self, tool_name: str) -> Hooks:
         """The hooks of a tool: its own first, then those registered by name. False if there are none."""
         own = self._tools[tool_name].hooks if tool_name in self._tools else _NO_HOOKS
@@ -135,20 +140,27 @@ class Callstream:
     # -- runs --
 
     def run(
-        self, thread_id: str, run_id: str | None = None, *, principal: str | None = None, input: Any = None
+        self, thread_id: str, run_id: str | None = None, *, principal: str | None = None, run_input: Any = None
     ) -> _RunContext:
         """A run as a context: ``async with cs.run("thread-1") as run``. Leaving it ends the run."""
-        return _RunContext(self, thread_id, run_id, principal, input)
+        return _RunContext(self, thread_id, run_id, principal, run_input)
 
     async def start(
-        self, thread_id: str, run_id: str | None = None, *, principal: str | None = None, input: Any = None
+        self,
+        thread_id: str,
+        run_id: str | None = None,
+        *,
+        principal: str | None = None,
+        run_input: Any = None,
+        as_current: bool = True,
     ) -> Run:
-        """Starts a run that ``run.finish()`` or ``run.stop()`` has to end. It is the current run of this task."""
+        """Starts a run that ``run.finish()`` or ``run.stop()`` has to end. It is this task's current run, if wanted."""
         run = Run(self, thread_id, run_id or self.new_id("run"))
         await self.journal.open()
-        await run.record([RunStarted(thread_id, principal, input)])
+        await run.record([RunStarted(thread_id, principal, run_input)])
         self._runs[run.run_id] = run
-        _current_run.set(run)
+        if as_current:
+            _current_run.set(run)
         return run
 
     def active_run(self, run_id: str) -> Run | None:
@@ -168,7 +180,7 @@ class Callstream:
         return self.new_id("call")
 
     async def call_tool(self, made: Tool[..., Any], call: Call, progress: Progress) -> Any:
-        """Calls a tool with a call's arguments. A generator's items are its result, as a list; sync tools run in a thread."""
+        """Calls a tool with a call's arguments. Sync tools run in a thread; the items of a generator are its result."""
         token = current_progress.set(progress)
         try:
             args = call.args
@@ -215,13 +227,13 @@ class _RunContext:
     def __init__(
         self, callstream: Callstream, thread_id: str, run_id: str | None, principal: str | None, given: Any
     ) -> None:
-        self._start = lambda: callstream.start(thread_id, run_id, principal=principal, input=given)
+        self._start = partial(
+            callstream.start, thread_id, run_id, principal=principal, run_input=given, as_current=False
+        )
         self._run: Run | None = None
 
     async def __aenter__(self) -> Run:
-        before = _current_run.get()
         self._run = await self._start()
-        _current_run.set(before)
         return await self._run.__aenter__()
 
     async def __aexit__(

@@ -51,7 +51,7 @@ class ProgressFeed:
 
     async def _run(self) -> None:
         while await self._flush():
-            await asyncio.sleep(self._interval)
+            await asyncio.sleep(self._interval)  # noqa: ASYNC110  # a pace, not a poll
         self._pump = None
 
     async def _flush(self) -> bool:

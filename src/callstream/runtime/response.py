@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, assert_never
 
@@ -38,37 +38,42 @@ class Response:
     """Decodes bytes and records what they say. Ids are made unique on the way: the decoder's own stay inside.
 
     ``feed`` returns when the events are durable and the hooks have been told; it does not wait for hooks. If reading
-    breaks, the open calls are discarded (interrupted) and the error rises unchanged. Leaving the ``async with`` ends the
-    body.
+    breaks, the open calls are discarded (interrupted) and the error rises unchanged. Leaving ``async with`` ends the body.
     """
 
     def __init__(
-        self, run: Run, wire: str, *, tools: Mapping[str, Mapping[str, Any]] | None = None, author: str | None = None
+        self,
+        run: Run,
+        wire: str,
+        *,
+        tools: Mapping[str, Mapping[str, Any]] | None = None,
+        author: str | None = None,
+        new_call_id: Callable[[], str] | None = None,
     ) -> None:
         self.run = run
         self.response_id = run.callstream.new_id("response")
         self.call_ids: dict[str, str] = {}
         """The ``call_id`` of each call, by the id that its decoder gave it."""
-        self._decoder = decoder_for(wire, new_id=run.callstream.new_call_id, tools=tools)
+        self.decoder = decoder_for(wire, new_id=new_call_id or run.callstream.new_call_id, tools=tools)
         self._author = author
         self._message_ids: dict[str, str] = {}
         self._ended = False
 
     async def feed(self, data: bytes) -> list[RunEvent]:
         """Reads bytes of a streamed answer. Returns the events as they were recorded."""
-        return await self.record(self._decoder.feed(data))
+        return await self.record(self.decoder.feed(data))
 
     async def end(self) -> list[RunEvent]:
         """The body has ended: what is open is discarded as truncated."""
         if self._ended:
             return []
         self._ended = True
-        return await self.record(self._decoder.end())
+        return await self.record(self.decoder.end())
 
     async def whole(self, body: bytes) -> list[RunEvent]:
         """Reads an answer that was not streamed."""
         self._ended = True
-        return await self.record(self._decoder.whole(body))
+        return await self.record(self.decoder.whole(body))
 
     async def record(self, events: Sequence[WireEvent]) -> list[RunEvent]:
         """Records what a decoder has read, for those who decode themselves."""

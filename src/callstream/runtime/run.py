@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from callstream.calls import Call, CallEvent, CallState, Ledger
-from callstream.errors import CallDropped, CallRejected, RunOver, TransitionError, UsageError
+from callstream.errors import CallDropped, CallRejected, RunOver, TransitionError
 from callstream.events import (
     ArgsAppended,
     CallAwaiting,
@@ -110,10 +110,18 @@ class Run:
             raise self._failure
 
     def response(
-        self, wire: str, *, tools: Mapping[str, Mapping[str, Any]] | None = None, author: str | None = None
+        self,
+        wire: str,
+        *,
+        tools: Mapping[str, Mapping[str, Any]] | None = None,
+        author: str | None = None,
+        new_call_id: Callable[[], str] | None = None,
     ) -> Response:
-        """A response of a model that is to be read into this run: ``async with run.response("anthropic") as response``."""
-        return Response(self, wire, tools=tools, author=author)
+        """A response of a model that is to be read into this run: ``async with run.response("anthropic") as response``.
+
+        ``tools`` are the request's tools, JSON Schemas by name; see ``decoder_for``.
+        """
+        return Response(self, wire, tools=tools, author=author, new_call_id=new_call_id)
 
     async def receive(self, events: Sequence[RequestEvent], *, author: str | None = None) -> None:
         """Takes in what a request says (``results_in``): new messages, and results of calls that have none yet."""
@@ -134,7 +142,7 @@ class Run:
     # -- tools --
 
     async def execute(self, call_id: str) -> Call:
-        """The barrier before a tool: waits for the call's hooks, says that it executes, and returns it with its arguments.
+        """The barrier before a tool: waits for the call's hooks, records that it executes, returns it with its arguments.
 
         Raises CallRejected if a hook refused it, CallDropped if it was discarded, TransitionError if its arguments are
         not complete. Then the tool must not run.
@@ -147,6 +155,15 @@ class Run:
         if hooks is not None and not hooks.claim():
             raise _dropped(self._ledger[call_id])
         await self.record([CallExecuting(call_id)])
+        return self._ledger[call_id]
+
+    async def settled(self, call_id: str) -> Call:
+        """The call after all its hooks are done. Waits for its arguments if they are not complete."""
+        hooked = self._hooks.get(call_id)
+        if hooked is not None:
+            outcome = await hooked.settled()
+            if outcome.fails_run and outcome.error is not None:
+                raise outcome.error
         return self._ledger[call_id]
 
     async def complete(self, call_id: str, result: Any = None) -> None:
@@ -222,7 +239,7 @@ class Run:
         await self._end("cancelled", reason)
 
     def on_stop(self, callback: Callable[[str], None]) -> Callable[[], None]:
-        """Has the callback called, on the run's loop, when the run ends before its streams do. Returns how to undo it."""
+        """Has the callback called, on the run's loop, when the run ends. Returns what takes that back."""
         self._on_stop.append(callback)
         return lambda: self._on_stop.remove(callback) if callback in self._on_stop else None
 
@@ -309,12 +326,9 @@ class Run:
 
     async def _ready(self, call_id: str) -> Call:
         """The call with all its arguments, after its hooks have settled."""
-        hooked = self._hooks.get(call_id)
-        if hooked is not None and self._ledger[call_id].state is not CallState.STARTED:
-            outcome = await hooked.settled()
-            if outcome.fails_run and outcome.error is not None:
-                raise outcome.error
         call = self._ledger[call_id]
+        if call.state not in (CallState.STARTED, CallState.ARGS_STREAMING):
+            call = await self.settled(call_id)
         if call.state is CallState.DISCARDED:
             raise _dropped(call)
         if call.state in (CallState.STARTED, CallState.ARGS_STREAMING):
