@@ -1,0 +1,49 @@
+"""The durable log of runs and calls: in memory, in a SQLite file, or in PostgreSQL."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from callstream.errors import UsageError
+from callstream.journal.protocol import Entry, Journal, RunRow
+from callstream.journal.settings import Housekeeping, Settings
+
+__all__ = ["Entry", "Housekeeping", "Journal", "RunRow", "open_journal"]
+
+
+def open_journal(url: str, **settings: Any) -> Journal:
+    """The journal that the URL names; it opens itself at the first use.
+
+    ``memory:``, ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``postgresql://user@host/database``. Settings are
+    those of ``Settings`` (``redact``, ``housekeeping``, ``lease_ttl``, …); SQLite also takes ``durability="power"``, which
+    the URL can say too (``?durability=power``); PostgreSQL takes ``schema``, ``listen`` and ``statement_cache_size`` in the
+    URL's query.
+    """
+    scheme, colon, rest = url.partition(":")
+    durability = settings.pop("durability", None)
+    try:
+        common = Settings(**settings)
+    except TypeError as error:
+        raise UsageError(f"open_journal does not know such settings: {error}") from error
+    if not colon:
+        raise UsageError(f"expected memory:, sqlite:///file.db or postgresql://…, got {url!r}")
+    match scheme:
+        case "memory":
+            from callstream.journal.memory import MemoryJournal, shared_store
+
+            return MemoryJournal(shared_store(rest), common)
+        case "sqlite":
+            from callstream.journal.sqlite import SqliteStore, sqlite_path
+            from callstream.journal.stored import StoredJournal
+
+            path, options = sqlite_path(url)
+            store = SqliteStore(
+                path,
+                durability=durability or options.get("durability", "process"),  # type: ignore[arg-type]  # checked
+                busy_seconds=5.0,
+                lease_ttl=common.lease_ttl,
+                migrate=common.migrate,
+            )
+            return StoredJournal(store, common)
+        case _:
+            raise UsageError(f"expected memory:, sqlite:///file.db or postgresql://…, got {url!r}")

@@ -45,6 +45,10 @@ class Journal(Protocol):
     async def aclose(self) -> None:
         """Writes what is waiting, gives the leases back, closes the store."""
 
+    async def migrate(self) -> int:
+        """Brings the store's schema up to date, under a lock, and returns its version."""
+        ...
+
     async def append(self, run_id: str, events: Sequence[RunEvent | Entry], *, after: int | None = None) -> int:
         """Adds records to a run and returns the number of the last one. They are durable when it returns.
 

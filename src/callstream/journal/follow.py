@@ -1,0 +1,177 @@
+"""Readers of the log: page by page, and those who wait for more.
+
+A reader holds nothing of the store between two pages. A follower registers before it reads, so what is committed after its
+last page wakes it; it is woken through its own event loop, from whichever thread committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from callstream.errors import Compacted, JournalError, UsageError
+from callstream.events import Record, RunEnded
+from callstream.journal.queue import call_in
+
+PAGE = 500
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Records after a place in the log. ``ended``: there is nothing after them and there never will be."""
+
+    records: Sequence[Record]
+    ended: bool
+
+
+class Folded(msgspec.Struct, frozen=True):
+    """The asked-for place lies inside these folded records."""
+
+    first: int
+    last: int
+
+
+ReadPage: TypeAlias = Callable[[str, int, int], Awaitable[Page | Folded | None]]
+"""(run_id, after, limit) -> the page; None if there is no such run."""
+
+
+class Follower:
+    """One waiting reader. ``wake`` may be called from any thread."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        self.loop = asyncio.get_running_loop()
+        self.closed = False
+        self._news = asyncio.Event()
+
+    async def wait(self) -> None:
+        await self._news.wait()
+        self._news.clear()
+
+    def notice(self) -> None:
+        """In the follower's own loop."""
+        self._news.set()
+
+
+class Followers:
+    """Who waits for which run, in all loops of this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_run: dict[str, set[Follower]] = {}
+        self._closed = False
+        self.error: JournalError | None = None
+        self._watcher: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+
+    async def any(self) -> None:
+        """Waits until somebody follows. For one watcher, in its own loop."""
+        if self._watcher is None:
+            self._watcher = (asyncio.get_running_loop(), asyncio.Event())
+        came = self._watcher[1]
+        while not self._by_run:
+            came.clear()
+            if self._by_run:
+                return
+            await came.wait()
+
+    def add(self, run_id: str) -> Follower:
+        follower = Follower(run_id)
+        with self._lock:
+            follower.closed = self._closed
+            self._by_run.setdefault(run_id, set()).add(follower)
+            watcher = self._watcher if len(self._by_run) == 1 else None
+        if watcher is not None:
+            call_in(watcher[0], watcher[1].set)
+        return follower
+
+    def remove(self, follower: Follower) -> None:
+        with self._lock:
+            waiting = self._by_run.get(follower.run_id, set())
+            waiting.discard(follower)
+            if not waiting:
+                self._by_run.pop(follower.run_id, None)
+
+    def runs(self) -> Collection[str]:
+        """The runs that somebody follows."""
+        with self._lock:
+            return list(self._by_run)
+
+    def wake(self, run_ids: Iterable[str]) -> None:
+        with self._lock:
+            woken = [follower for run_id in run_ids for follower in self._by_run.get(run_id, ())]
+        _notify(woken)
+
+    def wake_all(self) -> None:
+        self.wake(self.runs())
+
+    def close(self, error: JournalError | None = None) -> None:
+        """Ends all followers: they stop as if the run had ended, or raise the error."""
+        with self._lock:
+            self._closed = True
+            self.error = error
+            woken = [follower for waiting in self._by_run.values() for follower in waiting]
+            for follower in woken:
+                follower.closed = True
+        _notify(woken)
+
+
+async def read(read_page: ReadPage, run_id: str, after: int) -> AsyncIterator[Record]:
+    """The records that are there."""
+    page = await _page(read_page, run_id, after, found=False)
+    while True:
+        for record in page.records:
+            yield record
+            after = record.seq
+        if page.ended or len(page.records) < PAGE:
+            return
+        page = await _page(read_page, run_id, after, found=True)
+
+
+async def follow(read_page: ReadPage, followers: Followers, run_id: str, after: int) -> AsyncIterator[Record]:
+    """The records that are there and those that come, to the run's last."""
+    follower = followers.add(run_id)
+    found = False
+    try:
+        while not follower.closed:
+            page = await _page(read_page, run_id, after, found=found)
+            found = True
+            for record in page.records:
+                yield record
+                after = record.seq
+                if isinstance(record.event, RunEnded):
+                    return
+            if page.ended:
+                return
+            if len(page.records) < PAGE and not follower.closed:
+                await follower.wait()
+        if followers.error is not None:
+            raise followers.error
+    finally:
+        followers.remove(follower)
+
+
+async def _page(read_page: ReadPage, run_id: str, after: int, *, found: bool) -> Page:
+    page = await read_page(run_id, after, PAGE)
+    if page is None:
+        if found:
+            raise JournalError(f"run {run_id!r} was erased while it was being read")
+        raise UsageError(f"the journal has no run {run_id!r}")
+    if isinstance(page, Folded):
+        raise Compacted(run_id, after, page.first, page.last)
+    return page
+
+
+def _notify(woken: Iterable[Follower]) -> None:
+    by_loop: dict[asyncio.AbstractEventLoop, list[Follower]] = {}
+    for follower in woken:
+        by_loop.setdefault(follower.loop, []).append(follower)
+    for loop, followers in by_loop.items():
+        call_in(loop, _notice, followers)
+
+
+def _notice(followers: Iterable[Follower]) -> None:
+    for follower in followers:
+        follower.notice()

@@ -1,0 +1,252 @@
+"""Records as a table keeps them: events into columns and back, and the pieces of an ended run folded. Pure.
+
+The text of a piece (of arguments, of text, of reasoning) is the ``body`` as it is; any other event is JSON. A text that a
+database cannot keep as text (a NUL, half a surrogate pair) is kept as ASCII JSON, which the kind says.
+
+What a record carries beside its event hardly ever changes from one record to the next, so it lies in a row of its own, the
+``Source``, and the record holds that row's number.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from enum import IntEnum
+from typing import NamedTuple, TypeAlias, cast, get_args
+
+import msgspec
+
+from callstream.calls import Call
+from callstream.errors import UsageError
+from callstream.events import (
+    ArgsAppended,
+    CallCompleted,
+    CallStarted,
+    ReasoningAppended,
+    Record,
+    RunEvent,
+    RunStarted,
+    TextAppended,
+)
+from callstream.journal.protocol import Entry
+
+
+class Kind(IntEnum):
+    EVENT = 0
+    ARGS = 1
+    TEXT = 2
+    REASONING = 3
+
+
+ESCAPED = 8
+"""Added to a kind whose body is ASCII JSON because the text itself cannot be stored."""
+ARGS_KINDS = (int(Kind.ARGS), Kind.ARGS | ESCAPED)
+
+
+class Source(NamedTuple):
+    """Where a record came from. ``message_id`` only for pieces of text and reasoning, which name it in no other place."""
+
+    response_id: str | None
+    author: str | None
+    message_id: str | None
+
+
+class Row(msgspec.Struct, frozen=True, gc=False):
+    """An event made ready for the table by the task that appends it."""
+
+    event: RunEvent
+    kind: int
+    body: str
+    source: Source
+
+
+class Stored(NamedTuple):
+    """A record as it lies in the log, with the message that its source names."""
+
+    seq: int
+    at_ms: int
+    source: int
+    call: int | None
+    kind: int
+    body: str
+    message_id: str | None
+    first_seq: int | None = None
+
+
+RecordRow: TypeAlias = tuple[int, int, int, str, str | None, str | None, str | None, str | None, int | None]
+"""seq, at_ms, kind, body, response_id, author, message_id, call_id, first_seq: what the queries that read records give."""
+
+_EVENT_TYPES = frozenset(get_args(RunEvent))
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(RunEvent)
+_ID_FIELDS = ("call_id", "message_id", "provider_id", "thread_id", "principal", "name")
+
+
+def prepared(entry: RunEvent | Entry) -> Row:
+    """The row of an event. Raises UsageError for what is no event of a run or cannot be written as JSON."""
+    if type(entry) is Entry:
+        event, response_id, author = entry.event, entry.response_id, entry.author
+    else:
+        event, response_id, author = cast(RunEvent, entry), None, None
+    kind = type(event)
+    if kind is ArgsAppended:
+        text = cast(ArgsAppended, event).text
+        return Row(event, *_body(Kind.ARGS, text), Source(response_id, author, None))
+    if kind is TextAppended or kind is ReasoningAppended:
+        piece = cast(TextAppended, event)
+        code = Kind.TEXT if kind is TextAppended else Kind.REASONING
+        return Row(event, *_body(code, piece.text), Source(response_id, author, checked_id(piece.message_id)))
+    if kind not in _EVENT_TYPES:
+        raise UsageError(f"expected an event of a run, got {kind.__name__}: {event!r:.200}")
+    if kind is CallStarted or kind is RunStarted:
+        for field in _ID_FIELDS:
+            checked_id(getattr(event, field, None))
+    return Row(event, *_json(_without_args(event)), Source(response_id, author, None))
+
+
+def redacted(entry: RunEvent | Entry, redact: Callable[[RunEvent], RunEvent]) -> RunEvent | Entry:
+    if isinstance(entry, Entry):
+        return msgspec.structs.replace(entry, event=redact(entry.event))
+    return redact(entry)
+
+
+def with_args(call: Call, pieces: str, whole: str | None) -> Call:
+    """The call with its text: the pieces, or what was kept whole where there are none.
+
+    The input of a free-text tool becomes a JSON string.
+    """
+    if not pieces and whole is not None:
+        return msgspec.structs.replace(call, args_json=whole)
+    return msgspec.structs.replace(call, args_json=json_text(pieces) if call.encoding == "text" else pieces)
+
+
+def whole_completion(event: CallCompleted) -> tuple[int, str]:
+    """Kind and body of a completion that keeps its text, for a call of which no piece was ever stored."""
+    return _json(event)
+
+
+def checked_id(name: str | None) -> str | None:
+    if name is not None and not _plain(name):
+        raise UsageError(f"an id must be text without NUL and without half a surrogate pair, got {name!r:.200}")
+    return name
+
+
+def clean(text: str | None) -> str | None:
+    """The text as a column can show it. The log keeps it exactly."""
+    if text is None or _plain(text):
+        return text
+    return text.encode("utf-8", "replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+def json_text(value: object) -> str:
+    try:
+        return _encoder.encode(value).decode()
+    except UnicodeEncodeError:
+        return json.dumps(msgspec.to_builtins(value))
+
+
+def from_json(text: str) -> object:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return json.loads(text)
+
+
+def piece_text(kind: int, body: str) -> str:
+    return cast(str, json.loads(body)) if kind & ESCAPED else body
+
+
+def event_of(kind: int, body: str, call_id: str | None, message_id: str | None) -> RunEvent:
+    match kind & ~ESCAPED:
+        case Kind.ARGS:
+            return ArgsAppended(call_id or "", piece_text(kind, body))
+        case Kind.TEXT:
+            return TextAppended(message_id or "", piece_text(kind, body))
+        case Kind.REASONING:
+            return ReasoningAppended(message_id or "", piece_text(kind, body))
+        case _:
+            if kind & ESCAPED:
+                return cast(RunEvent, msgspec.convert(json.loads(body), RunEvent))
+            return cast(RunEvent, _decoder.decode(body))
+
+
+def record_of(run_id: str, started_at: float, row: RecordRow) -> Record:
+    seq, at_ms, kind, body, response_id, author, message_id, call_id, first_seq = row
+    event = event_of(kind, body, call_id, message_id)
+    return Record(run_id, seq, moment(started_at, at_ms), event, response_id, author, first_seq)
+
+
+def moment(started_at: float, at_ms: int) -> float:
+    return round(started_at + at_ms / 1000, 3)
+
+
+def joined(pieces: Iterable[tuple[int, str]]) -> str:
+    return "".join([piece_text(kind, body) for kind, body in pieces])
+
+
+def folded(rows: Iterable[Stored]) -> list[Stored]:
+    """The rows of an ended run with the pieces of each call and of each message made one, at the place of the last.
+
+    Text and reasoning of a message fold apart. A group of one stays as it is.
+    """
+    kept: list[Stored] = []
+    groups: dict[tuple[int, int | str | None], list[Stored]] = {}
+    for row in rows:
+        match row.kind & ~ESCAPED:
+            case Kind.EVENT:
+                kept.append(row)
+            case Kind.ARGS:
+                groups.setdefault((Kind.ARGS, row.call), []).append(row)
+            case kind:
+                groups.setdefault((kind, row.message_id), []).append(row)
+    for (kind, _), pieces in groups.items():
+        last = pieces[-1]
+        if len(pieces) > 1:
+            code, body = _body(kind, joined((piece.kind, piece.body) for piece in pieces))
+            last = last._replace(kind=code, body=body, first_seq=pieces[0].seq)
+        kept.append(last)
+    return sorted(kept, key=lambda row: row.seq)
+
+
+def folded_range(ranges: Sequence[tuple[int, int]], after: int) -> tuple[int, int] | None:
+    """The folded range around a place in the log, grown until no range reaches over its beginning; None if there is none.
+
+    ``ranges`` are (first, last) of folded records. Ranges of parallel calls overlap: reading from ``first - 1`` is
+    possible only where no other range is cut either.
+    """
+    inside = [pair for pair in ranges if pair[0] <= after < pair[1]]
+    if not inside:
+        return None
+    first, last = min(pair[0] for pair in inside), max(pair[1] for pair in inside)
+    while earlier := [pair for pair in ranges if pair[0] < first <= pair[1]]:
+        first = min(pair[0] for pair in earlier)
+    return first, last
+
+
+def _plain(text: str) -> bool:
+    if "\0" in text:
+        return False
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _body(kind: int, text: str) -> tuple[int, str]:
+    return (kind, text) if _plain(text) else (kind | ESCAPED, json.dumps(text))
+
+
+def _without_args(event: RunEvent) -> RunEvent:
+    return CallCompleted(event.call_id) if type(event) is CallCompleted else event
+
+
+def _json(event: RunEvent) -> tuple[int, str]:
+    try:
+        return Kind.EVENT, _encoder.encode(event).decode()
+    except UnicodeEncodeError:
+        return Kind.EVENT | ESCAPED, json.dumps(msgspec.to_builtins(event))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UsageError(f"{type(event).__name__} cannot be written as JSON: {error}") from error

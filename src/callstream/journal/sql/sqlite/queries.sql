@@ -1,0 +1,245 @@
+-- SQLite. The clock is the machine's: (julianday('now') - 2440587.5) * 86400 is the time in seconds, to the millisecond.
+
+-- == schema ==
+
+-- name: has_schema
+SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'schema_version'
+
+-- name: read_version
+SELECT version, oldest_code FROM schema_version
+
+-- name: clear_version
+DELETE FROM schema_version
+
+-- name: write_version
+INSERT INTO schema_version (version, oldest_code) VALUES (:version, :oldest_code)
+
+-- == leases ==
+
+-- name: renew_writer
+INSERT INTO lease (name, holder, expires_at)
+VALUES ('writer:' || :writer, :writer, (julianday('now') - 2440587.5) * 86400 + :ttl)
+ON CONFLICT (name) DO UPDATE SET expires_at = excluded.expires_at
+
+-- name: hold_lease
+INSERT INTO lease (name, holder, expires_at)
+VALUES (:name, :writer, (julianday('now') - 2440587.5) * 86400 + :ttl)
+ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, expires_at = excluded.expires_at
+WHERE lease.holder = excluded.holder OR lease.expires_at < (julianday('now') - 2440587.5) * 86400
+
+-- name: release_leases
+DELETE FROM lease WHERE holder = :writer
+
+-- name: drop_dead_leases
+DELETE FROM lease
+WHERE expires_at < (julianday('now') - 2440587.5) * 86400 - 3600
+  AND holder NOT IN (SELECT writer FROM run WHERE compacted = 0 AND ended_at IS NULL)
+
+-- == writing ==
+
+-- name: next_run_key
+SELECT coalesce(max(run_key), 0) + 1 FROM run
+
+-- name: load_run
+SELECT run_id, run_key, writer, epoch, started_at, last_seq,
+       coalesce((SELECT at_ms FROM record WHERE record.run_key = run.run_key ORDER BY seq DESC LIMIT 1), 0),
+       outcome IS NOT NULL
+FROM run WHERE run_id = :run_id
+
+-- name: load_run_calls
+SELECT call_id, run_key, number, state FROM tool_call WHERE run_key = :run_key ORDER BY number
+
+-- name: load_run_sources
+SELECT response_id, author, message_id, number FROM source WHERE run_key = :run_key ORDER BY number
+
+-- name: load_call
+SELECT call_id, run_key, number, state FROM tool_call WHERE call_id = :call_id
+
+-- name: insert_run
+INSERT INTO run (run_key, run_id, thread_id, principal, started_at, last_seq, writer, epoch)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: advance_run
+UPDATE run SET last_seq = ? WHERE run_key = ? AND writer = ? AND epoch = ? AND last_seq = ?
+
+-- name: end_run
+UPDATE run SET outcome = ?, reason = ?, ended_at = ?, writer = ?, epoch = ? WHERE run_key = ?
+
+-- name: insert_record
+INSERT INTO record (run_key, seq, at_ms, source, call, kind, body) VALUES (?, ?, ?, ?, ?, ?, ?)
+
+-- name: insert_source
+INSERT INTO source (run_key, number, response_id, author, message_id) VALUES (?, ?, ?, ?, ?)
+
+-- name: insert_call
+INSERT INTO tool_call (
+    run_key, number, call_id, name, state, provider_id, message_id, signature, encoding,
+    reason, detail, result, error, started_at, updated_at, first_seq, args_seq)
+VALUES (
+    :run_key, :number, :call_id, :name, :state, :provider_id, :message_id, :signature, :encoding,
+    :reason, :detail, :result, :error, :started_at, :updated_at, :first_seq, :args_seq)
+
+-- name: advance_call
+UPDATE tool_call SET
+    state = :state,
+    updated_at = :updated_at,
+    signature = coalesce(:signature, signature),
+    reason = coalesce(:reason, reason),
+    detail = coalesce(:detail, detail),
+    result = coalesce(:result, result),
+    error = coalesce(:error, error),
+    args_seq = coalesce(:args_seq, args_seq)
+WHERE run_key = :run_key AND number = :number AND state = :old_state
+
+-- name: stored_rows
+SELECT kind, body FROM record WHERE run_key = :run_key AND seq BETWEEN :first AND :last ORDER BY seq
+
+-- == reading ==
+
+-- name: read_run
+SELECT run_key, started_at, outcome IS NOT NULL, last_seq, compacted FROM run WHERE run_id = :run_id
+
+-- name: read_log
+SELECT record.seq, record.at_ms, record.kind, record.body,
+       source.response_id, source.author, source.message_id, tool_call.call_id, NULL
+FROM record
+JOIN source ON source.run_key = record.run_key AND source.number = record.source
+LEFT JOIN tool_call ON tool_call.run_key = record.run_key AND tool_call.number = record.call
+WHERE record.run_key = :run_key AND record.seq > :after
+ORDER BY record.seq LIMIT :limit
+
+-- name: read_archive
+SELECT archive.seq, archive.at_ms, archive.kind, archive.body,
+       source.response_id, source.author, source.message_id, tool_call.call_id, archive.first_seq
+FROM archive
+JOIN source ON source.run_key = archive.run_key AND source.number = archive.source
+LEFT JOIN tool_call ON tool_call.run_key = archive.run_key AND tool_call.number = archive.call
+WHERE archive.run_key = :run_key AND archive.seq > :after
+ORDER BY archive.seq LIMIT :limit
+
+-- name: folded_ranges
+SELECT first_seq, seq FROM archive WHERE run_key = :run_key AND first_seq IS NOT NULL
+
+-- name: followed_runs
+SELECT run.run_id, run.last_seq FROM json_each(:run_ids) AS wanted JOIN run ON run.run_id = wanted.value
+
+-- name: read_call
+SELECT tool_call.call_id, tool_call.name, tool_call.state, run.run_id, run.thread_id, tool_call.provider_id,
+       tool_call.message_id, tool_call.signature, tool_call.encoding, tool_call.reason, tool_call.detail,
+       tool_call.result, tool_call.error, tool_call.started_at, tool_call.updated_at,
+       tool_call.run_key, tool_call.number, tool_call.first_seq, coalesce(tool_call.args_seq, run.last_seq)
+FROM tool_call JOIN run ON run.run_key = tool_call.run_key
+WHERE tool_call.call_id = :call_id
+
+-- name: read_call_pieces
+SELECT seq, kind, body FROM record
+WHERE run_key = :run_key AND seq BETWEEN :first AND :last AND (call = :number OR seq = :last)
+UNION ALL
+SELECT seq, kind, body FROM archive
+WHERE run_key = :run_key AND seq BETWEEN :first AND :last AND (call = :number OR seq = :last)
+ORDER BY seq
+
+-- name: list_calls
+SELECT tool_call.call_id, tool_call.name, tool_call.state, run.run_id, run.thread_id, tool_call.provider_id,
+       tool_call.message_id, tool_call.signature, tool_call.encoding, tool_call.reason, tool_call.detail,
+       tool_call.result, tool_call.error, tool_call.started_at, tool_call.updated_at
+FROM tool_call JOIN run ON run.run_key = tool_call.run_key
+WHERE {where}
+ORDER BY tool_call.started_at, tool_call.run_key, tool_call.number LIMIT :limit
+
+-- name: list_runs
+SELECT run.run_id, run.thread_id, run.principal, run.outcome, run.reason, run.started_at, run.ended_at, run.last_seq
+FROM run
+WHERE {where}
+ORDER BY run.run_key DESC LIMIT :limit
+
+-- name: taken_call_ids
+SELECT wanted.value FROM json_each(:call_ids) AS wanted JOIN tool_call ON tool_call.call_id = wanted.value
+
+-- name: count_all
+SELECT (SELECT count(*) FROM run),
+       (SELECT count(*) FROM run WHERE compacted = 0 AND ended_at IS NULL),
+       (SELECT count(*) FROM tool_call),
+       (SELECT count(*) FROM record) + (SELECT count(*) FROM archive)
+
+-- name: stored_bytes
+SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()
+
+-- == housekeeping ==
+
+-- name: orphaned_runs
+SELECT run_id, run_key, writer, epoch, started_at, last_seq,
+       coalesce((SELECT at_ms FROM record WHERE record.run_key = run.run_key ORDER BY seq DESC LIMIT 1), 0),
+       outcome IS NOT NULL
+FROM run
+WHERE compacted = 0 AND ended_at IS NULL AND writer <> :writer
+  AND NOT EXISTS (
+      SELECT 1 FROM lease
+      WHERE lease.name = 'writer:' || run.writer AND lease.expires_at >= (julianday('now') - 2440587.5) * 86400)
+ORDER BY run_key LIMIT :limit
+
+-- name: compactable_runs
+SELECT run_id FROM run
+WHERE compacted = 0 AND ended_at < (julianday('now') - 2440587.5) * 86400 - :age
+ORDER BY ended_at LIMIT :limit
+
+-- name: log_of_run
+SELECT record.seq, record.at_ms, record.source, record.call, record.kind, record.body, source.message_id
+FROM record JOIN source ON source.run_key = record.run_key AND source.number = record.source
+WHERE record.run_key = :run_key ORDER BY record.seq
+
+-- name: insert_archive
+INSERT INTO archive (run_key, seq, at_ms, source, call, kind, body, first_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: delete_log
+DELETE FROM record WHERE run_key = :run_key
+
+-- name: mark_compacted
+UPDATE run SET compacted = 1 WHERE run_key = :run_key
+
+-- name: forgettable_runs
+SELECT run.run_key, run.run_id FROM run WHERE {where} LIMIT :limit
+
+-- name: now
+SELECT (julianday('now') - 2440587.5) * 86400
+
+-- name: delete_archive
+DELETE FROM archive WHERE run_key = :run_key
+
+-- name: delete_sources
+DELETE FROM source WHERE run_key = :run_key
+
+-- name: delete_calls
+DELETE FROM tool_call WHERE run_key = :run_key
+
+-- name: delete_run
+DELETE FROM run WHERE run_key = :run_key
+
+-- == conditions that a list may have ==
+
+-- name: where_any
+1 = 1
+
+-- name: where_run_id
+run.run_id = :run_id
+
+-- name: where_thread_id
+run.thread_id = :thread_id
+
+-- name: where_principal
+run.principal = :principal
+
+-- name: where_active
+run.compacted = 0 AND run.ended_at IS NULL
+
+-- name: where_ended
+run.ended_at IS NOT NULL
+
+-- name: where_ended_before
+run.ended_at < :before
+
+-- name: where_states
+tool_call.state IN (SELECT value FROM json_each(:states))
+
+-- name: where_provider_id
+tool_call.provider_id = :provider_id

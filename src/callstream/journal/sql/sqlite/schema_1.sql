@@ -1,0 +1,98 @@
+-- Schema 1. Numbers instead of names in the log, because a record of eight characters must not weigh a hundred bytes.
+
+CREATE TABLE schema_version (
+    version     INTEGER NOT NULL,  -- what this store is
+    oldest_code INTEGER NOT NULL   -- the oldest code that can use it
+);
+
+-- Who is alive, by this machine's clock: a row a process (writer:…) and a row a duty that one process at a time has.
+CREATE TABLE lease (
+    name       TEXT PRIMARY KEY,
+    holder     TEXT NOT NULL,
+    expires_at REAL NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE run (
+    run_key    INTEGER PRIMARY KEY,
+    run_id     TEXT NOT NULL UNIQUE,
+    thread_id  TEXT NOT NULL,
+    principal  TEXT,
+    outcome    TEXT,
+    reason     TEXT,
+    started_at REAL NOT NULL,
+    ended_at   REAL,
+    last_seq   INTEGER NOT NULL,
+    compacted  INTEGER NOT NULL DEFAULT 0,
+    writer     TEXT NOT NULL,      -- the process that owns it
+    epoch      INTEGER NOT NULL    -- rises with every change of owner
+);
+CREATE INDEX run_thread ON run (thread_id);
+CREATE INDEX run_principal ON run (principal) WHERE principal IS NOT NULL;
+CREATE INDEX run_due ON run (compacted, ended_at);
+
+-- What records carry beside their event. It changes once a response, so a record holds only its number.
+CREATE TABLE source (
+    run_key     INTEGER NOT NULL,
+    number      INTEGER NOT NULL,
+    response_id TEXT,
+    author      TEXT,
+    message_id  TEXT,
+    PRIMARY KEY (run_key, number)
+) WITHOUT ROWID;
+
+CREATE TABLE tool_call (
+    run_key     INTEGER NOT NULL,
+    number      INTEGER NOT NULL,
+    call_id     TEXT NOT NULL UNIQUE,
+    name        TEXT NOT NULL,
+    state       TEXT NOT NULL,
+    provider_id TEXT,
+    message_id  TEXT,
+    signature   TEXT,
+    encoding    TEXT NOT NULL,
+    reason      TEXT,
+    detail      TEXT,
+    result      TEXT,              -- JSON
+    error       TEXT,
+    started_at  REAL NOT NULL,
+    updated_at  REAL NOT NULL,     -- of the last change of state
+    first_seq   INTEGER NOT NULL,  -- its first record
+    args_seq    INTEGER,           -- the record that ended its arguments
+    PRIMARY KEY (run_key, number)
+) WITHOUT ROWID;
+CREATE INDEX tool_call_open ON tool_call (state) WHERE state NOT IN ('completed', 'failed', 'released', 'discarded');
+CREATE INDEX tool_call_provider ON tool_call (provider_id) WHERE provider_id IS NOT NULL;
+
+-- The log of runs that are not compacted.
+CREATE TABLE record (
+    run_key INTEGER NOT NULL,
+    seq     INTEGER NOT NULL,
+    at_ms   INTEGER NOT NULL,      -- since the run started
+    source  INTEGER NOT NULL,
+    call    INTEGER,               -- the number of the call, for pieces of arguments
+    kind    INTEGER NOT NULL,      -- 0 event, 1 piece of arguments, 2 of text, 3 of reasoning; +8: body is ASCII JSON
+    body    TEXT NOT NULL,         -- the piece itself, or the event as JSON
+    PRIMARY KEY (run_key, seq)
+) WITHOUT ROWID;
+
+-- The log of compacted runs. A run lies in one of the two, as a whole.
+CREATE TABLE archive (
+    run_key   INTEGER NOT NULL,
+    seq       INTEGER NOT NULL,
+    at_ms     INTEGER NOT NULL,
+    source    INTEGER NOT NULL,
+    call      INTEGER,
+    kind      INTEGER NOT NULL,
+    body      TEXT NOT NULL,
+    first_seq INTEGER,             -- where pieces were folded: the first of them; seq is the last
+    PRIMARY KEY (run_key, seq)
+) WITHOUT ROWID;
+
+CREATE VIEW tool_arg_delta (call_id, seq, text) AS
+    SELECT tool_call.call_id, record.seq, record.body
+    FROM record JOIN tool_call ON tool_call.run_key = record.run_key AND tool_call.number = record.call
+    WHERE record.kind IN (1, 9)
+    UNION ALL
+    SELECT tool_call.call_id, archive.seq, archive.body
+    FROM archive JOIN tool_call ON tool_call.run_key = archive.run_key AND tool_call.number = archive.call
+    WHERE archive.kind IN (1, 9);

@@ -1,0 +1,414 @@
+"""The journal in one SQLite file: the default, for one machine.
+
+WAL: readers have connections of their own and never block the writer. Several processes may use one file; each takes the
+write lock for one batch at a time.
+
+What was acknowledged survives the end of the process, kill -9 included. With ``durability="process"`` (the default,
+``synchronous=NORMAL``) a power cut or a crash of the operating system can take the last moments of acknowledged records with
+it (those since the last checkpoint, about 4 MB of log), always from the end and never leaving the file unreadable. With
+``durability="power"`` (``synchronous=FULL``) every batch is flushed to the disk before it is acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from callstream.calls import Call, CallState
+from callstream.errors import CallstreamError, JournalError, UsageError
+from callstream.journal.follow import Folded, Followers, Page
+from callstream.journal.plan import (
+    Append,
+    Held,
+    Memory,
+    Owned,
+    Plan,
+    Repeat,
+    RunFacts,
+    claimed,
+    closing,
+    planned,
+    repeated,
+)
+from callstream.journal.protocol import RunRow
+from callstream.journal.queries import queries, schema
+from callstream.journal.rows import Source, Stored, folded
+from callstream.journal.sqlite_reader import SqliteReader, connected, failure, where
+from callstream.journal.store import SCHEMA_VERSION, Committed, StoreAway, check_version, must_migrate
+
+Durability: TypeAlias = Literal["process", "power"]
+
+POLL_SECONDS = 0.02
+"""How often commits of other processes are looked for, while somebody follows."""
+_SQL = queries("sqlite")
+_SWEEP_LIMIT = 100
+_FORGET_LIMIT = 200
+_VACUUM_PAGES = 4096
+
+
+class _Stale(Exception):
+    """The store is not what the memory says."""
+
+
+class SqliteStore:
+    """See ``Store``. What is done on the journal's thread blocks it: that is what the thread is for."""
+
+    def __init__(
+        self, path: str, *, durability: Durability, busy_seconds: float, lease_ttl: float, migrate: bool
+    ) -> None:
+        self.where = f"the SQLite file {path!r}"
+        self._path = path
+        self._durability = durability
+        self._busy_seconds = busy_seconds
+        self._ttl = lease_ttl
+        self._may_migrate = migrate
+        self._memory = Memory()
+        self._reader = SqliteReader(path, busy_seconds)
+
+    # -- opening and closing -------------------------------------------------------------------------------------------
+
+    async def open(self, writer: str, followers: Followers) -> None:
+        self._writer = writer
+        self._followers = followers
+        self._connection = connected(self._path, self._busy_seconds)
+        try:
+            with failure(self.where):
+                self._prepare()
+                if self._may_migrate:
+                    await self.migrate()
+                else:
+                    self._check_schema()
+                self._renew()
+        except CallstreamError:
+            self._connection.close()
+            raise
+
+    async def migrate(self) -> int:
+        with self._transaction("EXCLUSIVE") as run:
+            has_schema = run(_SQL["has_schema"]).fetchone()[0]
+            version, oldest = run(_SQL["read_version"]).fetchone() if has_schema else (0, 0)
+            check_version(version, oldest, self.where)
+            for step in range(version + 1, SCHEMA_VERSION + 1):
+                for statement in _statements(schema("sqlite", step)):
+                    run(statement)
+            if version < SCHEMA_VERSION:
+                run(_SQL["clear_version"])
+                run(_SQL["write_version"], {"version": SCHEMA_VERSION, "oldest_code": max(1, SCHEMA_VERSION - 1)})
+        return max(version, SCHEMA_VERSION)
+
+    async def close(self) -> None:
+        self._reader.close()
+        try:
+            with self._transaction() as run:
+                run(_SQL["release_leases"], {"writer": self._writer})
+        except JournalError:
+            pass  # it runs out by itself
+        self._connection.close()
+
+    def _prepare(self) -> None:
+        run = self._connection.execute
+        deadline = time.monotonic() + self._busy_seconds
+        while True:
+            try:
+                run("PRAGMA auto_vacuum = INCREMENTAL")  # counts only while the file is empty
+                mode = run("PRAGMA journal_mode = WAL").fetchone()[0]
+                break
+            except sqlite3.OperationalError as error:
+                # Changing the mode does not wait for a lock by itself.
+                if not _is_busy(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+        if mode != "wal":
+            raise JournalError(
+                f"{self.where} cannot be used in WAL mode (it is in {mode!r}); the journal needs a local disk"
+            )
+        run(f"PRAGMA synchronous = {'FULL' if self._durability == 'power' else 'NORMAL'}")
+        run("PRAGMA temp_store = MEMORY")
+
+    def _check_schema(self) -> None:
+        has_schema = self._connection.execute(_SQL["has_schema"]).fetchone()[0]
+        version, oldest = self._connection.execute(_SQL["read_version"]).fetchone() if has_schema else (0, 0)
+        check_version(version, oldest, self.where)
+        if version < SCHEMA_VERSION:
+            raise must_migrate(version, self.where)
+
+    @contextmanager
+    def _transaction(self, kind: str = "IMMEDIATE") -> Iterator[Any]:
+        """Gives the connection's ``execute``. Whatever goes wrong, nothing of it is kept and the memory is read anew."""
+        connection = self._connection
+        with failure(self.where):
+            connection.execute(f"BEGIN {kind}")
+            try:
+                yield connection.execute
+                connection.execute("COMMIT")
+            except BaseException:
+                self._memory.clear()
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    # -- appending -----------------------------------------------------------------------------------------------------
+
+    async def commit(self, batch: Sequence[Append]) -> Committed:
+        for _ in range(3):
+            try:
+                return self._commit(batch)
+            except _Stale:
+                continue  # the memory is empty now
+        raise StoreAway(f"{self.where} changed under the writer's hands three times")
+
+    def _commit(self, batch: Sequence[Append]) -> Committed:
+        with self._transaction() as run:
+            self._load(run, batch)
+            others = {}
+            for call_id in self._memory.unknown_calls(batch):
+                if row := run(_SQL["load_call"], {"call_id": call_id}).fetchone():
+                    others[call_id] = _held(row)
+            plan = planned(batch, self._memory, others, time.time())
+            self._write(run, plan)
+            outcomes = [
+                self._repeated(run, append, outcome) if isinstance(outcome, Repeat) else outcome
+                for append, outcome in zip(batch, plan.outcomes, strict=True)
+            ]
+        return Committed(outcomes, plan.changed_runs)
+
+    def _load(self, run: Any, batch: Sequence[Append]) -> None:
+        next_key = 0
+        for run_id in self._memory.unknown_runs(batch):
+            row = run(_SQL["load_run"], {"run_id": run_id}).fetchone()
+            if row is None:
+                next_key = next_key + 1 if next_key else run(_SQL["next_run_key"]).fetchone()[0]
+                self._memory.add(Owned(run_id, next_key, self._writer, 1, is_new=True))
+            else:
+                owned = claimed(_facts(row), self._writer)
+                if owned.refusal is None:
+                    self._fill(run, owned)
+                self._memory.add(owned)
+
+    def _fill(self, run: Any, owned: Owned) -> None:
+        for *source, number in run(_SQL["load_run_sources"], {"run_key": owned.key}):
+            owned.sources[Source(*source)] = number
+        for row in run(_SQL["load_run_calls"], {"run_key": owned.key}):
+            owned.calls[row[0]] = _held(row)
+
+    def _repeated(self, run: Any, append: Append, repeat: Repeat) -> int | CallstreamError:
+        key = repeat.run.key
+        compacted = run(_SQL["read_run"], {"run_id": append.run_id}).fetchone()[4]
+        stored = run(_SQL["stored_rows"], {"run_key": key, "first": repeat.first, "last": repeat.last}).fetchall()
+        return repeated(append, repeat, stored, bool(compacted))
+
+    def _write(self, run: Any, plan: Plan) -> None:
+        many = self._connection.executemany
+        for change in plan.runs.values():
+            if change.is_new:
+                first = (change.key, change.run_id, change.thread_id, change.principal, change.started_at)
+                run(_SQL["insert_run"], (*first, change.last_seq, change.writer, change.epoch))
+            else:
+                expected = (change.key, change.old_writer, change.old_epoch, change.base)
+                if run(_SQL["advance_run"], (change.last_seq, *expected)).rowcount != 1:
+                    raise _Stale
+            if change.outcome is not None:
+                end = (change.outcome, change.reason, change.ended_at, change.writer, change.epoch, change.key)
+                run(_SQL["end_run"], end)
+        many(_SQL["insert_source"], plan.sources)
+        many(_SQL["insert_record"], plan.records)
+        for call in plan.calls.values():
+            columns = msgspec.structs.asdict(call)
+            if call.old_state is None:
+                run(_SQL["insert_call"], columns)
+            elif run(_SQL["advance_call"], columns).rowcount != 1:
+                raise _Stale
+
+    # -- leases --------------------------------------------------------------------------------------------------------
+
+    async def renew(self) -> None:
+        self._renew()
+
+    def _renew(self) -> None:
+        with self._transaction() as run:
+            run(_SQL["renew_writer"], {"writer": self._writer, "ttl": self._ttl})
+
+    async def hold(self, name: str, seconds: float) -> bool:
+        with self._transaction() as run:
+            taken = run(_SQL["hold_lease"], {"name": name, "writer": self._writer, "ttl": seconds})
+            held = bool(taken.rowcount == 1)
+            if held:
+                run(_SQL["drop_dead_leases"])
+        return held
+
+    # -- other processes -----------------------------------------------------------------------------------------------
+
+    async def watch(self) -> None:
+        """``data_version`` of the writing connection changes when any other connection has committed, and costs a look
+        into shared memory."""
+        seen: dict[str, int] = {}
+        version = None
+        while True:
+            await self._followers.any()
+            await asyncio.sleep(POLL_SECONDS)
+            try:
+                with failure(self.where):
+                    (now,) = self._connection.execute("PRAGMA data_version").fetchone()
+                    if now == version:
+                        continue
+                    run_ids = self._followers.runs()
+                    parameters = {"run_ids": msgspec.json.encode(run_ids).decode()}
+                    found = dict(self._connection.execute(_SQL["followed_runs"], parameters).fetchall())
+            except JournalError:
+                continue  # whoever reads will be told
+            version = now
+            self._followers.wake([run_id for run_id in run_ids if seen.get(run_id) != found.get(run_id)])
+            seen = found
+
+    # -- housekeeping --------------------------------------------------------------------------------------------------
+
+    async def sweep(self) -> list[str]:
+        swept: list[str] = []
+        while True:
+            with self._transaction() as run:
+                memory = Memory()
+                rows = run(_SQL["orphaned_runs"], {"writer": self._writer, "limit": _SWEEP_LIMIT}).fetchall()
+                appends = []
+                for row in rows:
+                    facts = _facts(row)
+                    owned = claimed(facts, facts.writer)
+                    self._fill(run, owned)
+                    memory.add(owned)
+                    appends.append(Append(owned.run_id, closing(owned)))
+                plan = planned(appends, memory, {}, time.time(), taker=self._writer)
+                self._write(run, plan)
+            swept += plan.changed_runs
+            if len(rows) < _SWEEP_LIMIT:
+                return swept
+            await asyncio.sleep(0)
+
+    async def compact(self, run_id: str) -> int:
+        with self._transaction() as run:
+            row = run(_SQL["read_run"], {"run_id": run_id}).fetchone()
+            if row is None:
+                raise UsageError(f"the journal has no run {run_id!r}")
+            key, _, ended, _, compacted = row
+            if not ended:
+                raise UsageError(f"run {run_id!r} goes on; only an ended run can be compacted")
+            if compacted:
+                return 0
+            before = [Stored(*columns) for columns in run(_SQL["log_of_run"], {"run_key": key})]
+            after = folded(before)
+            self._connection.executemany(
+                _SQL["insert_archive"],
+                [(key, r.seq, r.at_ms, r.source, r.call, r.kind, r.body, r.first_seq) for r in after],
+            )
+            run(_SQL["delete_log"], {"run_key": key})
+            run(_SQL["mark_compacted"], {"run_key": key})
+        self._give_back()
+        return len(before) - len(after)
+
+    def _give_back(self) -> None:
+        """Free pages go back to the disk, unless running runs will soon fill them again."""
+        run = self._connection.execute
+        with failure(self.where):
+            free, pages = run("PRAGMA freelist_count").fetchone()[0], run("PRAGMA page_count").fetchone()[0]
+            if free and (free > pages // 4 or not run(_SQL["count_all"]).fetchone()[1]):
+                run(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})").fetchall()
+            run("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    async def due(self, age: float) -> list[str]:
+        with failure(self.where):
+            rows = self._connection.execute(_SQL["compactable_runs"], {"age": age, "limit": 50}).fetchall()
+        return [run_id for (run_id,) in rows]
+
+    async def forget(self, before: float | None, thread: str | None, principal: str | None) -> list[str]:
+        conditions = {"before": before, "thread_id": thread, "principal": principal}
+        names = {"before": "where_ended_before", "thread_id": "where_thread_id", "principal": "where_principal"}
+        wanted = ["where_ended", *(names[name] for name, value in conditions.items() if value is not None)]
+        gone: list[str] = []
+        with failure(self.where):
+            self._connection.execute("PRAGMA secure_delete = ON")  # erased text is overwritten, not only unlinked
+        while True:
+            with self._transaction() as run:
+                rows = run(where(_SQL["forgettable_runs"], wanted), {**conditions, "limit": _FORGET_LIMIT}).fetchall()
+                for key, run_id in rows:
+                    for table in ("log", "archive", "sources", "calls", "run"):
+                        run(_SQL[f"delete_{table}"], {"run_key": key})
+                    gone.append(run_id)
+            if len(rows) < _FORGET_LIMIT:
+                break
+            await asyncio.sleep(0)
+        if gone:
+            self._give_back()
+        return gone
+
+    # -- reading, in any event loop ------------------------------------------------------------------------------------
+
+    async def page(self, run_id: str, after: int, limit: int) -> Page | Folded | None:
+        return await self._reader.page(run_id, after, limit)
+
+    async def call(self, call_id: str) -> Call | None:
+        return await self._reader.call(call_id)
+
+    async def calls(
+        self,
+        run_id: str | None,
+        thread_id: str | None,
+        principal: str | None,
+        states: Sequence[CallState] | None,
+        provider_id: str | None,
+        limit: int | None,
+    ) -> list[Call]:
+        return await self._reader.calls(run_id, thread_id, principal, states, provider_id, limit)
+
+    async def runs(
+        self, run_id: str | None, thread_id: str | None, principal: str | None, active: bool | None, limit: int | None
+    ) -> list[RunRow]:
+        return await self._reader.runs(run_id, thread_id, principal, active, limit)
+
+    async def taken(self, call_ids: Sequence[str]) -> set[str]:
+        return await self._reader.taken(call_ids)
+
+    async def stats(self) -> dict[str, Any]:
+        return await self._reader.stats()
+
+
+def sqlite_path(url: str) -> tuple[str, Mapping[str, str]]:
+    """File and options of ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``…?durability=power``."""
+    location, _, query = url.removeprefix("sqlite:").partition("?")
+    options = dict(pair.partition("=")[::2] for pair in query.split("&") if pair)
+    if not location.startswith("///") or not location.removeprefix("///"):
+        raise UsageError(f"expected sqlite:///relative.db or sqlite:////absolute.db, got {url!r}")
+    path = location.removeprefix("///")
+    if unknown := sorted(options.keys() - {"durability"}):
+        raise UsageError(f"a SQLite journal knows the option durability, got {', '.join(unknown)} in {url!r}")
+    if options.get("durability", "process") not in ("process", "power"):
+        raise UsageError(f"durability is process or power, got {options['durability']!r}")
+    return os.path.abspath(Path(path).expanduser()), options
+
+
+def _statements(script: str) -> Iterator[str]:
+    """The statements of a script one by one, because ``executescript`` would end the transaction."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+def _facts(row: Sequence[Any]) -> RunFacts:
+    run_id, key, writer, epoch, started_at, last_seq, last_ms, ended = row
+    return RunFacts(run_id, key, writer, epoch, started_at, last_seq, last_ms, bool(ended))
+
+
+def _held(row: Sequence[Any]) -> Held:
+    return Held(row[0], row[1], row[2], CallState(row[3]))
+
+
+def _is_busy(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)

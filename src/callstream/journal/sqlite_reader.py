@@ -1,0 +1,206 @@
+"""Reading a SQLite journal: connections of their own, on threads that wait for them, so that no event loop does."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from callstream.calls import Call, CallState
+from callstream.errors import JournalError, UsageError
+from callstream.events import CallCompleted
+from callstream.journal.follow import Folded, Page
+from callstream.journal.protocol import RunRow
+from callstream.journal.queries import queries
+from callstream.journal.rows import ARGS_KINDS, event_of, folded_range, from_json, joined, record_of, with_args
+from callstream.journal.store import StoreAway
+
+_T = TypeVar("_T")
+_SQL = queries("sqlite")
+_READERS = 4
+_PASSING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def connected(path: str, busy_seconds: float) -> sqlite3.Connection:
+    with failure(f"the SQLite file {path!r}"):
+        # The connection is used by one thread at a time, but not always closed by the thread that opened it.
+        return sqlite3.connect(path, timeout=busy_seconds, isolation_level=None, check_same_thread=False)
+
+
+@contextmanager
+def failure(where: str) -> Iterator[None]:
+    """SQLite's errors as the journal's: StoreAway for a lock that will pass, JournalError for the rest."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in _PASSING:
+            raise StoreAway(f"{where} is locked by another process: {error}") from error
+        raise JournalError(f"{where} could not be used: {error}") from error
+
+
+def where(query: str, conditions: Sequence[str]) -> str:
+    """The query with the named conditions in it."""
+    return query.replace("{where}", " AND ".join(_SQL[name] for name in conditions or ["where_any"]))
+
+
+class SqliteReader:
+    """Reads in any event loop. Each reading thread has a connection of its own."""
+
+    def __init__(self, path: str, busy_seconds: float) -> None:
+        self._where = f"the SQLite file {path!r}"
+        self._path = path
+        self._busy_seconds = busy_seconds
+        self._threads = ThreadPoolExecutor(_READERS, thread_name_prefix="callstream-read")
+        self._local = threading.local()
+        self._connections: list[sqlite3.Connection] = []
+
+    def close(self) -> None:
+        self._threads.shutdown()
+        for connection in self._connections:
+            connection.close()
+
+    async def page(self, run_id: str, after: int, limit: int) -> Page | Folded | None:
+        return await self._in_thread(_page, run_id, after, limit)
+
+    async def call(self, call_id: str) -> Call | None:
+        return await self._in_thread(_call, call_id)
+
+    async def calls(
+        self,
+        run_id: str | None,
+        thread_id: str | None,
+        principal: str | None,
+        states: Sequence[CallState] | None,
+        provider_id: str | None,
+        limit: int | None,
+    ) -> list[Call]:
+        values: dict[str, Any] = {
+            "run_id": run_id,
+            "thread_id": thread_id,
+            "principal": principal,
+            "states": None if states is None else msgspec.json.encode(list(states)).decode(),
+            "provider_id": provider_id,
+        }
+        conditions = [f"where_{name}" for name, value in values.items() if value is not None]
+        rows = await self._in_thread(_rows, where(_SQL["list_calls"], conditions), {**values, "limit": _limit(limit)})
+        return [call_of(row) for row in rows]
+
+    async def runs(
+        self, run_id: str | None, thread_id: str | None, principal: str | None, active: bool | None, limit: int | None
+    ) -> list[RunRow]:
+        values = {"run_id": run_id, "thread_id": thread_id, "principal": principal}
+        conditions = [f"where_{name}" for name, value in values.items() if value is not None]
+        if active is not None:
+            conditions.append("where_active" if active else "where_ended")
+        rows = await self._in_thread(_rows, where(_SQL["list_runs"], conditions), {**values, "limit": _limit(limit)})
+        return [RunRow(*row) for row in rows]
+
+    async def taken(self, call_ids: Sequence[str]) -> set[str]:
+        encoded = msgspec.json.encode(list(call_ids)).decode()
+        rows = await self._in_thread(_rows, _SQL["taken_call_ids"], {"call_ids": encoded})
+        return {call_id for (call_id,) in rows}
+
+    async def stats(self) -> dict[str, Any]:
+        (counts,) = await self._in_thread(_rows, _SQL["count_all"], {})
+        ((version, oldest_code),) = await self._in_thread(_rows, _SQL["read_version"], {})
+        ((size,),) = await self._in_thread(_rows, _SQL["stored_bytes"], {})
+        return {
+            "schema_version": version,
+            "oldest_code": oldest_code,
+            **dict(zip(("runs", "active_runs", "calls", "records"), counts, strict=True)),
+            "stored_bytes": size,
+        }
+
+    async def _in_thread(self, work: Callable[..., _T], *args: Any) -> _T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, self._work, work, *args)
+        except RuntimeError as error:
+            if "shutdown" in str(error):
+                raise UsageError("the journal is closed") from error
+            raise
+
+    def _work(self, work: Callable[..., _T], *args: Any) -> _T:
+        connection = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = self._local.connection = connected(self._path, self._busy_seconds)
+            self._connections.append(connection)
+        with failure(self._where):
+            connection.execute("PRAGMA query_only = ON")
+            connection.execute("BEGIN")  # one snapshot for all that is read
+            try:
+                return work(connection, *args)
+            finally:
+                connection.execute("ROLLBACK")
+
+
+def call_of(row: Sequence[Any]) -> Call:
+    """A call from the columns that the queries of calls begin with."""
+    (call_id, name, state, run_id, thread_id, provider_id, message_id, signature, encoding, reason, detail) = row[:11]
+    result, error, started_at, updated_at = row[11:15]
+    return Call(
+        call_id=call_id,
+        name=name,
+        state=CallState(state),
+        run_id=run_id,
+        thread_id=thread_id,
+        provider_id=provider_id,
+        message_id=message_id,
+        signature=signature,
+        encoding=encoding,
+        reason=reason,
+        detail=detail,
+        result=None if result is None else from_json(result),
+        error=error,
+        started_at=started_at,
+        updated_at=updated_at,
+    )
+
+
+def call_with_pieces(call: Call, rows: Sequence[tuple[int, int, str]]) -> Call:
+    """The call with its text, from (seq, kind, body) of its pieces and of the record that ended them."""
+    pieces = joined((kind, body) for _, kind, body in rows if kind in ARGS_KINDS)
+    whole = None
+    if not pieces and rows:
+        _, kind, body = rows[-1]
+        event = event_of(kind, body, call.call_id, None) if kind not in ARGS_KINDS else None
+        if isinstance(event, CallCompleted) and event.call_id == call.call_id:
+            whole = event.args_json
+    return with_args(call, pieces, whole)
+
+
+def _page(connection: sqlite3.Connection, run_id: str, after: int, limit: int) -> Page | Folded | None:
+    run = connection.execute
+    row = run(_SQL["read_run"], {"run_id": run_id}).fetchone()
+    if row is None:
+        return None
+    key, started_at, ended, last_seq, compacted = row
+    if compacted and (inside := folded_range(run(_SQL["folded_ranges"], {"run_key": key}).fetchall(), after)):
+        return Folded(*inside)
+    query = _SQL["read_archive" if compacted else "read_log"]
+    rows = run(query, {"run_key": key, "after": after, "limit": limit}).fetchall()
+    records = [record_of(run_id, started_at, columns) for columns in rows]
+    return Page(records, bool(ended) and (not records or records[-1].seq == last_seq))
+
+
+def _call(connection: sqlite3.Connection, call_id: str) -> Call | None:
+    row = connection.execute(_SQL["read_call"], {"call_id": call_id}).fetchone()
+    if row is None:
+        return None
+    key, number, first, last = row[15:]
+    parameters = {"run_key": key, "number": number, "first": first, "last": last}
+    return call_with_pieces(call_of(row), connection.execute(_SQL["read_call_pieces"], parameters).fetchall())
+
+
+def _rows(connection: sqlite3.Connection, query: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
+    return cast(list[tuple[Any, ...]], connection.execute(query, parameters).fetchall())
+
+
+def _limit(limit: int | None) -> int:
+    return -1 if limit is None else limit

@@ -1,0 +1,341 @@
+"""A journal over a database: one thread of its own, group commit, followers, leases and housekeeping.
+
+Every method may be awaited in any event loop, in several at once too. Appends go through a bounded queue to the journal's
+thread, which commits everything that waits in one transaction; while one transaction is under way the next batch gathers.
+The thread runs an event loop, on which the store is used; a store that blocks (SQLite) blocks only this thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from callstream.calls import Call, CallState
+from callstream.errors import CallstreamError, JournalError, UsageError
+from callstream.events import Record, RunEvent
+from callstream.journal import follow as following
+from callstream.journal.follow import Folded, Followers, Page
+from callstream.journal.protocol import Entry, RunRow
+from callstream.journal.queue import AppendQueue, Waiting, call_in
+from callstream.journal.rows import checked_id, prepared, redacted
+from callstream.journal.settings import Settings
+from callstream.journal.store import Store, StoreAway
+
+_T = TypeVar("_T")
+_log = logging.getLogger("callstream.journal")
+_HOUSEKEEPING = "housekeeping"
+_MAX_BACK_OFF = 1.0
+
+
+class StoredJournal:
+    """See ``Journal``."""
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self._store = store
+        self._settings = settings
+        self._followers = Followers()
+        self._queue = AppendQueue(settings.max_pending_bytes, settings.retry_seconds, self._wake)
+        self._lock = threading.Lock()
+        self._opening: concurrent.futures.Future[None] | None = None
+        self._closing: concurrent.futures.Future[None] | None = None
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._news: asyncio.Event | None = None
+        self._stop: asyncio.Event | None = None
+        self._has_ended = False
+
+    # -- opening and closing -------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        with self._lock:
+            if self._closing is not None:
+                raise UsageError("the journal is closed")
+            opening = self._opening
+            if opening is None:
+                opening = self._opening = concurrent.futures.Future()
+                self._thread = threading.Thread(
+                    target=self._run_thread, args=(opening,), name="callstream-journal", daemon=True
+                )
+                self._thread.start()
+        if opening.done():
+            opening.result()
+        else:
+            await asyncio.shield(asyncio.wrap_future(opening))
+
+    async def aclose(self) -> None:
+        with self._lock:
+            closing = self._closing
+            if closing is None:
+                closing = self._closing = concurrent.futures.Future()
+                self._queue.close("the journal is closed")
+                if self._opening is None or self._has_ended:
+                    closing.set_result(None)
+                elif self._opening.done() and self._loop is not None and self._stop is not None:
+                    call_in(self._loop, self._stop.set)
+        self._followers.close()
+        await asyncio.shield(asyncio.wrap_future(closing))
+
+    async def migrate(self) -> int:
+        return await self._on_thread(self._store.migrate)
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    async def append(self, run_id: str, events: Sequence[RunEvent | Entry], *, after: int | None = None) -> int:
+        redact = self._settings.redact
+        if redact is not None:
+            events = [redacted(event, redact) for event in events]
+        rows = [prepared(event) for event in events]
+        checked_id(run_id)
+        if self._loop is None:
+            await self.open()
+        return await self._queue.put(run_id, rows, after)
+
+    async def compact(self, run_id: str) -> int:
+        return await self._on_thread(self._store.compact, run_id)
+
+    async def sweep(self) -> list[str]:
+        return await self._on_thread(self._sweep)
+
+    async def forget(
+        self, *, before: float | None = None, thread: str | None = None, principal: str | None = None
+    ) -> int:
+        if before is None and thread is None and principal is None:
+            raise UsageError("forget needs before=, thread= or principal=: without them it would erase everything")
+        return await self._on_thread(self._forget, before, thread, principal)
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def read(self, run_id: str, after: int = 0) -> AsyncIterator[Record]:
+        return following.read(self._page, run_id, after)
+
+    def follow(self, run_id: str, after: int = 0) -> AsyncIterator[Record]:
+        return following.follow(self._page, self._followers, run_id, after)
+
+    async def call(self, call_id: str) -> Call | None:
+        await self.open()
+        return await self._store.call(call_id)
+
+    async def calls(
+        self,
+        *,
+        run_id: str | None = None,
+        thread_id: str | None = None,
+        principal: str | None = None,
+        states: Sequence[CallState] | None = None,
+        provider_id: str | None = None,
+        limit: int | None = None,
+    ) -> list[Call]:
+        await self.open()
+        return await self._store.calls(run_id, thread_id, principal, states, provider_id, limit)
+
+    async def runs(
+        self,
+        *,
+        run_id: str | None = None,
+        thread_id: str | None = None,
+        principal: str | None = None,
+        active: bool | None = None,
+        limit: int | None = None,
+    ) -> list[RunRow]:
+        await self.open()
+        return await self._store.runs(run_id, thread_id, principal, active, limit)
+
+    async def free_call_id(self, wanted: str) -> str:
+        await self.open()
+        return await free_call_id(self._store, wanted)
+
+    async def stats(self) -> dict[str, Any]:
+        await self.open()
+        return {**await self._store.stats(), "pending_bytes": self._queue.pending_bytes}
+
+    async def _page(self, run_id: str, after: int, limit: int) -> Page | Folded | None:
+        await self.open()
+        return await self._store.page(run_id, after, limit)
+
+    # -- on the journal's thread ---------------------------------------------------------------------------------------
+
+    def _run_thread(self, opening: concurrent.futures.Future[None]) -> None:
+        try:
+            asyncio.run(self._serve(opening))
+        finally:
+            self._end(opening)
+
+    def _end(self, opening: concurrent.futures.Future[None]) -> None:
+        """Nobody may wait for a thread that is gone."""
+        lost = JournalError(f"the journal's thread has ended; {self._store.where} is not written any more")
+        while batch := self._queue.take():
+            self._queue.settle(batch, [lost] * len(batch))
+        with self._lock:
+            if not opening.done():
+                opening.set_exception(lost)
+            if self._closing is not None:
+                if not self._closing.done():
+                    self._closing.set_result(None)
+                return
+            if opening.exception() is not None:
+                self._opening = None  # the next use tries again
+                return
+            self._has_ended = True
+        self._queue.close(str(lost))
+        self._followers.close(lost)
+
+    async def _serve(self, opening: concurrent.futures.Future[None]) -> None:
+        name = self._settings.writer_id or f"{socket.gethostname()}:{os.getpid()}"
+        try:
+            await self._store.open(f"{name}/{uuid.uuid4().hex[:12]}", self._followers)
+        except CallstreamError as error:
+            opening.set_exception(error)
+            return
+        with self._lock:
+            self._loop, self._news, self._stop = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+            if self._closing is not None:
+                self._stop.set()
+            opening.set_result(None)
+        async with asyncio.TaskGroup() as tasks:
+            committing = tasks.create_task(self._commit_all(self._news, self._stop))
+            others = [tasks.create_task(self._store.watch()), tasks.create_task(self._keep_house())]
+            if self._settings.renew:
+                others.append(tasks.create_task(self._renew_all()))
+            await committing
+            for task in others:
+                task.cancel()
+        await self._store.close()
+
+    def _wake(self) -> None:
+        if self._loop is not None and self._news is not None:
+            call_in(self._loop, self._news.set)
+
+    async def _on_thread(self, work: Callable[..., Coroutine[Any, Any, _T]], *args: Any) -> _T:
+        await self.open()
+        if self._loop is None or self._has_ended:
+            raise JournalError("the journal's thread has ended")
+        done = asyncio.run_coroutine_threadsafe(work(*args), self._loop)
+        try:
+            return await asyncio.wrap_future(done)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self._closing is not None and task is not None and not task.cancelling():
+                raise UsageError("the journal was closed meanwhile") from None
+            raise
+
+    async def _commit_all(self, news: asyncio.Event, stop: asyncio.Event) -> None:
+        stopping = asyncio.create_task(stop.wait())
+        stopping.add_done_callback(lambda _: news.set())
+        while True:
+            while batch := self._queue.take():
+                await self._commit(batch)
+            if stop.is_set():
+                return
+            await news.wait()
+            news.clear()
+
+    async def _commit(self, batch: list[Waiting]) -> None:
+        back_off = 0.01
+        while batch:
+            try:
+                committed = await self._store.commit([waiting.append for waiting in batch])
+            except StoreAway as error:
+                batch = self._still_in_time(batch, error)
+                await asyncio.sleep(back_off)
+                back_off = min(back_off * 2, _MAX_BACK_OFF)
+            except JournalError as error:
+                if len(batch) == 1:
+                    self._queue.settle(batch, [error])
+                    return
+                for waiting in batch:  # one of them may be what the store cannot take
+                    await self._commit([waiting])
+                return
+            else:
+                self._queue.settle(batch, committed.outcomes)
+                self._followers.wake(committed.changed)
+                return
+
+    def _still_in_time(self, batch: list[Waiting], error: StoreAway) -> list[Waiting]:
+        now = time.monotonic()
+        late = [waiting for waiting in batch if waiting.deadline <= now]
+        if late:
+            gave_up = JournalError(
+                f"{self._store.where} was away for {self._settings.retry_seconds:g} s ({error}); whether this append is "
+                "written is not known: repeat it with after="
+            )
+            gave_up.__cause__ = error
+            self._queue.settle(late, [gave_up] * len(late))
+        return [waiting for waiting in batch if waiting.deadline > now]
+
+    async def _renew_all(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.lease_ttl / 3)
+            try:
+                await self._store.renew()
+            except JournalError as error:
+                _log.warning("the lease could not be renewed, trying again: %s", error)
+
+    async def _keep_house(self) -> None:
+        duties = self._settings.housekeeping
+        if duties is None:
+            return
+        periods = [
+            seconds for seconds in (duties.sweep_every, duties.compact_after, duties.retain) if seconds is not None
+        ]
+        if not periods:
+            return
+        period = max(0.05, min(periods))
+        while True:
+            try:
+                if await self._store.hold(_HOUSEKEEPING, period * 3):
+                    await self._do_duties(duties.sweep_every is not None, duties.compact_after, duties.retain)
+            except JournalError as error:
+                _log.warning("housekeeping of %s failed, trying again: %s", self._store.where, error)
+            await asyncio.sleep(period)
+
+    async def _do_duties(self, sweep: bool, compact_after: float | None, retain: float | None) -> None:
+        if sweep:
+            await self._sweep()
+        if compact_after is not None:
+            for run_id in await self._store.due(compact_after):
+                await self._store.compact(run_id)
+                await asyncio.sleep(0)  # appends go first
+        if retain is not None:
+            await self._forget(time.time() - retain, None, None)
+
+    async def _sweep(self) -> list[str]:
+        swept = await self._store.sweep()
+        self._followers.wake(swept)
+        return swept
+
+    async def _forget(self, before: float | None, thread: str | None, principal: str | None) -> int:
+        gone = await self._store.forget(before, thread, principal)
+        self._followers.wake(gone)
+        return len(gone)
+
+
+async def free_call_id(store: Store, wanted: str) -> str:
+    """Exactly the first free number among the first hundred; after that a free one, found by halving.
+
+    Some hosts give every call of every turn the same id, so counting one by one would cost more with every turn.
+    """
+    names = [wanted, *(f"{wanted}~{number}" for number in range(2, 101))]
+    taken = await store.taken(names[:8])
+    if free := next((name for name in names[:8] if name not in taken), None):
+        return free
+    taken |= await store.taken(names[8:])
+    if free := next((name for name in names if name not in taken), None):
+        return free
+    low, high = 100, 200
+    while f"{wanted}~{high}" in await store.taken([f"{wanted}~{high}"]):
+        low, high = high, high * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        if await store.taken([f"{wanted}~{middle}"]):
+            low = middle
+        else:
+            high = middle
+    return f"{wanted}~{high}"

