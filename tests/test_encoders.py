@@ -413,6 +413,11 @@ def test_argument_text_is_sent_as_it_is(wire: str, text: str, streamed: bool) ->
     assert sent == ("" if wire == "anthropic" and not streamed and text.startswith("{ ") else text)
 
 
+def test_a_whole_anthropic_answer_carries_values() -> None:
+    with pytest.raises(UsageError, match="cannot carry text that is not JSON"):
+        encode_whole("anthropic", [Call("a", text='{"x": 1'), Call("b", {"y": 1})])
+
+
 def test_gemini_takes_argument_text_that_is_json() -> None:
     assert gemini_answer([Call("a", {"x": 1}, text='{ "x" : 1 }')], True).calls == [(None, "a", {"x": 1})]
 

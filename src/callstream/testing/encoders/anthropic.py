@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from callstream.errors import UsageError
 from callstream.testing.encoders.encoder import Encoder, argument_text, dumps, refuse_custom
 from callstream.testing.script import Call, Failure, Text, Thought
 
@@ -20,6 +21,7 @@ class AnthropicEncoder(Encoder):
         self._content: list[dict[str, Any]] = []
         self._open = False
         self._stop_reason: str | None = None
+        self._malformed: str | None = None
 
     def begin(self) -> Iterator[bytes]:
         yield _event("message_start", message=self._message(1))
@@ -62,7 +64,8 @@ class AnthropicEncoder(Encoder):
         for piece in ["", *pieces]:
             yield self._delta(type="input_json_delta", partial_json=piece)
         if call.stop_after is None:
-            self._content[-1]["input"] = {} if args is None else args
+            self._content[-1]["input"] = args
+            self._malformed = text if args is None else self._malformed
             yield self._stop()
 
     def failure(self, step: Failure) -> Iterator[bytes]:
@@ -82,6 +85,8 @@ class AnthropicEncoder(Encoder):
         yield _event("message_stop")
 
     def whole(self) -> Any:
+        if self._malformed is not None:
+            raise UsageError(f"a whole anthropic answer cannot carry text that is not JSON: {self._malformed!r:.80}")
         return self._message(self.output_tokens) | {"content": self._content}
 
     def error(self, step: Failure) -> Any:
@@ -133,7 +138,7 @@ def _event(name: str, **fields: Any) -> bytes:
 
 
 def _parsed(text: str) -> Any:
-    """The input that a whole answer holds; None for text that is not JSON, which only a stream can carry."""
+    """The input as a whole answer holds it; None for text that is not JSON, which only a stream can carry."""
     try:
         return json.loads(text)
     except ValueError:
