@@ -177,7 +177,9 @@ async def test_malformed_never_runs(cs: Callstream) -> None:
 
 async def test_arguments_that_are_no_object_never_run(cs: Callstream) -> None:
     async with cs.run("thread") as run:
-        await read(run, "openai_chat", [Call("write", call_id="c1", text="[1]"), Call("write", call_id="c2", text="null")])
+        await read(
+            run, "openai_chat", [Call("write", call_id="c1", text="[1]"), Call("write", call_id="c2", text="null")]
+        )
         with pytest.raises(CallDropped, match="not an object"):
             await run.execute("c1")
         assert (await run.execute("c2")).args is None
