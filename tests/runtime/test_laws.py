@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callstream import Callstream, CallState, Reject
+from callstream import CallState, Callstream, Reject
 from callstream.errors import CallstreamError
 from callstream.events import ArgsAppended, CallCompleted, CallDiscarded, CallExecuting, RunEnded
 from callstream.runtime.core import Settings

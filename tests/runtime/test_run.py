@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from callstream import Callstream, CallState, Progress, Reject, Run, current_run, no_progress, tool
+from callstream import CallState, Callstream, Progress, Reject, Run, current_run, no_progress, tool
 from callstream.calls import Call as JournalCall
 from callstream.errors import CallDropped, CallRejected, RunOver, TransitionError, UsageError, WireError
 from callstream.events import (
@@ -42,6 +42,12 @@ async def records(cs: Callstream, run: Run) -> list[Record]:
 
 async def events(cs: Callstream, run: Run) -> list[Any]:
     return [record.event for record in await records(cs, run)]
+
+
+async def execute_write(cs: Callstream) -> None:
+    async with cs.run("thread") as run:
+        await read(run, "anthropic", [WRITE])
+        await run.execute("c1")
 
 
 def states(found: list[Any]) -> list[str]:
@@ -337,10 +343,9 @@ async def test_fail_run_raises_the_hook_error_in_the_run(journal_url: str) -> No
 
     async with Callstream(journal_url, tools=[write]) as cs:
         with pytest.raises(RuntimeError, match="disk full"):
-            async with cs.run("thread") as run:
-                await read(run, "anthropic", [WRITE])
-                await run.execute("c1")
-        assert (await events(cs, run))[-1].outcome == "failed"
+            await execute_write(cs)
+        (run,) = await cs.journal.runs()
+        assert (run.outcome, run.reason) == ("failed", "RuntimeError: disk full")
 
 
 async def test_invoke_runs_the_tool_from_barrier_to_result(journal_url: str) -> None:
@@ -372,7 +377,7 @@ async def test_invoke_of_sync_and_generator_tools(journal_url: str) -> None:
         return title
 
     @tool
-    def steps(title: str, content: str):  # type: ignore[no-untyped-def]  # noqa: ANN201
+    def steps(title: str, content: str):  # type: ignore[no-untyped-def]
         yield title
         yield content
 

@@ -1,7 +1,7 @@
 """Which call an answer means.
 
-Outside of Callstream a call has the wire's id, inside a ``call_id``. Wire ids may be reused in a thread, or missing: then
-the call that still lacks its result is meant. A result that is seen again changes nothing.
+Outside of Callstream a call has the wire's id, inside a ``call_id``. Wire ids may be reused in a thread, or be missing:
+then the call that still lacks its result is meant. A result that is seen again changes nothing.
 """
 
 from __future__ import annotations
