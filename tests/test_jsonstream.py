@@ -476,6 +476,7 @@ def test_a_number_that_is_the_whole_document_is_finished_by_close() -> None:
     assert stream.complete
     assert stream.value == 12
     assert before == [], "a list of changes that was given away is not touched"
+    assert stream.feed(" ") == []
     with pytest.raises(WireError, match="expected nothing but white space"):
         stream.feed("3")
 
@@ -665,4 +666,4 @@ def test_parse_linear_since_a_growing_string_is_not_copied_for_who_keeps_the_las
     finally:
         tracemalloc.stop()
     assert len(preview[0]) == 1_012_800
-    assert peak < 2_500_000
+    assert 2_000_000 < peak < 2_500_000

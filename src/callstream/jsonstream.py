@@ -189,7 +189,7 @@ class JsonStream:
         self._held = ""  # half an escape or literal
         self._length = 0  # of all text so far
         self._start = 0  # where in the document the text of this feed begins, held text included
-        self._changes: list[Change] = []  # of this feed
+        self._changes: list[Change] = []  # of the feed that is going on
         self._shown: Any = None
         self._stale = False  # whether there were changes since _shown was made
 
@@ -231,8 +231,6 @@ class JsonStream:
             return [Change(self._path, "append", text)]
         if self._error is not None:
             raise self._error.with_traceback(None)
-        changes: list[Change] = []
-        self._changes = changes
         try:
             if length <= self._max_length:
                 self._read(text)
@@ -240,8 +238,9 @@ class JsonStream:
                 self._read(text[: self._max_length - self._length])
                 self._fail(f"expected a JSON text of at most {self._max_length} characters, got more", self._length)
         except WireError:
-            if not changes:
+            if not self._changes:
                 raise
+        changes, self._changes = self._changes, []
         if changes:
             self._stale = True
         return changes
@@ -251,8 +250,8 @@ class JsonStream:
         if self._error is not None:
             raise self._error.with_traceback(None)
         if self._state is _IN_NUMBER and not self._outer:
-            self._changes = []
             self._end_number(self._length)
+            self._changes = []
             self._stale = True
         if self._state is not _END:
             self._fail(f"expected {self._state.expects}, got the end of the JSON text", self._length)
