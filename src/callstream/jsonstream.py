@@ -16,7 +16,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from json import JSONDecoder
-from os.path import commonprefix
 from typing import Any, Literal, NoReturn, TypeAlias
 
 import msgspec
@@ -350,7 +349,7 @@ class JsonStream:
         elif word.startswith(came):
             self._held = came
         else:
-            right = len(commonprefix((word, came)))
+            right = next(at for at, letter in enumerate(came) if letter != word[at])
             self._fail(f"expected {word} in the JSON text, got {came[: right + 1]!r}", self._start + index + right)
         return index + len(word)
 
