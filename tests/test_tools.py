@@ -446,6 +446,7 @@ async def test_signal_is_set_once_and_wakes_who_waits() -> None:
     await asyncio.sleep(0)
     gone.cancel()
     await asyncio.sleep(0)
+    assert len(signal._waiting) == 2
     assert signal.abort("stopped")
     assert not signal.abort("again")
     assert await asyncio.gather(*waiting) == ["stopped", "stopped"]
