@@ -33,7 +33,7 @@ class Event(msgspec.Struct, frozen=True, tag_field="type", tag=_tag, omit_defaul
     """The root of all events. As JSON an event is an object whose ``type`` is its name in snake case."""
 
 
-# -- what a decoder reads from a response -------------------------------------------------------------------------------
+# -- what a decoder reads from a response ------------------------------------------------------------------------------
 
 
 class MessageStarted(Event, frozen=True):
@@ -109,7 +109,7 @@ class ResponseEnded(Event, frozen=True):
     usage: dict[str, Any] | None = None
 
 
-# -- what is read from a request, reported by a host or decided by the runtime ------------------------------------------
+# -- what is read from a request, reported by a host or decided by the runtime -----------------------------------------
 
 
 class MessageReceived(Event, frozen=True):

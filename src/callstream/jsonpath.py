@@ -1,8 +1,8 @@
 """A path to one place in a JSON document: the tuple ``("a", 0)`` and the text ``$.a[0]``.
 
 The text is a singular query of RFC 9535: names after a dot or quoted in brackets, indices in brackets. ``parse`` also
-takes bare names that the standard would quote (``$.my-key``), because providers send them. ``format_path`` writes a bare
-name only where the standard allows one.
+takes bare names that the standard would quote (``$.my-key``), because providers send them. ``format_path`` writes a
+bare name only where the standard allows one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Path: TypeAlias = tuple[str | int, ...]
 
 _SEGMENT = re.compile(
     r"""
-      \.(?P<bare>[^.\[\]*'"\s]+)
+      \.(?P<bare>[^.\[\]*'"\ \t\n\r]+)
     | \[\s*(?P<index>0|[1-9][0-9]*)\s*\]
     | \[\s*'(?P<single>(?:[^'\\\x00-\x1f]|\\.)*)'\s*\]
     | \[\s*"(?P<double>(?:[^"\\\x00-\x1f]|\\.)*)"\s*\]
@@ -43,7 +43,8 @@ def parse_path(text: str) -> Path:
         segment = _SEGMENT.match(text, position)
         if segment is None:
             raise WireError(
-                f"expected .name, ['name'] or [index] in the JSON path {text!r}, got {text[position : position + 20]!r}",
+                f"expected .name, ['name'] or [index] in the JSON path {text!r}, "
+                f"got {text[position : position + 20]!r}",
                 position=position,
             )
         kind = segment.lastgroup
