@@ -211,7 +211,8 @@ class OpenAIChatDecoder(Decoder[Completion]):
 
     def _end_without_finish(self) -> None:
         for call in self._transcript.open_calls():
-            self._transcript.end_call(call)
+            if call.encoding == "json":  # of free text nobody can say whether it is whole
+                self._transcript.end_call(call)
         self._end()
 
     def _end(self) -> None:

@@ -92,6 +92,10 @@ class OutputCall:
         self.announced = ""  # arguments that came with the item itself
         self.cut = False  # the item ended, but not its arguments
 
+    def announced_text(self) -> str:
+        """The arguments that came with the item, if no others have come since: {} may stand for those that follow."""
+        return self.announced if self.call.text.is_blank else ""
+
 
 class OpenAIResponsesDecoder(Decoder[StreamEvent]):
     wire = "openai_responses"
@@ -100,6 +104,7 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
+        self._ended_id: str | None = None
         self._forget_response()
 
     def _forget_response(self) -> None:
@@ -181,6 +186,8 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
         so_far = call.text.join()
         if whole.startswith(so_far):
             self._transcript.append_args(call, text if not so_far else whole[len(so_far) :])
+        elif call.text.is_blank:
+            self._transcript.append_args(call, text)
         elif not _same_json(so_far, whole):
             self._transcript.discard_call(call, "malformed", "the deltas and the final arguments differ")
 
@@ -201,10 +208,11 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
                 self._spoken.add((output_index, item.kind))  # its deltas never came
                 self._say_whole(item)
             return
+        self._begun = True
         output = self._known(item.id, output_index, item.call_id) or self._open(item, output_index)
         if output.call.name is None and item.name:
             self._transcript.name_call(output.call, item.name)
-        self._agree(output, item.args_text or output.announced)
+        self._agree(output, item.args_text or output.announced_text())
         output.cut = item.status == "incomplete"
         if not output.cut:
             self._transcript.end_call(output.call)
@@ -238,6 +246,9 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
         self._begun = True
 
     def _response_ended(self, response: Response, how: str) -> None:
+        if not self._begun and self._transcript.any_response and response.id in (None, self._ended_id):
+            return  # a second end of the response before: some servers send completed and done
+        self._ended_id = response.id or self._response_id
         # The final list may leave items out, so that places in it say nothing of output indices.
         spoken = {kind for _, kind in self._spoken}
         for item in response.output or ():
@@ -252,8 +263,8 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
         for output in self._calls:
             if output.cut and not output.call.final:
                 self._transcript.discard_call(output.call, "truncated", f"response {finish_reason}")
-            elif normal and output.call.text.is_blank:
-                self._agree(output, output.announced)
+            elif normal:
+                self._agree(output, output.announced_text())
         self._transcript.finish_calls(normal=normal, detail=f"response {finish_reason}")
         self._transcript.end_response(finish_reason, response.usage if isinstance(response.usage, dict) else None)
         self._forget_response()
