@@ -64,7 +64,7 @@ demo: $(VENV)/.installed-dev ## see arguments arrive while a scripted model writ
 	@[ -f src/callstream/testing/demo.py ] || { echo "the demo is not there yet" >&2; exit 1; }
 	@$(BIN)/python -m callstream.testing.demo
 
-bench: $(VENV)/.installed-bench ## measure, beside other libraries on the same data
+bench: $(VENV)/.installed-bench ## measure Callstream beside other libraries, on the same data
 	@for table in $(TABLES); do \
 	  if [ -f bench/$$table.py ]; then \
 	    echo "==> bench/$$table.py"; $(BIN)/python -m bench.$$table || exit 1; \
@@ -78,7 +78,7 @@ crash: $(VENV)/.installed-dev ## kill a writing process again and again, and rea
 	@$(BIN)/python -m bench.crash
 
 docs: $(VENV)/.installed-docs ## build the documentation into site/
-	@$(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "==> site/index.html"
 
 clean: ## remove .venv and all that was built
@@ -89,7 +89,8 @@ clean: ## remove .venv and all that was built
 $(VENV)/.installed-dev: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Callstream needs Python 3.11 or newer; name one: make PYTHON=python3.11" >&2; exit 1; }
-	@[ -x $(BIN)/python ] || { echo "==> making $(VENV) with `$(PYTHON) --version`"; $(PYTHON) -m venv $(VENV); }
+	@[ -x $(BIN)/python ] || { echo "==> making $(VENV) with `$(PYTHON) --version`"; $(PYTHON) -m venv $(VENV); } || \
+	  { rm -rf $(VENV); echo "no environment without Python's venv module; Debian calls it python3-venv" >&2; exit 1; }
 	@echo "==> installing callstream[dev] into $(VENV), about two minutes the first time"
 	@$(PIP) --editable '.[dev]'
 	@touch $@

@@ -15,8 +15,8 @@ from tests.purity import BANNED_CALLS, BANNED_IMPORTS, PURE, offences, rooms_imp
 
 PACKAGE = ROOT / "src" / "callstream"
 
-# The order of DESIGN: a row may import the rows after it. Written down here a second time, so that an edit of the
-# contracts alone does not pass unseen.
+# The order of docs/design.md: a row may import the rows after it. Written down here once more, so that an edit of the
+# contracts or of the document alone does not pass unseen.
 ORDER = (
     ("cli", "ag_ui_adk"),
     ("server", "adk", "testing"),
@@ -143,6 +143,14 @@ def test_contracts_are_written_in_the_order_of_the_design() -> None:
     design = {room for row in ORDER for room in row}
     written = [tuple(room for room in re.findall(r"\w+", row) if room in design) for row in layers["layers"]]
     assert [row for row in written if row] == list(ORDER)
+
+
+def test_design_document_shows_the_same_order_and_the_same_pure_rooms() -> None:
+    design = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \d+ \| ([^|]+) \|", design, re.MULTILINE)
+    assert [tuple(re.findall(r"`(\w+)`", row)) for row in rows] == list(ORDER)
+    [named] = re.findall(r"^(`errors`.*) are pure:", design, re.MULTILINE | re.DOTALL)
+    assert set(re.findall(r"`(\w+)`", named)) == set(PURE) & {room for row in ORDER for room in row}
 
 
 # -- purity ------------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ INDEX_OPTION = re.compile("--(?:extra-)?index" + "-url|--find" + "-links|--trust
 
 
 def tracked_files() -> list[Path]:
-    """What git tracks and what it would add; every file in a tree that has no git."""
+    """What git tracks and what it would add; where git cannot tell, every file outside hidden folders."""
     listing = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -35,7 +35,8 @@ def tracked_files() -> list[Path]:
     if listing.returncode == 0:
         files = [ROOT / name for name in listing.stdout.split("\0") if name]
     else:
-        files = [file for file in ROOT.rglob("*") if ".venv" not in file.parts and "__pycache__" not in file.parts]
+        hidden = re.compile(r"(?:^|/)(?:\.(?!ci/)|__pycache__/)")
+        files = [file for file in ROOT.rglob("*") if not hidden.search(file.relative_to(ROOT).as_posix())]
     return [file for file in files if file.is_file()]
 
 

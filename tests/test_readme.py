@@ -21,7 +21,8 @@ DOCUMENTS = [
     ROOT / "CHANGELOG.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
-ARGUMENTS = ['{"title": "Ti', 'des", "content": "The mo', 'on pulls."}']
+# Anthropic's first piece is always empty.
+ARGUMENTS = ["", '{"title": "Ti', 'des", "content": "The mo', 'on pulls."}']
 
 
 def blocks(language: str) -> list[str]:
