@@ -38,7 +38,7 @@ class Decoder(ABC, Generic[Chunk]):
     _payloads: msgspec.json.Decoder[Chunk]
 
     def __init__(
-        self, *, new_id: Callable[[], str] | None = None, tools: Mapping[str, Mapping[str, Any]] | None = None
+        self, *, new_id: Callable[[], str] | None = None, tools: Mapping[str, dict[str, Any]] | None = None
     ) -> None:
         numbers = count(1)
         self._transcript = Transcript(new_id or (lambda: f"call_{next(numbers)}"))
