@@ -27,11 +27,11 @@ def read(body: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def events_before_error(pieces: list[bytes], match: str, **settings: int) -> list[tuple[bytes, bytes]]:
-    stream, found = SseStream(**settings), []
+    stream = SseStream(**settings)
+    found: list[tuple[bytes, bytes]] = []
     with pytest.raises(WireError, match=match):
-        for piece in pieces:
-            for event in stream.feed(piece):
-                found.append(event)  # one by one, because an error must not take earlier ones with it
+        # One by one, because an error must not take the events before it with it.
+        found.extend(event for piece in pieces for event in stream.feed(piece))
     return found
 
 
