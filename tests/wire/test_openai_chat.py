@@ -122,7 +122,8 @@ def test_nameless_call_is_never_started() -> None:
 
 
 def test_empty_and_null_tool_calls_are_nothing() -> None:
-    events = read(said(tool_calls=[], content="Hi"), said(tool_calls=None), chunk(choice(None)), said("stop"))
+    bare = chunk({"index": 0, "finish_reason": None}, choice(None))
+    events = read(said(tool_calls=[], content="Hi"), said(tool_calls=None), bare, said("stop"))
     assert (text(events), calls(events)) == ("Hi", [])
 
 
