@@ -19,7 +19,7 @@ from callstream.tap import TapSettings
 from callstream.tap.body import Limits
 from callstream.testing import Call, Cut, Delay, Failure, Finish, Refusal, ScriptedProvider, Text, Truncated
 from callstream.wire import WIRES
-from tests.tap.sdks import ASK, SCHEMA, ask, sdk
+from tests.tap.clients import ASK, SCHEMA, ask, sdk
 
 ARGS = {"title": "Notes", "content": "one\ntwo ☃ three" * 5}
 WRITE = Call("write", ARGS, call_id="c1")

@@ -115,6 +115,7 @@ class AnthropicDecoder(Decoder[StreamEvent]):
         if block.type == "tool_use":
             call = self._transcript.open_call(block.name, block.id)
             self._blocks[index] = call
+            self._transcript.piece_of(call)
             # Programmatic calls bring their whole input here and no delta; the usual {} announces deltas.
             self._inputs[call] = block.input
             return
@@ -133,6 +134,7 @@ class AnthropicDecoder(Decoder[StreamEvent]):
                     f"expected content_block_start before the arguments of block {index}, got {delta.partial_json!r}"
                 )
             if isinstance(block, WireCall):
+                self._transcript.piece_of(block)
                 self._transcript.append_args(block, delta.partial_json or "")
         elif delta.text and delta.type == "text_delta":
             self._transcript.append_text(delta.text)
@@ -142,6 +144,7 @@ class AnthropicDecoder(Decoder[StreamEvent]):
     def _block_stop(self, index: int | None) -> None:
         block = self._blocks.pop(index, None)
         if isinstance(block, WireCall):
+            self._transcript.piece_of(block)
             self._take_input(block)
             self._transcript.end_call(block)
 

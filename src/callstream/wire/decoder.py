@@ -47,9 +47,20 @@ class Decoder(ABC, Generic[Chunk]):
         self._first_payload: bytes | None = None
         self._error: WireError | None = None
 
+    @property
+    def pieces(self) -> list[str | None]:
+        """Which call each piece of a call in the bytes read last belongs to, in the wire's order.
+
+        One entry a piece, empty pieces, ends and repetitions included: a ``functionCall`` part, an entry of
+        ``tool_calls``, an event about a call's block or item, a call in the list of a final response. Whoever passes the
+        bytes on knows by it whose they are. None: the decoder knows of no call that the piece could belong to.
+        """
+        return self._transcript.pieces
+
     def feed(self, data: bytes) -> list[WireEvent]:
         """The events that these bytes of a streamed answer make known."""
         self._raise_if_broken()
+        self._transcript.pieces = []
         try:
             for event, payload in self._frames(data):
                 self._read(event, payload)
@@ -60,6 +71,7 @@ class Decoder(ABC, Generic[Chunk]):
     def end(self) -> list[WireEvent]:
         """The events at the end of the body: whatever is still open is discarded as truncated."""
         self._raise_if_broken()
+        self._transcript.pieces = []
         try:
             for event, payload in self._framing.end():
                 if payload.startswith(DONE) or _loaded(payload):  # anything else was cut off in the middle

@@ -185,10 +185,12 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
         streamed = self._continued(part, choice)
         if streamed is None:
             if part.is_empty():  # the end of a call that had ended already
+                self._transcript.piece_of(self._last.get(choice))
                 if signature and choice in self._last:
                     self._transcript.sign_call(self._last[choice], signature)
                 return
             call = self._transcript.open_call(part.name, part.id, signature=signature, choice=choice)
+            self._transcript.piece_of(call)
             self._last[choice] = call
             if part.is_whole():
                 self._transcript.append_args(call, json_text(part.args or {}))
@@ -196,8 +198,10 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
                 return
             streamed = StreamedCall(call, self._tools.get(part.name or ""))
             self._streamed.setdefault(choice, []).append(streamed)
-        elif signature:
-            self._transcript.sign_call(streamed.call, signature)
+        else:
+            self._transcript.piece_of(streamed.call)
+            if signature:
+                self._transcript.sign_call(streamed.call, signature)
         self._take_in(streamed, part)
         if not part.will_continue:
             self._close(streamed)

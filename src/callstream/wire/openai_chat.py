@@ -184,6 +184,7 @@ class OpenAIChatDecoder(Decoder[Completion]):
             calls.append((index, call))
         elif call.name is None and name:
             self._transcript.name_call(call, name)
+        self._transcript.piece_of(call)
         self._transcript.append_args(call, text)
 
     def _finish(self, choice: Choice) -> None:

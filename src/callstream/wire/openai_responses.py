@@ -156,6 +156,7 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
                 f"expected response.output_item.added before {chunk.type}, got item {chunk.item_id!r} at output index "
                 f"{chunk.output_index}"
             )
+        self._transcript.piece_of(known.call)
         return known
 
     def _known(
@@ -194,12 +195,20 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
     def _item_added(self, item: Item, output_index: int | None) -> None:
         self._begun = True
         self._transcript.believe_ends()
-        if item.type in CALL_ITEMS and not self._is_open(item.call_id):
-            self._open(item, output_index).announced = item.args_text
+        if item.type not in CALL_ITEMS:
+            return
+        output = self._open_under(item.call_id)
+        if output is None:
+            output = self._open(item, output_index)
+            output.announced = item.args_text
+        self._transcript.piece_of(output.call)
 
-    def _is_open(self, provider_id: str | None) -> bool:
-        return provider_id is not None and any(
-            output.call.provider_id == provider_id and not output.call.final for output in self._calls
+    def _open_under(self, provider_id: str | None) -> OutputCall | None:
+        """The call that is open under this id: an item may be announced twice."""
+        if provider_id is None:
+            return None
+        return next(
+            (known for known in self._calls if known.call.provider_id == provider_id and not known.call.final), None
         )
 
     def _item_done(self, item: Item, output_index: int | None) -> None:
@@ -210,6 +219,7 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
             return
         self._begun = True
         output = self._known(item.id, output_index, item.call_id) or self._open(item, output_index)
+        self._transcript.piece_of(output.call)
         if output.call.name is None and item.name:
             self._transcript.name_call(output.call, item.name)
         self._agree(output, item.args_text or output.announced_text())

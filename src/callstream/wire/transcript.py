@@ -74,6 +74,8 @@ class Transcript:
         self._message_ids: set[str] = set()
         self._calls: list[WireCall] = []  # not final yet
         self._surrogates: dict[str, SurrogateJoin] | None = None
+        self.pieces: list[str | None] = []
+        """The calls that the pieces of the bytes being read belong to; the decoder empties it before it reads on."""
         self.any_response = False
         """Whether a response has ended."""
         self.response_message_id: str | None = None
@@ -141,6 +143,10 @@ class Transcript:
         if name:
             self.name_call(call, name)
         return call
+
+    def piece_of(self, call: WireCall | None) -> None:
+        """The wire sent a piece of this call, empty or not; None for a piece that belongs to no call."""
+        self.pieces.append(None if call is None else call.call_id)
 
     def name_call(self, call: WireCall, name: str) -> None:
         """The wire has named the call. A call is named once; what waited for the name follows."""
