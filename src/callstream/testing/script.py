@@ -50,8 +50,8 @@ class Call(_Step, frozen=True):
     ``call_id``: None lets the encoder number it where the wire has ids, "" leaves the id out of the bytes. ``size``:
     characters a delta. ``signature``: Gemini's thought signature, base64. ``streamed``: False sends the arguments
     whole, as the wire does that. ``text`` is the argument text to send in place of ``args``: pretty-printed, malformed,
-    or with ``custom`` the input of a free-text tool. ``stop_after``: only that many deltas come, and the wire never ends the
-    call; say with the next step whether the body just stops or the response finishes for lack of tokens.
+    or with ``custom`` the input of a free-text tool. ``stop_after``: only that many deltas come, and the wire never
+    ends the call; say with the next step whether the body just stops or the response finishes for lack of tokens.
     """
 
     name: str

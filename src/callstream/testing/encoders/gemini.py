@@ -27,7 +27,7 @@ _KINDS = {
     503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
 }
-# Google's serialiser escapes these too. google-genai relies on it: it takes any line end of Unicode for the stream's own.
+# Google's serialiser escapes these too. google-genai relies on it: any line end of Unicode ends a line of its stream.
 _ESCAPED = re.compile("[<>\x7f-\x9f\xad\u200b-\u200f\u2028-\u202e\u2060-\u2064\ufeff]")
 
 
