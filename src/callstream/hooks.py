@@ -157,11 +157,14 @@ class CallHooks:
         else:
             self._settle(_Phase.READY)
 
-    def abort(self, call: Call, reason: str) -> None:
-        """The call is given up. Nothing happens if that was decided before, or if its tool was let run."""
+    def abort(self, call: Call, reason: str, *, keep: bool = False) -> None:
+        """The call is given up. Nothing happens if that was decided before, or if its tool was let run.
+
+        ``keep``: it is not recorded yet; ``on_failure`` has to do that before the abort hooks hear of it.
+        """
         if self._phase not in _GIVEN_UP and self._phase is not _Phase.CLAIMED:
             self._call = call
-            self._give_up(Outcome("aborted", reason))
+            self._give_up(Outcome("aborted", reason), unreported=keep)
 
     def claim(self) -> bool:
         """Whether the tool may run now. True once, after which the call cannot be aborted here any more."""
@@ -201,14 +204,14 @@ class CallHooks:
             self._worker = HookWorker(name, limits, self._work, self._hook_abandoned, self._worker_died)
         self._worker.start()
 
-    def _give_up(self, outcome: Outcome) -> None:
+    def _give_up(self, outcome: Outcome, *, unreported: bool = True) -> None:
         self.signal.abort(outcome.reason)
         self._phase = _Phase.ABORTING
         self._outcome = outcome
         self._settled.clear()
         if self._reads:
             self._queue.clear()
-        if outcome.kind != "aborted":
+        if unreported:
             self._unreported = outcome
         if self._worker is not None and self._worker.is_active:
             self._worker.hurry(self._settings.abort_notice)

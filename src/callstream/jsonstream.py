@@ -16,7 +16,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from json import JSONDecoder
-from os.path import commonprefix
 from typing import Any, Literal, NoReturn, TypeAlias
 
 import msgspec
@@ -154,10 +153,8 @@ _STRING_TEXT = re.compile(rf'(?:[^"\\\x00-\x1f]++|\\["\\/bfnrt]|\\u{_HEX * 4})*+
 _HALF_ESCAPE = re.compile(rf"\\(?:u{_HEX}{{0,3}})?\Z")
 _WRONG_ESCAPE = re.compile(rf"\\(?:u{_HEX}{{0,3}})?.", re.DOTALL)
 _HIGH_SURROGATE = re.compile(rf"\\u[Dd][89ABab]{_HEX * 2}")
-_SIMPLE_KEY = re.compile(r'"([^"\\\x00-\x1f]*+)"[ \t\n\r]*:[ \t\n\r]*')
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([Ee][-+]?[0-9]+)?")
 _NUMBER_TEXT = re.compile(r"[-+.0-9Ee]*")
-_SIMPLE_NUMBER = re.compile(_NUMBER.pattern + r"(?=[],} \t\n\r])")
 _decode = JSONDecoder().raw_decode
 
 
@@ -191,7 +188,7 @@ class JsonStream:
         self._held = ""  # half an escape or literal
         self._length = 0  # of all text so far
         self._start = 0  # where in the document the text of this feed begins, held text included
-        self._changes: list[Change] = []  # of this feed
+        self._changes: list[Change] = []  # of the feed that is going on
         self._shown: Any = None
         self._stale = False  # whether there were changes since _shown was made
 
@@ -233,8 +230,6 @@ class JsonStream:
             return [Change(self._path, "append", text)]
         if self._error is not None:
             raise self._error.with_traceback(None)
-        changes: list[Change] = []
-        self._changes = changes
         try:
             if length <= self._max_length:
                 self._read(text)
@@ -242,8 +237,9 @@ class JsonStream:
                 self._read(text[: self._max_length - self._length])
                 self._fail(f"expected a JSON text of at most {self._max_length} characters, got more", self._length)
         except WireError:
-            if not changes:
+            if not self._changes:
                 raise
+        changes, self._changes = self._changes, []
         if changes:
             self._stale = True
         return changes
@@ -253,8 +249,8 @@ class JsonStream:
         if self._error is not None:
             raise self._error.with_traceback(None)
         if self._state is _IN_NUMBER and not self._outer:
-            self._changes = []
             self._end_number(self._length)
+            self._changes = []
             self._stale = True
         if self._state is not _END:
             self._fail(f"expected {self._state.expects}, got the end of the JSON text", self._length)
@@ -286,10 +282,9 @@ class JsonStream:
         self._outer.append(self._top)
         if text[index] == "{":
             self._top, self._state = _Object(path, {}), _FIRST_KEY
-            self._changes.append(Change(path, "open", {}))
         else:
             self._top, self._state = _Array(path, []), _FIRST_ITEM
-            self._changes.append(Change(path, "open", []))
+        self._changes.append(Change(path, "open", self._top.items.copy()))
         return index + 1
 
     def _end_container(self, text: str, index: int) -> int:
@@ -304,10 +299,6 @@ class JsonStream:
         return _to_value(self, text, index)
 
     def _begin_key(self, text: str, index: int) -> int:
-        if key := _SIMPLE_KEY.match(text, index):
-            self._top.key = key[1]
-            self._state = _VALUE
-            return key.end()
         self._text.clear()
         self._state = _IN_KEY
         return self._read_key(text, index + 1)
@@ -339,9 +330,6 @@ class JsonStream:
 
     def _begin_number(self, text: str, index: int) -> int:
         self._path = self._top.next_path()
-        if number := _SIMPLE_NUMBER.match(text, index):
-            self._finish_number(number, self._start + index)
-            return number.end()
         self._text.clear()
         self._state = _IN_NUMBER
         return self._read_number(text, index)
@@ -361,7 +349,7 @@ class JsonStream:
         elif word.startswith(came):
             self._held = came
         else:
-            right = len(commonprefix((word, came)))
+            right = next(at for at, letter in enumerate(came) if letter != word[at])
             self._fail(f"expected {word} in the JSON text, got {came[: right + 1]!r}", self._start + index + right)
         return index + len(word)
 
@@ -395,14 +383,10 @@ class JsonStream:
         number = _NUMBER.fullmatch(text)
         if number is None:
             self._fail(f"expected a number of JSON, got {text[:40]!r}", end - len(text))
-        self._finish_number(number, end - len(text))
-
-    def _finish_number(self, number: re.Match[str], position: int) -> None:
-        text = number[0]
         try:
             value = int(text) if number.lastindex is None else float(text)
         except ValueError:
-            self._fail(f"expected an integer that Python can read, got one of {len(text)} digits", position)
+            self._fail(f"expected an integer that Python can read, got one of {len(text)} digits", end - len(text))
         self._finish(self._path, "set", value)
 
     def _finish(self, path: Path, kind: ChangeKind, value: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -131,7 +132,7 @@ async def test_append_numbers_from_one_and_reads_back_what_was_written(journal: 
     assert [record.run_id for record in read] == ["r"] * len(events)
     assert {(record.response_id, record.author) for record in read[2:14]} == {("resp-1", "writer")}
     assert (read[0].response_id, read[0].author, read[0].first_seq) == (None, None, None)
-    assert all(earlier.at <= later.at for earlier, later in zip(read, read[1:], strict=False))
+    assert all(earlier.at <= later.at for earlier, later in pairwise(read))
 
 
 async def test_append_keeps_the_row_of_a_call_beside_the_log(journal: Journal) -> None:

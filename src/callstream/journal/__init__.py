@@ -40,10 +40,24 @@ def open_journal(url: str, **settings: Any) -> Journal:
             store = SqliteStore(
                 path,
                 durability=durability or options.get("durability", "process"),  # type: ignore[arg-type]  # checked
-                busy_seconds=5.0,
+                busy_seconds=min(5.0, common.retry_seconds),
                 lease_ttl=common.lease_ttl,
                 migrate=common.migrate,
             )
             return StoredJournal(store, common)
+        case "postgresql" | "postgres":
+            try:
+                from callstream.journal.postgres import PostgresStore
+            except ImportError as error:
+                raise UsageError("a PostgreSQL journal needs asyncpg: pip install callstream[postgres]") from error
+            from callstream.journal.postgres_link import address
+            from callstream.journal.stored import StoredJournal
+
+            return StoredJournal(
+                PostgresStore(
+                    address(url), patience=common.retry_seconds, lease_ttl=common.lease_ttl, migrate=common.migrate
+                ),
+                common,
+            )
         case _:
             raise UsageError(f"expected memory:, sqlite:///file.db or postgresql://…, got {url!r}")

@@ -135,8 +135,15 @@ async def follow(read_page: ReadPage, followers: Followers, run_id: str, after: 
     follower = followers.add(run_id)
     found = False
     try:
+        if follower.closed:
+            raise followers.error or UsageError("the journal is closed")
         while not follower.closed:
-            page = await _page(read_page, run_id, after, found=found)
+            try:
+                page = await _page(read_page, run_id, after, found=found)
+            except UsageError:
+                if follower.closed and found:
+                    break
+                raise
             found = True
             for record in page.records:
                 yield record

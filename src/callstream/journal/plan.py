@@ -275,6 +275,7 @@ def _outcome(
         for row in append.rows:
             draft.add(row)
     except CallstreamError as error:
+        append.base = None
         return error
     draft.keep(plan, taker)
     return run.last_seq

@@ -49,7 +49,7 @@ class AppendQueue:
         self._waiting: deque[Waiting] = deque()
         self._bytes = 0
         self._in_line: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
-        self._closed = False
+        self._closed_because = ""
 
     @property
     def pending_bytes(self) -> int:
@@ -92,16 +92,15 @@ class AppendQueue:
     def close(self, reason: str) -> None:
         """Nothing more comes in. What waits is still there to be taken; whoever is in line is refused."""
         with self._lock:
-            self._closed = True
-            self._close_reason = reason
+            self._closed_because = self._closed_because or reason
             in_line, self._in_line = self._in_line, deque()
         for loop, turn in in_line:
             call_in(loop, _let_in, turn)
 
     def _try_put(self, waiting: Waiting) -> bool:
         with self._lock:
-            if self._closed:
-                raise UsageError(self._close_reason)
+            if self._closed_because:
+                raise UsageError(self._closed_because)
             # An append that is larger than the bound gets in when it is alone: it can never fit better.
             if self._bytes and self._bytes + waiting.size > self._max_bytes:
                 return False

@@ -12,11 +12,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
-from typing import NamedTuple, TypeAlias, cast, get_args
+from typing import Any, NamedTuple, TypeAlias, cast, get_args
 
 import msgspec
 
-from callstream.calls import Call
+from callstream.calls import Call, CallState
 from callstream.errors import UsageError
 from callstream.events import (
     ArgsAppended,
@@ -145,7 +145,7 @@ def json_text(value: object) -> str:
         return json.dumps(msgspec.to_builtins(value))
 
 
-def from_json(text: str) -> object:
+def from_json(text: str) -> Any:
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
@@ -182,6 +182,41 @@ def moment(started_at: float, at_ms: int) -> float:
 
 def joined(pieces: Iterable[tuple[int, str]]) -> str:
     return "".join([piece_text(kind, body) for kind, body in pieces])
+
+
+def call_of(row: Sequence[Any]) -> Call:
+    """A call from the columns that the queries of calls begin with."""
+    (call_id, name, state, run_id, thread_id, provider_id, message_id, signature, encoding, reason, detail) = row[:11]
+    result, error, started_at, updated_at = row[11:15]
+    return Call(
+        call_id=call_id,
+        name=name,
+        state=CallState(state),
+        run_id=run_id,
+        thread_id=thread_id,
+        provider_id=provider_id,
+        message_id=message_id,
+        signature=signature,
+        encoding=encoding,
+        reason=reason,
+        detail=detail,
+        result=None if result is None else from_json(result),
+        error=error,
+        started_at=started_at,
+        updated_at=updated_at,
+    )
+
+
+def call_with_pieces(call: Call, rows: Sequence[tuple[int, int, str]]) -> Call:
+    """The call with its text, from (seq, kind, body) of its pieces and of the record that ended them."""
+    pieces = joined((kind, body) for _, kind, body in rows if kind in ARGS_KINDS)
+    whole = None
+    if not pieces and rows:
+        _, kind, body = rows[-1]
+        event = event_of(kind, body, call.call_id, None) if kind not in ARGS_KINDS else None
+        if isinstance(event, CallCompleted) and event.call_id == call.call_id:
+            whole = event.args_json
+    return with_args(call, pieces, whole)
 
 
 def folded(rows: Iterable[Stored]) -> list[Stored]:

@@ -317,7 +317,8 @@ class SqliteStore:
         with failure(self.where):
             free, pages = run("PRAGMA freelist_count").fetchone()[0], run("PRAGMA page_count").fetchone()[0]
             if free and (free > pages // 4 or not run(_SQL["count_all"]).fetchone()[1]):
-                run(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})").fetchall()
+                # executescript, because execute gives back one page and stops.
+                self._connection.executescript(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})")
             run("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     async def due(self, age: float) -> list[str]:

@@ -14,11 +14,10 @@ import msgspec
 
 from callstream.calls import Call, CallState
 from callstream.errors import JournalError, UsageError
-from callstream.events import CallCompleted
 from callstream.journal.follow import Folded, Page
 from callstream.journal.protocol import RunRow
 from callstream.journal.queries import queries
-from callstream.journal.rows import ARGS_KINDS, event_of, folded_range, from_json, joined, record_of, with_args
+from callstream.journal.rows import call_of, call_with_pieces, folded_range, record_of
 from callstream.journal.store import StoreAway
 
 _T = TypeVar("_T")
@@ -138,41 +137,6 @@ class SqliteReader:
                 return work(connection, *args)
             finally:
                 connection.execute("ROLLBACK")
-
-
-def call_of(row: Sequence[Any]) -> Call:
-    """A call from the columns that the queries of calls begin with."""
-    (call_id, name, state, run_id, thread_id, provider_id, message_id, signature, encoding, reason, detail) = row[:11]
-    result, error, started_at, updated_at = row[11:15]
-    return Call(
-        call_id=call_id,
-        name=name,
-        state=CallState(state),
-        run_id=run_id,
-        thread_id=thread_id,
-        provider_id=provider_id,
-        message_id=message_id,
-        signature=signature,
-        encoding=encoding,
-        reason=reason,
-        detail=detail,
-        result=None if result is None else from_json(result),
-        error=error,
-        started_at=started_at,
-        updated_at=updated_at,
-    )
-
-
-def call_with_pieces(call: Call, rows: Sequence[tuple[int, int, str]]) -> Call:
-    """The call with its text, from (seq, kind, body) of its pieces and of the record that ended them."""
-    pieces = joined((kind, body) for _, kind, body in rows if kind in ARGS_KINDS)
-    whole = None
-    if not pieces and rows:
-        _, kind, body = rows[-1]
-        event = event_of(kind, body, call.call_id, None) if kind not in ARGS_KINDS else None
-        if isinstance(event, CallCompleted) and event.call_id == call.call_id:
-            whole = event.args_json
-    return with_args(call, pieces, whole)
 
 
 def _page(connection: sqlite3.Connection, run_id: str, after: int, limit: int) -> Page | Folded | None:

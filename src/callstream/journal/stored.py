@@ -171,27 +171,26 @@ class StoredJournal:
     def _end(self, opening: concurrent.futures.Future[None]) -> None:
         """Nobody may wait for a thread that is gone."""
         lost = JournalError(f"the journal's thread has ended; {self._store.where} is not written any more")
-        while batch := self._queue.take():
-            self._queue.settle(batch, [lost] * len(batch))
         with self._lock:
+            if self._closing is not None and not self._closing.done():
+                self._closing.set_result(None)
+            if self._opening is not opening:
+                return  # it could not be opened, which was told already
             if not opening.done():
                 opening.set_exception(lost)
-            if self._closing is not None:
-                if not self._closing.done():
-                    self._closing.set_result(None)
-                return
-            if opening.exception() is not None:
-                self._opening = None  # the next use tries again
-                return
             self._has_ended = True
-        self._queue.close(str(lost))
-        self._followers.close(lost)
+        self._queue.close("the journal is closed" if self._closing else str(lost))
+        while batch := self._queue.take():
+            self._queue.settle(batch, [lost] * len(batch))
+        self._followers.close(None if self._closing else lost)
 
     async def _serve(self, opening: concurrent.futures.Future[None]) -> None:
         name = self._settings.writer_id or f"{socket.gethostname()}:{os.getpid()}"
         try:
             await self._store.open(f"{name}/{uuid.uuid4().hex[:12]}", self._followers)
         except CallstreamError as error:
+            with self._lock:
+                self._opening = None  # the next use tries again
             opening.set_exception(error)
             return
         with self._lock:
@@ -232,6 +231,7 @@ class StoredJournal:
         while True:
             while batch := self._queue.take():
                 await self._commit(batch)
+                await asyncio.sleep(0)  # the lease is renewed under full load too
             if stop.is_set():
                 return
             await news.wait()

@@ -1,7 +1,7 @@
 """Which call an answer means.
 
-Outside of Callstream a call has the wire's id, inside a ``call_id``. Wire ids may be reused in a thread, or missing: then
-the call that still lacks its result is meant. A result that is seen again changes nothing.
+Outside of Callstream a call has the wire's id, inside a ``call_id``. Wire ids may be reused in a thread, or be missing:
+then the call that still lacks its result is meant. A result that is seen again changes nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ class Answers:
         self._journal = journal
         self._thread_id = thread_id
         self._messages: set[tuple[str, str, tuple[str, ...]]] = set()
-        self._settled: set[str] = set()  # wire ids whose calls in the journal need not be looked up again
+        self._looked_up: set[str] = set()  # wire ids whose calls need not be looked for in the journal again
+        self._answered: set[str] = set()  # calls whose results are on their way
 
     def is_new(self, message: MessageReceived) -> bool:
         """Whether the run has not had this message. Every request of a turn repeats the turn's messages."""
@@ -35,18 +36,22 @@ class Answers:
         """The call that a result in a request answers, None if there is none that lacks it."""
         own = [call for call in self._ledger if self._matches(call, result)]
         if own:
-            lacking = [call for call in own if call.state in _UNANSWERED]
+            lacking = [call for call in own if call.state in _UNANSWERED and call.call_id not in self._answered]
             # An earlier turn's result names a call for sure only while the id was used once.
-            return lacking[0] if lacking and (result.latest or len(own) == 1) else None
-        if result.provider_id is None or result.provider_id in self._settled:
+            if not lacking or not (result.latest or len(own) == 1):
+                return None
+            self._answered.add(lacking[0].call_id)
+            return lacking[0]
+        if result.provider_id is None or result.provider_id in self._looked_up:
             return None
         earlier = await self._journal.calls(
             thread_id=self._thread_id, provider_id=result.provider_id, states=[CallState.AWAITING]
         )
         if not earlier or not result.latest:
-            self._settled.add(result.provider_id)
+            self._looked_up.add(result.provider_id)
             return None
         self._ledger.adopt(earlier[-1])
+        self._answered.add(earlier[-1].call_id)
         return earlier[-1]
 
     async def awaiting(self, named: str) -> Call | None:

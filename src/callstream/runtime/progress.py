@@ -50,8 +50,8 @@ class ProgressFeed:
             self._pump = self._loop.create_task(self._run(), name="callstream progress")
 
     async def _run(self) -> None:
-        while await self._flush():
-            await asyncio.sleep(self._interval)  # noqa: ASYNC110  # a pace, not a poll
+        while await self._flush():  # noqa: ASYNC110  # a pace, not a poll
+            await asyncio.sleep(self._interval)
         self._pump = None
 
     async def _flush(self) -> bool:

@@ -38,7 +38,7 @@ class Response:
     """Decodes bytes and records what they say. Ids are made unique on the way: the decoder's own stay inside.
 
     ``feed`` returns when the events are durable and the hooks have been told; it does not wait for hooks. If reading
-    breaks, the open calls are discarded (interrupted) and the error rises unchanged. Leaving ``async with`` ends the body.
+    breaks, the open calls are discarded (interrupted) and the error rises unchanged. Leaving it ends the body.
     """
 
     def __init__(

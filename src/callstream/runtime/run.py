@@ -142,7 +142,7 @@ class Run:
     # -- tools --
 
     async def execute(self, call_id: str) -> Call:
-        """The barrier before a tool: waits for the call's hooks, records that it executes, returns it with its arguments.
+        """The barrier before a tool: waits for the call's hooks, records that it executes, returns it with arguments.
 
         Raises CallRejected if a hook refused it, CallDropped if it was discarded, TransitionError if its arguments are
         not complete. Then the tool must not run.

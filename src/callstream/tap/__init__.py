@@ -52,13 +52,15 @@ class Callstream(runtime.Callstream):
         self, *, wire: str | None = None, collapse: Collapse = "known", **kwargs: Any
     ) -> httpx.AsyncClient:
         """An ``httpx.AsyncClient`` with the tap in it, for google-genai and openai. Takes httpx's usual arguments."""
-        return self._client("httpx", TapSettings(wire, collapse), kwargs)
+        client: httpx.AsyncClient = self._client("httpx", TapSettings(wire, collapse), kwargs)
+        return client
 
     def httpx2_client(
         self, *, wire: str | None = None, collapse: Collapse = "known", **kwargs: Any
     ) -> httpx2.AsyncClient:
         """An ``httpx2.AsyncClient`` with the tap in it, for anthropic and openai. Takes httpx2's usual arguments."""
-        return self._client("httpx2", TapSettings(wire, collapse), kwargs)
+        client: httpx2.AsyncClient = self._client("httpx2", TapSettings(wire, collapse), kwargs)
+        return client
 
     def _client(self, name: str, settings: TapSettings, kwargs: dict[str, Any]) -> Any:
         library = _library(name)

@@ -29,22 +29,21 @@ class _Zlib:
 
 
 class _Deflate:
-    """``deflate`` is zlib by the standard, and raw by some servers; the first bytes tell."""
+    """``deflate`` is zlib by the standard, and raw by some servers; the two bytes of zlib's header tell."""
 
     def __init__(self) -> None:
+        self._head = b""
         self._decoder: _Zlib | None = None
 
     def feed(self, data: bytes) -> bytes:
-        if self._decoder is None:
-            try:
-                decoder = _Zlib(zlib.MAX_WBITS)
-                text = decoder.feed(data)
-            except zlib.error:
-                decoder = _Zlib(-zlib.MAX_WBITS)
-                text = decoder.feed(data)
-            self._decoder = decoder
-            return text
-        return self._decoder.feed(data)
+        if self._decoder is not None:
+            return self._decoder.feed(data)
+        self._head += data
+        if len(self._head) < 2:
+            return b""
+        is_zlib = self._head[0] & 0x0F == 8 and int.from_bytes(self._head[:2], "big") % 31 == 0
+        self._decoder = _Zlib(zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS)
+        return self._decoder.feed(self._head)
 
     def end(self) -> bytes:
         return self._decoder.end() if self._decoder is not None else b""

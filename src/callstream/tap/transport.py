@@ -23,7 +23,7 @@ from callstream.tap.body import Limits, TappedBody
 from callstream.tap.encoding import Decoding, decoding_of
 from callstream.tap.exchange import Exchange, answer_kind, recognised
 from callstream.tap.implicit import ImplicitRuns
-from callstream.tap.outgoing import declared_tools, is_stored, with_streamed_arguments
+from callstream.tap.outgoing import declared_tools, is_stored, with_signatures, with_streamed_arguments
 from callstream.tap.pools import Pools, library_of
 from callstream.tap.rewriter import rewriter_for
 from callstream.wire import WIRES, results_in
@@ -34,11 +34,15 @@ Collapse: TypeAlias = Literal["known", "all", "none"]
 
 
 class TapSettings(msgspec.Struct, frozen=True):
-    """``stream_gemini_arguments`` asks Gemini on Vertex for streamed arguments, which it sends only when asked."""
+    """``stream_gemini_arguments`` asks Gemini on Vertex for streamed arguments, which it sends only when asked.
+
+    ``repair_gemini_signatures`` puts thought signatures back into a history that lost them; hosts do that themselves.
+    """
 
     wire: str | None = None
     collapse: Collapse = "known"
     stream_gemini_arguments: bool = True
+    repair_gemini_signatures: bool = False
     limits: Limits = Limits()
 
 
@@ -75,7 +79,8 @@ class TapTransport:
         run = model_call.run if model_call is not None and model_call.run.outcome is None else current_run()
         if run is not None:
             await run.receive(said, author=model_call.author if model_call is not None else None)
-        answer = await inner.handle_async_request(self._outgoing(exchange, request, body))
+        outgoing = self._outgoing(exchange, request, await self._signed(exchange, body, run))
+        answer = await inner.handle_async_request(outgoing)
         kind = answer_kind(exchange.wire, answer.status_code, answer.headers.get("content-type", ""), request.url.path)
         if kind is None:
             return answer
@@ -113,6 +118,16 @@ class TapTransport:
             await self._inner.__aexit__(*error)
         else:
             await self._pools.aclose()
+
+    async def _signed(self, exchange: Exchange, body: bytes, run: Run | None) -> bytes:
+        if exchange.wire != "gemini" or not self._settings.repair_gemini_signatures:
+            return body
+        calls = [] if run is None else await self._callstream.journal.calls(thread_id=run.thread_id)
+        signatures: dict[str, str] = {}
+        for call in calls:
+            if call.signature is not None:
+                signatures |= {name: call.signature for name in (call.call_id, call.provider_id) if name is not None}
+        return with_signatures(exchange, body, lambda call_id, name: signatures.get(call_id or ""))
 
     def _outgoing(self, exchange: Exchange, request: Any, body: bytes) -> Any:
         if self._settings.stream_gemini_arguments:

@@ -200,9 +200,6 @@ UPDATE run SET compacted = 1 WHERE run_key = :run_key
 -- name: forgettable_runs
 SELECT run.run_key, run.run_id FROM run WHERE {where} LIMIT :limit
 
--- name: now
-SELECT (julianday('now') - 2440587.5) * 86400
-
 -- name: delete_archive
 DELETE FROM archive WHERE run_key = :run_key
 

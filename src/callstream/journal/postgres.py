@@ -1,0 +1,383 @@
+"""The journal in PostgreSQL, for many processes on many machines.
+
+A batch is one call of a function in the database: one round trip, one transaction, durable by the server's own setting
+(``synchronous_commit``). The function checks the owner and the epoch of every run it writes to, so a process that lost its
+lease cannot write, whatever its clock says.
+
+When the server is away, appends wait, for ``retry_seconds`` and ``max_pending_bytes`` at most, and are then tried again; an
+append whose acknowledgement was lost is recognised by its number and not written twice. Readers wait in the same way, and
+followers go on from where they were.
+
+Followers in other processes hear of new records by NOTIFY. Behind a pooler that does not pass LISTEN on (``?listen=off``)
+the runs that are followed are looked at every 25 ms instead. For a pooler in transaction mode also say
+``statement_cache_size=0``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import asyncpg  # type: ignore[import-untyped]
+import msgspec
+
+from callstream.calls import Call, CallState
+from callstream.errors import CallstreamError, UsageError
+from callstream.journal.follow import Folded, Followers, Page
+from callstream.journal.plan import (
+    Append,
+    Held,
+    Memory,
+    Owned,
+    Plan,
+    Repeat,
+    RunFacts,
+    claimed,
+    closing,
+    planned,
+    repeated,
+)
+from callstream.journal.postgres_link import Address, Link
+from callstream.journal.postgres_reader import PostgresReader
+from callstream.journal.postgres_watch import PostgresWatch
+from callstream.journal.protocol import RunRow
+from callstream.journal.queries import queries, schema
+from callstream.journal.rows import Source, Stored, folded, json_text
+from callstream.journal.store import SCHEMA_VERSION, Committed, StoreAway, check_version, must_migrate
+
+_T = TypeVar("_T")
+_SWEEP_LIMIT = 100
+_FORGET_LIMIT = 200
+_NOTICE_RUNS = 500
+"""Run numbers in one notice; PostgreSQL allows 8,000 bytes."""
+
+
+class _Stale(Exception):
+    """The store is not what the memory says."""
+
+
+class PostgresStore:
+    """See ``Store``. Everything runs on the journal's loop; readers of other loops are brought there."""
+
+    def __init__(self, address: Address, *, patience: float, lease_ttl: float, migrate: bool) -> None:
+        self.where = address.where
+        self._sql = {
+            name: text.replace("{schema}", f'"{address.schema}"') for name, text in queries("postgres").items()
+        }
+        self._schema = address.schema
+        self._channel = f"callstream_{address.schema}" if address.listen else ""
+        self._ttl = lease_ttl
+        self._may_migrate = migrate
+        self._memory = Memory()
+        self._link = Link(address, patience)
+        self._reader = PostgresReader(self._link, self._sql)
+
+    # -- opening and closing -------------------------------------------------------------------------------------------
+
+    async def open(self, writer: str, followers: Followers) -> None:
+        self._writer = writer
+        self._followers = followers
+        self._loop = asyncio.get_running_loop()
+        try:
+            await self._link.patiently(self._link.open)
+            if self._may_migrate:
+                await self.migrate()
+            else:
+                await self._check_schema()
+            await self.renew()
+        except CallstreamError:
+            await self._link.close()
+            raise
+
+    async def migrate(self) -> int:
+        async with self._link.reading() as connection, connection.transaction():
+            await connection.execute(self._sql["lock_schema"], self._schema)
+            version, oldest = await self._version(connection)
+            check_version(version, oldest, self.where)
+            if version == 0:
+                await connection.execute(self._sql["create_schema"])
+            for step in range(version + 1, SCHEMA_VERSION + 1):
+                await connection.execute(schema("postgres", step).replace("{schema}", f'"{self._schema}"'))
+            if version < SCHEMA_VERSION:
+                await connection.execute(self._sql["clear_version"])
+                await connection.execute(self._sql["write_version"], SCHEMA_VERSION, max(1, SCHEMA_VERSION - 1))
+        return max(version, SCHEMA_VERSION)
+
+    async def close(self) -> None:
+        try:
+            async with self._link.reading() as connection:
+                await connection.execute(self._sql["release_leases"], self._writer)
+        except CallstreamError:
+            pass  # they run out by themselves
+        await self._link.close()
+
+    async def _check_schema(self) -> None:
+        async with self._link.reading() as connection:
+            version, oldest = await self._version(connection)
+        check_version(version, oldest, self.where)
+        if version < SCHEMA_VERSION:
+            raise must_migrate(version, self.where)
+
+    async def _version(self, connection: Any) -> tuple[int, int]:
+        if not await connection.fetchval(self._sql["has_schema"]):
+            return 0, 0
+        version, oldest = await connection.fetchrow(self._sql["read_version"])
+        return version, oldest
+
+    # -- appending -----------------------------------------------------------------------------------------------------
+
+    async def commit(self, batch: Sequence[Append]) -> Committed:
+        async with self._link.writing() as connection:
+            for _ in range(5):
+                try:
+                    return await self._commit(connection, batch)
+                except _Stale:
+                    self._memory.clear()
+                except BaseException:
+                    self._memory.clear()
+                    raise
+        raise StoreAway(f"{self.where} changed under the writer's hands five times")
+
+    async def _commit(self, connection: Any, batch: Sequence[Append]) -> Committed:
+        await self._load(connection, batch)
+        others = {}
+        if names := self._memory.unknown_calls(batch):
+            rows = await connection.fetch(self._sql["load_call"], names)
+            others = {row[0]: _held(row) for row in rows}
+        plan = planned(batch, self._memory, others, time.time())
+        if plan.runs:
+            await self._write(connection, plan)
+        outcomes = [
+            await self._repeated(connection, append, outcome) if isinstance(outcome, Repeat) else outcome
+            for append, outcome in zip(batch, plan.outcomes, strict=True)
+        ]
+        return Committed(outcomes, plan.changed_runs)
+
+    async def _load(self, connection: Any, batch: Sequence[Append]) -> None:
+        unknown = self._memory.unknown_runs(batch)
+        if not unknown:
+            return
+        mine = []
+        for row in await connection.fetch(self._sql["load_run"], unknown):
+            if row[2] is None:
+                owned = Owned(row[0], row[1], self._writer, 1, is_new=True)
+            else:
+                owned = claimed(RunFacts(*row), self._writer)
+                if owned.refusal is None:
+                    mine.append(owned)
+            self._memory.add(owned)
+        if mine:
+            await self._fill(connection, mine)
+            for owned in mine:
+                self._memory.add(owned)
+
+    async def _fill(self, connection: Any, runs: Sequence[Owned]) -> None:
+        by_key = {owned.key: owned for owned in runs}
+        for key, *source, number in await connection.fetch(self._sql["load_run_sources"], list(by_key)):
+            by_key[key].sources[Source(*source)] = number
+        for row in await connection.fetch(self._sql["load_run_calls"], list(by_key)):
+            by_key[row[1]].calls[row[0]] = _held(row)
+
+    async def _repeated(self, connection: Any, append: Append, repeat: Repeat) -> int | CallstreamError:
+        row = await connection.fetchrow(self._sql["read_run"], append.run_id)
+        stored = await connection.fetch(self._sql["stored_rows"], repeat.run.key, repeat.first, repeat.last)
+        return repeated(append, repeat, [tuple(columns) for columns in stored], row is not None and row[4])
+
+    async def _write(self, connection: Any, plan: Plan) -> None:
+        known = [change for change in plan.runs.values() if not change.is_new]
+        records = list(zip(*plan.records, strict=True))
+        try:
+            await connection.execute(
+                self._sql["append"],
+                [change.key for change in known],
+                [change.old_writer for change in known],
+                [change.old_epoch for change in known],
+                [change.base for change in known],
+                [change.last_seq for change in known],
+                *records,
+                _rest(plan),
+                self._channel,
+                self._notices(plan),
+            )
+        except asyncpg.UniqueViolationError as error:  # somebody else made that run or call a moment ago
+            raise _Stale from error
+        except asyncpg.PostgresError as error:
+            if error.sqlstate == "CS001":
+                raise _Stale from error
+            raise
+
+    def _notices(self, plan: Plan) -> list[str]:
+        if not self._channel:
+            return []
+        keys = [str(key) for key in plan.runs]
+        return [",".join(keys[start : start + _NOTICE_RUNS]) for start in range(0, len(keys), _NOTICE_RUNS)]
+
+    # -- leases --------------------------------------------------------------------------------------------------------
+
+    async def renew(self) -> None:
+        async with self._link.reading() as connection:
+            await connection.execute(self._sql["renew_writer"], self._writer, self._ttl)
+
+    async def hold(self, name: str, seconds: float) -> bool:
+        async with self._link.reading() as connection:
+            held = bool(await connection.fetchval(self._sql["hold_lease"], name, self._writer, seconds))
+            if held:
+                await connection.execute(self._sql["drop_dead_leases"])
+        return held
+
+    async def watch(self) -> None:
+        await PostgresWatch(self._link, self._sql, self._channel, self._followers, self._reader.run_of).run()
+
+    # -- housekeeping --------------------------------------------------------------------------------------------------
+
+    async def sweep(self) -> list[str]:
+        swept: list[str] = []
+        while True:
+            found = await self._link.patiently(self._sweep_some)
+            swept += found
+            if len(found) < _SWEEP_LIMIT:
+                return swept
+
+    async def _sweep_some(self) -> list[str]:
+        """The rows of the runs are locked until they are closed; what another sweeper has locked is its own."""
+        async with self._link.reading() as connection, connection.transaction():
+            memory = Memory()
+            rows = [
+                RunFacts(*row) for row in await connection.fetch(self._sql["orphaned_runs"], self._writer, _SWEEP_LIMIT)
+            ]
+            orphans = [claimed(facts, facts.writer) for facts in rows]
+            if not orphans:
+                return []
+            await self._fill(connection, orphans)
+            for owned in orphans:
+                memory.add(owned)
+            appends = [Append(owned.run_id, closing(owned)) for owned in orphans]
+            plan = planned(appends, memory, {}, time.time(), taker=self._writer)
+            try:
+                await self._write(connection, plan)
+            except _Stale as stale:
+                # An answer of another run came between; the next sweep finds the run again.
+                raise StoreAway(f"{self.where} changed while it was swept") from stale
+        return plan.changed_runs
+
+    async def compact(self, run_id: str) -> int:
+        return await self._link.patiently(lambda: self._compact(run_id))
+
+    async def _compact(self, run_id: str) -> int:
+        async with self._link.reading() as connection:
+            async with connection.transaction():
+                row = await connection.fetchrow(self._sql["lock_run"], run_id)
+                if row is None:
+                    raise UsageError(f"the journal has no run {run_id!r}")
+                key, ended, compacted = row
+                if not ended:
+                    raise UsageError(f"run {run_id!r} goes on; only an ended run can be compacted")
+                if compacted:
+                    return 0
+                before = [Stored(*columns) for columns in await connection.fetch(self._sql["log_of_run"], key)]
+                after = await asyncio.to_thread(folded, before)
+                await connection.executemany(
+                    self._sql["insert_archive"],
+                    [(key, r.seq, r.at_ms, r.source, r.call, r.kind, r.body, r.first_seq) for r in after],
+                )
+                await connection.execute(self._sql["delete_log"], [key])
+                await connection.execute(self._sql["mark_compacted"], key)
+            await connection.execute(self._sql["give_back"])
+        return len(before) - len(after)
+
+    async def due(self, age: float) -> list[str]:
+        async with self._link.reading() as connection:
+            return [row[0] for row in await connection.fetch(self._sql["compactable_runs"], age, 50)]
+
+    async def forget(self, before: float | None, thread: str | None, principal: str | None) -> list[str]:
+        conditions = {"where_ended_before": before, "where_thread_id": thread, "where_principal": principal}
+        query, values = self._reader.filtered("forgettable_runs", {"where_ended": True, **conditions}, _FORGET_LIMIT)
+        gone: list[str] = []
+        while True:
+            rows = await self._link.patiently(lambda: self._forget_some(query, values))
+            gone += rows
+            if len(rows) < _FORGET_LIMIT:
+                return gone
+
+    async def _forget_some(self, query: str, values: Sequence[Any]) -> list[str]:
+        async with self._link.reading() as connection, connection.transaction():
+            rows = await connection.fetch(query, *values)
+            for table in ("log", "archive", "sources", "calls", "run"):
+                await connection.execute(self._sql[f"delete_{table}"], [row[0] for row in rows])
+        return [row[1] for row in rows]
+
+    # -- reading, in any event loop ------------------------------------------------------------------------------------
+
+    async def page(self, run_id: str, after: int, limit: int) -> Page | Folded | None:
+        return await self._here(lambda: self._reader.page(run_id, after, limit))
+
+    async def call(self, call_id: str) -> Call | None:
+        return await self._here(lambda: self._reader.call(call_id))
+
+    async def calls(
+        self,
+        run_id: str | None,
+        thread_id: str | None,
+        principal: str | None,
+        states: Sequence[CallState] | None,
+        provider_id: str | None,
+        limit: int | None,
+    ) -> list[Call]:
+        conditions: Mapping[str, Any] = {
+            "where_run_id": run_id,
+            "where_thread_id": thread_id,
+            "where_principal": principal,
+            "where_states": None if states is None else [state.value for state in states],
+            "where_provider_id": provider_id,
+        }
+        return await self._here(lambda: self._reader.calls(conditions, limit))
+
+    async def runs(
+        self, run_id: str | None, thread_id: str | None, principal: str | None, active: bool | None, limit: int | None
+    ) -> list[RunRow]:
+        conditions: dict[str, Any] = {
+            "where_run_id": run_id,
+            "where_thread_id": thread_id,
+            "where_principal": principal,
+        }
+        if active is not None:
+            conditions["where_active" if active else "where_ended"] = True
+        return await self._here(lambda: self._reader.runs(conditions, limit))
+
+    async def taken(self, call_ids: Sequence[str]) -> set[str]:
+        return await self._here(lambda: self._reader.taken(call_ids))
+
+    async def stats(self) -> dict[str, Any]:
+        return await self._here(self._reader.stats)
+
+    async def _here(self, work: Callable[[], Awaitable[_T]]) -> _T:
+        """Reads on the journal's loop, again if the server is away, for the loop that asks."""
+        try:
+            reading = asyncio.run_coroutine_threadsafe(self._link.patiently(work), self._loop)
+        except RuntimeError as error:
+            raise UsageError("the journal is closed") from error
+        try:
+            return await asyncio.wrap_future(reading)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if reading.cancelled() and task is not None and not task.cancelling():
+                raise UsageError("the journal was closed meanwhile") from None
+            raise
+
+
+def _held(row: Sequence[Any]) -> Held:
+    return Held(row[0], row[1], row[2], CallState(row[3]))
+
+
+def _rest(plan: Plan) -> str | None:
+    """All that a batch of pieces has not, as one JSON argument."""
+    rest = {
+        "runs": [change for change in plan.runs.values() if change.is_new],
+        "ends": [change for change in plan.runs.values() if change.outcome is not None],
+        "sources": plan.sources,
+        "calls": [change for change in plan.calls.values() if change.old_state is None],
+        "changes": [change for change in plan.calls.values() if change.old_state is not None],
+    }
+    return json_text(msgspec.to_builtins(rest)) if any(rest.values()) else None

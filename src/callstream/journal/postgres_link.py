@@ -1,0 +1,155 @@
+"""Connections to PostgreSQL: made on the journal's loop, made again when the server was away, errors in the journal's words."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import asyncpg  # type: ignore[import-untyped]
+import msgspec
+
+from callstream.errors import JournalError, UsageError
+from callstream.journal.store import StoreAway
+
+_T = TypeVar("_T")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,40}")
+_CONNECT_SECONDS = 10.0
+_READERS = 4
+_MAX_BACK_OFF = 1.0
+
+_PASSING = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.OperatorInterventionError,  # shutdown, crash of another backend, starting up
+    asyncpg.TooManyConnectionsError,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.SerializationError,
+    asyncpg.ReadOnlySQLTransactionError,  # a fail-over has made this server a standby
+    asyncpg.InvalidCachedStatementError,
+)
+
+
+class Address(msgspec.Struct, frozen=True):
+    """Where the journal is, and how it is reached. ``dsn`` is what the driver gets."""
+
+    dsn: str
+    schema: str = "callstream"
+    listen: bool = True
+    statement_cache_size: int = 100
+
+    @property
+    def where(self) -> str:
+        parts = urlsplit(self.dsn)
+        return f"the PostgreSQL schema {self.schema!r} at {parts.hostname or 'the local socket'}{parts.path}"
+
+
+def address(url: str) -> Address:
+    """Takes the journal's own options out of the URL's query: ``schema``, ``listen``, ``statement_cache_size``."""
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    schema = options.pop("schema", "callstream")
+    listen = options.pop("listen", "on")
+    cache = options.pop("statement_cache_size", "100")
+    if not _NAME.fullmatch(schema):
+        raise UsageError(f"schema must be a plain name of at most 41 letters, digits and underscores, got {schema!r}")
+    if listen not in ("on", "off"):
+        raise UsageError(f"listen is on or off, got {listen!r}")
+    if not cache.isdigit():
+        raise UsageError(f"statement_cache_size is a number, got {cache!r}")
+    dsn = urlunsplit(parts._replace(query=urlencode(options, safe="/")))
+    return Address(dsn, schema, listen == "on", int(cache))
+
+
+@contextmanager
+def failure(where: str) -> Iterator[None]:
+    """The driver's errors as the journal's: StoreAway for what will pass, JournalError for the rest."""
+    try:
+        yield
+    except _PASSING as error:
+        raise StoreAway(f"{where} is away: {type(error).__name__}: {error}") from error
+    except asyncpg.PostgresError as error:
+        raise JournalError(f"{where} could not be used: {type(error).__name__}: {error}") from error
+    except asyncpg.InterfaceError as error:
+        if isinstance(error, ValueError):  # a value that the server's types cannot hold
+            raise JournalError(f"{where} could not be used: {error}") from error
+        raise StoreAway(f"{where} is away: {error}") from error
+
+
+async def _leave_as_is(connection: Any) -> None:
+    """Nothing is ever set on a connection, so nothing is reset when it goes back: that would be one more round trip."""
+
+
+class Link:
+    """The connections of one journal: one that writes, a few that read. Used on the journal's loop only."""
+
+    def __init__(self, address: Address, patience: float) -> None:
+        self.address = address
+        self.where = address.where
+        self._patience = patience
+        self._pool: Any = None
+        self._writing: Any = None
+
+    async def open(self) -> None:
+        with failure(self.where):
+            self._writing = await self.connect()
+            self._pool = await asyncpg.create_pool(min_size=0, max_size=_READERS, reset=_leave_as_is, **self._options())
+
+    async def close(self) -> None:
+        for part in (self._writing, self._pool):
+            if part is not None:
+                try:
+                    with failure(self.where):
+                        await asyncio.wait_for(part.close(), 5)
+                except JournalError:
+                    part.terminate()
+
+    async def connect(self) -> Any:
+        return await asyncpg.connect(**self._options())
+
+    @asynccontextmanager
+    async def writing(self) -> AsyncIterator[Any]:
+        """The connection that writes, made anew if it broke. One user at a time: the task that commits."""
+        with failure(self.where):
+            if self._writing is None or self._writing.is_closed():
+                self._writing = await self.connect()
+            connection = self._writing
+            try:
+                yield connection
+            except (*_PASSING, asyncpg.InterfaceError):
+                # What it was doing is not known any more.
+                connection.terminate()
+                self._writing = None
+                raise
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[Any]:
+        with failure(self.where):
+            async with self._pool.acquire() as connection:
+                yield connection
+
+    async def patiently(self, work: Callable[[], Awaitable[_T]]) -> _T:
+        """Does something that may be done again, again and again while the server is away."""
+        deadline = time.monotonic() + self._patience
+        back_off = 0.01
+        while True:
+            try:
+                return await work()
+            except StoreAway:
+                if time.monotonic() + back_off > deadline:
+                    raise
+            await asyncio.sleep(back_off)
+            back_off = min(back_off * 2, _MAX_BACK_OFF)
+
+    def _options(self) -> dict[str, Any]:
+        return {
+            "dsn": self.address.dsn,
+            "statement_cache_size": self.address.statement_cache_size,
+            "timeout": _CONNECT_SECONDS,
+            "command_timeout": max(self._patience, 1.0),
+        }

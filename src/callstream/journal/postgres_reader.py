@@ -1,0 +1,130 @@
+"""Reading a PostgreSQL journal, on the journal's loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from callstream.calls import Call
+from callstream.events import RunEnded
+from callstream.journal.follow import Folded, Page
+from callstream.journal.postgres_link import Link
+from callstream.journal.protocol import RunRow
+from callstream.journal.rows import call_of, call_with_pieces, folded_range, record_of
+
+_MAX_HEADS = 10_000
+
+
+class _Head(NamedTuple):
+    """What never changes of a run."""
+
+    key: int
+    started_at: float
+
+
+class PostgresReader:
+    """Heads of runs are remembered, so that a live follower asks one question a page."""
+
+    def __init__(self, link: Link, sql: Mapping[str, str]) -> None:
+        self._link = link
+        self._sql = sql
+        self._heads: dict[str, _Head] = {}
+        self._run_ids: dict[int, str] = {}
+
+    def run_of(self, key: int) -> str | None:
+        """The run of that number, if anybody has read it here."""
+        return self._run_ids.get(key)
+
+    async def page(self, run_id: str, after: int, limit: int) -> Page | Folded | None:
+        async with self._link.reading() as connection:
+            head = self._heads.get(run_id)
+            while True:
+                if head is not None:
+                    rows = await connection.fetch(self._sql["read_log"], head.key, after, limit)
+                    if rows:
+                        records = [record_of(run_id, head.started_at, row) for row in rows]
+                        return Page(records, isinstance(records[-1].event, RunEnded))
+                row = await connection.fetchrow(self._sql["read_run"], run_id)
+                if row is None:
+                    self._forget(run_id)
+                    return None
+                key, started_at, ended, last_seq, compacted = row
+                if compacted:
+                    return await self._archived(connection, run_id, row, after, limit)
+                known = head is not None and head.key == key
+                # The head is remembered before the log is read: a notice that comes after this finds its run.
+                head = self._remember(run_id, _Head(key, started_at))
+                if known and last_seq <= after:
+                    return Page([], bool(ended))
+
+    async def call(self, call_id: str) -> Call | None:
+        async with self._link.reading() as connection:
+            row = await connection.fetchrow(self._sql["read_call"], call_id)
+            if row is None:
+                return None
+            key, number, first, last = row[15:]
+            pieces = await connection.fetch(self._sql["read_call_pieces"], key, number, first, last)
+        return call_with_pieces(call_of(row), pieces)
+
+    async def calls(self, conditions: Mapping[str, Any], limit: int | None) -> list[Call]:
+        query, values = self.filtered("list_calls", conditions, limit)
+        async with self._link.reading() as connection:
+            return [call_of(row) for row in await connection.fetch(query, *values)]
+
+    async def runs(self, conditions: Mapping[str, Any], limit: int | None) -> list[RunRow]:
+        query, values = self.filtered("list_runs", conditions, limit)
+        async with self._link.reading() as connection:
+            return [RunRow(*row) for row in await connection.fetch(query, *values)]
+
+    async def taken(self, call_ids: Sequence[str]) -> set[str]:
+        async with self._link.reading() as connection:
+            return {row[0] for row in await connection.fetch(self._sql["taken_call_ids"], list(call_ids))}
+
+    async def stats(self) -> dict[str, Any]:
+        async with self._link.reading() as connection:
+            counts = await connection.fetchrow(self._sql["count_all"])
+            version, oldest_code = await connection.fetchrow(self._sql["read_version"])
+            size = await connection.fetchval(self._sql["stored_bytes"])
+        return {
+            "schema_version": version,
+            "oldest_code": oldest_code,
+            **dict(zip(("runs", "active_runs", "calls", "records"), counts, strict=True)),
+            "stored_bytes": size,
+        }
+
+    def filtered(self, name: str, conditions: Mapping[str, Any], limit: int | None) -> tuple[str, list[Any]]:
+        """The query with those conditions that have a value (True: a condition that takes none), and its arguments."""
+        parts: list[str] = []
+        values: list[Any] = []
+        for condition, value in conditions.items():
+            if value is None:
+                continue
+            if value is not True:
+                values.append(value)
+            parts.append(self._sql[condition].replace("{value}", f"${len(values)}"))
+        values.append(limit)
+        query = self._sql[name].replace("{where}", " AND ".join(parts or [self._sql["where_any"]]))
+        return query.replace("{limit}", f"${len(values)}"), values
+
+    async def _archived(
+        self, connection: Any, run_id: str, run: Sequence[Any], after: int, limit: int
+    ) -> Page | Folded | None:
+        key, started_at, _, last_seq, _ = run
+        if inside := folded_range(await connection.fetch(self._sql["folded_ranges"], key), after):
+            return Folded(*inside)
+        rows = await connection.fetch(self._sql["read_archive"], key, after, limit)
+        records = [record_of(run_id, started_at, row) for row in rows]
+        return Page(records, not records or records[-1].seq == last_seq)
+
+    def _remember(self, run_id: str, head: _Head) -> _Head:
+        self._heads.pop(run_id, None)
+        self._heads[run_id] = head
+        self._run_ids[head.key] = run_id
+        while len(self._heads) > _MAX_HEADS:
+            self._forget(next(iter(self._heads)))
+        return head
+
+    def _forget(self, run_id: str) -> None:
+        head = self._heads.pop(run_id, None)
+        if head is not None:
+            self._run_ids.pop(head.key, None)

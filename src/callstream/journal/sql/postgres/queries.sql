@@ -1,0 +1,219 @@
+-- PostgreSQL. The clock is the server's.
+
+-- == schema ==
+
+-- name: lock_schema
+SELECT pg_advisory_xact_lock(hashtext('callstream'), hashtext($1))
+
+-- name: has_schema
+SELECT to_regclass('{schema}.schema_version') IS NOT NULL
+
+-- name: create_schema
+CREATE SCHEMA IF NOT EXISTS {schema}
+
+-- name: read_version
+SELECT version, oldest_code FROM {schema}.schema_version
+
+-- name: clear_version
+DELETE FROM {schema}.schema_version
+
+-- name: write_version
+INSERT INTO {schema}.schema_version (version, oldest_code) VALUES ($1, $2)
+
+-- == leases ==
+
+-- name: renew_writer
+INSERT INTO {schema}.lease (name, holder, expires_at)
+VALUES ('writer:' || $1, $1, clock_timestamp() + make_interval(secs => $2))
+ON CONFLICT (name) DO UPDATE SET expires_at = excluded.expires_at
+
+-- name: hold_lease
+INSERT INTO {schema}.lease (name, holder, expires_at)
+VALUES ($1, $2, clock_timestamp() + make_interval(secs => $3))
+ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, expires_at = excluded.expires_at
+WHERE lease.holder = excluded.holder OR lease.expires_at < clock_timestamp()
+RETURNING true
+
+-- name: release_leases
+DELETE FROM {schema}.lease WHERE holder = $1
+
+-- name: drop_dead_leases
+DELETE FROM {schema}.lease
+WHERE expires_at < clock_timestamp() - interval '1 hour'
+  AND holder NOT IN (SELECT writer FROM {schema}.run WHERE NOT compacted AND ended_at IS NULL)
+
+-- == writing ==
+
+-- name: load_run
+SELECT wanted.run_id,
+       coalesce(run.run_key, nextval(pg_get_serial_sequence('{schema}.run', 'run_key'))::integer) AS run_key,
+       run.writer, run.epoch, run.started_at, run.last_seq,
+       coalesce((SELECT at_ms FROM {schema}.record WHERE record.run_key = run.run_key
+                 ORDER BY (seq >> 8) DESC, seq DESC LIMIT 1), 0),
+       run.outcome IS NOT NULL
+FROM unnest($1::text[]) AS wanted (run_id) LEFT JOIN {schema}.run ON run.run_id = wanted.run_id
+
+-- name: load_run_calls
+SELECT call_id, run_key, number, state FROM {schema}.tool_call WHERE run_key = ANY($1::integer[]) ORDER BY number
+
+-- name: load_run_sources
+SELECT run_key, response_id, author, message_id, number FROM {schema}.source
+WHERE run_key = ANY($1::integer[]) ORDER BY number
+
+-- name: load_call
+SELECT call_id, run_key, number, state FROM {schema}.tool_call WHERE call_id = ANY($1::text[])
+
+-- name: append
+SELECT {schema}.append_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13::json, $14, $15)
+
+-- name: stored_rows
+SELECT kind, body FROM {schema}.record
+WHERE run_key = $1 AND (seq >> 8) BETWEEN ($2::integer >> 8) AND ($3::integer >> 8) AND seq BETWEEN $2 AND $3
+ORDER BY seq
+
+-- == reading ==
+
+-- name: read_run
+SELECT run_key, started_at, outcome IS NOT NULL, last_seq, compacted FROM {schema}.run WHERE run_id = $1
+
+-- name: read_log
+SELECT * FROM {schema}.read_log_1($1, $2, $3)
+
+-- name: read_archive
+SELECT archive.seq, archive.at_ms, archive.kind, archive.body,
+       source.response_id, source.author, source.message_id, tool_call.call_id, archive.first_seq
+FROM {schema}.archive
+JOIN {schema}.source ON source.run_key = archive.run_key AND source.number = archive.source
+LEFT JOIN {schema}.tool_call ON tool_call.run_key = archive.run_key AND tool_call.number = archive.call
+WHERE archive.run_key = $1 AND archive.seq > $2
+ORDER BY archive.seq LIMIT $3
+
+-- name: folded_ranges
+SELECT first_seq, seq FROM {schema}.archive WHERE run_key = $1 AND first_seq IS NOT NULL
+
+-- name: followed_runs
+SELECT run_id, last_seq FROM {schema}.run WHERE run_id = ANY($1::text[])
+
+-- name: read_call
+SELECT tool_call.call_id, tool_call.name, tool_call.state, run.run_id, run.thread_id, tool_call.provider_id,
+       tool_call.message_id, tool_call.signature, tool_call.encoding, tool_call.reason, tool_call.detail,
+       tool_call.result, tool_call.error, tool_call.started_at, tool_call.updated_at,
+       tool_call.run_key, tool_call.number, tool_call.first_seq, coalesce(tool_call.args_seq, run.last_seq)
+FROM {schema}.tool_call JOIN {schema}.run ON run.run_key = tool_call.run_key
+WHERE tool_call.call_id = $1
+
+-- name: read_call_pieces
+SELECT * FROM {schema}.read_call_pieces_1($1, $2, $3, $4)
+
+-- name: list_calls
+SELECT tool_call.call_id, tool_call.name, tool_call.state, run.run_id, run.thread_id, tool_call.provider_id,
+       tool_call.message_id, tool_call.signature, tool_call.encoding, tool_call.reason, tool_call.detail,
+       tool_call.result, tool_call.error, tool_call.started_at, tool_call.updated_at
+FROM {schema}.tool_call JOIN {schema}.run ON run.run_key = tool_call.run_key
+WHERE {where}
+ORDER BY tool_call.started_at, tool_call.run_key, tool_call.number LIMIT {limit}
+
+-- name: list_runs
+SELECT run.run_id, run.thread_id, run.principal, run.outcome, run.reason, run.started_at, run.ended_at, run.last_seq
+FROM {schema}.run
+WHERE {where}
+ORDER BY run.run_key DESC LIMIT {limit}
+
+-- name: taken_call_ids
+SELECT call_id FROM {schema}.tool_call WHERE call_id = ANY($1::text[])
+
+-- name: count_all
+SELECT (SELECT count(*) FROM {schema}.run),
+       (SELECT count(*) FROM {schema}.run WHERE NOT compacted AND ended_at IS NULL),
+       (SELECT count(*) FROM {schema}.tool_call),
+       (SELECT coalesce(sum(last_seq), 0)::bigint FROM {schema}.run WHERE NOT compacted)
+           + (SELECT count(*) FROM {schema}.archive)
+
+-- name: stored_bytes
+SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class
+WHERE relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = '{schema}.run'::regclass) AND relkind = 'r'
+
+-- == housekeeping ==
+
+-- name: orphaned_runs
+SELECT run_id, run_key, writer, epoch, started_at, last_seq,
+       coalesce((SELECT at_ms FROM {schema}.record WHERE record.run_key = run.run_key
+                 ORDER BY (seq >> 8) DESC, seq DESC LIMIT 1), 0),
+       outcome IS NOT NULL
+FROM {schema}.run
+WHERE NOT compacted AND ended_at IS NULL AND writer <> $1
+  AND NOT EXISTS (
+      SELECT FROM {schema}.lease WHERE lease.name = 'writer:' || run.writer AND lease.expires_at >= clock_timestamp())
+ORDER BY run_key LIMIT $2
+FOR UPDATE OF run SKIP LOCKED
+
+-- name: compactable_runs
+SELECT run_id FROM {schema}.run
+WHERE NOT compacted AND ended_at < extract(epoch FROM clock_timestamp())::double precision - $1::double precision
+ORDER BY ended_at LIMIT $2
+
+-- name: lock_run
+SELECT run_key, outcome IS NOT NULL, compacted FROM {schema}.run WHERE run_id = $1 FOR UPDATE
+
+-- name: log_of_run
+SELECT record.seq, record.at_ms, record.source, record.call, record.kind, record.body, source.message_id
+FROM {schema}.record
+JOIN {schema}.source ON source.run_key = record.run_key AND source.number = record.source
+WHERE record.run_key = $1 ORDER BY record.seq
+
+-- name: insert_archive
+INSERT INTO {schema}.archive (run_key, seq, at_ms, source, call, kind, body, first_seq)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+
+-- name: delete_log
+DELETE FROM {schema}.record WHERE run_key = ANY($1::integer[])
+
+-- name: mark_compacted
+UPDATE {schema}.run SET compacted = true WHERE run_key = $1
+
+-- name: give_back
+SELECT {schema}.give_back_1()
+
+-- name: forgettable_runs
+SELECT run.run_key, run.run_id FROM {schema}.run WHERE {where} ORDER BY run.run_key LIMIT {limit} FOR UPDATE SKIP LOCKED
+
+-- name: delete_archive
+DELETE FROM {schema}.archive WHERE run_key = ANY($1::integer[])
+
+-- name: delete_sources
+DELETE FROM {schema}.source WHERE run_key = ANY($1::integer[])
+
+-- name: delete_calls
+DELETE FROM {schema}.tool_call WHERE run_key = ANY($1::integer[])
+
+-- name: delete_run
+DELETE FROM {schema}.run WHERE run_key = ANY($1::integer[])
+
+-- == conditions that a list may have; {value} is its place among the arguments ==
+
+-- name: where_any
+true
+
+-- name: where_run_id
+run.run_id = {value}
+
+-- name: where_thread_id
+run.thread_id = {value}
+
+-- name: where_principal
+run.principal = {value}
+
+-- name: where_active
+NOT run.compacted AND run.ended_at IS NULL
+
+-- name: where_ended
+run.ended_at IS NOT NULL
+
+-- name: where_ended_before
+run.ended_at < {value}
+
+-- name: where_states
+tool_call.state = ANY({value}::text[])
+
+-- name: where_provider_id
+tool_call.provider_id = {value}

@@ -1,0 +1,168 @@
+"""What is special about the SQLite journal: locks, full disks, durability, files that are not what they should be."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from callstream.errors import JournalError, UsageError
+from callstream.events import ArgsAppended, CallStarted, RunEnded, RunStarted, TextAppended
+from callstream.journal import Journal, open_journal
+from callstream.journal.sqlite import sqlite_path
+
+from .conftest import sqlite_url
+
+pytestmark = pytest.mark.asyncio
+
+
+def connection_of(journal: Journal) -> Any:
+    return journal._store._connection  # type: ignore[attr-defined]
+
+
+async def test_url_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert sqlite_path("sqlite:///a/b.db") == (str(tmp_path / "a/b.db"), {})
+    assert sqlite_path("sqlite:////a/b.db") == ("/a/b.db", {})
+    assert sqlite_path("sqlite:////b.db?durability=power") == ("/b.db", {"durability": "power"})
+    for wrong in ("sqlite:", "sqlite:///", "sqlite://host/b.db", "sqlite:///b.db?x=1", "sqlite:///b.db?durability=no"):
+        with pytest.raises(UsageError):
+            open_journal(wrong)
+    for wrong in ("", "journal.db", "mysql://x/y"):
+        with pytest.raises(UsageError, match="expected memory:"):
+            open_journal(wrong)
+
+
+@pytest.mark.parametrize(
+    ("query", "setting", "synchronous"), [("", {}, 1), ("?durability=power", {}, 2), ("", {"durability": "power"}, 2)]
+)
+async def test_durability_is_asked_for(tmp_path: Path, query: str, setting: dict[str, str], synchronous: int) -> None:
+    journal = open_journal(sqlite_url(tmp_path / "j.db") + query, **setting)
+    await journal.append("r", [RunStarted("t")])
+    assert connection_of(journal).execute("PRAGMA synchronous").fetchone() == (synchronous,)
+    assert connection_of(journal).execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    await journal.aclose()
+
+
+@pytest.mark.parametrize("trouble", ["directory", "no directory", "not a database"])
+async def test_a_file_that_cannot_be_opened_is_told(tmp_path: Path, trouble: str) -> None:
+    path = tmp_path / "j.db"
+    if trouble == "directory":
+        path.mkdir()
+    elif trouble == "no directory":
+        path = tmp_path / "nowhere" / "j.db"
+    else:
+        path.write_bytes(b"this is a text about databases\n" * 100)
+    journal = open_journal(sqlite_url(path))
+    for _ in range(2):
+        with pytest.raises(JournalError, match=r"j\.db"):
+            await journal.append("r", [RunStarted("t")])
+    await journal.aclose()
+
+
+async def test_a_file_that_could_not_be_opened_can_be_later(tmp_path: Path) -> None:
+    journal = open_journal(sqlite_url(tmp_path / "later" / "j.db"))
+    with pytest.raises(JournalError):
+        await journal.open()
+    (tmp_path / "later").mkdir()
+    assert await journal.append("r", [RunStarted("t")]) == 1
+    await journal.aclose()
+
+
+async def test_full_disk_reaches_the_caller_and_leaves_the_file_readable(tmp_path: Path) -> None:
+    journal = open_journal(sqlite_url(tmp_path / "j.db"), housekeeping=None)
+    await journal.append("r", [RunStarted("t"), CallStarted("c", "t")])
+    connection = connection_of(journal)
+    pages = connection.execute("PRAGMA page_count").fetchone()[0]
+    connection.execute(f"PRAGMA max_page_count = {pages + 3}")
+    big = ArgsAppended("c", "x" * 100_000)
+    with pytest.raises(JournalError, match="full"):
+        await journal.append("r", [big])
+    outcomes = await asyncio.gather(
+        journal.append("s", [RunStarted("t")]),
+        journal.append("r", [big]),
+        journal.append("u", [RunStarted("t")]),
+        return_exceptions=True,
+    )
+    assert [type(outcome) for outcome in outcomes] == [int, JournalError, int]
+    assert [record.seq async for record in journal.read("r")] == [1, 2]
+    connection.execute("PRAGMA max_page_count = 1000000")
+    assert await journal.append("r", [big]) == 3
+    await journal.aclose()
+    checked = sqlite3.connect(tmp_path / "j.db")
+    assert checked.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    checked.close()
+
+
+async def test_a_reader_never_blocks_the_writer(tmp_path: Path) -> None:
+    journal = open_journal(sqlite_url(tmp_path / "j.db"), housekeeping=None, retry_seconds=1.0)
+    await journal.append("r", [RunStarted("t")])
+    reader = sqlite3.connect(tmp_path / "j.db", isolation_level=None)
+    reader.execute("BEGIN")
+    assert reader.execute("SELECT count(*) FROM record").fetchone() == (1,)
+    for number in range(20):
+        await journal.append("r", [TextAppended("m", str(number))])
+    await journal.append("r", [RunEnded("finished")])
+    await journal.compact("r")
+    assert reader.execute("SELECT count(*) FROM record").fetchone() == (1,)
+    reader.close()
+    await journal.aclose()
+
+
+async def test_a_lock_of_another_process_is_waited_for(tmp_path: Path) -> None:
+    journal = open_journal(sqlite_url(tmp_path / "j.db"), housekeeping=None, retry_seconds=0.3)
+    await journal.append("r", [RunStarted("t")])
+    other = sqlite3.connect(tmp_path / "j.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(JournalError, match="repeat it with after="):
+        await journal.append("r", [TextAppended("m", "a")], after=1)
+    waiting = asyncio.create_task(journal.append("r", [TextAppended("m", "a")], after=1))
+    await asyncio.sleep(0.1)
+    other.execute("ROLLBACK")
+    assert await waiting == 2
+    other.close()
+    await journal.aclose()
+
+
+async def test_forgotten_text_is_overwritten(tmp_path: Path) -> None:
+    journal = open_journal(sqlite_url(tmp_path / "j.db"), housekeeping=None)
+    await journal.append("r", [RunStarted("t"), TextAppended("m", "very-secret-text" * 1000), RunEnded("finished")])
+    await journal.append("s", [RunStarted("u"), TextAppended("m", "stays"), RunEnded("finished")])
+    assert await journal.forget(thread="t") == 1
+    await journal.aclose()
+    assert [path.name for path in tmp_path.iterdir()] == ["j.db"]
+    assert b"very-secret-text" not in (tmp_path / "j.db").read_bytes()
+    assert b"stays" in (tmp_path / "j.db").read_bytes()
+
+
+async def test_many_open_one_new_file_at_once(tmp_path: Path) -> None:
+    journals = [open_journal(sqlite_url(tmp_path / "j.db")) for _ in range(8)]
+    last = await asyncio.gather(
+        *(journal.append(f"r{number}", [RunStarted("t")]) for number, journal in enumerate(journals))
+    )
+    assert last == [1] * 8
+    assert len(await journals[0].runs()) == 8
+    for journal in journals:
+        await journal.aclose()
+
+
+async def test_a_program_that_does_not_close_its_journal_ends_all_the_same(tmp_path: Path) -> None:
+    program = f"""
+import asyncio
+from callstream.journal import open_journal
+from callstream.events import RunStarted
+journal = open_journal({sqlite_url(tmp_path / "j.db")!r})
+async def main():
+    await journal.append("r", [RunStarted("t")])
+    print([record.seq async for record in journal.read("r")])
+asyncio.run(main())
+"""
+    done = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True, timeout=30
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[1]\n", "")
