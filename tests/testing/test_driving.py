@@ -14,6 +14,8 @@ from callstream.hooks import ArgsDelta, FieldDelta, HookSettings
 from callstream.testing import stream_args
 from callstream.tools import AbortSignal, Progress, no_progress, tool
 
+pytest_plugins = ["pytester"]
+
 DOCUMENT = {"title": "Tides", "content": "The moon pulls.\nTwice a day: 🌊"}
 
 
@@ -269,6 +271,8 @@ def test_provider_that_failed(scripted_provider):
 def test_fixtures_serve_a_test(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile(TESTS)
-    outcome = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-o", "asyncio_mode=auto")
+    outcome = pytester.runpytest_inprocess(
+        "-p", "no:cacheprovider", "-o", "asyncio_mode=auto", "-o", "asyncio_default_fixture_loop_scope=function"
+    )
     outcome.assert_outcomes(passed=4, errors=1)
     outcome.stdout.fnmatch_lines(["*ZeroDivisionError*"])

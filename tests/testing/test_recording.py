@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from callstream.testing import (
     replay,
 )
 from callstream.testing.provider import Provider
+from tests import captures
 from tests.captures import Capture, each_capture, folder
 from tests.testing.asking import WIRES, Said, ask, asked, client_of, gemini_options, gemini_said
 
@@ -36,19 +39,19 @@ SECRET = "sk-this-is-a-secret"
 PARIS = {"city": "Paris"}
 
 
-def recording_client(provider: Provider, place: Path) -> Any:
+@asynccontextmanager
+async def recording_client(provider: Provider, place: Path) -> AsyncIterator[Any]:
     """The SDK's client, with a recorder under it."""
-    match provider.wire:
-        case "gemini":
-            inner = httpx.AsyncClient(transport=record(place))
-            options = gemini_options(provider, httpx_async_client=inner)
-            return genai.Client(api_key=SECRET, http_options=options).aio
-        case "anthropic":
-            inner2 = httpx2.AsyncClient(transport=record(place))
-            return anthropic.AsyncAnthropic(base_url=provider.base_url, api_key=SECRET, http_client=inner2)
-        case _:
-            inner = httpx.AsyncClient(transport=record(place))
-            return openai.AsyncOpenAI(base_url=provider.base_url, api_key=SECRET, http_client=inner)
+    library: Any = httpx2 if provider.wire == "anthropic" else httpx
+    async with library.AsyncClient(transport=record(place)) as inner:
+        match provider.wire:
+            case "gemini":
+                options = gemini_options(provider, httpx_async_client=inner)
+                yield genai.Client(api_key=SECRET, http_options=options).aio
+            case "anthropic":
+                yield anthropic.AsyncAnthropic(base_url=provider.base_url, api_key=SECRET, http_client=inner)
+            case _:
+                yield openai.AsyncOpenAI(base_url=provider.base_url, api_key=SECRET, http_client=inner)
 
 
 async def recorded(place: Path, wire: str, script: Any, **options: Any) -> list[Said]:
@@ -70,14 +73,12 @@ async def test_round_trip(wire: str, encoding: Any, tmp_path: Path) -> None:
 @each_wire
 async def test_secrets_are_not_kept(wire: str, tmp_path: Path) -> None:
     await recorded(tmp_path, wire, [Text("Hi")])
-    async with (
-        ScriptedProvider(wire, [Text("Hi")]) as provider,
-        httpx.AsyncClient(transport=record(tmp_path)) as client,
-    ):
+    transport = record(tmp_path)
+    async with ScriptedProvider(wire, [Text("Hi")]) as provider, httpx.AsyncClient(transport=transport) as client:
         path = {"gemini": "/models/m:generateContent", "anthropic": "/v1/messages"}.get(wire, "/v1/chat/completions")
         headers = {"authorization": SECRET, "x-api-key": SECRET, "api-key": SECRET, "x-goog-api-key": SECRET}
         await client.post(f"{provider.origin}{path}?key={SECRET}&alt=sse", headers=headers | {"cookie": SECRET})
-    files = list(tmp_path.iterdir())
+    files = list(tmp_path.iterdir())  # noqa: ASYNC240
     assert len(files) == 6
     assert not [file.name for file in files if SECRET.encode() in file.read_bytes()]
     assert json.loads((tmp_path / "0003.json").read_bytes())["query"] == {"alt": "sse"}
@@ -156,12 +157,12 @@ async def test_a_reader_that_leaves_leaves_what_it_read(tmp_path: Path) -> None:
 # -- which answer is given ---------------------------------------------------------------------------------------------
 
 
-def keep(place: Path, number: int, path: str, body: bytes, **fields: Any) -> None:
+def keep(place: Path, number: int, path: str, content: bytes, **fields: Any) -> None:
     place.mkdir(exist_ok=True)
     headers = {"content-type": "application/json"}
-    recording = {"method": "POST", "path": path, "status": 200, "body": f"{number}.body", "read_sizes": [len(body)]}
+    recording = {"method": "POST", "path": path, "status": 200, "body": f"{number}.body", "read_sizes": [len(content)]}
     (place / f"{number}.json").write_text(json.dumps({**recording, "response_headers": headers, **fields}))
-    (place / f"{number}.body").write_bytes(body)
+    (place / f"{number}.body").write_bytes(content)
 
 
 async def got(provider: Provider, path: str) -> str:
@@ -253,9 +254,7 @@ async def test_recorded_streams_are_served_as_they_were(capture: Capture) -> Non
         pytest.skip("only its payloads were kept")
     place = folder()
     assert place is not None
-    wire = {"gemini_stream_generate_content": "gemini", "anthropic_messages": "anthropic"}.get(
-        capture.wire, capture.wire
-    )
+    wire = next(name for name, recorded_as in captures.WIRES.items() if recorded_as == capture.wire)
     file = place / capture.file
     async with replay(file, wire=wire, size=997) as provider, httpx.AsyncClient() as client:
         path = {

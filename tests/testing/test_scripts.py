@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -78,19 +78,18 @@ async def test_a_process_of_its_own_serves_a_script_until_it_is_told_to_end(tmp_
     command = [sys.executable, "-W", "error", "-m", "callstream.testing.provider", "--wire", "anthropic"]
     command += ["--script", str(tmp_path / "script.json"), "--port", "0", "--encoding", "gzip"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    ) as server:
-        try:
-            assert server.stdout is not None
-            served = _Served("anthropic", server.stdout.readline().strip())
-            async with client_of(served) as client:  # type: ignore[arg-type]
-                said: Said = await ask(client, "anthropic")
-        finally:
-            server.send_signal(signal.SIGTERM)
-        out, err = server.communicate(timeout=30)
+    pipe = asyncio.subprocess.PIPE
+    server = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe, env=environment)
+    try:
+        assert server.stdout is not None
+        address = (await server.stdout.readline()).decode().strip()
+        async with client_of(_Served("anthropic", address)) as client:  # type: ignore[arg-type]
+            said: Said = await ask(client, "anthropic")
+    finally:
+        server.terminate()
+        out, err = await server.communicate()
     assert said.text == "From far away."
-    assert (server.returncode, out, err) == (0, "", "")
+    assert (server.returncode, out, err) == (0, b"", b"")
 
 
 class _Served:
@@ -119,14 +118,15 @@ def test_main_ends_when_it_is_told_to(
     file = tmp_path / "script.json"
     file.write_bytes(script_to_json([Text("Hi")]))
     kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    monkeypatch.setattr(sys.stdout, "flush", lambda: os.kill(os.getpid(), signal.SIGTERM))
     if fails:
         monkeypatch.setattr(provider.ScriptedProvider, "_raise_errors", _fail)
-    try:
-        assert provider.main(["--wire", "openai_chat", "--script", str(file)]) == int(fails)
-    finally:
-        for number, handler in kept.items():
-            signal.signal(number, handler)
+    with monkeypatch.context() as changed:
+        changed.setattr(sys.stdout, "flush", lambda: os.kill(os.getpid(), signal.SIGTERM))
+        try:
+            assert provider.main(["--wire", "openai_chat", "--script", str(file)]) == int(fails)
+        finally:
+            for number, handler in kept.items():
+                signal.signal(number, handler)
     printed = capsys.readouterr()
     assert printed.out.startswith("http://127.0.0.1:")
     assert printed.out.endswith("/v1\n")

@@ -307,18 +307,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _wait(provider: Provider) -> Literal[0, 1]:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: sys.exit(0))
-    sys.stdout.write(f"{provider.base_url}\n")
-    sys.stdout.flush()
     try:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.default_int_handler)
+        sys.stdout.write(f"{provider.base_url}\n")
+        sys.stdout.flush()
         threading.Event().wait()
-    except SystemExit:
-        try:
-            provider.close()
-        except CallstreamError as error:
-            sys.stderr.write(f"{error}\n")
-            return 1
+    except KeyboardInterrupt:
+        pass
+    try:
+        provider.close()
+    except CallstreamError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
     return 0
 
 

@@ -245,6 +245,8 @@ class ReplayedProvider(Provider):
         [known] = found
         super().__init__(str(known), port=port)
         self._kept = [each for each in kept if each.path is None or wire_of(each.path) == self.wire]
+        if not self._kept:
+            raise UsageError(f"expected recordings of the wire {self.wire!r}, got none of {len(kept)}")
         self._left = list(self._kept)
         self._size = size
         self._repeat = repeat
