@@ -14,14 +14,20 @@ from typing import Any, Final
 
 import msgspec
 
-from callstream.agui.events import AguiEvent, MessagesSnapshot, RunError, RunFinished, StateSnapshot
+from callstream.agui.events import (
+    AguiEvent,
+    MessagesSnapshot,
+    RunError,
+    RunFinished,
+    StateSnapshot,
+    ToolCallResult,
+)
 from callstream.agui.messages import (
     Attached,
     DeveloperMessage,
     Message,
     Metadata,
     SystemMessage,
-    ToolMessage,
     UserMessage,
 )
 from callstream.agui.reducer import Reducer
@@ -56,7 +62,7 @@ class Conversation:
         self._ended: AguiEvent | None = None
         self._run_id: str | None = None
         self._names_input = False
-        self._parts: dict[str | None, list[Any]] = {}
+        self._parts: dict[str, list[Any]] = {}
 
     @classmethod
     def of(cls, records: Iterable[Record], view: View | None = None) -> Conversation:
@@ -87,7 +93,7 @@ class Conversation:
     def feed(self, record: Record) -> list[AguiEvent]:
         """Takes a record in, and gives what a client that got the prelude is to be told of it.
 
-        That is what the translator says and, of what only the client that sent it can know, a new snapshot.
+        That is what the translator says, and what otherwise only the client knows which sent it.
         """
         if isinstance(record.event, RunStarted):
             self._translator = Translator(self.view)
@@ -95,46 +101,53 @@ class Conversation:
             self._parts = _parts_in(record.event.input)
         elif record.run_id != self._run_id:
             raise UsageError(f"expected a record of run {self._run_id!r} or a run's first, got {record!r:.200}")
-        events = self._translator.feed(record)
+        events = [*self._translator.feed(record), *self._sent_by_client(record.event)]
         for event in events:
             self._reducer.apply(event)
             if isinstance(event, RunFinished | RunError):
                 self._ended = event
         if isinstance(record.event, RunStarted):
             [self._started] = events
-        return [*events, self.snapshot()] if self._took_in(record.event) else events
+        if isinstance(record.event, MessageReceived):
+            message = self._input(record.event)
+            return [self.snapshot()] if message is not None and self._reducer.add(message) else []
+        return events
 
     def snapshot(self) -> MessagesSnapshot:
         """All messages of the thread."""
-        return MessagesSnapshot(messages=self.messages, metadata=Metadata(self.seq, _OWNED))
+        return self._snapshot(self.messages)
+
+    def _snapshot(self, messages: tuple[Message, ...]) -> MessagesSnapshot:
+        return MessagesSnapshot(messages=messages, metadata=Metadata(self.seq, _OWNED))
 
     def prelude(self) -> list[AguiEvent]:
-        """What a client needs that knows nothing of the thread; what ``feed`` gives after this completes it.
+        """What a client needs that knows nothing of the thread, or has lost its way; ``feed`` gives the rest.
 
         If the last run has ended, its end is the last event.
         """
         if self._started is None:
             raise UsageError("expected the records of at least one run, to join it; got none")
-        events: list[AguiEvent] = [self._started, self.snapshot()]
+        # A client that kept its messages puts those of a snapshot which it lacks at the end. That is their place, but
+        # for results that came late: these are left out and told again, and it puts them behind their calls.
+        late = self._reducer.late_results
+        is_late = {result.message_id for result in late}
+        snapshot = self._snapshot(tuple(message for message in self.messages if message.id not in is_late))
+        events: list[AguiEvent] = [self._started, snapshot, *late]
         if self._reducer.state is not msgspec.UNSET:
             events.append(StateSnapshot(snapshot=self._reducer.state, metadata=Metadata(self.seq)))
         events += self._translator.reopening()
         return events if self._ended is None else [*events, self._ended]
 
-    def _took_in(self, event: RunEvent) -> bool:
-        """Whether the event brought a message that a client had sent."""
+    def _sent_by_client(self, event: RunEvent) -> list[AguiEvent]:
+        """An answer that only the client has which sent it. Without metadata, for there it has none either."""
         match event:
-            case MessageReceived():
-                message = self._input(event)
-                return message is not None and self._reducer.add(message)
             case CallReturned(message_id=str(message_id)) | CallFailed(message_id=str(message_id)):
                 if self._translator.knows(event.call_id):
-                    return False  # it was told to all
+                    return []  # it was told to all
                 content = result_text(event, self.view)
-                self._reducer.answer(ToolMessage(id=message_id, tool_call_id=event.call_id, content=content))
-                return True
+                return [ToolCallResult(message_id=message_id, tool_call_id=event.call_id, content=content)]
             case _:
-                return False
+                return []
 
     def _input(self, received: MessageReceived) -> Message | None:
         message_id = received.message_id
@@ -144,7 +157,7 @@ class Conversation:
                 return _INSTRUCTIONS[received.role](id=message_id, content=received.text)
         if received.role != "user" or (message_id is None and self._names_input):
             return None
-        if message_id in self._parts:
+        if message_id is not None and message_id in self._parts:
             return UserMessage(id=message_id, content=self._parts[message_id])
         return UserMessage(
             id=message_id or f"input-{self._run_id}-{self.seq}",
@@ -153,7 +166,7 @@ class Conversation:
         )
 
 
-def _parts_in(run_input: Any) -> dict[str | None, list[Any]]:
+def _parts_in(run_input: Any) -> dict[str, list[Any]]:
     """The messages of an AG-UI input that have parts, by their ids."""
     match run_input:
         case {"messages": list(messages)}:

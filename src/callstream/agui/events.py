@@ -22,14 +22,18 @@ def _tag(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper()
 
 
-class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=_tag, rename="camel", omit_defaults=True):
+class _Tagged(msgspec.Struct, frozen=True, tag_field="type", tag=_tag, rename="camel", omit_defaults=True):
+    pass
+
+
+class _Event(_Tagged, frozen=True, kw_only=True):
     metadata: Metadata
 
 
 # -- the run --
 
 
-class RunStarted(_Event, frozen=True):
+class RunStarted(_Event, frozen=True, kw_only=True):
     thread_id: str
     run_id: str
     protocol_version: str
@@ -61,13 +65,13 @@ class Cancelled(_Outcome, frozen=True, tag="cancelled"):
     """The run was stopped: it neither failed nor waits for anything."""
 
 
-class RunFinished(_Event, frozen=True):
+class RunFinished(_Event, frozen=True, kw_only=True):
     thread_id: str
     run_id: str
     outcome: Success | Interrupted | Cancelled
 
 
-class RunError(_Event, frozen=True):
+class RunError(_Event, frozen=True, kw_only=True):
     message: str
     code: str
 
@@ -75,43 +79,43 @@ class RunError(_Event, frozen=True):
 # -- text and reasoning --
 
 
-class TextMessageStart(_Event, frozen=True):
+class TextMessageStart(_Event, frozen=True, kw_only=True):
     message_id: str
     role: str
 
 
-class TextMessageContent(_Event, frozen=True):
+class TextMessageContent(_Event, frozen=True, kw_only=True):
     message_id: str
     delta: str
 
 
-class TextMessageEnd(_Event, frozen=True):
+class TextMessageEnd(_Event, frozen=True, kw_only=True):
     message_id: str
 
 
-class ReasoningStart(_Event, frozen=True):
+class ReasoningStart(_Event, frozen=True, kw_only=True):
     message_id: str
 
 
-class ReasoningMessageStart(_Event, frozen=True):
+class ReasoningMessageStart(_Event, frozen=True, kw_only=True):
     message_id: str
     role: str
 
 
-class ReasoningMessageContent(_Event, frozen=True):
+class ReasoningMessageContent(_Event, frozen=True, kw_only=True):
     message_id: str
     delta: str
 
 
-class ReasoningMessageEnd(_Event, frozen=True):
+class ReasoningMessageEnd(_Event, frozen=True, kw_only=True):
     message_id: str
 
 
-class ReasoningEnd(_Event, frozen=True):
+class ReasoningEnd(_Event, frozen=True, kw_only=True):
     message_id: str
 
 
-class ReasoningEncryptedValue(_Event, frozen=True):
+class ReasoningEncryptedValue(_Event, frozen=True, kw_only=True):
     subtype: str
     entity_id: str
     encrypted_value: str
@@ -120,28 +124,31 @@ class ReasoningEncryptedValue(_Event, frozen=True):
 # -- calls --
 
 
-class ToolCallStart(_Event, frozen=True):
+class ToolCallStart(_Event, frozen=True, kw_only=True):
     tool_call_id: str
     tool_call_name: str
     parent_message_id: str
 
 
-class ToolCallArgs(_Event, frozen=True):
+class ToolCallArgs(_Event, frozen=True, kw_only=True):
     tool_call_id: str
     delta: str
 
 
-class ToolCallEnd(_Event, frozen=True):
+class ToolCallEnd(_Event, frozen=True, kw_only=True):
     tool_call_id: str
 
 
-class ToolCallResult(_Event, frozen=True):
+class ToolCallResult(_Tagged, frozen=True, kw_only=True):
+    """Without metadata where it is an answer that another client sent: clients fold metadata into the message."""
+
     message_id: str
     tool_call_id: str
     content: str
+    metadata: Metadata | None = None
 
 
-class ActivitySnapshot(_Event, frozen=True):
+class ActivitySnapshot(_Event, frozen=True, kw_only=True):
     message_id: str
     activity_type: str
     content: dict[str, Any]
@@ -151,15 +158,15 @@ class ActivitySnapshot(_Event, frozen=True):
 # -- the whole --
 
 
-class StateSnapshot(_Event, frozen=True):
+class StateSnapshot(_Event, frozen=True, kw_only=True):
     snapshot: Any
 
 
-class StateDelta(_Event, frozen=True):
+class StateDelta(_Event, frozen=True, kw_only=True):
     delta: list[dict[str, Any]]
 
 
-class MessagesSnapshot(_Event, frozen=True):
+class MessagesSnapshot(_Event, frozen=True, kw_only=True):
     messages: tuple[Message, ...]
 
 

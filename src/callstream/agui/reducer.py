@@ -126,6 +126,8 @@ class Reducer:
         self._activities: dict[str, _ActivityDraft] = {}
         self._calls: dict[str, tuple[_AssistantDraft, _CallDraft]] = {}
         self._given: set[str] = set()
+        self.late_results: list[ToolCallResult] = []
+        """Results that came when other messages stood behind their call's already, in the order they came."""
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -138,16 +140,6 @@ class Reducer:
         self._given.add(message.id)
         self._messages.append(_Finished(message))
         return True
-
-    def answer(self, result: ToolMessage) -> None:
-        """Puts a result behind the message that made the call, and behind the results that it has already."""
-        owner = self._calls[result.tool_call_id][0] if result.tool_call_id in self._calls else None
-        place = len(self._messages)
-        if owner is not None:
-            place = next(index for index, draft in enumerate(self._messages) if draft is owner) + 1
-            while place < len(self._messages) and _is_result(self._messages[place]):
-                place += 1
-        self._messages.insert(place, _Finished(result))
 
     def apply(self, event: AguiEvent) -> None:
         match event:
@@ -172,14 +164,7 @@ class Reducer:
             case ToolCallEnd():
                 self._calls[event.tool_call_id][1].metadata = event.metadata
             case ToolCallResult():
-                self.answer(
-                    ToolMessage(
-                        id=event.message_id,
-                        tool_call_id=event.tool_call_id,
-                        content=event.content,
-                        metadata=event.metadata,
-                    )
-                )
+                self._answer(event)
             case ReasoningEncryptedValue():
                 if event.entity_id in self._calls:
                     self._calls[event.entity_id][1].signature = event.encrypted_value
@@ -212,6 +197,21 @@ class Reducer:
         call.metadata = event.metadata
         owner.calls.append(call)
         self._calls[event.tool_call_id] = (owner, call)
+
+    def _answer(self, event: ToolCallResult) -> None:
+        """Puts a result behind the message that made the call, and behind the results that stand there."""
+        owner = self._calls[event.tool_call_id][0] if event.tool_call_id in self._calls else None
+        place = len(self._messages)
+        if owner is not None:
+            place = next(index for index, draft in enumerate(self._messages) if draft is owner) + 1
+            while place < len(self._messages) and _is_result(self._messages[place]):
+                place += 1
+        if place < len(self._messages):
+            self.late_results.append(event)
+        result = ToolMessage(
+            id=event.message_id, tool_call_id=event.tool_call_id, content=event.content, metadata=event.metadata
+        )
+        self._messages.insert(place, _Finished(result))
 
     def _activity(self, event: ActivitySnapshot) -> None:
         if event.message_id in self._activities:
