@@ -1,1 +1,57 @@
-"""Live, durable tool calls for agent applications."""
+"""Live, durable tool calls for agent applications: arguments seen while the model writes them."""
+
+from __future__ import annotations
+
+from callstream.calls import Call, CallState
+from callstream.errors import (
+    CallstreamError,
+    Compacted,
+    JournalError,
+    Reject,
+    UsageError,
+    WireError,
+)
+from callstream.events import Record
+from callstream.hooks import ArgsDelta, FieldDelta
+from callstream.journal import Journal, open_journal
+from callstream.jsonstream import Change, JsonStream
+from callstream.jsonwriter import JsonWriter
+from callstream.runtime import Run, current_run
+from callstream.tap import Callstream
+from callstream.tools import AbortSignal, Progress, no_progress, tool
+from callstream.wire import decoder_for, results_in
+
+__all__ = [
+    # running
+    "Callstream",
+    "Run",
+    "current_run",
+    # tools and their hooks
+    "tool",
+    "ArgsDelta",
+    "FieldDelta",
+    "AbortSignal",
+    "Progress",
+    "no_progress",
+    "Reject",
+    # what is kept
+    "open_journal",
+    "Journal",
+    "Record",
+    "Call",
+    "CallState",
+    # reading streams
+    "decoder_for",
+    "results_in",
+    "JsonStream",
+    "Change",
+    "JsonWriter",
+    # errors
+    "CallstreamError",
+    "WireError",
+    "UsageError",
+    "JournalError",
+    "Compacted",
+]
+
+__version__ = "0.1.0"

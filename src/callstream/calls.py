@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Any, TypeAlias
@@ -54,6 +55,8 @@ class CallState(StrEnum):
 _S = CallState
 FINAL = frozenset({_S.COMPLETED, _S.FAILED, _S.RELEASED, _S.DISCARDED})
 BEFORE_EXECUTING = frozenset({_S.STARTED, _S.ARGS_STREAMING, _S.ARGS_COMPLETE})
+
+UNFINISHED = frozenset({_S.STARTED, _S.ARGS_STREAMING, _S.DISCARDED})
 
 TRANSITIONS: dict[tuple[CallState, type[Event]], CallState] = {
     (_S.STARTED, CallSigned): _S.STARTED,
@@ -111,6 +114,11 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
     def is_final(self) -> bool:
         return self.state in FINAL
 
+    @property
+    def args(self) -> Any:
+        """The arguments as values; None while they are not complete. Free text is a string here."""
+        return None if self.args_json is None or self.state in UNFINISHED else json.loads(self.args_json)
+
 
 CallEvent: TypeAlias = (
     CallStarted
@@ -127,7 +135,9 @@ CallEvent: TypeAlias = (
 )
 
 
-def opened(event: CallStarted, *, run_id: str | None = None, thread_id: str | None = None, at: float | None = None) -> Call:
+def opened(
+    event: CallStarted, *, run_id: str | None = None, thread_id: str | None = None, at: float | None = None
+) -> Call:
     """The row that a call begins with."""
     return Call(
         call_id=event.call_id,
@@ -181,20 +191,21 @@ def numbered(provider_id: str, taken: Iterable[str]) -> str:
 
 
 class Ledger:
-    """The calls of one run, by id. It applies events and gives each provider's id a ``call_id`` of its own.
+    """The calls of one run, by id. It applies events by the table, and collects the argument text of open calls.
 
-    ``used`` are the ids that may not be given again: those of the thread, and whatever the journal adds.
+    ``used`` are ids that may not be given again. ``name_for`` gives each provider's id a ``call_id`` of its own.
     """
 
     def __init__(self, used: Iterable[str] = ()) -> None:
         self._used = set(used)
         self._calls: dict[str, Call] = {}
+        self._pieces: dict[str, list[str]] = {}
 
     def __getitem__(self, call_id: str) -> Call:
         try:
             return self._calls[call_id]
         except KeyError:
-            raise UsageError(f"no call {call_id!r} in this run; it has {sorted(self._calls)}") from None
+            raise UsageError(f"no call {call_id!r} in this run; it has {sorted(self._calls) or 'none'}") from None
 
     def __contains__(self, call_id: object) -> bool:
         return call_id in self._calls
@@ -208,16 +219,28 @@ class Ledger:
         self._used.add(call_id)
         return call_id
 
-    def apply(self, event: CallEvent, *, at: float | None = None) -> Call:
-        """Takes the event into the ledger and returns the call after it. Argument text is collected for open calls."""
+    def apply(self, event: CallEvent, *, run_id: str | None = None, thread_id: str | None = None) -> Call:
+        """Takes the event in and returns the call after it."""
+        call_id = event.call_id
+        if isinstance(event, ArgsAppended):
+            call = self[call_id]
+            if call.state is not CallState.ARGS_STREAMING:
+                call = self._calls[call_id] = advanced(call, event)
+            self._pieces[call_id].append(event.text)
+            return call
         if isinstance(event, CallStarted):
-            if event.call_id in self._calls:
-                raise TransitionError(f"call {event.call_id!r} has started already")
-            self._used.add(event.call_id)
-            call = opened(event, at=at)
+            if call_id in self._calls:
+                raise TransitionError(f"call {call_id!r} has started already")
+            self._used.add(call_id)
+            self._pieces[call_id] = []
+            call = opened(event, run_id=run_id, thread_id=thread_id)
         else:
-            call = advanced(self[event.call_id], event, at=at)
-        self._calls[event.call_id] = call
+            call = advanced(self[call_id], event)
+            pieces = self._pieces.pop(call_id, None) if isinstance(event, CallCompleted | CallDiscarded) else None
+            if pieces is not None:
+                whole = event.args_json if isinstance(event, CallCompleted) else None
+                call = msgspec.structs.replace(call, args_json="".join(pieces) if whole is None else whole)
+        self._calls[call_id] = call
         return call
 
     def adopt(self, call: Call) -> None:

@@ -85,3 +85,19 @@ class CallIdTaken(JournalError):
     def __init__(self, call_id: str) -> None:
         super().__init__(f"the journal already has a call {call_id!r}")
         self.call_id = call_id
+
+
+class RunOver(UsageError):
+    """Something was asked of a run that has ended, or is being ended."""
+
+
+class CallDropped(UsageError):
+    """A call that was discarded was asked to execute: its tool must not run. ``reason`` says why."""
+
+    def __init__(self, call_id: str, name: str, reason: str, detail: str | None) -> None:
+        super().__init__(
+            f"call {call_id!r} of tool {name!r} was discarded ({reason})" + (f": {detail}" if detail else "")
+        )
+        self.call_id = call_id
+        self.reason = reason
+        self.detail = detail

@@ -33,7 +33,7 @@ class Event(msgspec.Struct, frozen=True, tag_field="type", tag=_tag, omit_defaul
     """The root of all events. As JSON an event is an object whose ``type`` is its name in snake case."""
 
 
-# -- what a decoder reads from a response -------------------------------------------------------------------------------
+# -- what a decoder reads from a response ------------------------------------------------------------------------------
 
 
 class MessageStarted(Event, frozen=True):
@@ -109,7 +109,7 @@ class ResponseEnded(Event, frozen=True):
     usage: dict[str, Any] | None = None
 
 
-# -- what is read from a request, reported by a host or decided by the runtime ------------------------------------------
+# -- what is read from a request, reported by a host or decided by the runtime -----------------------------------------
 
 
 class MessageReceived(Event, frozen=True):
@@ -152,15 +152,19 @@ class CallAwaiting(Event, frozen=True):
 
 
 class CallReturned(Event, frozen=True):
-    """The tool's result, any JSON."""
+    """The tool's result, any JSON. ``message_id`` is that of the message in which a client sent it, if one did."""
 
     call_id: str
     result: Any = None
+    message_id: str | None = None
 
 
 class CallFailed(Event, frozen=True):
+    """The tool's error. ``message_id`` as for CallReturned."""
+
     call_id: str
     error: str
+    message_id: str | None = None
 
 
 class CallReleased(Event, frozen=True):

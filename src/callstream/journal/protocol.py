@@ -16,7 +16,7 @@ from callstream.events import Record, RunEvent, RunOutcome
 
 
 class RunRow(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One run as the journal lists it. ``outcome`` is None while it goes on, ``last_seq`` the number of its last record."""
+    """One run as the journal lists it: ``outcome`` is None while it goes on, ``last_seq`` numbers its last record."""
 
     run_id: str
     thread_id: str
@@ -53,12 +53,12 @@ class Journal(Protocol):
         """Adds records to a run and returns the number of the last one. They are durable when it returns.
 
         The first append to a run opens it and takes it for this process: from then on only this process may write to it
-        (LeaseLost for any other, and for this one after its lease was taken over). With ``after``, the number of records
-        the caller has seen acknowledged, a repeated append adds nothing and returns the same number: pass it whenever an
-        acknowledgement may have been lost. An event that names a call of another run (an answer) updates that call's
-        row in the same transaction. A transition that the table of ``calls`` forbids raises TransitionError, a
-        ``call_id`` that is taken raises CallIdTaken, an append to an ended run raises UsageError; then nothing of the
-        append is kept.
+        (LeaseLost for any other, and for this one after its lease was taken over). With ``after``, the number of
+        records the caller has seen acknowledged, a repeated append adds nothing and returns the same number: pass it
+        whenever an acknowledgement may have been lost. An event that names a call of another run (an answer) updates
+        that call's row in the same transaction. A transition that the table of ``calls`` forbids raises
+        TransitionError, a ``call_id`` that is taken raises CallIdTaken, an append to an ended run raises UsageError;
+        then nothing of the append is kept.
         """
         ...
 

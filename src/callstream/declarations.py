@@ -1,0 +1,240 @@
+"""What a provider is told about a tool: its name, its description and the JSON Schema of its parameters.
+
+The schema comes from the annotations through msgspec (builtins, Literal, Enum, TypedDict, dataclasses, structs) and,
+where a class has one, from its own ``model_json_schema``. Gemini takes a subset of OpenAPI's schema objects only, so
+for it references are written out and what its API refuses is left out.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
+
+import msgspec
+
+from callstream.errors import UsageError
+
+Provider: TypeAlias = Literal["anthropic", "openai", "openai_responses", "gemini"]
+Schema: TypeAlias = dict[str, Any]
+
+_REF = "#/$defs/"
+_GEMINI_KEYS = frozenset(
+    {
+        "type", "title", "description", "nullable", "enum", "items", "properties", "required", "anyOf", "pattern",
+        "minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties", "minimum", "maximum",
+    }
+)  # fmt: skip
+_GEMINI_FORMATS = {
+    "string": {"date-time"},
+    "integer": {"int32", "int64"},
+    "number": {"float", "double"},
+}
+_TYPE_NAMES: tuple[tuple[type, str], ...] = (
+    (bool, "boolean"),
+    (int, "integer"),
+    (float, "number"),
+    (str, "string"),
+)
+
+
+def declaration(provider: Provider, name: str, description: str, parameters: Schema) -> Schema:
+    """The declaration in the form that the provider's own SDK takes in its ``tools``."""
+    match provider:
+        case "anthropic":
+            return {
+                "name": name,
+                "description": description,
+                "input_schema": parameters,
+            }
+        case "openai":
+            function = {
+                "name": name,
+                "description": description,
+                "parameters": parameters,
+            }
+            return {"type": "function", "function": function}
+        case "openai_responses":
+            # The Responses API makes every schema strict unless told otherwise, and strict forbids optional parameters.
+            plain = {"name": name, "description": description, "parameters": parameters}
+            return {"type": "function", **plain, "strict": False}
+        case "gemini":
+            told = {"name": name, "description": description}
+            # Gemini refuses an object without properties, so a tool without parameters declares none.
+            return {**told, "parameters": _for_gemini(parameters)} if parameters["properties"] else told
+        case _:
+            raise UsageError(f"expected anthropic, openai, openai_responses or gemini as provider, got {provider!r}")
+
+
+def parameters_schema(tool_name: str, signature: inspect.Signature, described: Mapping[str, str]) -> Schema:
+    """The JSON Schema of a tool's arguments. ``described`` gives texts for parameters whose annotation has none."""
+    definitions: dict[str, Schema] = {}
+    properties: dict[str, Schema] = {}
+    required: list[str] = []
+    for parameter in signature.parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise UsageError(f"tool {tool_name!r} takes {parameter}, which no schema can describe; name its parameters")
+        properties[parameter.name] = _property(tool_name, parameter, described.get(parameter.name), definitions)
+        if parameter.default is parameter.empty:
+            required.append(parameter.name)
+    schema: Schema = {"type": "object", "properties": properties}
+    if required:
+        schema["required"] = required
+    if definitions:
+        schema["$defs"] = definitions
+    return schema
+
+
+def _property(
+    tool_name: str,
+    parameter: inspect.Parameter,
+    described: str | None,
+    definitions: dict[str, Schema],
+) -> Schema:
+    annotation = Any if parameter.annotation is parameter.empty else parameter.annotation
+    where = f"parameter {parameter.name!r} of tool {tool_name!r}"
+    if isinstance(annotation, str):
+        raise UsageError(f"{where}: its annotation {annotation!r} names nothing that the function's module knows")
+    text = described
+    if get_origin(annotation) is Annotated:
+        text = next((note for note in get_args(annotation)[1:] if isinstance(note, str)), text)
+    try:
+        (schema,), found = msgspec.json.schema_components(
+            [annotation],
+            schema_hook=_model_schema_into(definitions),
+            ref_template=_REF + "{name}",
+        )
+    except (TypeError, NotImplementedError) as error:
+        raise UsageError(f"{where}: no JSON Schema can be made of {annotation!r} ({error})") from error
+    for name, definition in found.items():
+        _define(definitions, name, definition, where)
+    if text:
+        schema = {**schema, "description": text}
+    default = _json_default(parameter.default)
+    return schema if default is msgspec.UNSET else {**schema, "default": default}
+
+
+def _model_schema_into(definitions: dict[str, Schema]) -> Callable[[type], Schema]:
+    """A schema hook for classes that describe themselves; the parts that they refer to go into the definitions."""
+
+    def model_schema(model: type) -> Schema:
+        describe: Callable[[], Schema] | None = getattr(model, "model_json_schema", None)
+        if describe is None:
+            raise NotImplementedError
+        schema = describe()
+        for name, definition in schema.pop("$defs", {}).items():
+            _define(definitions, name, definition, f"model {model.__name__!r}")
+        return schema
+
+    return model_schema
+
+
+def _define(definitions: dict[str, Schema], name: str, definition: Schema, where: str) -> None:
+    known = definitions.setdefault(name, definition)
+    if known != definition:
+        raise UsageError(f"{where}: two different types are named {name!r}; rename one, since a schema names it once")
+
+
+def _json_default(default: Any) -> Any:
+    """The default as JSON, or UNSET where there is none to show."""
+    if default is inspect.Parameter.empty or default is None:
+        return msgspec.UNSET
+    try:
+        return msgspec.json.decode(msgspec.json.encode(default))
+    except (TypeError, NotImplementedError):
+        return msgspec.UNSET
+
+
+def _for_gemini(schema: Schema) -> Schema:
+    return _plain(schema, schema.get("$defs", {}), ())
+
+
+def _plain(schema: Schema, definitions: dict[str, Schema], inside: tuple[str, ...]) -> Schema:
+    """The schema without references and in Gemini's words alone."""
+    if "$ref" in schema:
+        name = schema["$ref"].removeprefix(_REF)
+        if name in inside:
+            raise UsageError(f"Gemini takes no recursive schema, and {name!r} contains itself; flatten it")
+        beside = {key: value for key, value in schema.items() if key != "$ref"}
+        return _plain({**definitions[name], **beside}, definitions, (*inside, name))
+    for part in schema.get("allOf", ()):
+        schema = {**_plain(part, definitions, inside), **schema}
+    plain = {key: value for key, value in schema.items() if key in _GEMINI_KEYS}
+    if "properties" in plain:
+        properties = plain["properties"].items()
+        plain["properties"] = {name: _plain(part, definitions, inside) for name, part in properties}
+    _plain_items(plain, schema, definitions, inside)
+    _plain_alternatives(plain, schema, definitions, inside)
+    _plain_enum(plain, schema)
+    if schema.get("format") in _GEMINI_FORMATS.get(plain.get("type", ""), ()):
+        plain["format"] = schema["format"]
+    return plain
+
+
+def _plain_items(
+    plain: Schema,
+    schema: Schema,
+    definitions: dict[str, Schema],
+    inside: tuple[str, ...],
+) -> None:
+    """One schema for all items, because Gemini knows no tuples."""
+    places = [_plain(part, definitions, inside) for part in schema.get("prefixItems", ())]
+    if isinstance(schema.get("items"), dict):
+        places.append(_plain(schema["items"], definitions, inside))
+    distinct = list(_distinct(places))
+    if distinct:
+        plain["items"] = distinct[0] if len(distinct) == 1 else {"anyOf": distinct}
+    else:
+        plain.pop("items", None)
+
+
+def _plain_alternatives(
+    plain: Schema,
+    schema: Schema,
+    definitions: dict[str, Schema],
+    inside: tuple[str, ...],
+) -> None:
+    """Alternatives without null, which Gemini calls nullable."""
+    types = schema.get("type")
+    alternatives = [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
+    if isinstance(types, list):
+        del plain["type"]
+        alternatives += [{"type": kind} for kind in types]
+    if not alternatives:
+        return
+    plain.pop("anyOf", None)
+    others = [part for part in alternatives if part.get("type") != "null"]
+    if len(others) < len(alternatives):
+        plain["nullable"] = True
+    if len(others) == 1:
+        for key, value in _plain(others[0], definitions, inside).items():
+            plain.setdefault(key, value)
+    else:
+        plain["anyOf"] = [_plain(part, definitions, inside) for part in others]
+
+
+def _plain_enum(plain: Schema, schema: Schema) -> None:
+    """Gemini takes an enum of strings only; other choices are told in the description."""
+    choices = [schema["const"]] if "const" in schema else schema.get("enum")
+    if choices is None:
+        return
+    plain.pop("enum", None)
+    values = [choice for choice in choices if choice is not None]
+    if len(values) < len(choices):
+        plain["nullable"] = True
+    kinds = {name for value in values for kind, name in _TYPE_NAMES if type(value) is kind}
+    if len(kinds) == 1:
+        plain["type"] = kinds.pop()
+    if plain.get("type") == "string":
+        plain["enum"] = values
+    else:
+        text = "One of: " + ", ".join(str(value) for value in values) + "."
+        plain["description"] = f"{plain['description']} {text}" if plain.get("description") else text
+
+
+def _distinct(schemas: list[Schema]) -> Iterator[Schema]:
+    seen: list[Schema] = []
+    for schema in schemas:
+        if schema not in seen:
+            seen.append(schema)
+            yield schema

@@ -1,0 +1,441 @@
+"""JSON text in, changes out, while the text is still being written.
+
+``JsonStream`` reads one JSON document (RFC 8259, strictly) in pieces of any size. Each ``feed`` returns what its piece
+changed; ``value`` is the document as far as it is known. The laws:
+
+- Chunk boundaries mean nothing: any split of a text gives the same changes, once adjacent appends are joined.
+- What was shown is never taken back: strings grow, containers get more. Half an escape, half a surrogate pair, half a
+  number or half a literal is held back until it is whole. Only a duplicate key begins its path anew.
+- No text is read again, except half an escape or literal: 11 characters at most.
+- What ``value`` or a ``Change`` gave away is never changed later. Finished parts are shared: do not write to them.
+- ``close()`` agrees with ``json.loads``, types and order of keys included, on all that RFC 8259 allows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from json import JSONDecoder
+from typing import Any, Literal, NoReturn, TypeAlias
+
+import msgspec
+
+from callstream.errors import UsageError, WireError
+from callstream.jsonpath import Path
+
+ChangeKind: TypeAlias = Literal["open", "append", "set", "close"]
+
+
+class Change(msgspec.Struct, frozen=True, gc=False):
+    """One thing that happened to the document, at one path. The path of the document itself is ``()``.
+
+    - ``open``: an object or array begins; the value is an empty ``{}`` or ``[]``.
+    - ``append``: the value is text to add to the string at the path. A string's first append comes with its opening
+      quote, even if there is no text yet: so an empty string is an append of ``""`` and a close.
+    - ``set``: the value is a number, true, false or null, whole.
+    - ``close``: the string, object or array at the path is finished; the value is all of it.
+    """
+
+    path: Path
+    kind: ChangeKind
+    value: Any
+
+
+class _State:
+    """Where in the grammar the reader stands. What may come next is its row in the table at the end of this file."""
+
+    __slots__ = ("actions", "expects", "otherwise")
+
+    def __init__(self, expects: str) -> None:
+        self.expects = expects
+        self.actions: dict[str, _Action]
+        self.otherwise: _Action
+
+
+_VALUE = _State("a value")
+_FIRST_ITEM = _State("a value or ]")
+_AFTER_ITEM = _State(", or ]")
+_FIRST_KEY = _State("a key in double quotes or }")
+_KEY = _State("a key in double quotes")
+_COLON = _State(":")
+_AFTER_MEMBER = _State(", or }")
+_IN_KEY = _State("the rest of a key")
+_IN_STRING = _State("the rest of a string")
+_IN_NUMBER = _State("the rest of an array or object")
+_END = _State("nothing but white space")
+
+
+class _Document:
+    """A place that values stand in, here the outermost one. ``items`` are the finished values in it."""
+
+    __slots__ = ("items", "key", "path")
+    after = _END
+
+    def __init__(self, path: Path, items: Any) -> None:
+        self.path = path
+        self.items = items
+        self.key = ""
+
+    def next_path(self) -> Path:
+        return self.path
+
+    def add(self, value: Any) -> None:
+        self.items.append(value)
+
+    def shown(self, child: Any) -> Any:
+        """A copy, together with the child that is still being written, or _NOTHING."""
+        if child is _NOTHING:
+            return self.items[0] if self.items else None
+        return child
+
+
+class _Array(_Document):
+    __slots__ = ()
+    after = _AFTER_ITEM
+
+    def next_path(self) -> Path:
+        return self.path + (len(self.items),)  # three times as fast as (*path, n)
+
+    def shown(self, child: Any) -> Any:
+        return self.items.copy() if child is _NOTHING else self.items + [child]
+
+
+class _Object(_Document):
+    """``key`` is that of the member being written."""
+
+    __slots__ = ()
+    after = _AFTER_MEMBER
+
+    def next_path(self) -> Path:
+        return self.path + (self.key,)
+
+    def add(self, value: Any) -> None:
+        self.items[self.key] = value
+
+    def shown(self, child: Any) -> Any:
+        return self.items.copy() if child is _NOTHING else {**self.items, self.key: child}
+
+
+class _Text:
+    """Text that grows by ``pieces`` and may be read at any time.
+
+    Reading goes on from the text that was read before last: CPython's ``+=`` grows a string in place where nobody else
+    refers to it. Who keeps only the last text read pays for what is new; who keeps more pays one copy each.
+    """
+
+    __slots__ = ("before", "between", "last", "pieces")
+
+    def __init__(self) -> None:
+        self.pieces: list[str] = []
+        self.clear()
+
+    def clear(self) -> None:
+        self.pieces.clear()
+        self.before = self.between = self.last = ""
+
+    def read(self) -> str:
+        if self.pieces:
+            new = "".join(self.pieces)
+            self.pieces.clear()
+            text, self.before = self.before, ""
+            text += self.between + new
+            self.before, self.between, self.last = self.last, new, text
+        return self.last
+
+
+_NOTHING = object()
+_LITERALS: dict[str, tuple[str, bool | None]] = {"t": ("true", True), "f": ("false", False), "n": ("null", None)}
+_HEX = "[0-9A-Fa-f]"
+_SPACE = re.compile(r"[ \t\n\r]*")
+_SPECIAL = re.compile(r'["\\\x00-\x1f]')
+# Four times _HEX and not {4}: before Python 3.11.5 a possessive group loses its place when a repeat inside it fails.
+_STRING_TEXT = re.compile(rf'(?:[^"\\\x00-\x1f]++|\\["\\/bfnrt]|\\u{_HEX * 4})*+')
+_HALF_ESCAPE = re.compile(rf"\\(?:u{_HEX}{{0,3}})?\Z")
+_WRONG_ESCAPE = re.compile(rf"\\(?:u{_HEX}{{0,3}})?.", re.DOTALL)
+_HIGH_SURROGATE = re.compile(rf"\\u[Dd][89ABab]{_HEX * 2}")
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([Ee][-+]?[0-9]+)?")
+_NUMBER_TEXT = re.compile(r"[-+.0-9Ee]*")
+_decode = JSONDecoder().raw_decode
+
+
+class JsonStream:
+    """Reads one JSON document piece by piece. Not for two threads at once.
+
+    ``max_depth`` bounds how deep containers may be nested, ``max_items`` how many items an array may have, ``max_length``
+    how many characters the document may have. A document past a limit is wrong like any other wrong one.
+
+    The cost of ``feed`` is that of its text, whatever came before. ``value`` costs nothing if nothing changed since it was
+    last asked for; else one copy of the references in each container that is still open (10,000 items: some 20 µs), and
+    the new text of the string being written (one copy of it, if earlier values are kept). Finished parts are shared.
+
+    Changes that came before a mistake are not lost: the feed that finds the mistake raises WireError if it has no
+    changes to return; else it returns them, ``error`` is set, and the next feed or close raises. From then on every feed
+    and close raises that same error, and ``value`` stays at what was right.
+    """
+
+    def __init__(self, *, max_depth: int = 256, max_items: int = 1_000_000, max_length: int = 1 << 26) -> None:
+        if max_depth < 1 or max_items < 1 or max_length < 1:
+            raise UsageError(f"expected limits of at least 1, got {max_depth=}, {max_items=}, {max_length=}")
+        self._max_depth = max_depth
+        self._max_items = max_items
+        self._max_length = max_length
+        self._error: WireError | None = None
+        self._state = _VALUE
+        self._top = _Document((), [])  # the innermost place that is open
+        self._outer: list[_Document] = []  # the places around it
+        self._path: Path = ()  # of the string or number being read
+        self._text = _Text()  # of the string, key or number being read
+        self._held = ""  # half an escape or literal
+        self._length = 0  # of all text so far
+        self._start = 0  # where in the document the text of this feed begins, held text included
+        self._changes: list[Change] = []  # of the feed that is going on
+        self._shown: Any = None
+        self._stale = False  # whether there were changes since _shown was made
+
+    @property
+    def complete(self) -> bool:
+        """Whether the document's value is finished. A number standing alone is, once white space or close() follows."""
+        return self._state is _END and self._error is None
+
+    @property
+    def error(self) -> WireError | None:
+        """The mistake in the document, from the feed on that found it."""
+        return self._error
+
+    @property
+    def value(self) -> Any:
+        """The document as far as it is known: None before it begins, a string being written with the text it has."""
+        if self._stale:
+            shown = self._top.shown(self._text.read() if self._state is _IN_STRING else _NOTHING)
+            for place in reversed(self._outer):
+                shown = place.shown(shown)
+            self._shown = shown
+            self._stale = False
+        return self._shown
+
+    def feed(self, text: str) -> list[Change]:
+        """Reads on and returns what changed."""
+        length = self._length + len(text)
+        if (
+            self._state is _IN_STRING
+            and not self._held
+            and text
+            and _SPECIAL.search(text) is None
+            and length <= self._max_length
+            and self._error is None
+        ):  # Most of a long argument is this: text for the string being written, and nothing else.
+            self._length = length
+            self._text.pieces.append(text)
+            self._stale = True
+            return [Change(self._path, "append", text)]
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+        try:
+            if length <= self._max_length:
+                self._read(text)
+            else:
+                self._read(text[: self._max_length - self._length])
+                self._fail(f"expected a JSON text of at most {self._max_length} characters, got more", self._length)
+        except WireError:
+            if not self._changes:
+                raise
+        changes, self._changes = self._changes, []
+        if changes:
+            self._stale = True
+        return changes
+
+    def close(self) -> Any:
+        """The whole document. It must be finished; closing again gives the same."""
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+        if self._state is _IN_NUMBER and not self._outer:
+            self._end_number(self._length)
+            self._changes = []
+            self._stale = True
+        if self._state is not _END:
+            self._fail(f"expected {self._state.expects}, got the end of the JSON text", self._length)
+        return self.value
+
+    def _read(self, text: str) -> None:
+        self._start = self._length - len(self._held)
+        self._length += len(text)
+        if self._held:
+            text = self._held + text
+            self._held = ""
+        index, end = 0, len(text)
+        while index < end:
+            state = self._state
+            index = state.actions.get(text[index], state.otherwise)(self, text, index)
+
+    # -- actions: each is called at text[index] and returns the index after what it has read ------------------------------
+
+    def _skip(self, text: str, index: int) -> int:
+        return _SPACE.match(text, index).end()  # type: ignore[union-attr]  # it matches everywhere
+
+    def _refuse(self, text: str, index: int) -> NoReturn:
+        self._fail(f"expected {self._state.expects} in the JSON text, got {text[index]!r}", self._start + index)
+
+    def _begin_container(self, text: str, index: int) -> int:
+        if len(self._outer) >= self._max_depth:
+            self._fail(f"expected containers at most {self._max_depth} deep, got a deeper one", self._start + index)
+        path = self._top.next_path()
+        self._outer.append(self._top)
+        if text[index] == "{":
+            self._top, self._state = _Object(path, {}), _FIRST_KEY
+        else:
+            self._top, self._state = _Array(path, []), _FIRST_ITEM
+        self._changes.append(Change(path, "open", self._top.items.copy()))
+        return index + 1
+
+    def _end_container(self, text: str, index: int) -> int:
+        container = self._top
+        self._top = self._outer.pop()
+        self._finish(container.path, "close", container.items)
+        return index + 1
+
+    def _next_item(self, text: str, index: int) -> int:
+        if len(self._top.items) >= self._max_items:
+            self._fail(f"expected arrays of at most {self._max_items} items, got a longer one", self._start + index)
+        return _to_value(self, text, index)
+
+    def _begin_key(self, text: str, index: int) -> int:
+        self._text.clear()
+        self._state = _IN_KEY
+        return self._read_key(text, index + 1)
+
+    def _read_key(self, text: str, index: int) -> int:
+        piece, end = self._string_text(text, index)
+        self._text.pieces.append(piece)
+        if end < len(text):
+            self._check_quote(text, end)
+            self._top.key = self._text.read()
+            self._state = _COLON
+        return end + 1
+
+    def _begin_string(self, text: str, index: int) -> int:
+        self._path = self._top.next_path()
+        self._text.clear()
+        self._state = _IN_STRING
+        return self._read_string(text, index + 1, first=True)
+
+    def _read_string(self, text: str, index: int, first: bool = False) -> int:
+        piece, end = self._string_text(text, index)
+        if piece or first:
+            self._text.pieces.append(piece)
+            self._changes.append(Change(self._path, "append", piece))
+        if end < len(text):
+            self._check_quote(text, end)
+            self._finish(self._path, "close", self._text.read())
+        return end + 1
+
+    def _begin_number(self, text: str, index: int) -> int:
+        self._path = self._top.next_path()
+        self._text.clear()
+        self._state = _IN_NUMBER
+        return self._read_number(text, index)
+
+    def _read_number(self, text: str, index: int) -> int:
+        end = _NUMBER_TEXT.match(text, index).end()  # type: ignore[union-attr]  # it matches everywhere
+        self._text.pieces.append(text[index:end])
+        if end < len(text):
+            self._end_number(self._start + end)
+        return end
+
+    def _read_literal(self, text: str, index: int) -> int:
+        word, value = _LITERALS[text[index]]
+        came = text[index : index + len(word)]
+        if came == word:
+            self._finish(self._top.next_path(), "set", value)
+        elif word.startswith(came):
+            self._held = came
+        else:
+            right = next(at for at, letter in enumerate(came) if letter != word[at])
+            self._fail(f"expected {word} in the JSON text, got {came[: right + 1]!r}", self._start + index + right)
+        return index + len(word)
+
+    # -- parts of actions -------------------------------------------------------------------------------------------------
+
+    def _string_text(self, text: str, index: int) -> tuple[str, int]:
+        """The decoded text of a string from the index on, and where it ends: at a quote, a mistake or the text's end.
+
+        At the text's end, what cannot be decoded yet is held: half an escape, and the first half of a surrogate pair.
+        """
+        end = whole = _STRING_TEXT.match(text, index).end()  # type: ignore[union-attr]  # it matches everywhere
+        if end == len(text) or _HALF_ESCAPE.match(text, end):
+            if end - index >= 6 and text[end - 6] == "\\" and _HIGH_SURROGATE.match(text, end - 6):
+                before = text[index : end - 6]
+                if (len(before) - len(before.rstrip("\\"))) % 2 == 0:  # else its backslash is itself escaped
+                    whole = end - 6
+            self._held = text[whole:]
+            end = len(text)
+        raw = text[index:whole]
+        return (_decode(f'"{raw}"')[0] if "\\" in raw else raw), end
+
+    def _check_quote(self, text: str, index: int) -> None:
+        if text[index] == '"':
+            return
+        if escape := _WRONG_ESCAPE.match(text, index):
+            self._fail(f"expected an escape of JSON in a string, got {escape[0]!r}", self._start + index)
+        self._fail(f"expected control characters escaped in a string, got {text[index]!r}", self._start + index)
+
+    def _end_number(self, end: int) -> None:
+        text = self._text.read()
+        number = _NUMBER.fullmatch(text)
+        if number is None:
+            self._fail(f"expected a number of JSON, got {text[:40]!r}", end - len(text))
+        try:
+            value = int(text) if number.lastindex is None else float(text)
+        except ValueError:
+            self._fail(f"expected an integer that Python can read, got one of {len(text)} digits", end - len(text))
+        self._finish(self._path, "set", value)
+
+    def _finish(self, path: Path, kind: ChangeKind, value: Any) -> None:
+        self._top.add(value)
+        self._state = self._top.after
+        self._changes.append(Change(path, kind, value))
+
+    def _fail(self, message: str, position: int) -> NoReturn:
+        self._error = WireError(message, position=position)
+        raise self._error
+
+
+# -- the grammar: for each state, the characters that may come, and what is done with them ---------------------------------
+
+_Action: TypeAlias = Callable[[JsonStream, str, int], int]
+
+
+def _to(state: _State) -> _Action:
+    """The action that only goes on to a state, past the blank that most writers put there."""
+
+    def go_on(stream: JsonStream, text: str, index: int) -> int:
+        stream._state = state
+        return index + 1 + text.startswith(" ", index + 1)
+
+    return go_on
+
+
+_S = JsonStream
+_to_value = _to(_VALUE)
+_SKIP: dict[str, _Action] = dict.fromkeys(" \t\n\r", _S._skip)
+_BEGIN: dict[str, _Action] = {
+    **dict.fromkeys("{[", _S._begin_container),
+    '"': _S._begin_string,
+    **dict.fromkeys("-0123456789", _S._begin_number),
+    **dict.fromkeys("tfn", _S._read_literal),
+}
+_TABLE: dict[_State, dict[str, _Action]] = {
+    _VALUE: _BEGIN,
+    _FIRST_ITEM: _BEGIN | {"]": _S._end_container},
+    _AFTER_ITEM: {",": _S._next_item, "]": _S._end_container},
+    _FIRST_KEY: {'"': _S._begin_key, "}": _S._end_container},
+    _KEY: {'"': _S._begin_key},
+    _COLON: {":": _to_value},
+    _AFTER_MEMBER: {",": _to(_KEY), "}": _S._end_container},
+    _END: {},
+}
+_INSIDE: dict[_State, _Action] = {_IN_KEY: _S._read_key, _IN_STRING: _S._read_string, _IN_NUMBER: _S._read_number}
+
+for _state, _row in _TABLE.items():
+    _state.actions, _state.otherwise = _SKIP | _row, _S._refuse
+for _state, _action in _INSIDE.items():
+    _state.actions, _state.otherwise = {}, _action

@@ -1,0 +1,9 @@
+"""Callstream and Run: where decoder, ledger, hooks and journal meet."""
+
+from __future__ import annotations
+
+from callstream.runtime.core import Callstream
+from callstream.runtime.response import Response
+from callstream.runtime.run import Run, current_run
+
+__all__ = ["Callstream", "Response", "Run", "current_run"]

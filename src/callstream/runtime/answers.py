@@ -1,0 +1,79 @@
+"""Which call an answer means.
+
+Outside of Callstream a call has the wire's id, inside a ``call_id``. Wire ids may be reused in a thread, or be missing:
+then the call that still lacks its result is meant. A result that is seen again changes nothing.
+"""
+
+from __future__ import annotations
+
+from callstream.calls import Call, CallState, Ledger
+from callstream.errors import UsageError
+from callstream.events import MessageReceived, ResultReceived
+from callstream.journal import Journal
+
+_UNANSWERED = (CallState.ARGS_COMPLETE, CallState.EXECUTING, CallState.AWAITING)
+
+
+class Answers:
+    """Finds the calls of a thread: those of the run in its ledger, earlier ones in the journal."""
+
+    def __init__(self, ledger: Ledger, journal: Journal, thread_id: str) -> None:
+        self._ledger = ledger
+        self._journal = journal
+        self._thread_id = thread_id
+        self._messages: set[tuple[str, str, tuple[str, ...]]] = set()
+        self._looked_up: set[str] = set()  # wire ids whose calls need not be looked for in the journal again
+        self._answered: set[str] = set()  # calls whose results are on their way
+
+    def is_new(self, message: MessageReceived) -> bool:
+        """Whether the run has not had this message. Every request of a turn repeats the turn's messages."""
+        key = (message.role, message.text, message.attachments)
+        is_new = key not in self._messages
+        self._messages.add(key)
+        return is_new
+
+    async def call_for(self, result: ResultReceived) -> Call | None:
+        """The call that a result in a request answers, None if there is none that lacks it."""
+        own = [call for call in self._ledger if self._matches(call, result)]
+        if own:
+            lacking = [call for call in own if call.state in _UNANSWERED and call.call_id not in self._answered]
+            # An earlier turn's result names a call for sure only while the id was used once.
+            if not lacking or not (result.latest or len(own) == 1):
+                return None
+            self._answered.add(lacking[0].call_id)
+            return lacking[0]
+        if result.provider_id is None or result.provider_id in self._looked_up:
+            return None
+        earlier = await self._journal.calls(
+            thread_id=self._thread_id, provider_id=result.provider_id, states=[CallState.AWAITING]
+        )
+        if not earlier or not result.latest:
+            self._looked_up.add(result.provider_id)
+            return None
+        self._ledger.adopt(earlier[-1])
+        self._answered.add(earlier[-1].call_id)
+        return earlier[-1]
+
+    async def awaiting(self, named: str) -> Call | None:
+        """The call of this thread that awaits an answer under that name; None if it has had it."""
+        if named in self._ledger:
+            call: Call | None = self._ledger[named]
+        else:
+            call = await self._journal.call(named)
+            if call is None or call.thread_id != self._thread_id:
+                of_thread = await self._journal.calls(thread_id=self._thread_id, provider_id=named)
+                waiting = [known for known in of_thread if known.state is CallState.AWAITING]
+                call = waiting[0] if waiting else of_thread[-1] if of_thread else None
+        if call is None:
+            raise UsageError(f"no call {named!r} awaits an answer in thread {self._thread_id!r}")
+        if call.is_final:
+            return None
+        if call.state is not CallState.AWAITING:
+            raise UsageError(f"call {call.call_id!r} is {call.state}; it does not await an answer")
+        self._ledger.adopt(call)
+        return call
+
+    def _matches(self, call: Call, result: ResultReceived) -> bool:
+        if result.provider_id is None or call.provider_id is None:
+            return result.latest and call.name == result.name and (result.provider_id in (None, call.call_id))
+        return call.provider_id == result.provider_id

@@ -1,0 +1,253 @@
+"""Callstream: the journal, the tools and their hooks, and the runs that use them.
+
+Constructing it opens nothing. The journal opens itself at the first use, on a thread of its own, so one Callstream may
+serve several event loops; ``aclose`` or ``async with`` closes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from types import TracebackType
+from typing import Any, TypeAlias
+
+import msgspec
+
+from callstream.calls import Call
+from callstream.errors import UsageError
+from callstream.events import RunEvent, RunStarted
+from callstream.hooks import HookSettings
+from callstream.journal import Journal, open_journal
+from callstream.runtime.run import Run, _current_run
+from callstream.tools import (
+    ArgsAbortHook,
+    ArgsCompleteHook,
+    ArgsDeltaHook,
+    ErrorPolicy,
+    FieldHook,
+    Hooks,
+    Progress,
+    Tool,
+    current_progress,
+    is_tool,
+    tool,
+)
+
+logger = logging.getLogger("callstream")
+
+ProgressHandler: TypeAlias = Callable[[str, str, Any], Awaitable[None] | None]
+"""Called with the tool's name, the call's id and what the tool reported. Sync or async; what it raises is logged."""
+
+_NO_HOOKS = Hooks()
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What can be set for all tools and runs of a Callstream."""
+
+    hook_timeout: float = 30.0
+    """Seconds that a hook may take before it is cancelled and counts as raised."""
+    on_hook_error: ErrorPolicy = "fail_call"
+    progress_interval: float = 0.1
+    """Seconds between two progress records of one call; values in between are merged, the last one is kept."""
+
+
+class Callstream:
+    """Live, durable tool calls.
+
+    ``journal`` is a URL (``memory:``, ``sqlite:///calls.db``, ``postgresql://…``) or a journal. ``tools`` are functions
+    made with ``@tool``; plain functions are made tools. Hooks of tools that cannot be decorated are registered by name
+    with ``on_args_delta`` and its siblings. ``redact`` changes events before they are journalled.
+    """
+
+    def __init__(
+        self,
+        journal: str | Journal = "memory:",
+        tools: Iterable[Callable[..., Any]] = (),
+        *,
+        on_tool_progress: ProgressHandler | None = None,
+        redact: Callable[[RunEvent], RunEvent] | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        if not isinstance(journal, str) and redact is not None:
+            raise UsageError("give redact= to open_journal when you open the journal yourself")
+        self.journal: Journal = open_journal(journal, redact=redact) if isinstance(journal, str) else journal
+        self.settings = settings or Settings()
+        self.on_tool_progress = on_tool_progress
+        self._tools: dict[str, Tool[..., Any]] = {}
+        self._named_hooks: dict[str, Hooks] = {}
+        self._runs: dict[str, Run] = {}
+        for function in tools:
+            self.add_tool(function)
+
+    # -- tools and hooks --
+
+    def add_tool(self, function: Callable[..., Any]) -> None:
+        """Makes a tool known by its name. Its hooks then run whenever a model calls that name."""
+        made = function if is_tool(function) else tool(function)
+        known = self._tools.get(made.__name__)
+        if known is not None and known is not made:
+            raise UsageError(
+                f"there is a tool {made.__name__!r} already; give one of them another name with @tool(name=…)"
+            )
+        self._tools[made.__name__] = made
+
+    def tool(self, name: str) -> Tool[..., Any]:
+        try:
+            return self._tools[name]
+        except KeyError:
+            raise UsageError(
+                f"no tool {name!r} was given to this Callstream; it has {sorted(self._tools) or 'none'}"
+            ) from None
+
+    @property
+    def tools(self) -> dict[str, Tool[..., Any]]:
+        """The tools by name."""
+        return dict(self._tools)
+
+    def on_args_delta(self, tool_name: str, hook: ArgsDeltaHook) -> None:
+        self._hooks_named(tool_name).on_args_delta(hook)
+
+    def on_field(self, tool_name: str, path: str, hook: FieldHook) -> None:
+        self._hooks_named(tool_name).on_field(path)(hook)
+
+    def on_args_complete(self, tool_name: str, hook: ArgsCompleteHook) -> None:
+        self._hooks_named(tool_name).on_args_complete(hook)
+
+    def on_args_abort(self, tool_name: str, hook: ArgsAbortHook) -> None:
+        self._hooks_named(tool_name).on_args_abort(hook)
+
+    def knows(self, tool_name: str) -> bool:
+        """Whether a tool of that name, or hooks for it, were given."""
+        return tool_name in self._tools or tool_name in self._named_hooks
+
+    def hooks_of(self, tool_name: str) -> Hooks:
+        """The hooks of a tool: its own first, then those registered by name. False if there are none."""
+        own = self._tools[tool_name].hooks if tool_name in self._tools else _NO_HOOKS
+        named = self._named_hooks.get(tool_name)
+        return own if named is None else own | named
+
+    def hook_settings(self, tool_name: str) -> HookSettings:
+        common = HookSettings(timeout=self.settings.hook_timeout, on_error=self.settings.on_hook_error)
+        return common.for_tool(self._tools[tool_name]) if tool_name in self._tools else common
+
+    def _hooks_named(self, tool_name: str) -> Hooks:
+        return self._named_hooks.setdefault(tool_name, Hooks())
+
+    # -- runs --
+
+    def run(
+        self, thread_id: str, run_id: str | None = None, *, principal: str | None = None, run_input: Any = None
+    ) -> _RunContext:
+        """A run as a context: ``async with cs.run("thread-1") as run``. Leaving it ends the run."""
+        return _RunContext(self, thread_id, run_id, principal, run_input)
+
+    async def start(
+        self,
+        thread_id: str,
+        run_id: str | None = None,
+        *,
+        principal: str | None = None,
+        run_input: Any = None,
+        as_current: bool = True,
+    ) -> Run:
+        """Starts a run that ``run.finish()`` or ``run.stop()`` has to end. It is this task's current run, if wanted."""
+        run = Run(self, thread_id, run_id or self.new_id("run"))
+        await self.journal.open()
+        await run.record([RunStarted(thread_id, principal, run_input)])
+        self._runs[run.run_id] = run
+        if as_current:
+            _current_run.set(run)
+        return run
+
+    def active_run(self, run_id: str) -> Run | None:
+        """A run of this process that has not ended."""
+        return self._runs.get(run_id)
+
+    def forget_run(self, run: Run) -> None:
+        self._runs.pop(run.run_id, None)
+
+    # -- what runs need --
+
+    def new_id(self, kind: str) -> str:
+        return f"{kind}_{uuid.uuid4().hex}"
+
+    def new_call_id(self) -> str:
+        """The id of a call for which the provider sent none."""
+        return self.new_id("call")
+
+    async def call_tool(self, made: Tool[..., Any], call: Call, progress: Progress) -> Any:
+        """Calls a tool with a call's arguments. Sync tools run in a thread; the items of a generator are its result."""
+        token = current_progress.set(progress)
+        try:
+            args = call.args
+            given = {} if args is None else args
+            if call.encoding == "text":
+                return await _called(made, (given,), {})
+            return await _called(made, (), given)
+        finally:
+            current_progress.reset(token)
+
+    async def report_progress(self, call: Call, data: Any) -> None:
+        """Tells the application's handler, whose errors are its own."""
+        if self.on_tool_progress is None:
+            return
+        try:
+            reported = self.on_tool_progress(call.name, call.provider_id or call.call_id, data)
+            if inspect.isawaitable(reported):
+                await reported
+        except Exception:
+            logger.exception("on_tool_progress raised for call %s of tool %s", call.call_id, call.name)
+
+    # -- the end --
+
+    async def aclose(self) -> None:
+        """Stops the runs of this event loop that go on, and closes the journal."""
+        for run in list(self._runs.values()):
+            if run.loop is asyncio.get_running_loop():
+                await run.stop("closed")
+        await self.journal.aclose()
+
+    async def __aenter__(self) -> Callstream:
+        await self.journal.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+class _RunContext:
+    """Starts a run when it is entered and ends it when it is left."""
+
+    def __init__(
+        self, callstream: Callstream, thread_id: str, run_id: str | None, principal: str | None, given: Any
+    ) -> None:
+        self._start = partial(
+            callstream.start, thread_id, run_id, principal=principal, run_input=given, as_current=False
+        )
+        self._run: Run | None = None
+
+    async def __aenter__(self) -> Run:
+        self._run = await self._start()
+        return await self._run.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        assert self._run is not None
+        return await self._run.__aexit__(kind, error, traceback)
+
+
+async def _called(made: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if inspect.isasyncgenfunction(made):
+        return [item async for item in made(*args, **kwargs)]
+    if inspect.iscoroutinefunction(made):
+        return await made(*args, **kwargs)
+    if inspect.isgeneratorfunction(made):
+        return await asyncio.to_thread(lambda: list(made(*args, **kwargs)))
+    return await asyncio.to_thread(made, *args, **kwargs)

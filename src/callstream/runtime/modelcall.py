@@ -1,0 +1,40 @@
+"""One call of a model by a host, so that a response is read in one place only.
+
+A host (a framework's plugin) opens a model call before its framework asks the model; the tap, if the request passes it,
+marks it as read. The host looks at the framework's own partial events only where the call stayed unmarked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from callstream.runtime.run import Run
+
+
+class ModelCall:
+    """``collapses`` says of which tools the calls should reach the SDK whole; None leaves it to the tap's setting.
+
+    ``refuses``: the host refuses rejected calls itself, before their tools run, so they may be forwarded.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        *,
+        author: str | None = None,
+        collapses: Callable[[str], bool] | None = None,
+        refuses: bool = False,
+        new_call_id: Callable[[], str] | None = None,
+    ) -> None:
+        self.run = run
+        self.author = author
+        self.collapses = collapses
+        self.refuses = refuses
+        self.new_call_id = new_call_id
+        self.read_by_tap = False
+
+
+current_model_call: ContextVar[ModelCall | None] = ContextVar("callstream_model_call", default=None)

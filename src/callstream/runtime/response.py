@@ -1,0 +1,147 @@
+"""One response of a model, on its way from the provider's bytes into a run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, assert_never
+
+import msgspec
+
+from callstream.calls import CallState
+from callstream.errors import CallIdTaken, RunOver
+from callstream.events import (
+    ArgsAppended,
+    CallCompleted,
+    CallDiscarded,
+    CallSigned,
+    CallStarted,
+    DiscardReason,
+    MessageEnded,
+    MessageStarted,
+    ReasoningAppended,
+    ResponseEnded,
+    RunEvent,
+    TextAppended,
+    WireEvent,
+)
+from callstream.wire import decoder_for
+
+if TYPE_CHECKING:
+    from callstream.runtime.run import Run
+
+logger = logging.getLogger("callstream")
+
+
+class Response:
+    """Decodes bytes and records what they say. Ids are made unique on the way: the decoder's own stay inside.
+
+    ``feed`` returns when the events are durable and the hooks have been told; it does not wait for hooks. If reading
+    breaks, the open calls are discarded (interrupted) and the error rises unchanged. Leaving it ends the body.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        wire: str,
+        *,
+        tools: Mapping[str, Mapping[str, Any]] | None = None,
+        author: str | None = None,
+        new_call_id: Callable[[], str] | None = None,
+    ) -> None:
+        self.run = run
+        self.response_id = run.callstream.new_id("response")
+        self.call_ids: dict[str, str] = {}
+        """The ``call_id`` of each call, by the id that its decoder gave it."""
+        self.decoder = decoder_for(wire, new_id=new_call_id or run.callstream.new_call_id, tools=tools)
+        self._author = author
+        self._message_ids: dict[str, str] = {}
+        self._ended = False
+
+    async def feed(self, data: bytes) -> list[RunEvent]:
+        """Reads bytes of a streamed answer. Returns the events as they were recorded."""
+        return await self.record(self.decoder.feed(data))
+
+    async def end(self) -> list[RunEvent]:
+        """The body has ended: what is open is discarded as truncated."""
+        if self._ended:
+            return []
+        self._ended = True
+        return await self.record(self.decoder.end())
+
+    async def whole(self, body: bytes) -> list[RunEvent]:
+        """Reads an answer that was not streamed."""
+        self._ended = True
+        return await self.record(self.decoder.whole(body))
+
+    async def record(self, events: Sequence[WireEvent]) -> list[RunEvent]:
+        """Records what a decoder has read, for those who decode themselves."""
+        while True:
+            for event in events:
+                if isinstance(event, CallStarted) and event.call_id not in self.call_ids:
+                    self.call_ids[event.call_id] = await self.run.free_call_id(event.call_id)
+            translated = [known for event in events if (known := self._translated(event)) is not None]
+            try:
+                await self.run.record(translated, response_id=self.response_id, author=self._author)
+            except CallIdTaken as taken:
+                # Another process was first with this id. Nothing was kept, and the next free one is tried.
+                self.call_ids = {local: known for local, known in self.call_ids.items() if known != taken.call_id}
+                continue
+            return translated
+
+    async def interrupt(self, reason: DiscardReason = "interrupted", detail: str | None = None) -> None:
+        """Reading cannot go on: the open calls of this response are discarded."""
+        self._ended = True
+        unfinished = (call for call in self.run.calls if call.call_id in set(self.call_ids.values()))
+        open_calls = [
+            call.call_id for call in unfinished if call.state in (CallState.STARTED, CallState.ARGS_STREAMING)
+        ]
+        if open_calls and self.run.outcome is None:
+            await self.run.record(
+                [CallDiscarded(call_id, reason, detail) for call_id in open_calls], response_id=self.response_id
+            )
+
+    async def __aenter__(self) -> Response:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> Literal[False]:
+        if error is None:
+            await self.end()
+        else:
+            try:
+                await self.interrupt(detail=type(error).__name__)
+            except RunOver:
+                pass  # the run's own end has discarded them
+        return False
+
+    def _translated(self, event: WireEvent) -> RunEvent | None:
+        match event:
+            case ResponseEnded():
+                return event
+            case MessageStarted() | TextAppended() | ReasoningAppended() | MessageEnded():
+                return msgspec.structs.replace(event, message_id=self._message_id(event.message_id))
+            case CallStarted():
+                return msgspec.structs.replace(
+                    event,
+                    call_id=self.call_ids[event.call_id],
+                    message_id=event.message_id and self._message_id(event.message_id),
+                )
+            case CallSigned() | ArgsAppended() | CallCompleted() | CallDiscarded():
+                call_id = self.call_ids.get(event.call_id)
+                if call_id is None:
+                    # It never got a name, so it never started.
+                    logger.warning("run %s: a call without a name was dropped (%s)", self.run.run_id, event)
+                    return None
+                return event if call_id == event.call_id else msgspec.structs.replace(event, call_id=call_id)
+            case _:
+                assert_never(event)
+
+    def _message_id(self, local: str) -> str:
+        """One name a message in the whole journal: the provider's may come twice."""
+        if local not in self._message_ids:
+            number = len(self._message_ids) + 1
+            self._message_ids[local] = self.response_id if number == 1 else f"{self.response_id}~{number}"
+        return self._message_ids[local]

@@ -1,0 +1,408 @@
+"""A run: one turn of an agent, from its input to its end.
+
+Everything that happens to it passes ``record``: first the journal, then the ledger, then the hooks; so nothing is shown
+that a crash could still lose, and hooks see what the journal has. A run belongs to the event loop that started it.
+Leaving it ends it: finished, failed with an exception, cancelled with a cancellation. Whatever the way, hooks settle
+first, and every call of it is final or awaits an answer afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar, Token
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from callstream.calls import Call, CallEvent, CallState, Ledger
+from callstream.errors import CallDropped, CallRejected, RunOver, TransitionError
+from callstream.events import (
+    ArgsAppended,
+    CallAwaiting,
+    CallCompleted,
+    CallDiscarded,
+    CallExecuting,
+    CallFailed,
+    CallProgressed,
+    CallReleased,
+    CallReturned,
+    CallStarted,
+    DiscardReason,
+    MessageReceived,
+    RequestEvent,
+    ResultReceived,
+    RunEnded,
+    RunEvent,
+    RunOutcome,
+)
+from callstream.hooks import CallHooks, Outcome
+from callstream.journal import Entry
+from callstream.runtime.answers import Answers
+from callstream.runtime.progress import ProgressFeed
+from callstream.runtime.response import Response
+from callstream.tools import Progress
+
+if TYPE_CHECKING:
+    from callstream.runtime.core import Callstream
+
+logger = logging.getLogger("callstream")
+
+_CALL_EVENTS = get_args(CallEvent)
+_current_run: ContextVar[Run | None] = ContextVar("callstream_run", default=None)
+
+
+def current_run() -> Run | None:
+    """The run that this task belongs to, None outside of one. A run that has ended does not count."""
+    run = _current_run.get()
+    return run if run is not None and run.outcome is None else None
+
+
+class Run:
+    """Made by ``Callstream.run`` or ``Callstream.start``."""
+
+    def __init__(self, callstream: Callstream, thread_id: str, run_id: str) -> None:
+        self.callstream = callstream
+        self.thread_id = thread_id
+        self.run_id = run_id
+        self.loop = asyncio.get_running_loop()
+        self.outcome: RunOutcome | None = None
+        """How the run ended; None while it goes on."""
+        self._ledger = Ledger()
+        self._answers = Answers(self._ledger, callstream.journal, thread_id)
+        self._hooks: dict[str, CallHooks] = {}
+        self._feeds: dict[str, ProgressFeed] = {}
+        self._writing = asyncio.Lock()
+        self._seq = 0
+        self._ending: asyncio.Task[None] | None = None
+        self._failure: Exception | None = None
+        self._on_stop: list[Callable[[str], None]] = []
+        self._token: Token[Run | None] | None = None
+
+    # -- what is known --
+
+    @property
+    def calls(self) -> list[Call]:
+        """The run's calls, in the order in which they started."""
+        return list(self._ledger)
+
+    def call(self, call_id: str) -> Call:
+        return self._ledger[call_id]
+
+    @property
+    def seq(self) -> int:
+        """The number of the last record of the run."""
+        return self._seq
+
+    # -- what happens to it --
+
+    async def record(
+        self, events: Sequence[RunEvent], *, response_id: str | None = None, author: str | None = None
+    ) -> None:
+        """Journals the events, then takes them into the ledger, then hands them to the hooks.
+
+        What the wire still says of a call that was discarded meanwhile is left out.
+        """
+        if self._ending is not None:
+            raise RunOver(f"run {self.run_id!r} is over")
+        await self._write(events, response_id, author)
+        if self._failure is not None:
+            raise self._failure
+
+    def response(
+        self,
+        wire: str,
+        *,
+        tools: Mapping[str, Mapping[str, Any]] | None = None,
+        author: str | None = None,
+        new_call_id: Callable[[], str] | None = None,
+    ) -> Response:
+        """A response of a model that is to be read into this run: ``async with run.response("anthropic") as response``.
+
+        ``tools`` are the request's tools, JSON Schemas by name; see ``decoder_for``.
+        """
+        return Response(self, wire, tools=tools, author=author, new_call_id=new_call_id)
+
+    async def receive(self, events: Sequence[RequestEvent], *, author: str | None = None) -> None:
+        """Takes in what a request says (``results_in``): new messages, and results of calls that have none yet."""
+        found: list[RunEvent] = []
+        for event in events:
+            if isinstance(event, MessageReceived):
+                if self._answers.is_new(event):
+                    found.append(event)
+            elif (call := await self._answers.call_for(event)) is not None:
+                found.append(_outcome_of(call, event))
+        if found:
+            await self.record(found, author=author)
+
+    async def free_call_id(self, wanted: str) -> str:
+        """A ``call_id`` that no call in the journal has: the wanted one, or that with a number."""
+        return self._ledger.name_for(await self.callstream.journal.free_call_id(wanted))
+
+    # -- tools --
+
+    async def execute(self, call_id: str) -> Call:
+        """The barrier before a tool: waits for the call's hooks, records that it executes, returns it with arguments.
+
+        Raises CallRejected if a hook refused it, CallDropped if it was discarded, TransitionError if its arguments are
+        not complete. Then the tool must not run.
+        """
+        call = await self._ready(call_id)
+        if call.encoding == "json" and not isinstance(call.args, dict | None):
+            await self.record([CallDiscarded(call_id, "malformed", "the arguments are not an object")])
+            raise _dropped(self._ledger[call_id])
+        self._claim(call_id)
+        await self.record([CallExecuting(call_id)])
+        return self._ledger[call_id]
+
+    async def settled(self, call_id: str) -> Call:
+        """The call after all its hooks are done. Waits for its arguments if they are not complete."""
+        hooked = self._hooks.get(call_id)
+        if hooked is not None:
+            outcome = await hooked.settled()
+            if outcome.fails_run and outcome.error is not None:
+                raise outcome.error
+        return self._ledger[call_id]
+
+    async def complete(self, call_id: str, result: Any = None) -> None:
+        """The tool has returned."""
+        await self._finish_progress(call_id)
+        await self.record([CallReturned(call_id, result)])
+
+    async def fail(self, call_id: str, error: str | BaseException) -> None:
+        """The tool has failed."""
+        await self._finish_progress(call_id)
+        await self.record([CallFailed(call_id, error if isinstance(error, str) else _described(error))])
+
+    async def await_answer(self, call_id: str) -> Call:
+        """A client or a person has to answer this call: it outlives the run until ``answer`` finds it."""
+        if self._ledger[call_id].state is not CallState.EXECUTING:
+            await self._ready(call_id)
+            self._claim(call_id)
+        await self.record([CallAwaiting(call_id)])
+        return self._ledger[call_id]
+
+    async def answer(
+        self, call_id: str, result: Any = None, *, error: str | None = None, message_id: str | None = None
+    ) -> bool:
+        """The answer to a call of this thread that awaits one, by its ``call_id`` or its wire id.
+
+        ``message_id`` is that of the message in which the client sent it, which then is not sent back to it. False if
+        the call has its answer already. Raises UsageError if this thread has no such call.
+        """
+        call = await self._answers.awaiting(call_id)
+        if call is None:
+            return False
+        if error is None:
+            await self.record([CallReturned(call.call_id, result, message_id)])
+        else:
+            await self.record([CallFailed(call.call_id, error, message_id)])
+        return True
+
+    async def progress(self, call_id: str, data: Any) -> None:
+        """What an executing call tells its interface; the model never sees it."""
+        await self.record([CallProgressed(call_id, data)])
+        await self.callstream.report_progress(self._ledger[call_id], data)
+
+    def progress_of(self, call_id: str) -> Progress:
+        """The ``Progress`` to hand to the tool of an executing call."""
+
+        async def write(data: Any) -> None:
+            try:
+                await self.progress(call_id, data)
+            except (RunOver, TransitionError):
+                logger.debug("progress of call %s came after its end", call_id)
+
+        feed = ProgressFeed(write, interval=self.callstream.settings.progress_interval)
+        self._feeds[call_id] = feed
+        return Progress(feed.report)
+
+    async def invoke(self, call_id: str) -> Any:
+        """Runs the tool that Callstream was given for this call, from barrier to result, and returns the result.
+
+        What the tool raises is recorded and rises unchanged.
+        """
+        tool = self.callstream.tool(self._ledger[call_id].name)
+        call = await self.execute(call_id)
+        try:
+            result = await self.callstream.call_tool(tool, call, self.progress_of(call_id))
+        except BaseException as error:
+            if self._ending is None:
+                await self.fail(call_id, error)
+            raise
+        await self.complete(call_id, result)
+        return result
+
+    # -- the end --
+
+    async def finish(self) -> None:
+        """Ends the run as finished, after all hooks have settled. Does nothing if it has ended."""
+        await self._end("finished", None)
+
+    async def stop(self, reason: str = "stopped") -> None:
+        """Ends the run as cancelled: hooks are aborted, open calls discarded, upstream streams closed."""
+        await self._end("cancelled", reason)
+
+    def on_stop(self, callback: Callable[[str], None]) -> Callable[[], None]:
+        """Has the callback called, on the run's loop, when the run ends. Returns what takes that back."""
+        self._on_stop.append(callback)
+        return lambda: self._on_stop.remove(callback) if callback in self._on_stop else None
+
+    async def __aenter__(self) -> Run:
+        self._token = _current_run.set(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> Literal[False]:
+        if self._token is not None:
+            _current_run.reset(self._token)
+        if error is None:
+            await self._end("finished", None)
+        elif isinstance(error, asyncio.CancelledError | GeneratorExit):
+            await self._end("cancelled", "cancelled")
+        else:
+            await self._end("failed", _described(error))
+        return False
+
+    # -- inside --
+
+    async def _write(
+        self, events: Sequence[RunEvent], response_id: str | None = None, author: str | None = None
+    ) -> None:
+        cancelled = False
+        async with self._writing:
+            wanted = [event for event in events if not self._is_stale(event)]
+            if not wanted:
+                return
+            entries = [Entry(event, response_id, author) for event in wanted]
+            append = asyncio.ensure_future(self.callstream.journal.append(self.run_id, entries, after=self._seq))
+            while not append.done():
+                try:
+                    await asyncio.shield(append)
+                except asyncio.CancelledError:
+                    # The write cannot be called back, so it is taken in before the cancellation goes on.
+                    if append.cancelled():
+                        raise
+                    cancelled = True
+            self._seq = append.result()
+            for event in wanted:
+                self._took(event)
+        if cancelled:
+            raise asyncio.CancelledError
+
+    def _is_stale(self, event: RunEvent) -> bool:
+        return (
+            isinstance(event, ArgsAppended | CallCompleted | CallDiscarded)
+            and event.call_id in self._ledger
+            and self._ledger[event.call_id].state is CallState.DISCARDED
+        )
+
+    def _took(self, event: RunEvent) -> None:
+        if not isinstance(event, _CALL_EVENTS):
+            return
+        call = self._ledger.apply(event, run_id=self.run_id, thread_id=self.thread_id)
+        if isinstance(event, CallStarted):
+            hooks = self.callstream.hooks_of(event.name)
+            if hooks:
+                settings = self.callstream.hook_settings(event.name)
+                self._hooks[event.call_id] = CallHooks(
+                    call, hooks, settings, on_failure=self._hook_failed(event.call_id)
+                )
+            return
+        hooked = self._hooks.get(event.call_id)
+        if hooked is None:
+            return
+        if isinstance(event, ArgsAppended):
+            hooked.push(event.text)
+        elif isinstance(event, CallCompleted):
+            hooked.complete(call)
+        elif isinstance(event, CallDiscarded):
+            hooked.abort(call, event.reason)
+
+    def _hook_failed(self, call_id: str) -> Callable[[Outcome], Any]:
+        async def keep(outcome: Outcome) -> Call:
+            await self._write([CallDiscarded(call_id, outcome.reason, outcome.detail)])  # type: ignore[arg-type]
+            if outcome.fails_run:
+                self._failure = outcome.error
+            return self._ledger[call_id]
+
+        return keep
+
+    async def _ready(self, call_id: str) -> Call:
+        """The call with all its arguments, after its hooks have settled."""
+        call = self._ledger[call_id]
+        if call.state not in (CallState.STARTED, CallState.ARGS_STREAMING):
+            call = await self.settled(call_id)
+        if call.state is CallState.DISCARDED:
+            raise _dropped(call)
+        if call.state in (CallState.STARTED, CallState.ARGS_STREAMING):
+            raise TransitionError(f"call {call_id!r} is {call.state}; its tool must not run on unfinished arguments")
+        return call
+
+    def _claim(self, call_id: str) -> None:
+        """Takes the call over from its hooks, which from now on cannot be aborted any more."""
+        hooked = self._hooks.get(call_id)
+        if hooked is not None and not hooked.claim():
+            raise _dropped(self._ledger[call_id])
+
+    async def _finish_progress(self, call_id: str) -> None:
+        feed = self._feeds.pop(call_id, None)
+        if feed is not None:
+            await feed.aclose()
+
+    async def _end(self, outcome: RunOutcome, reason: str | None) -> None:
+        if self._ending is None:
+            self._ending = asyncio.ensure_future(self._ended(outcome, reason))
+        # Cancelling whoever waits does not leave the run half ended.
+        await asyncio.shield(self._ending)
+
+    async def _ended(self, outcome: RunOutcome, reason: str | None) -> None:
+        discard: DiscardReason | None = {"finished": None, "failed": "interrupted", "cancelled": "aborted"}[outcome]
+        for callback in list(self._on_stop):
+            callback(reason or outcome)
+        for call_id in list(self._feeds):
+            await self._finish_progress(call_id)
+        for call in self._ledger.open_calls():
+            hooked = self._hooks.get(call.call_id)
+            if hooked is None:
+                continue
+            if call.state is not CallState.ARGS_COMPLETE or discard is not None:
+                hooked.abort(call, discard or "interrupted", keep=True)
+        for hooked in self._hooks.values():
+            await hooked.settled()
+        last = [_closing(call, discard) for call in self._ledger.open_calls()]
+        if outcome == "finished" and self._failure is not None:
+            outcome, reason = "failed", _described(self._failure)
+        await self._write([*last, RunEnded(outcome, reason)])
+        self.outcome = outcome
+        self.callstream.forget_run(self)
+
+
+def _closing(call: Call, discard: DiscardReason | None) -> RunEvent:
+    """What becomes of a call that is open when its run ends: by the law of ``calls``."""
+    if call.state is CallState.EXECUTING:
+        return CallFailed(call.call_id, discard or "the run ended before the tool did")
+    if call.state is CallState.ARGS_COMPLETE and discard is None:
+        return CallReleased(call.call_id)
+    return CallDiscarded(call.call_id, discard or "interrupted")
+
+
+def _outcome_of(call: Call, result: ResultReceived) -> RunEvent:
+    if not result.is_error:
+        return CallReturned(call.call_id, result.content)
+    content = result.content
+    return CallFailed(call.call_id, content if isinstance(content, str) else repr(content))
+
+
+def _dropped(call: Call) -> Exception:
+    if call.reason == "rejected":
+        return CallRejected(call.call_id, call.name, call.detail or "")
+    if call.state is CallState.DISCARDED:
+        return CallDropped(call.call_id, call.name, call.reason or "", call.detail)
+    return RunOver(f"call {call.call_id!r} is {call.state}; its tool must not run")
+
+
+def _described(error: BaseException) -> str:
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

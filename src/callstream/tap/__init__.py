@@ -1,0 +1,88 @@
+"""The tap: live tool calls for any framework, through the SDK's own HTTP client."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from callstream import runtime
+from callstream.errors import UsageError
+from callstream.tap.implicit import ImplicitRuns
+from callstream.tap.transport import Collapse, TapSettings, TapTransport
+
+if TYPE_CHECKING:
+    import httpx
+    import httpx2
+
+__all__ = ["Callstream", "TapSettings", "TapTransport"]
+
+# What the SDKs set for clients of their own; httpx alone would give up after five seconds.
+_TIMEOUT = 600.0
+_CONNECT_TIMEOUT = 5.0
+_MAX_CONNECTIONS = 1000
+_MAX_KEEPALIVE = 100
+_POOL_OPTIONS = ("verify", "cert", "http1", "http2", "limits", "proxy", "trust_env")
+
+
+class Callstream(runtime.Callstream):
+    __doc__ = runtime.Callstream.__doc__
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._implicit = ImplicitRuns(self)
+
+    def transport(
+        self,
+        inner: Any = None,
+        *,
+        wire: str | None = None,
+        collapse: Collapse = "known",
+        settings: TapSettings | None = None,
+    ) -> TapTransport:
+        """A transport for an async client of httpx or httpx2: ``AsyncClient(transport=cs.transport())``.
+
+        ``inner`` is the transport to wrap; without one, connections are made as the library would, proxies of the
+        environment included. ``wire`` states the wire instead of recognising it by path. ``collapse`` says which calls
+        reach the SDK whole: ``"known"``, those of tools that this Callstream was given; ``"all"``; ``"none"``.
+        """
+        return TapTransport(self, self._implicit, inner, settings=settings or TapSettings(wire, collapse))
+
+    def httpx_client(
+        self, *, wire: str | None = None, collapse: Collapse = "known", **kwargs: Any
+    ) -> httpx.AsyncClient:
+        """An ``httpx.AsyncClient`` with the tap in it, for google-genai and openai. Takes httpx's usual arguments."""
+        client: httpx.AsyncClient = self._client("httpx", TapSettings(wire, collapse), kwargs)
+        return client
+
+    def httpx2_client(
+        self, *, wire: str | None = None, collapse: Collapse = "known", **kwargs: Any
+    ) -> httpx2.AsyncClient:
+        """An ``httpx2.AsyncClient`` with the tap in it, for anthropic and openai. Takes httpx2's usual arguments."""
+        client: httpx2.AsyncClient = self._client("httpx2", TapSettings(wire, collapse), kwargs)
+        return client
+
+    async def aclose(self) -> None:
+        await self._implicit.aclose()
+        await super().aclose()
+
+    def _client(self, name: str, settings: TapSettings, kwargs: dict[str, Any]) -> Any:
+        library = _library(name)
+        options = {option: kwargs.pop(option) for option in _POOL_OPTIONS if option in kwargs}
+        options.setdefault(
+            "limits", library.Limits(max_connections=_MAX_CONNECTIONS, max_keepalive_connections=_MAX_KEEPALIVE)
+        )
+        inner = kwargs.pop("transport", None)
+        tap = TapTransport(self, self._implicit, inner, settings=settings, options=options)
+        kwargs.setdefault("timeout", library.Timeout(_TIMEOUT, connect=_CONNECT_TIMEOUT))
+        kwargs.setdefault("follow_redirects", True)
+        return library.AsyncClient(transport=tap, **kwargs)
+
+
+def _library(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise UsageError(
+            f"{name} is not installed; the SDK whose client this is for brings it: pip install {name}"
+        ) from None

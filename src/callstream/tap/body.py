@@ -1,0 +1,215 @@
+"""The body of a response on its way through the tap.
+
+Two stages. A reader takes the provider's bytes at the provider's pace: decodes them, records what they say, rewrites
+them. What is to be forwarded waits in order for the SDK, and a whole call waits for its hooks; so a slow hook of a call
+holds back the bytes after it, never the reading, and never another call's hooks. The reader stops only when more than
+``max_held`` bytes wait. While a call is held, a comment goes down every few seconds, so that nobody's idle limit fires.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+
+import msgspec
+
+from callstream.calls import CallState
+from callstream.errors import CallRejected, RunOver, WireError
+from callstream.runtime import Response
+from callstream.tap.encoding import Decoding
+from callstream.tap.frames import FrameSplitter
+from callstream.tap.rewriter import Output, Rewriter
+
+logger = logging.getLogger("callstream")
+
+COMMENT = b": a tool call is being written\n\n"
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """``max_held``: bytes that may wait for the SDK before reading stops. ``comment_every``: seconds."""
+
+    max_held: int = 8 * 1024 * 1024
+    comment_every: float = 5.0
+
+
+class TappedBody:
+    """Reads one streamed response. Made on the loop of the request, where the reader begins at once."""
+
+    def __init__(
+        self,
+        source: AsyncIterable[bytes],
+        close_source: Callable[[], Awaitable[None]],
+        response: Response,
+        rewriter: Rewriter,
+        *,
+        decoding: Decoding | None = None,
+        refuses: bool = False,
+        limits: Limits | None = None,
+        on_end: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._source = source
+        self._close_source = close_source
+        self._response = response
+        self._rewriter = rewriter
+        self._decoding = decoding
+        self._refuses = refuses
+        self._limits = limits or Limits()
+        self._on_end = on_end
+        self._frames = FrameSplitter()
+        self._passes = False  # the wire broke: what still comes is the SDK's to judge
+        self._outputs: deque[Output] = deque()
+        self._held = 0
+        self._news = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._error: BaseException | None = None
+        self._undo_stop = response.run.on_stop(self._stopped)
+        self._reader = asyncio.create_task(self._read(), name=f"callstream reader of {response.response_id}")
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """What the SDK reads."""
+        try:
+            while True:
+                while not self._outputs:
+                    if self._reader.done():
+                        self._raise_error()
+                        return
+                    if not await self._woken() and self._rewriter.is_holding:
+                        yield COMMENT
+                output = self._outputs.popleft()
+                for call_id in output.call_ids:
+                    async for comment in self._settled(call_id):
+                        yield comment
+                self._took(output)
+                yield output.data
+        finally:
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        """The SDK wants no more: reading ends, upstream is closed, calls that are not complete are discarded."""
+        self._undo_stop()
+        if not self._reader.done():
+            self._reader.cancel()
+        await asyncio.gather(self._reader, return_exceptions=True)
+
+    # -- reading --
+
+    async def _read(self) -> None:
+        complete = False
+        try:
+            async for data in self._source:
+                await self._take(self._decoding.feed(data) if self._decoding is not None else data)
+                await self._room.wait()
+            if self._decoding is not None:
+                await self._take(self._decoding.end())
+            await self._end()
+            complete = True
+        except Exception as error:  # noqa: BLE001  # it rises where the SDK reads
+            self._error = error
+        finally:
+            self._undo_stop()
+            self._news.set()
+            try:
+                await self._close_source()
+            finally:
+                if not complete:
+                    await self._interrupted()
+                if self._on_end is not None:
+                    await self._on_end()
+
+    async def _take(self, data: bytes) -> None:
+        if self._passes:
+            self._forward([Output(data)])
+            return
+        outputs: list[Output] = []
+        events = []
+        frames = self._frames.feed(data)
+        for number, frame in enumerate(frames):
+            try:
+                found = self._response.decoder.feed(frame)
+            except WireError as error:
+                logger.warning("response %s cannot be read on: %s", self._response.response_id, error)
+                self._passes = True
+                outputs += self._rewriter.end([])
+                outputs += [Output(frame) for frame in [*frames[number:], *self._frames.end()]]
+                break
+            events += found
+            outputs += self._rewriter.frame(frame, found)
+        if events:
+            await self._response.record(events)
+        self._forward(outputs)
+
+    async def _end(self) -> None:
+        if self._passes:
+            return
+        outputs: list[Output] = []
+        for frame in self._frames.end():
+            found = self._response.decoder.feed(frame)
+            await self._response.record(found)
+            outputs += self._rewriter.frame(frame, found)
+        try:
+            found = self._response.decoder.end()
+        except WireError as error:
+            logger.warning("response %s ended in an error: %s", self._response.response_id, error)
+            found = []
+        await self._response.record(found)
+        self._forward(outputs + self._rewriter.end(found))
+
+    async def _interrupted(self) -> None:
+        reason = type(self._error).__name__ if self._error is not None else "the reader went away"
+        try:
+            await self._response.interrupt("aborted" if self._error is None else "interrupted", reason)
+        except RunOver:
+            pass  # the run's end has discarded them
+
+    def _forward(self, outputs: list[Output]) -> None:
+        if not outputs:
+            return
+        self._outputs += outputs
+        self._held += sum(len(output.data) for output in outputs)
+        if self._held > self._limits.max_held:
+            self._room.clear()
+        self._news.set()
+
+    def _stopped(self, reason: str) -> None:
+        self._error = self._error or RunOver(f"the run was ended: {reason}")
+        self._reader.cancel()
+
+    # -- forwarding --
+
+    def _took(self, output: Output) -> None:
+        self._held -= len(output.data)
+        if self._held <= self._limits.max_held:
+            self._room.set()
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    async def _woken(self) -> bool:
+        """Waits for news, for a while. False if none came."""
+        self._news.clear()
+        if self._outputs or self._reader.done():
+            return True
+        try:
+            await asyncio.wait_for(self._news.wait(), self._limits.comment_every)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _settled(self, local_id: str) -> AsyncIterator[bytes]:
+        """Waits for the hooks of a whole call, and says with comments that it waits."""
+        run = self._response.run
+        call_id = self._response.call_ids[local_id]
+        waiting = asyncio.ensure_future(run.settled(call_id))
+        try:
+            while not (await asyncio.wait({waiting}, timeout=self._limits.comment_every))[0]:
+                yield COMMENT
+        finally:
+            waiting.cancel()
+        call = await waiting
+        if call.state is CallState.DISCARDED and not self._refuses:
+            raise CallRejected(call.call_id, call.name, call.detail or call.reason or "discarded")

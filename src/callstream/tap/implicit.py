@@ -1,0 +1,77 @@
+"""Runs of programs that know nothing of runs.
+
+Outside of a run each response is a run of its own. It ends with its last call: with the response if it has none, else
+when a later request brings the results; what no request answers in time is released. A request whose results belong to
+such a run goes on in the same thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from callstream.calls import CallState
+from callstream.events import RequestEvent, ResultReceived
+from callstream.runtime import Callstream, Run
+
+_UNANSWERED = (CallState.ARGS_COMPLETE, CallState.EXECUTING)
+
+
+class ImplicitRuns:
+    """The implicit runs of one Callstream that still wait for results. ``patience`` is how long, in seconds."""
+
+    def __init__(self, callstream: Callstream, *, patience: float = 600.0) -> None:
+        self._callstream = callstream
+        self._patience = patience
+        self._waiting: dict[str, Run] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._releases: set[asyncio.Task[None]] = set()
+
+    async def begin(self, request: Sequence[RequestEvent]) -> Run:
+        """The run of the response to this request. Its results go to the runs that they belong to."""
+        thread_id = None
+        for run in self._answered(request):
+            thread_id = run.thread_id
+            await run.receive([event for event in request if isinstance(event, ResultReceived)])
+            await self.response_ended(run)
+        return await self._callstream.start(thread_id or self._callstream.new_id("thread"), as_current=False)
+
+    async def response_ended(self, run: Run) -> None:
+        """Ends the run if nothing of it is open, else lets it wait for its results."""
+        if any(call.state in _UNANSWERED for call in run.calls):
+            if run.run_id not in self._waiting:
+                self._waiting[run.run_id] = run
+                self._timers[run.run_id] = run.loop.call_later(self._patience, self._give_up, run)
+            return
+        self._forget(run)
+        await run.finish()
+
+    async def aclose(self) -> None:
+        """Gives up waiting, on this event loop: what was not answered is released."""
+        for run in [run for run in self._waiting.values() if run.loop is asyncio.get_running_loop()]:
+            self._forget(run)
+            await run.finish()
+
+    def _answered(self, request: Sequence[RequestEvent]) -> list[Run]:
+        results = [event for event in request if isinstance(event, ResultReceived) and event.latest]
+        here = [run for run in self._waiting.values() if run.loop is asyncio.get_running_loop()]
+        by_id = {event.provider_id for event in results if event.provider_id is not None}
+        found = [run for run in here if any((call.provider_id or call.call_id) in by_id for call in run.calls)]
+        if found or not results:
+            return found
+        # Without ids the names must tell, and they do only if one run alone waits for them.
+        names = {event.name for event in results}
+        fitting = [run for run in here if any(call.name in names and call.state in _UNANSWERED for call in run.calls)]
+        return fitting if len(fitting) == 1 else []
+
+    def _give_up(self, run: Run) -> None:
+        self._forget(run)
+        release = asyncio.ensure_future(run.finish())
+        self._releases.add(release)
+        release.add_done_callback(self._releases.discard)
+
+    def _forget(self, run: Run) -> None:
+        self._waiting.pop(run.run_id, None)
+        timer = self._timers.pop(run.run_id, None)
+        if timer is not None:
+            timer.cancel()

@@ -1,0 +1,62 @@
+"""Connection pools for the tap: one a running event loop, a library and a proxy.
+
+A pool belongs to the loop that opened its connections, so each loop gets its own. The environment's proxies count, as
+they would without a transport of one's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import urllib.request
+from types import ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+
+def library_of(request: Any) -> ModuleType:
+    """The library that a request belongs to: httpx or httpx2."""
+    return sys.modules[type(request).__module__.partition(".")[0]]
+
+
+class Pools:
+    """Makes transports as they are needed. ``options`` are those of the library's own AsyncHTTPTransport."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._options = options
+        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str | None], Any]] = (
+            WeakKeyDictionary()
+        )
+
+    def transport_for(self, request: Any) -> Any:
+        library = library_of(request)
+        proxy = self._proxy_for(request.url.scheme, request.url.host)
+        pools = self._by_loop.setdefault(asyncio.get_running_loop(), {})
+        key = (library.__name__, proxy)
+        if key not in pools:
+            options = dict(self._options)
+            if proxy is not None:
+                options["proxy"] = library.Proxy(proxy)
+            limits = options.get("limits")
+            if limits is not None:
+                options["limits"] = library.Limits(
+                    max_connections=limits.max_connections,
+                    max_keepalive_connections=limits.max_keepalive_connections,
+                    keepalive_expiry=limits.keepalive_expiry,
+                )
+            pools[key] = library.AsyncHTTPTransport(**options)
+        return pools[key]
+
+    async def aclose(self) -> None:
+        """Closes the pools of this event loop."""
+        for pool in self._by_loop.pop(asyncio.get_running_loop(), {}).values():
+            await pool.aclose()
+
+    def _proxy_for(self, scheme: str, host: str) -> str | None:
+        if "proxy" in self._options or not self._options.get("trust_env", True):
+            return None
+        proxies = urllib.request.getproxies()
+        proxy = proxies.get(scheme) or proxies.get("all")
+        if not proxy or urllib.request.proxy_bypass(host):
+            return None
+        return proxy if "://" in proxy else f"http://{proxy}"

@@ -1,0 +1,299 @@
+"""The tap: an HTTP transport for a provider SDK's own client.
+
+It decodes streamed answers once, at the wire, and hands the SDK the same stream with each streamed call replaced by one
+whole call. What it does not recognise passes untouched, and so do errors, retries and time-outs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import cache
+from types import ModuleType
+from typing import Any, Literal, TypeAlias
+from weakref import WeakSet
+
+import msgspec
+
+from callstream.calls import CallState
+from callstream.errors import CallRejected, UsageError, WireError
+from callstream.events import CallCompleted, RequestEvent
+from callstream.runtime import Callstream, Run, current_run
+from callstream.runtime.modelcall import ModelCall, current_model_call
+from callstream.tap.body import Limits, TappedBody
+from callstream.tap.encoding import Decoding, decoding_of
+from callstream.tap.exchange import Exchange, answer_kind, recognised
+from callstream.tap.implicit import ImplicitRuns
+from callstream.tap.outgoing import declared_tools, is_stored, with_signatures, with_streamed_arguments
+from callstream.tap.pools import Pools, library_of
+from callstream.tap.rewriter import rewriter_for
+from callstream.wire import WIRES, results_in
+
+logger = logging.getLogger("callstream")
+
+Collapse: TypeAlias = Literal["known", "all", "none"]
+
+
+class TapSettings(msgspec.Struct, frozen=True):
+    """``stream_gemini_arguments`` asks Gemini on Vertex for streamed arguments, which it sends only when asked.
+
+    ``repair_gemini_signatures`` puts thought signatures back into a history that lost them; hosts do that themselves.
+    """
+
+    wire: str | None = None
+    collapse: Collapse = "known"
+    stream_gemini_arguments: bool = True
+    repair_gemini_signatures: bool = False
+    limits: Limits = Limits()
+
+
+class TapTransport:
+    """Wraps a transport of httpx or httpx2, or makes pools of its own. For async clients."""
+
+    def __init__(
+        self,
+        callstream: Callstream,
+        implicit: ImplicitRuns,
+        inner: Any = None,
+        *,
+        settings: TapSettings,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        if settings.wire is not None and settings.wire not in WIRES:
+            raise UsageError(f"expected one of the wires {', '.join(WIRES)}, got {settings.wire!r}")
+        if settings.collapse not in ("known", "all", "none"):
+            raise UsageError(f"expected collapse to be 'known', 'all' or 'none', got {settings.collapse!r}")
+        self._callstream = callstream
+        self._implicit = implicit
+        self._inner = inner
+        self._settings = settings
+        self._pools = Pools(options or {})
+        self._bodies: WeakSet[TappedBody] = WeakSet()
+
+    async def handle_async_request(self, request: Any) -> Any:
+        inner = self._inner if self._inner is not None else self._pools.transport_for(request)
+        exchange = recognised(request.method, request.url.path, self._settings.wire)
+        if exchange is None:
+            return await inner.handle_async_request(request)
+        body = await request.aread()
+        said = _said(exchange, body)
+        model_call = current_model_call.get()
+        run = model_call.run if model_call is not None and model_call.run.outcome is None else current_run()
+        if run is not None:
+            await run.receive(said, author=model_call.author if model_call is not None else None)
+        outgoing = self._outgoing(exchange, request, await self._signed(exchange, body, run))
+        answer = await inner.handle_async_request(outgoing)
+        kind = answer_kind(exchange.wire, answer.status_code, answer.headers.get("content-type", ""), request.url.path)
+        if kind is None:
+            return answer
+        codings = [coding for coding in answer.headers.get("content-encoding", "").split(",") if coding.strip()]
+        decoding = decoding_of(codings[0]) if len(codings) == 1 else None
+        if codings and codings != ["identity"] and decoding is None:
+            logger.warning(
+                "an answer came with Content-Encoding %s, which cannot be read here: it passes unseen", codings
+            )
+            return answer
+        on_end = None
+        if run is None:
+            run = await self._implicit.begin(said)
+            own = run
+
+            async def on_end() -> None:
+                await self._implicit.response_ended(own)
+
+        if model_call is not None:
+            model_call.read_by_tap = True
+        reading = _Reading(self, exchange, body, run, model_call=model_call, decoding=decoding, on_end=on_end)
+        if kind == "whole":
+            return _answered(request, answer, await reading.whole(answer), decoded=decoding is not None)
+        tapped = reading.streamed(answer)
+        self._bodies.add(tapped)
+        return _answered(request, answer, tapped, decoded=decoding is not None)
+
+    def handle_request(self, request: Any) -> Any:
+        raise UsageError("the tap is for async clients: use httpx.AsyncClient, or cs.httpx_client()")
+
+    async def aclose(self) -> None:
+        """Closes the connections of this event loop, and with them the streams that are still read."""
+        await self._close_bodies()
+        await (self._inner if self._inner is not None else self._pools).aclose()
+
+    async def __aenter__(self) -> TapTransport:
+        if self._inner is not None:
+            await self._inner.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self._close_bodies()
+        if self._inner is not None:
+            await self._inner.__aexit__(*error)
+        else:
+            await self._pools.aclose()
+
+    async def _close_bodies(self) -> None:
+        here = asyncio.get_running_loop()
+        for body in [body for body in self._bodies if body.loop is here]:
+            await body.aclose()
+
+    async def _signed(self, exchange: Exchange, body: bytes, run: Run | None) -> bytes:
+        if exchange.wire != "gemini" or not self._settings.repair_gemini_signatures:
+            return body
+        calls = [] if run is None else await self._callstream.journal.calls(thread_id=run.thread_id)
+        signatures: dict[str, str] = {}
+        for call in calls:
+            if call.signature is not None:
+                signatures |= {name: call.signature for name in (call.call_id, call.provider_id) if name is not None}
+        return with_signatures(exchange, body, lambda call_id, name: signatures.get(call_id or ""))
+
+    def _outgoing(self, exchange: Exchange, request: Any, body: bytes) -> Any:
+        if self._settings.stream_gemini_arguments:
+            body = with_streamed_arguments(exchange, body)
+        headers = request.headers.copy()
+        headers["accept-encoding"] = "identity"
+        headers.pop("content-length", None)
+        headers.pop("transfer-encoding", None)
+        made = library_of(request).Request(request.method, request.url, headers=headers, content=body)
+        made.extensions = request.extensions
+        return made
+
+    def collapses(self, model_call: ModelCall | None) -> Callable[[str], bool]:
+        match self._settings.collapse:
+            case "all":
+                return lambda name: True
+            case "none":
+                return lambda name: False
+            case _ if model_call is not None and model_call.collapses is not None:
+                return model_call.collapses
+            case _:
+                return self._callstream.knows
+
+    @property
+    def may_collapse(self) -> bool:
+        return self._settings.collapse != "none"
+
+    @property
+    def limits(self) -> Limits:
+        return self._settings.limits
+
+
+class _Reading:
+    """How one answer is read: into which run, for whom, and under which names."""
+
+    def __init__(
+        self,
+        tap: TapTransport,
+        exchange: Exchange,
+        request_body: bytes,
+        run: Run,
+        *,
+        model_call: ModelCall | None,
+        decoding: Decoding | None,
+        on_end: Callable[[], Awaitable[None]] | None,
+    ) -> None:
+        self._tap = tap
+        self._exchange = exchange
+        self._request_body = request_body
+        self._decoding = decoding
+        self._on_end = on_end
+        self._collapses = tap.collapses(model_call)
+        self._tools = declared_tools(exchange.wire, request_body)
+        self._refuses = model_call is not None and model_call.refuses
+        self._response = run.response(
+            exchange.wire,
+            tools=self._tools,
+            author=model_call.author if model_call is not None else None,
+            new_call_id=model_call.new_call_id if model_call is not None else None,
+        )
+
+    def streamed(self, answer: Any) -> TappedBody:
+        """A streamed answer, read by a task of its own from now on."""
+        # Where no tool of the request is collapsed, nothing needs to be held either.
+        touched = not self._tools or any(map(self._collapses, self._tools))
+        rewriter = rewriter_for(
+            self._response.decoder,
+            collapse=self._collapses if touched and self._tap.may_collapse else None,
+            stored=is_stored(self._exchange.wire, self._request_body),
+        )
+        return TappedBody(
+            answer.stream,
+            answer.stream.aclose,
+            self._response,
+            rewriter,
+            decoding=self._decoding,
+            refuses=self._refuses,
+            limits=self._tap.limits,
+            on_end=self._on_end,
+        )
+
+    async def whole(self, answer: Any) -> WholeBody:
+        """An answer that was not streamed. It is forwarded when its calls are recorded and their hooks have settled."""
+        try:
+            raw = b"".join([data async for data in answer.stream])
+        finally:
+            await answer.stream.aclose()
+        body = raw if self._decoding is None else self._decoding.feed(raw) + self._decoding.end()
+        try:
+            events = self._response.decoder.whole(body)
+        except WireError as error:
+            logger.warning("an answer could not be read: %s", error)
+            events = []
+        await self._response.record(events)
+        for event in events:
+            if isinstance(event, CallCompleted):
+                call = await self._response.run.settled(self._response.call_ids[event.call_id])
+                if call.state is CallState.DISCARDED and not self._refuses:
+                    raise CallRejected(call.call_id, call.name, call.detail or call.reason or "discarded")
+        if self._on_end is not None:
+            await self._on_end()
+        return WholeBody(body)
+
+
+class WholeBody:
+    """A body that is there."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        yield self._data
+
+    async def aclose(self) -> None:
+        pass
+
+
+def _said(exchange: Exchange, body: bytes) -> list[RequestEvent]:
+    try:
+        return results_in(exchange.wire, body)
+    except WireError as error:
+        # A request that cannot be read is the provider's to refuse.
+        logger.warning("a request could not be read: %s", error)
+        return []
+
+
+def _answered(request: Any, answer: Any, body: TappedBody | WholeBody, *, decoded: bool) -> Any:
+    """The answer with another body."""
+    library = library_of(request)
+    headers = answer.headers.copy()
+    headers.pop("content-length", None)
+    if decoded:
+        headers.pop("content-encoding", None)
+    stream = _stream_class(library)(body)
+    return library.Response(answer.status_code, headers=headers, stream=stream, extensions=answer.extensions)
+
+
+@cache
+def _stream_class(library: ModuleType) -> Any:
+    class TappedStream(library.AsyncByteStream):  # type: ignore[misc, name-defined]
+        """What the library reads a tapped body by."""
+
+        def __init__(self, body: TappedBody | WholeBody) -> None:
+            self._body = body
+
+        def __aiter__(self) -> AsyncIterator[bytes]:
+            return self._body.chunks()
+
+        async def aclose(self) -> None:
+            await self._body.aclose()
+
+    return TappedStream

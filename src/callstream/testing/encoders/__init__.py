@@ -1,0 +1,102 @@
+"""A script as the bytes of a provider's wire: what the real API would send, event by event.
+
+``encode`` gives a stream, ``encode_whole`` the non-streaming answer with the same content. ``frames`` is for whoever
+sends them over a network: it gives the script's ``Delay`` and ``Cut`` steps too, in their places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import assert_never
+
+from callstream.errors import UsageError
+from callstream.testing.encoders.anthropic import AnthropicEncoder
+from callstream.testing.encoders.encoder import Encoder, dumps
+from callstream.testing.encoders.gemini import GeminiEncoder
+from callstream.testing.encoders.openai_chat import OpenAIChatEncoder
+from callstream.testing.encoders.openai_responses import OpenAIResponsesEncoder
+from callstream.testing.script import (
+    Call,
+    Cut,
+    Delay,
+    Failure,
+    Finish,
+    Parallel,
+    Refusal,
+    Script,
+    Step,
+    Text,
+    Thought,
+    Truncated,
+    checked,
+)
+
+__all__ = ["WIRES", "encode", "encode_whole", "frames"]
+
+_ENCODERS: dict[str, type[Encoder]] = {
+    "gemini": GeminiEncoder,
+    "anthropic": AnthropicEncoder,
+    "openai_chat": OpenAIChatEncoder,
+    "openai_responses": OpenAIResponsesEncoder,
+}
+WIRES: tuple[str, ...] = tuple(_ENCODERS)
+
+
+def encode(wire: str, script: Script, *, model: str | None = None, first_id: int = 1) -> Iterator[bytes]:
+    """The body of a streamed answer, one server-sent event a chunk. Ids that are made up count from ``first_id``."""
+    return (frame for frame in frames(wire, script, model=model, first_id=first_id) if isinstance(frame, bytes))
+
+
+def frames(wire: str, script: Script, *, model: str | None = None, first_id: int = 1) -> Iterator[bytes | Delay | Cut]:
+    """The chunks of ``encode`` and, between them, the steps that only a sender can act on."""
+    steps = checked(script)
+    if isinstance(steps[-1], Refusal):
+        raise UsageError(f"{steps[-1]!r} has no stream: it is an answer of its own; encode_whole gives its body")
+    encoder = _encoder(wire, model, first_id)
+    return _played(encoder, steps)
+
+
+def encode_whole(wire: str, script: Script, *, model: str | None = None, first_id: int = 1) -> bytes:
+    """The body of a non-streaming answer: of a script that fails or refuses, the body of the refused request."""
+    steps = checked(script)
+    encoder = _encoder(wire, model, first_id)
+    match steps[-1]:
+        case Failure() as failure:
+            return dumps(encoder.error(failure)).encode()
+        case Refusal() as refusal:
+            return dumps(encoder.refusal(refusal)).encode()
+        case Truncated() | Cut() as end:
+            raise UsageError(f"a whole answer cannot end with {end!r}")
+    for _ in _played(encoder, steps):
+        pass
+    return dumps(encoder.whole()).encode()
+
+
+def _encoder(wire: str, model: str | None, first_id: int) -> Encoder:
+    if wire not in _ENCODERS:
+        raise UsageError(f"no encoder for the wire {wire!r}; there are {', '.join(WIRES)}")
+    return _ENCODERS[wire](model, first_id)
+
+
+def _played(encoder: Encoder, steps: list[Step]) -> Iterator[bytes | Delay | Cut]:
+    yield from encoder.begin()
+    for step in steps:
+        match step:
+            case Text():
+                yield from encoder.text(step)
+            case Thought():
+                yield from encoder.thought(step)
+            case Call():
+                yield from encoder.calls([step])
+            case Parallel(calls=calls):
+                yield from encoder.calls(calls)
+            case Finish(reason=reason):
+                yield from encoder.finish(reason)
+            case Failure():
+                yield from encoder.failure(step)
+            case Truncated() | Refusal():
+                pass
+            case Delay() | Cut():
+                yield step
+            case _:  # pragma: no cover
+                assert_never(step)

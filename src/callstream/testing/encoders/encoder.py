@@ -1,0 +1,134 @@
+"""What every wire encoder can do, and the pieces that all of them are made of.
+
+An encoder is fed the steps of one response in order and gives the stream's bytes, one server-sent event a chunk. It
+remembers what it sent, so that ``whole`` is the non-streaming answer with the same content. Nothing in it depends on
+time or chance: the same script gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar
+
+from callstream.errors import UsageError
+from callstream.testing.script import Call, Failure, Refusal, Text, Thought
+
+CREATED = 1_760_000_000
+"""The moment that every scripted response was made at."""
+
+_OPENAI_KINDS = {
+    400: "invalid_request_error",
+    401: "invalid_request_error",
+    403: "invalid_request_error",
+    404: "invalid_request_error",
+    429: "requests",
+}
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class Encoder(ABC):
+    """One response of one wire. ``first_id`` is the number of the first id that has to be made up."""
+
+    model: ClassVar[str]
+
+    def __init__(self, model: str | None, first_id: int) -> None:
+        self.model_name = model or self.model
+        self.response_number = first_id
+        self.next_id = first_id
+        self.sent = 0
+
+    @abstractmethod
+    def begin(self) -> Iterator[bytes]: ...
+
+    @abstractmethod
+    def text(self, step: Text) -> Iterator[bytes]: ...
+
+    @abstractmethod
+    def thought(self, step: Thought) -> Iterator[bytes]: ...
+
+    @abstractmethod
+    def calls(self, calls: Sequence[Call]) -> Iterator[bytes]: ...
+
+    @abstractmethod
+    def failure(self, step: Failure) -> Iterator[bytes]: ...
+
+    @abstractmethod
+    def finish(self, reason: str | None) -> Iterator[bytes]: ...
+
+    @abstractmethod
+    def whole(self) -> Any:
+        """The non-streaming answer with what was sent until now."""
+
+    @abstractmethod
+    def error(self, step: Failure) -> Any:
+        """The body of a request that failed."""
+
+    @abstractmethod
+    def refusal(self, step: Refusal) -> Any:
+        """The body of a refused request, with the wire's word for its status."""
+
+    def call_id(self, call: Call, prefix: str) -> str | None:
+        """The call's id, made up where the script leaves that to the encoder. None: the wire carries no id."""
+        if call.call_id is None:
+            number, self.next_id = self.next_id, self.next_id + 1
+            return f"{prefix}{number}"
+        return call.call_id or None
+
+    def pieces(self, text: str, size: int | None) -> list[str]:
+        """The text cut into deltas, and counted for the usage figures."""
+        self.sent += len(text)
+        if size is None:
+            return [text] if text else []
+        return [text[start : start + size] for start in range(0, len(text), max(size, 1))]
+
+    def argument_pieces(self, call: Call, text: str) -> list[str]:
+        return self.pieces(text, call.size if call.streamed else None)[: call.stop_after]
+
+    @property
+    def output_tokens(self) -> int:
+        return self.sent // 4 + 1
+
+
+def dumps(value: Any, separators: tuple[str, str] = (",", ":")) -> str:
+    """JSON text as providers send it: UTF-8 as it is, with lone surrogates escaped."""
+    text = json.dumps(value, ensure_ascii=False, separators=separators)
+    return _SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
+
+
+def argument_text(call: Call, separators: tuple[str, str] = (",", ":")) -> str:
+    """The text that the model wrote for a call."""
+    if call.text is not None:
+        return call.text
+    if call.custom:
+        if not isinstance(call.args, str):
+            raise UsageError(f"the input of the free-text tool {call.name!r} has to be a string, got {call.args!r:.80}")
+        return call.args
+    return dumps(call.args, separators)
+
+
+def openai_refusal(step: Refusal) -> Any:
+    """The error body that both of OpenAI's wires send. ``kind`` is its type; a rate limit has a code."""
+    code = "rate_limit_exceeded" if step.status == 429 else None
+    kind = step.kind or _OPENAI_KINDS.get(step.status, "server_error")
+    return {"error": {"message": step.message, "type": kind, "param": None, "code": code}}
+
+
+def refuse_custom(call: Call, wire: str) -> None:
+    if call.custom:
+        raise UsageError(f"the wire {wire!r} has no free-text tools; {call.name!r} is custom")
+
+
+def alternating(streams: Iterable[Iterator[bytes]]) -> Iterator[bytes]:
+    """One chunk of each stream in turn until all are through."""
+    running = list(streams)
+    while running:
+        going_on = []
+        for stream in running:
+            chunk = next(stream, None)
+            if chunk is not None:
+                yield chunk
+                going_on.append(stream)
+        running = going_on

@@ -1,0 +1,174 @@
+"""Gemini's streamGenerateContent: CRLF, candidates with parts; streamed arguments in the form that Vertex AI sends.
+
+A streamed call opens with its name, goes on with ``partialArgs`` (one value of one path a chunk, a string in pieces and
+an empty piece that ends it), and ends with an empty ``functionCall``. A call that is not streamed is one whole part.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from callstream.errors import UsageError
+from callstream.jsonpath import Path, format_path
+from callstream.testing.encoders.encoder import Encoder, dumps, refuse_custom
+from callstream.testing.script import Call, Failure, Refusal, Text, Thought
+
+_SPACED = (",", ": ")
+_KINDS = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    429: "RESOURCE_EXHAUSTED",
+    500: "INTERNAL",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+# Google's serialiser escapes these too. google-genai relies on it: any line end of Unicode ends a line of its stream.
+_ESCAPED = re.compile("[<>\x7f-\x9f\xad\u200b-\u200f\u2028-\u202e\u2060-\u2064\ufeff]")
+
+
+class GeminiEncoder(Encoder):
+    model = "gemini-3-pro-preview"
+
+    def __init__(self, model: str | None, first_id: int) -> None:
+        super().__init__(model, first_id)
+        self._parts: list[dict[str, Any]] = []
+        self._finish_reason: str | None = None
+
+    def begin(self) -> Iterator[bytes]:
+        return iter(())
+
+    def text(self, step: Text) -> Iterator[bytes]:
+        self._parts.append({"text": step.text})
+        for piece in self.pieces(step.text, step.size):
+            yield self._chunk([{"text": piece}])
+
+    def thought(self, step: Thought) -> Iterator[bytes]:
+        signature = {} if step.signature is None else {"thoughtSignature": step.signature}
+        self._parts.append({"text": step.text, "thought": True, **signature})
+        for piece in self.pieces(step.text, step.size):
+            yield self._chunk([{"text": piece, "thought": True}])
+        if signature:
+            yield self._chunk([{"text": "", "thought": True, **signature}])
+
+    def calls(self, calls: Sequence[Call]) -> Iterator[bytes]:
+        """Calls come one after another; those that come whole next to each other share a chunk."""
+        together: list[dict[str, Any]] = []
+        for call in calls:
+            args = _arguments(call)
+            call_id = {"id": call.call_id} if call.call_id else {}
+            signature = {} if call.signature is None else {"thoughtSignature": call.signature}
+            part = {"functionCall": {"name": call.name, "args": args, **call_id}, **signature}
+            if call.stop_after is None:
+                self._parts.append(part)
+            if not call.streamed:
+                together.append(part)
+                continue
+            if together:
+                yield self._chunk(together)
+                together = []
+            yield from self._streamed(call, args, call_id, signature)
+        if together:
+            yield self._chunk(together)
+
+    def _streamed(self, call: Call, args: Any, call_id: dict[str, Any], signature: dict[str, Any]) -> Iterator[bytes]:
+        head = {"name": call.name, **call_id}
+        if not args and call.stop_after is None:  # a call without arguments is one chunk
+            yield self._chunk([{"functionCall": head, **signature}])
+            return
+        yield self._chunk([{"functionCall": head | {"willContinue": True}, **signature}])
+        for piece in list(self._partial_args(args, (), call.size))[: call.stop_after]:
+            yield self._chunk([{"functionCall": {**piece, "willContinue": True}}])
+        if call.stop_after is None:
+            yield self._chunk([{"functionCall": {}}])
+
+    def _partial_args(self, value: Any, path: Path, size: int) -> Iterator[dict[str, Any]]:
+        """The pieces of a value in order. Between items that are objects comes a piece that says nothing."""
+        if isinstance(value, dict) and value:
+            for name, member in value.items():
+                yield from self._partial_args(member, (*path, name), size)
+        elif isinstance(value, list) and value:
+            for index, item in enumerate(value):
+                if index and isinstance(item, dict):
+                    yield {}
+                yield from self._partial_args(item, (*path, index), size)
+        else:
+            place = {"jsonPath": format_path(path)}
+            if isinstance(value, str):
+                for piece in self.pieces(value, size):
+                    yield {"partialArgs": [{**place, "stringValue": piece, "willContinue": True}]}
+            yield {"partialArgs": [{**place, **_last(value)}]}
+
+    def failure(self, step: Failure) -> Iterator[bytes]:
+        yield _event(self.error(step))
+
+    def finish(self, reason: str | None) -> Iterator[bytes]:
+        words = {None: "STOP", "length": "MAX_TOKENS"}
+        self._finish_reason = words.get(reason, reason)
+        yield self._chunk([{"text": ""}])
+
+    def whole(self) -> Any:
+        return self._response(self._parts)
+
+    def error(self, step: Failure) -> Any:
+        return {"error": {"code": 503, "message": step.message, "status": step.kind or "UNAVAILABLE"}}
+
+    def refusal(self, step: Refusal) -> Any:
+        status = step.kind or _KINDS.get(step.status, "UNKNOWN")
+        return {"error": {"code": step.status, "message": step.message, "status": status}}
+
+    def _chunk(self, parts: list[dict[str, Any]]) -> bytes:
+        return _event(self._response(parts))
+
+    def _response(self, parts: list[dict[str, Any]]) -> dict[str, Any]:
+        candidate: dict[str, Any] = {"content": {"role": "model", "parts": parts}}
+        usage: dict[str, Any] = {"trafficType": "ON_DEMAND"}
+        if self._finish_reason is not None:
+            candidate["finishReason"] = self._finish_reason
+            usage = {
+                "promptTokenCount": 25,
+                "candidatesTokenCount": self.output_tokens,
+                "totalTokenCount": 25 + self.output_tokens,
+                **usage,
+                "promptTokensDetails": [{"modality": "TEXT", "tokenCount": 25}],
+                "candidatesTokensDetails": [{"modality": "TEXT", "tokenCount": self.output_tokens}],
+            }
+        return {
+            "candidates": [candidate],
+            "usageMetadata": usage,
+            "modelVersion": self.model_name,
+            "createTime": "2025-10-09T08:53:20.000000Z",
+            "responseId": f"response-{self.response_number}",
+        }
+
+
+def _arguments(call: Call) -> Any:
+    """The values to send: this wire carries values, not the text that the model wrote."""
+    refuse_custom(call, "gemini")
+    try:
+        args = call.args if call.text is None else json.loads(call.text)
+    except ValueError as error:
+        raise UsageError(f"gemini cannot carry argument text that is not JSON: {call.text!r:.80}") from error
+    if not isinstance(args, dict):
+        raise UsageError(f"gemini's arguments are an object, got {args!r:.80}")
+    return args
+
+
+def _last(value: Any) -> dict[str, Any]:
+    """The fields that finish the value at a path; none for an empty container."""
+    if value is None:
+        return {"nullValue": "NULL_VALUE"}
+    if isinstance(value, bool):
+        return {"boolValue": value}
+    if isinstance(value, int | float):
+        return {"numberValue": value}
+    return {"stringValue": ""} if isinstance(value, str) else {}
+
+
+def _event(payload: Any) -> bytes:
+    text = _ESCAPED.sub(lambda character: f"\\u{ord(character[0]):04x}", dumps(payload, _SPACED))
+    return f"data: {text}\r\n\r\n".encode()

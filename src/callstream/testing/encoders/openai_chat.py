@@ -1,0 +1,140 @@
+"""OpenAI's Chat Completions: unnamed events, a chunk with the role first, usage and ``[DONE]`` last.
+
+Thoughts are ``reasoning_content``, as the compatible servers that show them send them; a call's signature is where
+Gemini's compatible endpoint puts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from callstream.testing.encoders.encoder import (
+    CREATED,
+    Encoder,
+    alternating,
+    argument_text,
+    dumps,
+    openai_refusal,
+    refuse_custom,
+)
+from callstream.testing.script import Call, Failure, Refusal, Text, Thought
+
+
+class OpenAIChatEncoder(Encoder):
+    model = "gpt-4o-mini-2024-07-18"
+
+    def __init__(self, model: str | None, first_id: int) -> None:
+        super().__init__(model, first_id)
+        self._begun = False
+        self._text = ""
+        self._reasoning = ""
+        self._tool_calls: list[dict[str, Any]] = []
+        self._finish_reason: str | None = None
+
+    def begin(self) -> Iterator[bytes]:
+        return iter(())  # the first chunk says whether text follows
+
+    def text(self, step: Text) -> Iterator[bytes]:
+        yield from self._role("")
+        self._text += step.text
+        for piece in self.pieces(step.text, step.size):
+            yield self._chunk({"content": piece})
+
+    def thought(self, step: Thought) -> Iterator[bytes]:
+        yield from self._role("")
+        self._reasoning += step.text
+        for piece in self.pieces(step.text, step.size):
+            yield self._chunk({"reasoning_content": piece})
+
+    def calls(self, calls: Sequence[Call]) -> Iterator[bytes]:
+        yield from self._role(None)
+        yield from alternating([self._call(call, self._declare(call)) for call in calls])
+
+    def _declare(self, call: Call) -> dict[str, Any]:
+        refuse_custom(call, "openai_chat")
+        call_id = self.call_id(call, "call_")
+        entry: dict[str, Any] = {"id": call_id, "type": "function", "function": {"name": call.name, "arguments": ""}}
+        if call_id is None:
+            del entry["id"]
+        if call.signature is not None:
+            entry["extra_content"] = {"google": {"thought_signature": call.signature}}
+        self._tool_calls.append(entry)
+        return {"index": len(self._tool_calls) - 1, **entry}
+
+    def _call(self, call: Call, head: dict[str, Any]) -> Iterator[bytes]:
+        index = head["index"]
+        pieces = self.argument_pieces(call, argument_text(call))
+        self._tool_calls[index]["function"] = {"name": call.name, "arguments": "".join(pieces)}
+        if not call.streamed:
+            yield self._chunk({"tool_calls": [head | {"function": self._tool_calls[index]["function"]}]})
+            return
+        yield self._chunk({"tool_calls": [head]})
+        for piece in pieces:
+            yield self._chunk({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
+
+    def failure(self, step: Failure) -> Iterator[bytes]:
+        yield _event(self.error(step))
+
+    def finish(self, reason: str | None) -> Iterator[bytes]:
+        yield from self._role("")
+        self._finish_reason = reason or ("tool_calls" if self._tool_calls else "stop")
+        yield self._chunk({}, self._finish_reason)
+        yield _event(self._envelope("chat.completion.chunk", [], self._usage()))
+        yield b"data: [DONE]\n\n"
+
+    def whole(self) -> Any:
+        message: dict[str, Any] = {"role": "assistant", "content": self._text or None}
+        if self._reasoning:
+            message["reasoning_content"] = self._reasoning
+        if self._tool_calls:
+            message["tool_calls"] = self._tool_calls
+        message |= {"refusal": None, "annotations": []}
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self._finish_reason}
+        return self._envelope("chat.completion", [choice], self._usage())
+
+    def error(self, step: Failure) -> Any:
+        kind = step.kind or "server_error"
+        return {"error": {"message": step.message, "type": kind, "param": None, "code": None}}
+
+    def refusal(self, step: Refusal) -> Any:
+        return openai_refusal(step)
+
+    def _role(self, content: str | None) -> Iterator[bytes]:
+        if not self._begun:
+            self._begun = True
+            yield self._chunk({"role": "assistant", "content": content, "refusal": None})
+
+    def _chunk(self, delta: dict[str, Any], finish_reason: str | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+        return _event(self._envelope("chat.completion.chunk", [choice], None))
+
+    def _envelope(self, kind: str, choices: list[dict[str, Any]], usage: dict[str, Any] | None) -> dict[str, Any]:
+        return {
+            "id": f"chatcmpl-{self.response_number}",
+            "object": kind,
+            "created": CREATED,
+            "model": self.model_name,
+            "service_tier": "default",
+            "system_fingerprint": "fp_callstream",
+            "choices": choices,
+            "usage": usage,
+        }
+
+    def _usage(self) -> dict[str, Any]:
+        return {
+            "prompt_tokens": 25,
+            "completion_tokens": self.output_tokens,
+            "total_tokens": 25 + self.output_tokens,
+            "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},
+            "completion_tokens_details": {
+                "reasoning_tokens": 0,
+                "audio_tokens": 0,
+                "accepted_prediction_tokens": 0,
+                "rejected_prediction_tokens": 0,
+            },
+        }
+
+
+def _event(payload: Any) -> bytes:
+    return f"data: {dumps(payload)}\n\n".encode()

@@ -1,0 +1,187 @@
+"""OpenAI's Responses API: every output item is added, grows and is done; the last event holds all of them again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from callstream.testing.encoders.encoder import CREATED, Encoder, alternating, argument_text, dumps, openai_refusal
+from callstream.testing.script import Call, Failure, Refusal, Text, Thought
+
+_ARGUMENTS = {
+    "function_call": ("arguments", "response.function_call_arguments"),
+    "custom_tool_call": ("input", "response.custom_tool_call_input"),
+}
+
+
+class OpenAIResponsesEncoder(Encoder):
+    model = "gpt-5-2025-08-07"
+
+    def __init__(self, model: str | None, first_id: int) -> None:
+        super().__init__(model, first_id)
+        self._sequence_number = 0
+        self._output: list[dict[str, Any]] = []
+        self._open: set[int] = set()
+        self._state: dict[str, Any] = {"status": "in_progress"}
+
+    def begin(self) -> Iterator[bytes]:
+        yield self._event("response.created", response=self._response())
+        yield self._event("response.in_progress", response=self._response())
+
+    def text(self, step: Text) -> Iterator[bytes]:
+        index = self._add("msg", {"type": "message", "status": "in_progress", "content": [], "role": "assistant"})
+        item_id = self._output[index]["id"]
+        place = {"item_id": item_id, "output_index": index, "content_index": 0}
+        part = {"type": "output_text", "annotations": [], "logprobs": [], "text": ""}
+        yield self._added(index)
+        yield self._event("response.content_part.added", **place, part=part)
+        for piece in self.pieces(step.text, step.size):
+            yield self._event("response.output_text.delta", **place, delta=piece, logprobs=[], **_padding(piece))
+        part = part | {"text": step.text}
+        yield self._event("response.output_text.done", **place, text=step.text, logprobs=[])
+        yield self._event("response.content_part.done", **place, part=part)
+        yield self._done(index, status="completed", content=[part])
+
+    def thought(self, step: Thought) -> Iterator[bytes]:
+        item: dict[str, Any] = {"type": "reasoning", "summary": []}
+        if step.signature is not None:
+            item["encrypted_content"] = step.signature
+        index = self._add("rs", item)
+        place = {"item_id": self._output[index]["id"], "output_index": index, "summary_index": 0}
+        part = {"type": "summary_text", "text": step.text}
+        yield self._added(index)
+        yield self._event("response.reasoning_summary_part.added", **place, part=part | {"text": ""})
+        for piece in self.pieces(step.text, step.size):
+            yield self._event("response.reasoning_summary_text.delta", **place, delta=piece, **_padding(piece))
+        yield self._event("response.reasoning_summary_text.done", **place, text=step.text)
+        yield self._event("response.reasoning_summary_part.done", **place, part=part)
+        yield self._done(index, summary=[part])
+
+    def calls(self, calls: Sequence[Call]) -> Iterator[bytes]:
+        yield from alternating([self._call(call, self._declare(call)) for call in calls])
+
+    def _declare(self, call: Call) -> int:
+        call_id = {"call_id": self.call_id(call, "call_")}
+        if call_id["call_id"] is None:
+            call_id = {}
+        if call.custom:
+            return self._add(
+                "ctc", {"type": "custom_tool_call", "status": "in_progress", "input": "", **call_id, "name": call.name}
+            )
+        item = {"type": "function_call", "status": "in_progress", "arguments": "", **call_id, "name": call.name}
+        return self._add("fc", item)
+
+    def _call(self, call: Call, index: int) -> Iterator[bytes]:
+        item = self._output[index]
+        key, events = _ARGUMENTS[item["type"]]
+        yield self._added(index)
+        self._open.add(index)
+        pieces = self.argument_pieces(call, argument_text(call))
+        for piece in pieces if call.streamed else []:  # servers that do not stream arguments send their end alone
+            place = {"item_id": item["id"], "output_index": index}
+            yield self._event(f"{events}.delta", **place, delta=piece, **_padding(piece))
+        item[key] = "".join(pieces)
+        if call.stop_after is None:
+            yield from self._end_call(index, "completed")
+
+    def _end_call(self, index: int, status: str) -> Iterator[bytes]:
+        item = self._output[index]
+        key, events = _ARGUMENTS[item["type"]]
+        self._open.remove(index)
+        yield self._event(f"{events}.done", **{key: item[key]}, item_id=item["id"], output_index=index)
+        yield self._done(index, status=status)
+
+    def failure(self, step: Failure) -> Iterator[bytes]:
+        code = step.kind or "server_error"
+        yield self._event("error", code=code, message=step.message, param=None)
+        self._state = {"status": "failed", "error": {"code": code, "message": step.message}}
+        yield self._event("response.failed", response=self._response())
+
+    def finish(self, reason: str | None) -> Iterator[bytes]:
+        for index in sorted(self._open):
+            yield from self._end_call(index, "incomplete")
+        if reason in (None, "completed"):
+            self._state = {"status": "completed", "completed_at": CREATED + 1}
+            yield self._event("response.completed", response=self._response())
+        else:
+            details = {"reason": "max_output_tokens" if reason == "length" else reason}
+            self._state = {"status": "incomplete", "incomplete_details": details}
+            yield self._event("response.incomplete", response=self._response())
+
+    def whole(self) -> Any:
+        return self._response()
+
+    def error(self, step: Failure) -> Any:
+        kind = step.kind or "server_error"
+        return {"error": {"message": step.message, "type": kind, "param": None, "code": None}}
+
+    def refusal(self, step: Refusal) -> Any:
+        return openai_refusal(step)
+
+    def _add(self, prefix: str, item: dict[str, Any]) -> int:
+        """Gives an item its id and its place in the output."""
+        index = len(self._output)
+        self._output.append({"id": f"{prefix}_{self.response_number}_{index}", **item})
+        return index
+
+    def _added(self, index: int) -> bytes:
+        return self._event("response.output_item.added", item=self._output[index], output_index=index)
+
+    def _done(self, index: int, **fields: Any) -> bytes:
+        self._output[index] |= fields
+        return self._event("response.output_item.done", item=self._output[index], output_index=index)
+
+    def _event(self, name: str, **fields: Any) -> bytes:
+        payload = {"type": name, **fields, "sequence_number": self._sequence_number}
+        self._sequence_number += 1
+        return f"event: {name}\ndata: {dumps(payload)}\n\n".encode()
+
+    def _response(self) -> dict[str, Any]:
+        running = self._state["status"] == "in_progress"
+        return {
+            "id": f"resp_{self.response_number}",
+            "object": "response",
+            "created_at": CREATED,
+            "status": "in_progress",
+            "background": False,
+            "completed_at": None,
+            "error": None,
+            "incomplete_details": None,
+            "instructions": None,
+            "max_output_tokens": None,
+            "max_tool_calls": None,
+            "model": self.model_name,
+            "output": [] if running else self._output,
+            "parallel_tool_calls": True,
+            "previous_response_id": None,
+            "prompt_cache_key": None,
+            "reasoning": {"effort": "medium", "summary": "auto"},
+            "safety_identifier": None,
+            "service_tier": "auto" if running else "default",
+            "store": False,
+            "temperature": 1.0,
+            "text": {"format": {"type": "text"}, "verbosity": "medium"},
+            "tool_choice": "auto",
+            "tools": [],
+            "top_logprobs": 0,
+            "top_p": 1.0,
+            "truncation": "disabled",
+            "usage": None if running else self._usage(),
+            "user": None,
+            "metadata": {},
+            **self._state,
+        }
+
+    def _usage(self) -> dict[str, Any]:
+        return {
+            "input_tokens": 25,
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens": self.output_tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": 25 + self.output_tokens,
+        }
+
+
+def _padding(delta: str) -> dict[str, str]:
+    """The API pads deltas, so that their length on the network does not tell what is in them."""
+    return {"obfuscation": "0123456789abcdef"[len(delta) % 16 :]}

@@ -1,0 +1,391 @@
+"""A tool: a function, what its provider is told about it, and the hooks that watch its arguments arrive.
+
+``tool`` gives back a function of the same kind (plain, async, generator, async generator), so whatever runs or inspects
+functions runs and inspects tools. The parameter that takes a ``Progress`` belongs to the program, not to the model: it
+is left out of ``__signature__``, ``__annotations__`` and ``__doc__``, and filled in when the tool is called without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import threading
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypeGuard,
+    TypeVar,
+    cast,
+    get_args,
+    get_type_hints,
+    overload,
+)
+
+import msgspec
+
+from callstream.declarations import Provider, declaration, parameters_schema
+from callstream.docstring import description_of, parameters_of, without_parameter
+from callstream.errors import UsageError, WireError
+from callstream.jsonpath import Path, parse_path
+from callstream.progress import Progress, ProgressFilling, current_progress, no_progress, progress_parameter
+
+if TYPE_CHECKING:
+    from callstream.calls import Call
+    from callstream.deltas import ArgsDelta, FieldDelta
+
+__all__ = [
+    "AbortSignal",
+    "ArgsAbortHook",
+    "ArgsCompleteHook",
+    "ArgsDeltaHook",
+    "ErrorPolicy",
+    "FieldHook",
+    "Hook",
+    "Hooks",
+    "Progress",
+    "Provider",
+    "Tool",
+    "current_progress",
+    "is_tool",
+    "no_progress",
+    "tool",
+]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+ErrorPolicy: TypeAlias = Literal["fail_call", "isolate", "fail_run"]
+"""What a hook that raised does: ends its call, ends only its own part in the call, or ends the run."""
+
+ArgsDeltaHook: TypeAlias = "Callable[[ArgsDelta, AbortSignal], Awaitable[None] | None]"
+FieldHook: TypeAlias = "Callable[[FieldDelta, AbortSignal], Awaitable[None] | None]"
+ArgsCompleteHook: TypeAlias = "Callable[[Call, AbortSignal], Awaitable[None] | None]"
+ArgsAbortHook: TypeAlias = "Callable[[Call, str], Awaitable[None] | None]"
+
+_D = TypeVar("_D", bound=ArgsDeltaHook)
+_F = TypeVar("_F", bound=FieldHook)
+_C = TypeVar("_C", bound=ArgsCompleteHook)
+_A = TypeVar("_A", bound=ArgsAbortHook)
+
+
+class AbortSignal:
+    """Says to every hook of one call that its tool will not run. Set at most once; may be read and set in any thread.
+
+    ``abort`` is for whoever made the signal; a hook that wants the call gone raises ``Reject``.
+    """
+
+    __slots__ = ("_lock", "_reason", "_waiting")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._reason: str | None = None
+        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+
+    @property
+    def aborted(self) -> bool:
+        return self._reason is not None
+
+    @property
+    def reason(self) -> str | None:
+        """Why, or None while nothing was aborted."""
+        return self._reason
+
+    async def wait(self) -> str:
+        """Waits until the signal is set, and returns the reason."""
+        event = asyncio.Event()
+        entry = (asyncio.get_running_loop(), event)
+        with self._lock:
+            if self._reason is not None:
+                return self._reason
+            self._waiting.append(entry)
+        try:
+            await event.wait()
+        finally:
+            with self._lock:
+                if entry in self._waiting:
+                    self._waiting.remove(entry)
+        return cast(str, self._reason)
+
+    def abort(self, reason: str) -> bool:
+        """Sets the signal. False, and nothing is changed, if it was set before."""
+        with self._lock:
+            if self._reason is not None:
+                return False
+            self._reason = reason
+            waiting, self._waiting = self._waiting, []
+        for loop, event in waiting:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(event.set)
+        return True
+
+    def __repr__(self) -> str:
+        return f"AbortSignal(reason={self._reason!r})"
+
+
+class Hook(msgspec.Struct, frozen=True):
+    """One registered function. ``is_async``: it runs on the event loop, else in a thread. ``path``: of field hooks."""
+
+    function: Callable[..., Any]
+    is_async: bool
+    path: Path = ()
+
+    @property
+    def name(self) -> str:
+        return cast(str, getattr(self.function, "__qualname__", None) or repr(self.function))
+
+
+class Hooks:
+    """The hooks of one tool, each kind in the order of registration. Registering gives the function back.
+
+    The tuples are replaced, never changed: a call keeps those that were there when it began.
+    """
+
+    __slots__ = ("args_abort", "args_complete", "args_delta", "field")
+
+    def __init__(self) -> None:
+        self.args_delta: tuple[Hook, ...] = ()
+        self.field: tuple[Hook, ...] = ()
+        self.args_complete: tuple[Hook, ...] = ()
+        self.args_abort: tuple[Hook, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.args_delta or self.field or self.args_complete or self.args_abort)
+
+    def __or__(self, other: Hooks) -> Hooks:
+        """These hooks, then the other's."""
+        both = Hooks()
+        both.args_delta = self.args_delta + other.args_delta
+        both.field = self.field + other.field
+        both.args_complete = self.args_complete + other.args_complete
+        both.args_abort = self.args_abort + other.args_abort
+        return both
+
+    def on_args_delta(self, hook: _D) -> _D:
+        """Called with every piece of argument text: ``hook(delta: ArgsDelta, signal: AbortSignal)``."""
+        self.args_delta += (_checked(hook, "(delta, signal)"),)
+        return hook
+
+    def on_field(self, path: str) -> Callable[[_F], _F]:
+        """Called as one field of the arguments arrives: ``hook(field: FieldDelta, signal: AbortSignal)``.
+
+        ``path`` is the name of a top-level field, or a JSON path (``$.items[0].title``; ``$`` is the whole).
+        """
+        place = _field_path(path)
+
+        def register(hook: _F) -> _F:
+            self.field += (_checked(hook, "(field, signal)", place),)
+            return hook
+
+        return register
+
+    def on_args_complete(self, hook: _C) -> _C:
+        """Called once when all arguments are there, before the tool runs: ``hook(call: Call, signal: AbortSignal)``."""
+        self.args_complete += (_checked(hook, "(call, signal)"),)
+        return hook
+
+    def on_args_abort(self, hook: _A) -> _A:
+        """Called once if the call is given up before its tool was let run: ``hook(call: Call, reason: str)``."""
+        self.args_abort += (_checked(hook, "(call, reason)"),)
+        return hook
+
+
+class Tool(Protocol[P, R_co]):
+    """What ``tool`` returns: the function, and beside it its hooks and its declaration."""
+
+    __name__: str
+    __signature__: inspect.Signature
+    description: str
+    hooks: Hooks
+    hook_timeout: float | None
+    """Seconds that a hook of this tool may take; None for the runtime's own limit, ``math.inf`` for none."""
+    on_hook_error: ErrorPolicy | None
+    progress_parameter: str | None
+    """The hidden parameter, by which a caller hands in a ``Progress``."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+    def on_args_delta(self, hook: _D, /) -> _D: ...
+    def on_field(self, path: str, /) -> Callable[[_F], _F]: ...
+    def on_args_complete(self, hook: _C, /) -> _C: ...
+    def on_args_abort(self, hook: _A, /) -> _A: ...
+    def schema(self, provider: Provider, /) -> dict[str, Any]:
+        """The declaration for plain SDK users: ``anthropic``, ``openai`` (chat), ``openai_responses`` or ``gemini``."""
+        ...
+
+
+def is_tool(candidate: object) -> TypeGuard[Tool[..., Any]]:
+    return callable(candidate) and isinstance(getattr(candidate, "hooks", None), Hooks)
+
+
+@overload
+def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    hook_timeout: float | None = None,
+    on_hook_error: ErrorPolicy | None = None,
+) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    hook_timeout: float | None = None,
+    on_hook_error: ErrorPolicy | None = None,
+) -> Any:
+    """Makes a tool of a function, bare (``@tool``) or with arguments (``@tool(name=…)``).
+
+    ``name`` and ``description`` replace the function's own name and docstring. The function itself is not changed.
+    """
+    if hook_timeout is not None and not hook_timeout > 0:
+        raise UsageError(f"expected hook_timeout in seconds, more than 0, got {hook_timeout!r}")
+    if on_hook_error not in (None, *get_args(ErrorPolicy)):
+        raise UsageError(f"expected on_hook_error to be one of {get_args(ErrorPolicy)}, got {on_hook_error!r}")
+
+    def make(function: Callable[..., Any]) -> Any:
+        made = _made(function, name, description)
+        made.hook_timeout = hook_timeout
+        made.on_hook_error = on_hook_error
+        return made
+
+    return make if function is None else make(function)
+
+
+def _made(function: Callable[..., Any], name: str | None, description: str | None) -> Any:
+    if not callable(function):
+        raise UsageError(f"expected a function to make a tool of, got {function!r}")
+    signature = _resolved_signature(function)
+    doc = inspect.getdoc(function) if inspect.isroutine(function) else function.__doc__
+    hidden = progress_parameter(function, signature)
+    if hidden is not None:
+        signature = signature.replace(parameters=[p for p in signature.parameters.values() if p is not hidden])
+        doc = without_parameter(doc, hidden.name)
+    made: Any = _same_kind(function, ProgressFilling(function, hidden))
+    functools.update_wrapper(made, function)
+    made.__name__ = name or getattr(function, "__name__", type(function).__name__)
+    made.__doc__ = description or doc
+    made.__signature__ = signature
+    made.__annotations__ = _annotations(signature)
+    hooks = Hooks()
+    made.hooks = hooks
+    made.on_args_delta = hooks.on_args_delta
+    made.on_field = hooks.on_field
+    made.on_args_complete = hooks.on_args_complete
+    made.on_args_abort = hooks.on_args_abort
+    made.progress_parameter = hidden.name if hidden is not None else None
+    made.description = description or description_of(doc)
+    described = parameters_of(doc)
+
+    def schema(provider: Provider, /) -> dict[str, Any]:
+        parameters = parameters_schema(made.__name__, signature, described)
+        return declaration(provider, made.__name__, made.description, parameters)
+
+    made.schema = schema
+    return made
+
+
+def _resolved_signature(function: Callable[..., Any]) -> inspect.Signature:
+    """The signature with its annotations resolved one by one: a name that only a type checker knows stays a string."""
+    signature = inspect.signature(function)
+    namespace = getattr(inspect.unwrap(function), "__globals__", {})
+
+    def resolved(annotation: Any) -> Any:
+        if not isinstance(annotation, str):
+            return annotation
+        try:
+            probe = SimpleNamespace(__annotations__={"it": annotation})
+            return get_type_hints(probe, globalns=namespace, include_extras=True)["it"]
+        except (NameError, AttributeError, SyntaxError, TypeError):
+            return annotation
+
+    parameters = [p.replace(annotation=resolved(p.annotation)) for p in signature.parameters.values()]
+    return signature.replace(parameters=parameters, return_annotation=resolved(signature.return_annotation))
+
+
+def _annotations(signature: inspect.Signature) -> dict[str, Any]:
+    found = {p.name: p.annotation for p in signature.parameters.values() if p.annotation is not p.empty}
+    if signature.return_annotation is not signature.empty:
+        found["return"] = signature.return_annotation
+    return found
+
+
+def _same_kind(function: Callable[..., Any], fill: ProgressFilling) -> Callable[..., Any]:
+    """A function that calls the given one and is of its kind for everyone who asks ``inspect``."""
+    if _is(inspect.isasyncgenfunction, function):
+
+        async def stream(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = fill(args, kwargs)
+            items = function(*args, **kwargs)
+            try:
+                async for item in items:
+                    yield item
+            finally:
+                await items.aclose()
+
+        return stream
+    if _is(inspect.isgeneratorfunction, function):
+
+        def steps(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = fill(args, kwargs)
+            return (yield from function(*args, **kwargs))
+
+        return steps
+    if _is(inspect.iscoroutinefunction, function):
+
+        async def coroutine(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = fill(args, kwargs)
+            return await function(*args, **kwargs)
+
+        return coroutine
+
+    def plain(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = fill(args, kwargs)
+        return function(*args, **kwargs)
+
+    return plain
+
+
+def _is(kind: Callable[[Any], bool], function: Callable[..., Any]) -> bool:
+    """Whether the function, or the ``__call__`` of a callable object, is of that kind."""
+    if inspect.isroutine(function):
+        return kind(function)
+    return kind(function) or kind(type(function).__call__)
+
+
+def _checked(hook: Callable[..., Any], parameters: str, path: Path = ()) -> Hook:
+    """The hook, if it can be called with two arguments and is no generator."""
+    if not callable(hook):
+        raise UsageError(f"expected a hook that takes {parameters}, got {hook!r}")
+    if _is(inspect.isasyncgenfunction, hook) or _is(inspect.isgeneratorfunction, hook):
+        raise UsageError(f"hook {hook!r} is a generator; a hook acts when it is called, so it must not yield")
+    try:
+        signature = inspect.signature(hook)
+    except ValueError:  # A function written in C may have none.
+        signature = None
+    if signature is not None:
+        try:
+            signature.bind(None, None)
+        except TypeError as error:
+            raise UsageError(f"expected a hook that takes {parameters}, got {hook!r} with {signature}") from error
+    return Hook(hook, _is(inspect.iscoroutinefunction, hook), path)
+
+
+def _field_path(text: str) -> Path:
+    if not text:
+        raise UsageError("expected the name of a field or a JSON path, got an empty text")
+    if not text.startswith("$"):
+        return (text,)
+    try:
+        return parse_path(text)
+    except WireError as error:
+        raise UsageError(f"expected the name of a field or a JSON path: {error}") from error

@@ -1,0 +1,136 @@
+"""The argument text of one call, made strict as it passes.
+
+Models write raw line breaks and tabs inside JSON strings, which JSON forbids. They are escaped here, so that the text
+that leaves is strict and every later reader agrees. Where strings begin and end is only worked out when a control
+character shows up, and then from where the last look ended: every character is looked at once.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NoReturn
+
+import msgspec
+
+from callstream.errors import WireError
+
+_CONTROL = re.compile(r"[\x00-\x1f]")
+_MARK = re.compile(r'["\\\x00-\x1f]')
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_SHORT_ESCAPE = {"\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_BLANK = " \t\n\r"
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+_STRICT = json.JSONDecoder(parse_constant=_no_constant)
+
+
+def is_strict_json(text: str) -> bool:
+    """Whether the text is one JSON document by RFC 8259, and no deeper or longer than Python can hold."""
+    try:
+        _STRICT.decode(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def json_text(value: Any) -> str:
+    """A value as compact JSON text that can be encoded as UTF-8, lone surrogates as escapes."""
+    try:
+        return msgspec.json.encode(value).decode()
+    except UnicodeEncodeError:
+        return json.dumps(value, separators=(",", ":"))
+    except RecursionError:
+        raise WireError("expected arguments that are nested less deep") from None
+
+
+class ArgumentText:
+    """Collects the pieces of one call's arguments."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._unscanned: list[str] = []
+        self._in_string = False
+        self._escaped = False
+
+    def append(self, text: str) -> str:
+        """Takes a piece in and returns it as strict text."""
+        if _CONTROL.search(text):
+            for earlier in self._unscanned:
+                self._scan(earlier)
+            self._unscanned.clear()
+            text = self._scan(text)
+        else:
+            self._unscanned.append(text)
+        self._pieces.append(text)
+        return text
+
+    def append_raw(self, text: str) -> str:
+        """Takes in a piece of free text, which is left as it is."""
+        self._pieces.append(text)
+        return text
+
+    def join(self) -> str:
+        if len(self._pieces) > 1:
+            self._pieces = ["".join(self._pieces)]
+        return self._pieces[0] if self._pieces else ""
+
+    @property
+    def is_blank(self) -> bool:
+        return not any(piece.strip(_BLANK) for piece in self._pieces)
+
+    def ends_with(self, character: str) -> bool:
+        """Whether the text ends so, white space aside."""
+        return next((last for piece in reversed(self._pieces) if (last := piece.rstrip(_BLANK)[-1:])), "") == character
+
+    def _scan(self, text: str) -> str:
+        strict: list[str] = []
+        taken = 0
+        skip = 1 if self._escaped and text else 0
+        self._escaped = self._escaped and not text
+        for mark in _MARK.finditer(text):
+            at = mark.start()
+            if at < skip:
+                continue
+            character = mark[0]
+            if character == '"':
+                self._in_string = not self._in_string
+            elif not self._in_string:
+                continue
+            elif character == "\\":
+                skip = at + 2
+            else:
+                strict += (text[taken:at], _SHORT_ESCAPE.get(character) or f"\\u{ord(character):04x}")
+                taken = at + 1
+        self._escaped = self._escaped or skip > len(text)
+        if not strict:
+            return text
+        strict.append(text[taken:])
+        return "".join(strict)
+
+
+def escape_surrogates(text: str) -> str:
+    """Argument text with each lone surrogate as its JSON escape: two halves in two pieces still make one character."""
+    return _SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
+
+
+class SurrogateJoin:
+    """Plain text whose surrogate pairs may be cut in two: a first half waits, one that stays alone becomes U+FFFD."""
+
+    def __init__(self) -> None:
+        self._high = ""
+
+    def feed(self, text: str) -> str:
+        if not self._high and not _SURROGATE.search(text):
+            return text
+        text = (self._high + text).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+        self._high = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
+        return _SURROGATE.sub("\ufffd", text.removesuffix(self._high) if self._high else text)
+
+    def end(self) -> str:
+        rest, self._high = self._high, ""
+        return "\ufffd" if rest else ""

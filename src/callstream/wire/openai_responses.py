@@ -1,0 +1,310 @@
+"""OpenAI Responses: ``POST /v1/responses``, and the servers that speak it.
+
+A call is an output item of type ``function_call``, or ``custom_tool_call`` with free text; all other items are the
+server's own. Items are told apart by item id, then by output index, because some servers change the id from event to
+event. Arguments come as deltas, or only with a ``done`` event, or only in the final response: whatever comes first is
+taken, and the rest must agree with it. A cut response ends its items too, with the status ``incomplete``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from callstream.errors import WireError
+from callstream.events import Encoding
+from callstream.wire.argtext import ArgumentText, is_strict_json, json_text
+from callstream.wire.decoder import Decoder, error_in
+from callstream.wire.transcript import WireCall
+
+CALL_ITEMS: dict[str, Encoding] = {"function_call": "json", "custom_tool_call": "text"}
+ENDS = {"response.completed", "response.incomplete", "response.cancelled", "response.done"}
+
+
+class Item(msgspec.Struct):
+    """An output item of any type. Only what all types agree on has a type here."""
+
+    type: str = ""
+    id: str | None = None
+    call_id: str | None = None
+    name: str | None = None
+    status: str | None = None
+    arguments: Any = None
+    input: Any = None
+    content: Any = None
+    summary: Any = None
+
+    @property
+    def args_text(self) -> str:
+        """The arguments or the input of a call, as far as the item has them."""
+        return _args(self.input if self.type == "custom_tool_call" else self.arguments)
+
+    @property
+    def kind(self) -> str:
+        """What the texts of the item are, nothing where it has none."""
+        return {"message": "text", "reasoning": "reasoning"}.get(self.type, "")
+
+    def spoken(self) -> Iterator[str]:
+        """The texts of a message or a reasoning item."""
+        for parts in (self.summary, self.content):
+            for part in parts if isinstance(parts, list) else ():
+                if isinstance(part, dict):
+                    yield _text(part.get("text")) or _text(part.get("refusal"))
+
+
+class IncompleteDetails(msgspec.Struct):
+    reason: str | None = None
+
+
+class Response(msgspec.Struct):
+    id: str | None = None
+    status: str | None = None
+    output: list[Item] | None = None
+    usage: Any = None
+    error: Any = None
+    incomplete_details: IncompleteDetails | None = None
+
+
+class StreamEvent(msgspec.Struct):
+    type: str = ""
+    item_id: str | None = None
+    output_index: int | None = None
+    item: Item | None = None
+    delta: Any = None
+    arguments: Any = None
+    input: Any = None
+    response: Response | None = None
+    error: Any = None
+    message: Any = None
+    code: Any = None
+
+
+class OutputCall:
+    """A call item and the names that events may use for it."""
+
+    def __init__(self, call: WireCall, item_id: str | None, output_index: int | None) -> None:
+        self.call = call
+        self.item_ids = {item_id}
+        self.output_index = output_index
+        self.announced = ""  # arguments that came with the item itself
+        self.cut = False  # the item ended, but not its arguments
+
+    def announced_text(self) -> str:
+        """The arguments that came with the item, if no others have come since: {} may stand for those that follow."""
+        return self.announced if self.call.text.is_blank else ""
+
+
+class OpenAIResponsesDecoder(Decoder[StreamEvent]):
+    wire = "openai_responses"
+    _payloads = msgspec.json.Decoder(StreamEvent)
+    _responses = msgspec.json.Decoder(Response)
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._ended_id: str | None = None
+        self._forget_response()
+
+    def _forget_response(self) -> None:
+        self._begun = False
+        self._response_id: str | None = None
+        self._calls: list[OutputCall] = []
+        self._spoken: set[tuple[int | None, str]] = set()  # (output index, kind) of items whose text came as deltas
+
+    def _chunk(self, chunk: StreamEvent) -> None:
+        match chunk.type:
+            case "response.function_call_arguments.delta" | "response.custom_tool_call_input.delta":
+                self._transcript.append_args(self._call_of(chunk).call, _args(chunk.delta))
+            case "response.output_text.delta" | "response.refusal.delta":
+                self._say(chunk, "text")
+            case "response.reasoning_text.delta" | "response.reasoning_summary_text.delta":
+                self._say(chunk, "reasoning")
+            case "response.function_call_arguments.done":
+                self._agree(self._call_of(chunk), _args(chunk.arguments))
+            case "response.custom_tool_call_input.done":
+                self._agree(self._call_of(chunk), _args(chunk.input))
+            case "response.output_item.added":
+                if chunk.item is not None:
+                    self._item_added(chunk.item, chunk.output_index)
+            case "response.output_item.done":
+                if chunk.item is not None:
+                    self._item_done(chunk.item, chunk.output_index)
+            case "response.created" | "response.in_progress" | "response.queued":
+                self._response_began(chunk.response)
+            case "response.failed":
+                failure = chunk.response.error if chunk.response is not None else None
+                raise error_in({"error": failure}) or WireError("the provider reported that the response failed")
+            case end if end in ENDS:
+                self._response_ended(chunk.response or Response(), chunk.type)
+            case _ if chunk.type == "error" or (chunk.error and not chunk.type.startswith("response.")):
+                raise error_in({"error": chunk.error, "message": chunk.message, "code": chunk.code}) or WireError(
+                    "the provider reported an error"
+                )
+            case "":
+                raise WireError(f"expected an event of the openai_responses wire, which has a type, got {chunk!r:.200}")
+            case _:
+                pass  # the parts of items, server-side tools, and events that are newer than this code
+
+    # -- calls --
+
+    def _call_of(self, chunk: StreamEvent) -> OutputCall:
+        known = self._known(chunk.item_id, chunk.output_index)
+        if known is None:
+            raise WireError(
+                f"expected response.output_item.added before {chunk.type}, got item {chunk.item_id!r} at output index "
+                f"{chunk.output_index}"
+            )
+        self._transcript.piece_of(known.call)
+        return known
+
+    def _known(
+        self, item_id: str | None, output_index: int | None, provider_id: str | None = None
+    ) -> OutputCall | None:
+        for output in reversed(self._calls):
+            if (item_id and item_id in output.item_ids) or (provider_id and output.call.provider_id == provider_id):
+                return output
+        if output_index is not None:
+            return next((output for output in reversed(self._calls) if output.output_index == output_index), None)
+        if provider_id is not None:
+            return None
+        unfinished = [output for output in self._calls if not output.call.final]
+        return unfinished[0] if len(unfinished) == 1 else None
+
+    def _open(self, item: Item, output_index: int | None) -> OutputCall:
+        call = self._transcript.open_call(item.name, item.call_id or item.id, encoding=CALL_ITEMS[item.type])
+        output = OutputCall(call, item.id, output_index)
+        self._calls.append(output)
+        return output
+
+    def _agree(self, output: OutputCall, text: str) -> None:
+        """The whole text of the call: what the deltas have not brought of it follows; a contradiction is malformed."""
+        call = output.call
+        if call.final or not text:
+            return
+        whole = ArgumentText().append(text) if call.encoding == "json" else text
+        so_far = call.text.join()
+        if whole.startswith(so_far):
+            self._transcript.append_args(call, text if not so_far else whole[len(so_far) :])
+        elif call.text.is_blank:
+            self._transcript.append_args(call, text)
+        elif not _same_json(so_far, whole):
+            self._transcript.discard_call(call, "malformed", "the deltas and the final arguments differ")
+
+    def _item_added(self, item: Item, output_index: int | None) -> None:
+        self._begun = True
+        self._transcript.believe_ends()
+        if item.type not in CALL_ITEMS:
+            return
+        output = self._open_under(item.call_id)
+        if output is None:
+            output = self._open(item, output_index)
+            output.announced = item.args_text
+        self._transcript.piece_of(output.call)
+
+    def _open_under(self, provider_id: str | None) -> OutputCall | None:
+        """The call that is open under this id: an item may be announced twice."""
+        if provider_id is None:
+            return None
+        return next(
+            (known for known in self._calls if known.call.provider_id == provider_id and not known.call.final), None
+        )
+
+    def _item_done(self, item: Item, output_index: int | None) -> None:
+        if item.type not in CALL_ITEMS:
+            if item.kind and not self._spoken & {(output_index, item.kind), (None, item.kind)}:
+                self._spoken.add((output_index, item.kind))  # its deltas never came
+                self._say_whole(item)
+            return
+        self._begun = True
+        output = self._known(item.id, output_index, item.call_id) or self._open(item, output_index)
+        self._transcript.piece_of(output.call)
+        if output.call.name is None and item.name:
+            self._transcript.name_call(output.call, item.name)
+        self._agree(output, item.args_text or output.announced_text())
+        output.cut = item.status == "incomplete"
+        if not output.cut:
+            self._transcript.end_call(output.call)
+
+    # -- text --
+
+    def _say(self, chunk: StreamEvent, kind: str) -> None:
+        self._begun = True
+        self._spoken.add((chunk.output_index, kind))
+        self._append_spoken(kind, _text(chunk.delta))
+
+    def _say_whole(self, item: Item) -> None:
+        for text in item.spoken():
+            self._append_spoken(item.kind, text)
+
+    def _append_spoken(self, kind: str, text: str) -> None:
+        if not text:
+            return
+        if kind == "text":
+            self._transcript.append_text(text)
+        else:
+            self._transcript.append_reasoning(text)
+
+    # -- the response --
+
+    def _response_began(self, response: Response | None) -> None:
+        if response is not None and response.id:
+            if self._response_id not in (None, response.id):
+                self._end_of_body()  # another response in the same body
+            self._response_id = self._transcript.response_message_id = response.id
+        self._begun = True
+
+    def _response_ended(self, response: Response, how: str) -> None:
+        if not self._begun and self._transcript.any_response and response.id in (None, self._ended_id):
+            return  # a second end of the response before: some servers send completed and done
+        self._ended_id = response.id or self._response_id
+        # The final list may leave items out, so that places in it say nothing of output indices.
+        spoken = {kind for _, kind in self._spoken}
+        for item in response.output or ():
+            if item.type in CALL_ITEMS:
+                self._item_done(item, None)
+            elif item.kind and item.kind not in spoken:
+                self._say_whole(item)
+        status = response.status or how.removeprefix("response.")
+        details = response.incomplete_details
+        finish_reason = (details.reason if details is not None else None) or status
+        normal = status in ("completed", "done")
+        for output in self._calls:
+            if output.cut and not output.call.final:
+                self._transcript.discard_call(output.call, "truncated", f"response {finish_reason}")
+            elif normal:
+                self._agree(output, output.announced_text())
+        self._transcript.finish_calls(normal=normal, detail=f"response {finish_reason}")
+        self._transcript.end_response(finish_reason, response.usage if isinstance(response.usage, dict) else None)
+        self._forget_response()
+
+    def _end_of_body(self) -> None:
+        if self._begun:
+            self._transcript.finish_calls(normal=False, detail="the stream ended in the middle of the response")
+            self._transcript.end_response(None, None)
+            self._forget_response()
+
+    def _read_whole(self, body: bytes) -> None:
+        response: Response = self._decoded(body, self._responses)
+        if response.error or response.status == "failed":
+            raise error_in({"error": response.error}) or WireError("the provider reported that the response failed")
+        if response.output is None:
+            raise WireError(f"expected a response with output, got {body[:200]!r}")
+        self._response_began(response)
+        self._response_ended(response, "response.completed")
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _args(value: Any) -> str:
+    """Arguments as text; some servers send them as an object, or null."""
+    if isinstance(value, str):
+        return value
+    return "" if value is None else json_text(value)
+
+
+def _same_json(one: str, other: str) -> bool:
+    return is_strict_json(one) and is_strict_json(other) and json.loads(one) == json.loads(other)

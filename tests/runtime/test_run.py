@@ -1,0 +1,595 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from callstream import CallState, Callstream, Progress, Reject, Run, current_run, no_progress, tool
+from callstream.calls import Call as JournalCall
+from callstream.errors import CallDropped, CallRejected, RunOver, TransitionError, UsageError, WireError
+from callstream.events import (
+    ArgsAppended,
+    CallCompleted,
+    CallDiscarded,
+    CallExecuting,
+    CallProgressed,
+    CallReturned,
+    CallStarted,
+    MessageReceived,
+    Record,
+    ResultReceived,
+    RunEnded,
+    RunStarted,
+)
+from callstream.testing import Call, Failure, Finish, Text, Truncated, encode, encode_whole
+from callstream.wire import WIRES, results_in
+
+ARGS = {"title": "Notes", "content": "one\ntwo ☃ three"}
+WRITE = Call("write", ARGS, call_id="c1")
+
+
+async def read(run: Run, wire: str, script: list[Any]) -> None:
+    async with run.response(wire) as response:
+        for chunk in encode(wire, script):
+            await response.feed(chunk)
+
+
+async def records(cs: Callstream, run: Run) -> list[Record]:
+    return [record async for record in cs.journal.read(run.run_id)]
+
+
+async def events(cs: Callstream, run: Run) -> list[Any]:
+    return [record.event for record in await records(cs, run)]
+
+
+async def execute_write(cs: Callstream) -> None:
+    async with cs.run("thread") as run:
+        await read(run, "anthropic", [WRITE])
+        await run.execute("c1")
+
+
+def states(found: list[Any]) -> list[str]:
+    return [type(event).__name__ for event in found if getattr(event, "call_id", None) is not None]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_run_keeps_all_that_a_response_said(cs: Callstream, wire: str) -> None:
+    async with cs.run("thread") as run:
+        await read(run, wire, [Text("Let me write."), WRITE])
+        (call,) = run.calls
+        assert call.state is CallState.ARGS_COMPLETE
+        assert call.args == ARGS
+        executing = await run.execute(call.call_id)
+        assert executing.args == ARGS
+        await run.complete(call.call_id, {"ok": True})
+    found = await events(cs, run)
+    assert isinstance(found[0], RunStarted)
+    assert found[-1] == RunEnded("finished")
+    assert [record.seq for record in await records(cs, run)] == list(range(1, len(found) + 1))
+    kept = await cs.journal.call(call.call_id)
+    assert kept is not None
+    assert (kept.state, kept.args, kept.result) == (CallState.COMPLETED, ARGS, {"ok": True})
+    responses = {record.response_id for record in await records(cs, run) if isinstance(record.event, ArgsAppended)}
+    assert len(responses) == 1
+    assert None not in responses
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_same_states_unstreamed(cs: Callstream, wire: str, streamed: bool) -> None:
+    async with cs.run("thread") as run:
+        if streamed:
+            await read(run, wire, [WRITE])
+        else:
+            await run.response(wire).whole(encode_whole(wire, [WRITE]))
+        (call,) = run.calls
+        await run.execute(call.call_id)
+        await run.complete(call.call_id, 1)
+    passed = states(await events(cs, run))
+    assert passed[0] == "CallStarted"
+    assert passed[-3:] == ["CallCompleted", "CallExecuting", "CallReturned"]
+
+
+async def test_first_record_started_whatever_the_wire_sends_first(cs: Callstream) -> None:
+    async with cs.run("thread") as run:
+        await run.response("gemini").whole(encode_whole("gemini", [WRITE, Call("other", {})]))
+    found = await events(cs, run)
+    for call in run.calls:
+        first = next(event for event in found if getattr(event, "call_id", None) == call.call_id)
+        assert isinstance(first, CallStarted)
+
+
+async def test_released_when_unseen(cs: Callstream) -> None:
+    async with cs.run("thread") as run:
+        await read(run, "anthropic", [WRITE])
+    kept = await cs.journal.call("c1")
+    assert kept is not None
+    assert kept.state is CallState.RELEASED
+
+
+@pytest.mark.parametrize("provider_id", ["0", "tc-0", "call_1"])
+async def test_id_reuse_new_call_in_later_turns_runs_and_threads(cs: Callstream, provider_id: str) -> None:
+    async with cs.run("one") as run:
+        for turn in (1, 2):
+            await read(run, "openai_chat", [Call("write", {"turn": turn}, call_id=provider_id)])
+    async with cs.run("one") as later:
+        await read(later, "openai_chat", [Call("write", {"turn": 3}, call_id=provider_id)])
+    async with cs.run("two") as other:
+        await read(other, "openai_chat", [Call("write", {"turn": 4}, call_id=provider_id)])
+    calls = [*run.calls, *later.calls, *other.calls]
+    assert [call.call_id for call in calls] == [provider_id, f"{provider_id}~2", f"{provider_id}~3", f"{provider_id}~4"]
+    assert {call.provider_id for call in calls} == {provider_id}
+    assert [call.args["turn"] for call in calls] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_one_id_in_hook_journal_and_result(cs: Callstream, wire: str) -> None:
+    seen: list[str] = []
+    cs.on_args_delta("write", lambda delta, signal: seen.append(delta.call_id))
+    async with cs.run("thread") as run:
+        await read(run, wire, [Call("write", ARGS, call_id="")])
+        (call,) = run.calls
+        await run.execute(call.call_id)
+        await run.complete(call.call_id, None)
+    assert set(seen) == {call.call_id}
+    ids = {event.call_id for event in await events(cs, run) if hasattr(event, "call_id")}
+    assert ids == {call.call_id}
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_truncated_never_runs(cs: Callstream, wire: str) -> None:
+    for ending in (Truncated(), Finish("length")):
+        async with cs.run("thread") as run:
+            await read(run, wire, [Call("write", ARGS, stop_after=2), ending])
+            (call,) = run.calls
+            assert (call.state, call.reason) == (CallState.DISCARDED, "truncated")
+            with pytest.raises(CallDropped, match="truncated"):
+                await run.execute(call.call_id)
+
+
+async def test_an_error_in_the_stream_discards_and_rises_unchanged(cs: Callstream) -> None:
+    aborted: list[str] = []
+    cs.on_args_abort("write", lambda call, reason: aborted.append(reason))
+    with pytest.raises(WireError, match="overloaded"):
+        async with cs.run("thread") as run:
+            await read(run, "anthropic", [Call("write", ARGS, stop_after=2), Failure("overloaded")])
+    found = await events(cs, run)
+    assert [event.reason for event in found if isinstance(event, CallDiscarded)] == ["interrupted"]
+    assert isinstance(found[-1], RunEnded)
+    assert found[-1].outcome == "failed"
+    assert aborted == ["interrupted"]
+
+
+async def test_unfinished_arguments_are_refused_before_the_wire_ends_them(cs: Callstream) -> None:
+    async with cs.run("thread") as run:
+        async with run.response("anthropic") as response:
+            for chunk in list(encode("anthropic", [WRITE]))[:6]:
+                await response.feed(chunk)
+            with pytest.raises(TransitionError, match="unfinished"):
+                await run.execute("c1")
+
+
+async def test_malformed_never_runs(cs: Callstream) -> None:
+    async with cs.run("thread") as run:
+        await read(run, "openai_chat", [Call("write", call_id="c1", text='{"a": 1,}')])
+        with pytest.raises(CallDropped, match="malformed"):
+            await run.execute("c1")
+    kept = await cs.journal.call("c1")
+    assert kept is not None
+    assert kept.args_json == '{"a": 1,}'
+
+
+async def test_arguments_that_are_no_object_never_run(cs: Callstream) -> None:
+    async with cs.run("thread") as run:
+        await read(
+            run, "openai_chat", [Call("write", call_id="c1", text="[1]"), Call("write", call_id="c2", text="null")]
+        )
+        with pytest.raises(CallDropped, match="not an object"):
+            await run.execute("c1")
+        assert (await run.execute("c2")).args is None
+
+
+async def test_barrier_before_execute_waits_for_the_hooks_of_the_call_alone(cs: Callstream) -> None:
+    gate = asyncio.Event()
+    seen: list[str] = []
+
+    async def slow(delta: Any, signal: Any) -> None:
+        await gate.wait()
+        seen.append(delta.text)
+
+    cs.on_args_delta("slow", slow)
+    async with cs.run("thread") as run:
+        await read(run, "openai_chat", [Call("slow", ARGS, call_id="s"), Call("fast", ARGS, call_id="f")])
+        await run.execute("f")
+        executing = asyncio.ensure_future(run.execute("s"))
+        await asyncio.sleep(0.01)
+        assert not executing.done()
+        assert CallExecuting("s") not in await events(cs, run)
+        gate.set()
+        call = await executing
+        assert "".join(seen) == call.args_json
+        await run.complete("s")
+        await run.complete("f")
+
+
+async def test_executing_after_barrier_is_recorded_after_the_last_hook(cs: Callstream) -> None:
+    order: list[str] = []
+
+    async def ready(call: Any, signal: Any) -> None:
+        order.append(f"ready, executing={CallExecuting('c1') in await events(cs, run)}")
+
+    cs.on_args_complete("write", ready)
+    async with cs.run("thread") as run:
+        await read(run, "gemini", [WRITE])
+        await run.execute("c1")
+        order.append(f"executing={CallExecuting('c1') in await events(cs, run)}")
+        await run.complete("c1")
+    assert order == ["ready, executing=False", "executing=True"]
+
+
+@pytest.mark.parametrize("leave", ["finish", "fail", "cancel"])
+async def test_barrier_on_every_exit(cs: Callstream, leave: str) -> None:
+    running = asyncio.Event()
+    ended: list[str] = []
+
+    async def slow(delta: Any, signal: Any) -> None:
+        running.set()
+        try:
+            await asyncio.sleep(0.05)
+        finally:
+            ended.append("hook")
+
+    cs.on_args_delta("write", slow)
+
+    async def program() -> None:
+        async with cs.run("thread") as run:
+            await read(run, "anthropic", [WRITE])
+            await running.wait()
+            if leave == "fail":
+                raise KeyError("broken")
+            if leave == "cancel":
+                task = asyncio.current_task()
+                assert task is not None
+                task.cancel()
+                await asyncio.sleep(1)
+
+    before = asyncio.all_tasks()
+    try:
+        await asyncio.create_task(program())
+    except (KeyError, asyncio.CancelledError):
+        pass
+    assert ended
+    assert asyncio.all_tasks() == before
+
+
+async def test_abort_during_barrier_never_executes(cs: Callstream) -> None:
+    held = asyncio.Event()
+    aborted: list[str] = []
+
+    async def slow(delta: Any, signal: Any) -> None:
+        held.set()
+        await signal.wait()
+
+    cs.on_args_delta("write", slow)
+    cs.on_args_abort("write", lambda call, reason: aborted.append(reason))
+    run = await cs.start("thread")
+    await read(run, "anthropic", [WRITE])
+    executing = asyncio.ensure_future(run.execute("c1"))
+    await held.wait()
+    await run.stop("user")
+    with pytest.raises((CallDropped, RunOver)):
+        await executing
+    found = await events(cs, run)
+    assert CallExecuting("c1") not in found
+    assert [event.reason for event in found if isinstance(event, CallDiscarded)] == ["aborted"]
+    assert found[-1] == RunEnded("cancelled", "user")
+    assert aborted == ["aborted"]
+
+
+async def test_append_before_deliver(cs: Callstream) -> None:
+    """What a hook is handed is in the journal at that moment."""
+    missing: list[str] = []
+    seen = ""
+
+    async def check(delta: Any, signal: Any) -> None:
+        nonlocal seen
+        seen += delta.text
+        kept = "".join(event.text for event in await events(cs, run) if isinstance(event, ArgsAppended))
+        if not kept.startswith(seen):
+            missing.append(delta.text)
+
+    cs.on_args_delta("write", check)
+    async with cs.run("thread") as run:
+        await read(run, "openai_responses", [WRITE])
+    assert seen
+    assert missing == []
+
+
+async def test_reject_tells_model_why_and_never_runs(cs: Callstream) -> None:
+    async def refuse(call: Any, signal: Any) -> None:
+        raise Reject("not on a Sunday")
+
+    cs.on_args_complete("write", refuse)
+    async with cs.run("thread") as run:
+        await read(run, "anthropic", [WRITE])
+        with pytest.raises(CallRejected, match="not on a Sunday"):
+            await run.execute("c1")
+        (call,) = run.calls
+        assert (call.state, call.reason, call.detail) == (CallState.DISCARDED, "rejected", "not on a Sunday")
+
+
+async def test_a_hook_that_fails_in_the_middle_drops_the_rest_of_its_call_only(cs: Callstream) -> None:
+    async def broken(delta: Any, signal: Any) -> None:
+        raise RuntimeError("disk full")
+
+    cs.on_args_delta("write", broken)
+    async with cs.run("thread") as run:
+        await read(run, "anthropic", [WRITE, Call("other", ARGS, call_id="c2")])
+        with pytest.raises(CallDropped, match="disk full"):
+            await run.execute("c1")
+        assert (await run.execute("c2")).args == ARGS
+        await run.complete("c2")
+
+
+async def test_fail_run_raises_the_hook_error_in_the_run(journal_url: str) -> None:
+    @tool(on_hook_error="fail_run")
+    async def write(title: str, content: str) -> None: ...
+
+    @write.on_args_delta
+    async def broken(delta: Any, signal: Any) -> None:
+        raise RuntimeError("disk full")
+
+    async with Callstream(journal_url, tools=[write]) as cs:
+        with pytest.raises(RuntimeError, match="disk full"):
+            await execute_write(cs)
+        (run,) = await cs.journal.runs()
+        assert (run.outcome, run.reason) == ("failed", "RuntimeError: disk full")
+
+
+async def test_invoke_runs_the_tool_from_barrier_to_result(journal_url: str) -> None:
+    @tool
+    async def write(title: str, content: str, progress: Progress = no_progress) -> dict[str, int]:
+        await progress(1, 2, "half")
+        return {"length": len(content)}
+
+    told: list[Any] = []
+    async with Callstream(journal_url, tools=[write], on_tool_progress=lambda *args: told.append(args)) as cs:
+        async with cs.run("thread") as run:
+            await read(run, "anthropic", [WRITE])
+            assert await run.invoke("c1") == {"length": len(ARGS["content"])}
+        found = await events(cs, run)
+        assert [event for event in found if isinstance(event, CallProgressed | CallReturned)] == [
+            CallProgressed("c1", {"done": 1, "total": 2, "message": "half"}),
+            CallReturned("c1", {"length": len(ARGS["content"])}),
+        ]
+        assert told == [("write", "c1", {"done": 1, "total": 2, "message": "half"})]
+
+
+async def test_invoke_of_sync_and_generator_tools(journal_url: str) -> None:
+    threads: list[int] = []
+
+    @tool
+    def sync(title: str, content: str, progress: Progress = no_progress) -> str:
+        threads.append(threading.get_ident())
+        progress({"at": "work"})
+        return title
+
+    @tool
+    def steps(title: str, content: str):  # type: ignore[no-untyped-def]
+        yield title
+        yield content
+
+    async with Callstream(journal_url, tools=[sync, steps]) as cs:
+        async with cs.run("thread") as run:
+            await read(run, "anthropic", [Call("sync", ARGS, call_id="a"), Call("steps", ARGS, call_id="b")])
+            assert await run.invoke("a") == "Notes"
+            assert await run.invoke("b") == ["Notes", ARGS["content"]]
+        assert CallProgressed("a", {"at": "work"}) in await events(cs, run)
+    assert threads != [threading.get_ident()]
+
+
+async def test_a_tool_that_raises_is_recorded_and_rises(journal_url: str) -> None:
+    @tool
+    async def write(title: str, content: str) -> None:
+        raise ValueError("no room")
+
+    async with Callstream(journal_url, tools=[write]) as cs:
+        async with cs.run("thread") as run:
+            await read(run, "anthropic", [WRITE])
+            with pytest.raises(ValueError, match="no room"):
+                await run.invoke("c1")
+        kept = await cs.journal.call("c1")
+        assert kept is not None
+        assert (kept.state, kept.error) == (CallState.FAILED, "ValueError: no room")
+
+
+async def test_progress_is_merged_and_the_last_value_kept(journal_url: str) -> None:
+    @tool
+    async def write(title: str, content: str, progress: Progress = no_progress) -> None:
+        for step in range(200):
+            progress(step, 199)
+
+    async with Callstream(journal_url, tools=[write]) as cs:
+        async with cs.run("thread") as run:
+            await read(run, "anthropic", [WRITE])
+            await run.invoke("c1")
+        reported = [event.data["done"] for event in await events(cs, run) if isinstance(event, CallProgressed)]
+    assert reported[-1] == 199
+    assert reported == sorted(reported)
+    assert len(reported) < 20
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_results_in_a_request_complete_the_calls_that_they_answer(cs: Callstream, wire: str) -> None:
+    async with cs.run("thread") as run:
+        await run.receive([MessageReceived("user", "write it")])
+        await read(run, wire, [Call("write", ARGS, call_id="a"), Call("write", ARGS, call_id="b")])
+        answers = [ResultReceived("b", "write", "second"), ResultReceived("a", "write", "first")]
+        await run.receive([MessageReceived("user", "write it"), *answers])
+        await run.receive(answers)
+    found = await events(cs, run)
+    assert [event for event in found if isinstance(event, CallReturned)] == [
+        CallReturned("b", "second"),
+        CallReturned("a", "first"),
+    ]
+    assert [event.text for event in found if isinstance(event, MessageReceived)] == ["write it"]
+
+
+async def test_results_without_ids_are_told_by_name_and_order(cs: Callstream) -> None:
+    async with cs.run("thread") as run:
+        await read(run, "gemini", [Call("look", {"at": 1}), Call("look", {"at": 2}), Call("other", {})])
+        request = (
+            b'{"contents":[{"role":"model","parts":[]},{"role":"user","parts":['
+            b'{"functionResponse":{"name":"look","response":{"r":1}}},'
+            b'{"functionResponse":{"name":"other","response":{"r":3}}},'
+            b'{"functionResponse":{"name":"look","response":{"r":2}}}]}]}'
+        )
+        await run.receive(results_in("gemini", request))
+        assert [(call.name, call.result) for call in run.calls] == [
+            ("look", {"r": 1}),
+            ("look", {"r": 2}),
+            ("other", {"r": 3}),
+        ]
+
+
+async def test_an_answer_finds_its_call_in_a_later_run_once(cs: Callstream) -> None:
+    async with cs.run("thread") as run:
+        await read(run, "anthropic", [WRITE])
+        await run.await_answer("c1")
+    kept = await cs.journal.call("c1")
+    assert kept is not None
+    assert kept.state is CallState.AWAITING
+    async with cs.run("thread") as later:
+        assert await later.answer("c1", {"approved": True}) is True
+        assert await later.answer("c1", {"approved": False}) is False
+    kept = await cs.journal.call("c1")
+    assert kept is not None
+    assert (kept.state, kept.result) == (CallState.COMPLETED, {"approved": True})
+    assert CallReturned("c1", {"approved": True}) in await events(cs, later)
+
+
+async def test_foreign_answer_refused(cs: Callstream) -> None:
+    async with cs.run("mine") as run:
+        await read(run, "anthropic", [WRITE, Call("write", ARGS, call_id="server")])
+        await run.await_answer("c1")
+        await run.execute("server")
+        with pytest.raises(UsageError, match="does not await"):
+            await run.answer("server", 1)
+        await run.complete("server", 2)
+    async with cs.run("theirs") as other:
+        with pytest.raises(UsageError, match="no call 'c1' awaits"):
+            await other.answer("c1", {"approved": True})
+
+
+async def test_current_run_counts_until_it_ends(cs: Callstream) -> None:
+    assert current_run() is None
+    async with cs.run("outer") as outer:
+        assert current_run() is outer
+        async with cs.run("inner") as inner:
+            assert current_run() is inner
+        assert current_run() is outer
+    assert current_run() is None
+    run = await cs.start("thread")
+    assert current_run() is run
+    await run.finish()
+    assert current_run() is None
+
+
+async def test_a_run_that_is_over_takes_nothing_more(cs: Callstream) -> None:
+    async with cs.run("thread") as run:
+        await read(run, "anthropic", [WRITE])
+    with pytest.raises(RunOver):
+        await run.execute("c1")
+    with pytest.raises(RunOver):
+        await run.receive([MessageReceived("user", "late")])
+    await run.finish()
+    await run.stop()
+    assert run.outcome == "finished"
+
+
+async def test_a_cancelled_writer_loses_nothing(cs: Callstream) -> None:
+    """Whoever is cancelled in the middle of a write finds journal and ledger in step."""
+    run = await cs.start("thread")
+    chunks = list(encode("anthropic", [WRITE]))
+
+    async def feed() -> None:
+        async with run.response("anthropic") as response:
+            for chunk in chunks:
+                await response.feed(chunk)
+
+    for delay in range(1, 6):
+        task = asyncio.create_task(feed())
+        for _ in range(delay * 3):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    await run.finish()
+    found = await records(cs, run)
+    assert [record.seq for record in found] == list(range(1, len(found) + 1))
+    assert run.seq == len(found)
+    for call in run.calls:
+        kept = await cs.journal.call(call.call_id)
+        assert kept is not None
+        assert kept.is_final
+
+
+def test_two_event_loops(journal_url: str) -> None:
+    """One Callstream, used from two loops at once and from a third one after them."""
+    cs = Callstream(journal_url)
+    seen: list[tuple[int, str]] = []
+
+    async def hook(delta: Any, signal: Any) -> None:
+        seen.append((threading.get_ident(), delta.text))
+
+    cs.on_args_delta("write", hook)
+    failures: list[BaseException] = []
+
+    async def program(number: int) -> None:
+        for turn in range(5):
+            async with cs.run(f"thread-{number}") as run:
+                await read(run, "anthropic", [Call("write", ARGS, call_id=f"{number}-{turn}")])
+                call: JournalCall = await run.execute(f"{number}-{turn}")
+                await run.complete(call.call_id, call.args)
+
+    def loop(number: int) -> None:
+        try:
+            asyncio.run(program(number))
+        except BaseException as error:  # noqa: BLE001
+            failures.append(error)
+
+    threads = [threading.Thread(target=loop, args=(number,)) for number in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    loop(3)
+    asyncio.run(cs.aclose())
+    assert failures == []
+    assert {thread for thread, _ in seen} >= {threading.get_ident()}
+    assert len({thread for thread, _ in seen}) == 3
+
+
+async def test_nothing_is_parsed_for_a_tool_without_hooks(cs: Callstream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """no_hook_no_parse, with the whole runtime around it."""
+    from callstream import jsonstream
+
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError("a JsonStream was made")
+
+    monkeypatch.setattr(jsonstream.JsonStream, "__init__", refuse)
+    async with cs.run("thread") as run:
+        await read(run, "anthropic", [WRITE])
+        assert (await run.execute("c1")).args == ARGS
+        await run.complete("c1")
+
+
+async def test_equal_pieces_are_kept_as_two(cs: Callstream) -> None:
+    async with cs.run("thread") as run:
+        await read(run, "anthropic", [Call("write", call_id="c1", text='{"a":"xxxxxxxx"}', size=1)])
+    pieces = [event.text for event in await events(cs, run) if isinstance(event, ArgsAppended)]
+    assert pieces.count("x") == 8
+    assert "".join(pieces) == '{"a":"xxxxxxxx"}'
+    completed = next(event for event in await events(cs, run) if isinstance(event, CallCompleted))
+    assert completed.args_json is None

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from callstream.tap.exchange import Exchange, answer_kind, recognised
+from callstream.tap.outgoing import SENTINEL, declared_tools, is_stored, with_signatures, with_streamed_arguments
+
+VERTEX = "/v1beta1/projects/p/locations/global/publishers/google/models/gemini-3:streamGenerateContent"
+STUDIO = "/v1beta/models/gemini-3:streamGenerateContent"
+
+
+@pytest.mark.parametrize(
+    ("path", "wire"),
+    [
+        (STUDIO, "gemini"),
+        (VERTEX, "gemini"),
+        ("/v1beta/models/gemini-3:generateContent", "gemini"),
+        ("/v1/messages", "anthropic"),
+        ("/gateway/anthropic/v1/messages/", "anthropic"),
+        ("/v1/projects/p/locations/l/publishers/anthropic/models/claude@1:streamRawPredict", "anthropic"),
+        ("/v1/chat/completions", "openai_chat"),
+        ("/openai/deployments/gpt/chat/completions", "openai_chat"),
+        ("/v1/responses", "openai_responses"),
+        ("/v1/messages/count_tokens", None),
+        ("/v1/messages/batches", None),
+        ("/v1/responses/resp_1/cancel", None),
+        ("/v1/embeddings", None),
+        ("/v1beta/models/gemini-3:countTokens", None),
+    ],
+)
+def test_the_wire_is_recognised_by_path(path: str, wire: str | None) -> None:
+    exchange = recognised("POST", path)
+    assert (exchange.wire if exchange else None) == wire
+    assert recognised("GET", path) is None
+
+
+def test_a_stated_wire_counts_for_any_path() -> None:
+    assert recognised("POST", "/odd", "openai_chat") == Exchange("openai_chat")
+    assert recognised("POST", VERTEX) == Exchange("gemini", is_vertex=True)
+    assert recognised("POST", STUDIO) == Exchange("gemini", is_vertex=False)
+
+
+@pytest.mark.parametrize(
+    ("wire", "status", "content_type", "path", "kind"),
+    [
+        ("anthropic", 200, "text/event-stream; charset=utf-8", "/v1/messages", "stream"),
+        ("anthropic", 200, "application/json", "/v1/messages", "whole"),
+        ("anthropic", 429, "application/json", "/v1/messages", None),
+        ("anthropic", 200, "text/html", "/v1/messages", None),
+        ("gemini", 200, "application/json; charset=UTF-8", STUDIO, "stream"),
+        ("gemini", 200, "application/json", "/v1beta/models/g:generateContent", "whole"),
+    ],
+)
+def test_the_answer_is_recognised_by_content_type(
+    wire: str, status: int, content_type: str, path: str, kind: str | None
+) -> None:
+    assert answer_kind(wire, status, content_type, path) == kind
+
+
+TOOLS = [{"functionDeclarations": [{"name": "write", "parameters": {"type": "OBJECT"}}]}]
+
+
+def streamed(request: dict[str, Any], *, vertex: bool = True) -> Any:
+    return json.loads(with_streamed_arguments(Exchange("gemini", is_vertex=vertex), json.dumps(request).encode()))
+
+
+def test_vertex_is_asked_to_stream_arguments() -> None:
+    asked = streamed({"contents": [], "tools": TOOLS})
+    assert asked["toolConfig"] == {"functionCallingConfig": {"streamFunctionCallArguments": True}}
+    kept = streamed({"tools": TOOLS, "toolConfig": {"functionCallingConfig": {"mode": "ANY"}, "x": 1}})
+    assert kept["toolConfig"] == {"functionCallingConfig": {"mode": "ANY", "streamFunctionCallArguments": True}, "x": 1}
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"contents": []},
+        {"tools": [{"googleSearch": {}}]},
+        {"tools": TOOLS, "toolConfig": {"functionCallingConfig": {"streamFunctionCallArguments": False}}},
+        {"tools": TOOLS, "toolConfig": {"functionCallingConfig": {"mode": "NONE"}}},
+        {"tools": TOOLS, "toolConfig": "odd"},
+        {"tools": "odd"},
+    ],
+)
+def test_a_request_that_does_not_want_streamed_arguments_is_left_alone(request_: dict[str, Any]) -> None:
+    assert streamed(request_) == request_
+
+
+def test_only_vertex_is_asked() -> None:
+    assert streamed({"tools": TOOLS}, vertex=False) == {"tools": TOOLS}
+    for body in (b"not json", b"[1]"):
+        assert with_streamed_arguments(Exchange("gemini", is_vertex=True), body) == body
+
+
+def signed(contents: list[Any], known: dict[str, str] | None = None) -> Any:
+    body = json.dumps({"contents": contents}).encode()
+    return json.loads(with_signatures(Exchange("gemini"), body, lambda i, n: (known or {}).get(i or "")))["contents"]
+
+
+def model(*calls: dict[str, Any]) -> dict[str, Any]:
+    return {"role": "model", "parts": list(calls)}
+
+
+CALL = {"functionCall": {"id": "c1", "name": "write", "args": {}}}
+USER = {"role": "user", "parts": [{"text": "go"}]}
+RESULT = {"role": "user", "parts": [{"functionResponse": {"name": "write", "response": {}}}]}
+
+
+def test_signatures_repaired_from_what_is_known_and_with_the_sentinel_only_where_nothing_is() -> None:
+    assert signed([USER, model(CALL), RESULT], {"c1": "real"})[1]["parts"][0]["thoughtSignature"] == "real"
+    assert signed([USER, model(CALL), RESULT])[1]["parts"][0]["thoughtSignature"] == SENTINEL
+    parallel = signed([USER, model({"text": "x"}, CALL, CALL), RESULT, model(CALL)])
+    assert [part.get("thoughtSignature") for part in parallel[1]["parts"]] == [None, SENTINEL, None]
+    assert parallel[3]["parts"][0]["thoughtSignature"] == SENTINEL
+
+
+def test_signatures_repaired_leaves_the_rest_alone() -> None:
+    present = {**CALL, "thoughtSignature": "theirs"}
+    untouched: list[list[Any]] = [[USER, model(present), RESULT], [USER, model(CALL), RESULT, USER], [USER], []]
+    for contents in untouched:
+        assert signed(contents) == contents
+    body = b'{"messages": []}'
+    assert with_signatures(Exchange("anthropic"), body, lambda i, n: "x") is body
+    assert with_signatures(Exchange("gemini"), b"odd", lambda i, n: "x") == b"odd"
+
+
+@pytest.mark.parametrize(
+    ("wire", "tools"),
+    [
+        ("gemini", [{"functionDeclarations": [{"name": "write", "parametersJsonSchema": {"a": 1}}, "odd"]}, "odd"]),
+        ("gemini", [{"function_declarations": [{"name": "write", "parameters": {"a": 1}}]}, {"googleSearch": {}}]),
+        ("anthropic", [{"name": "write", "input_schema": {"a": 1}}]),
+        ("openai_chat", [{"type": "function", "function": {"name": "write", "parameters": {"a": 1}}}, {"custom": 1}]),
+        ("openai_responses", [{"type": "function", "name": "write", "parameters": {"a": 1}}, {"type": "web_search"}]),
+    ],
+)
+def test_declared_tools_are_read_for_every_wire(wire: str, tools: Any) -> None:
+    assert declared_tools(wire, json.dumps({"tools": tools}).encode()) == {"write": {"a": 1}}
+    assert declared_tools(wire, b"odd") == {}
+
+
+def test_what_a_server_keeps_itself() -> None:
+    def stored(**request: Any) -> bool:
+        return is_stored("openai_responses", json.dumps(request).encode())
+
+    assert stored(input="x")
+    assert not stored(store=False)
+    assert stored(store=False, previous_response_id="r")
+    assert stored(store=False, conversation="c")
+    assert not is_stored("anthropic", b"{}")

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from callstream import errors
+from callstream.calls import FINAL, TRANSITIONS, Call, CallState, Ledger, advanced, next_state, numbered, opened
+from callstream.errors import TransitionError, UsageError
+from callstream.events import (
+    ArgsAppended,
+    CallAwaiting,
+    CallCompleted,
+    CallDiscarded,
+    CallExecuting,
+    CallFailed,
+    CallProgressed,
+    CallReleased,
+    CallReturned,
+    CallSigned,
+    CallStarted,
+)
+
+EVENTS: list[Any] = [
+    CallStarted("c", "write"),
+    CallSigned("c", "sig"),
+    ArgsAppended("c", "{}"),
+    CallCompleted("c", "{}"),
+    CallDiscarded("c", "truncated", "cut"),
+    CallExecuting("c"),
+    CallAwaiting("c"),
+    CallReturned("c", {"ok": True}),
+    CallFailed("c", "broken"),
+    CallReleased("c"),
+    CallProgressed("c", {"done": 1}),
+]
+ALLOWED = {
+    "started": {"CallSigned", "ArgsAppended", "CallCompleted", "CallDiscarded"},
+    "args_streaming": {"CallSigned", "ArgsAppended", "CallCompleted", "CallDiscarded"},
+    "args_complete": {
+        "CallSigned",
+        "CallExecuting",
+        "CallAwaiting",
+        "CallReturned",
+        "CallFailed",
+        "CallReleased",
+        "CallDiscarded",
+    },
+    "executing": {"CallProgressed", "CallAwaiting", "CallReturned", "CallFailed"},
+    "awaiting": {"CallProgressed", "CallExecuting", "CallReturned", "CallFailed", "CallDiscarded"},
+}
+
+
+@pytest.mark.parametrize("state", list(CallState))
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
+def test_transitions_only_by_table(state: CallState, event: Any) -> None:
+    """Every state times every event, against a list that was written down apart from the table."""
+    call = Call("c", "write", state)
+    if type(event).__name__ in ALLOWED.get(state, set()):
+        after = advanced(call, event, at=2.0)
+        assert after.state is TRANSITIONS[state, type(event)]
+        assert after.updated_at == 2.0
+    else:
+        with pytest.raises(TransitionError, match=f"'c' is {state}; {type(event).__name__} is not allowed"):
+            next_state(call, event)
+
+
+def test_transitions_only_by_table_and_final_is_final() -> None:
+    assert {before for before, _ in TRANSITIONS} == set(CallState) - FINAL
+
+
+def test_what_events_leave_in_the_row() -> None:
+    call = opened(CallStarted("c", "write", "p", "s1", "json", "m"), run_id="r", thread_id="t", at=1.0)
+    assert (call.run_id, call.thread_id, call.provider_id, call.signature, call.message_id) == (
+        "r",
+        "t",
+        "p",
+        "s1",
+        "m",
+    )
+    assert advanced(call, CallSigned("c", "s2")).signature == "s2"
+    dropped = advanced(call, CallDiscarded("c", "malformed", "no JSON"))
+    assert (dropped.reason, dropped.detail, dropped.is_final) == ("malformed", "no JSON", True)
+    ready = Call("c", "write", CallState.ARGS_COMPLETE)
+    assert advanced(ready, CallReturned("c", [1])).result == [1]
+    assert advanced(ready, CallFailed("c", "broken")).error == "broken"
+
+
+def test_args_are_there_only_when_they_are_complete() -> None:
+    assert Call("c", "write", CallState.ARGS_COMPLETE, args_json='{"a": 1}').args == {"a": 1}
+    assert Call("c", "write", CallState.ARGS_STREAMING, args_json='{"a": 1}').args is None
+    assert Call("c", "write", CallState.COMPLETED).args is None
+
+
+def test_one_id_is_kept_or_numbered() -> None:
+    assert numbered("0", []) == "0"
+    assert numbered("0", ["0"]) == "0~2"
+    assert numbered("0", ["0", "0~2", "0~3"]) == "0~4"
+    ledger = Ledger(used=["0"])
+    assert [ledger.name_for("0"), ledger.name_for("0"), ledger.name_for("1")] == ["0~2", "0~3", "1"]
+
+
+def test_ledger_collects_the_text_of_open_calls() -> None:
+    ledger = Ledger()
+    ledger.apply(CallStarted("a", "write"), run_id="r", thread_id="t")
+    ledger.apply(CallStarted("b", "write"))
+    for piece in ('{"x"', ": 1}"):
+        ledger.apply(ArgsAppended("a", piece))
+    ledger.apply(ArgsAppended("b", '{"y'))
+    assert ledger["a"].state is CallState.ARGS_STREAMING
+    assert ledger.apply(CallCompleted("a")).args == {"x": 1}
+    assert ledger.apply(CallDiscarded("b", "truncated")).args_json == '{"y'
+    ledger.apply(CallExecuting("a"))
+    assert [call.call_id for call in ledger.open_calls()] == ["a"]
+    ledger.apply(CallAwaiting("a"))
+    assert ledger.open_calls() == []
+    assert [call.call_id for call in ledger] == ["a", "b"]
+    assert "a" in ledger
+
+
+def test_ledger_knows_its_calls() -> None:
+    ledger = Ledger()
+    with pytest.raises(UsageError, match="no call 'a' in this run; it has none"):
+        ledger["a"]
+    ledger.apply(CallStarted("a", "write"))
+    with pytest.raises(TransitionError, match="has started already"):
+        ledger.apply(CallStarted("a", "write"))
+    earlier = Call("old", "approve", CallState.AWAITING)
+    ledger.adopt(earlier)
+    assert ledger["old"] is earlier
+    assert ledger.apply(CallReturned("old", "yes")).state is CallState.COMPLETED
+    assert ledger.name_for("old") == "old~2"
+
+
+def test_the_table_in_the_documentation_is_the_table_in_the_code() -> None:
+    path = Path(__file__).parent.parent / "docs" / "transitions.py"
+    spec = importlib.util.spec_from_file_location("transitions", path)
+    assert spec is not None
+    assert spec.loader is not None
+    transitions = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(transitions)
+    page = transitions.PAGE.read_text(encoding="utf-8")
+    assert transitions.with_table(page) == page, "run: python docs/transitions.py"
+    assert transitions.table() in page
+
+
+def test_errors_say_whose_fault_it_is_and_what_happened() -> None:
+    assert str(errors.WireError("expected a value", position=3)) == "expected a value (at position 3)"
+    compacted = errors.Compacted("r", 5, 3, 9)
+    assert (compacted.run_id, compacted.after, compacted.first, compacted.last) == ("r", 5, 3, 9)
+    assert "records 3 to 9 were folded" in str(compacted)
+    assert errors.Reject("no").reason == "no"
+    rejected = errors.CallRejected("c", "write", "no")
+    assert (rejected.call_id, rejected.name, rejected.reason) == ("c", "write", "no")
+    assert errors.CallIdTaken("c").call_id == "c"
+    assert (
+        str(errors.CallDropped("c", "write", "truncated", None)) == "call 'c' of tool 'write' was discarded (truncated)"
+    )
+    assert errors.CallDropped("c", "write", "truncated", "cut").detail == "cut"
+    for error in (errors.WireError, errors.UsageError, errors.JournalError, errors.Reject, errors.CallRejected):
+        assert issubclass(error, errors.CallstreamError)

@@ -1,0 +1,119 @@
+"""The README's example runs, prints what the README says, and the README promises nothing that is not there."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from tests.captures import ROOT
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+# Anthropic's first piece is always empty.
+ARGUMENTS = ["", '{"title": "Ti', 'des", "content": "The mo', 'on pulls."}']
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def anthropic_response(arguments: Iterable[str]) -> list[bytes]:
+    """One call of write_document on Anthropic's wire, one server-sent event an item."""
+    payloads: list[dict[str, Any]] = [
+        {
+            "type": "message_start",
+            "message": {
+                "id": "msg_1",
+                "type": "message",
+                "role": "assistant",
+                "model": "claude",
+                "content": [],
+                "stop_reason": None,
+                "stop_sequence": None,
+                "usage": {"input_tokens": 9, "output_tokens": 1},
+            },
+        },
+        {
+            "type": "content_block_start",
+            "index": 0,
+            "content_block": {"type": "tool_use", "id": "toolu_1", "name": "write_document", "input": {}},
+        },
+        *(
+            {
+                "type": "content_block_delta",
+                "index": 0,
+                "delta": {"type": "input_json_delta", "partial_json": text},
+            }
+            for text in arguments
+        ),
+        {"type": "content_block_stop", "index": 0},
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": "tool_use", "stop_sequence": None},
+            "usage": {"output_tokens": 30},
+        },
+        {"type": "message_stop"},
+    ]
+    return [f"event: {payload['type']}\ndata: {json.dumps(payload)}\n\n".encode() for payload in payloads]
+
+
+def printed_for(chunks: Iterable[bytes]) -> str:
+    namespace: dict[str, Any] = {}
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        for block in blocks("python"):
+            exec(compile(block, "README.md", "exec"), namespace)
+        namespace["watch"](chunks)
+    return output.getvalue()
+
+
+def test_example_prints_what_the_readme_says() -> None:
+    [shown] = blocks("text")
+    assert printed_for(anthropic_response(ARGUMENTS)) == shown
+
+
+def test_example_does_not_depend_on_how_bytes_are_cut() -> None:
+    [shown] = blocks("text")
+    body = b"".join(anthropic_response(ARGUMENTS))
+    assert printed_for([body[at : at + 1] for at in range(len(body))]).splitlines()[-1] == shown.splitlines()[-1]
+    assert printed_for([body]).splitlines()[-1] == shown.splitlines()[-1]
+
+
+def test_commands_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    named = set(re.findall(r"`make ([a-z-]+)", README))
+    assert {"test", "demo", "check", "bench"} <= named <= targets
+
+
+def test_what_is_in_place_can_be_imported() -> None:
+    rows = re.findall(r"^\|.*\| in place \|$", README, re.MULTILINE)
+    modules = [module for row in rows for module in re.findall(r"`(callstream[\w.]*)`", row)]
+    assert modules
+    for module in modules:
+        # An empty package is a place held free, not a thing in place.
+        assert importlib.import_module(module).__doc__, f"{module} is not in place"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: str(document.relative_to(ROOT)))
+def test_links_lead_somewhere(document: Any) -> None:
+    text = document.read_text(encoding="utf-8")
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if not link.startswith("https://")]
+    for link in links:
+        path, _, anchor = link.partition("#")
+        target = document.parent / path if path else document
+        assert target.is_file(), f"{link} in {document.name}"
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", target.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in [heading.lower().replace(" ", "-") for heading in headings]
