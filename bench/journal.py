@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 from bench.postgres import postgres_url, with_schema
 from callstream.events import ArgsAppended, CallCompleted, CallStarted, RunEnded, RunStarted, TextAppended
 from callstream.journal import Journal, open_journal
-from callstream.journal.plan import RecordColumns
-from callstream.journal.postgres_link import address
+from callstream.journal.draft import RecordColumns
+from callstream.journal.postgres.link import address
 from callstream.journal.queries import queries
 
 PIECE = 8
@@ -150,7 +150,9 @@ async def rate_table(backend: str, server: str | None, folder: str, quick: bool,
             bare = await bare_rate(store, runs, each, max(1, round(batch)))
         print(f"{runs:>6} {ours:>9,.0f} {bare:>12,.0f} {ours / bare:>10.2f} {batch:>16.1f}")
         if runs == 100:
-            verdicts.say(ours >= bare / 3, f"{backend}, 100 runs: at least a third of the bare driver ({ours / bare:.2f})")
+            verdicts.say(
+                ours >= bare / 3, f"{backend}, 100 runs: at least a third of the bare driver ({ours / bare:.2f})"
+            )
 
 
 # -- bytes --------------------------------------------------------------------------------------------------------------
@@ -251,7 +253,9 @@ async def follow_table(backend: str, server: str | None, folder: str, quick: boo
         p50, p99 = found[len(found) // 2] * 1000, found[len(found) * 99 // 100] * 1000
         print(f"{place:>16} {p50:>8.2f} {p99:>8.2f}")
         if place == "other process":
-            verdicts.say(p50 <= 50, f"{backend}: half of the records are in another process within 50 ms ({p50:.1f} ms)")
+            verdicts.say(
+                p50 <= 50, f"{backend}: half of the records are in another process within 50 ms ({p50:.1f} ms)"
+            )
 
 
 async def measure(backend: str, server: str | None, quick: bool, verdicts: Verdicts) -> None:

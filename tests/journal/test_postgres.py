@@ -16,7 +16,7 @@ import pytest
 from callstream.errors import JournalError, UsageError
 from callstream.events import ArgsAppended, CallStarted, Record, RunEnded, RunStarted, TextAppended
 from callstream.journal import Journal, open_journal
-from callstream.journal.postgres_link import address
+from callstream.journal.postgres.link import address
 
 from .conftest import drop_schema, schema_url
 from .server import postgres_server
