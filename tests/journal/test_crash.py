@@ -55,7 +55,7 @@ async def test_kill_at_every_record_would_notice_a_loss() -> None:
     assert (tally.lost, len(tally.wrong)) == (2, 1)
     await check_prefix(journal, "nobody", 3, tally)
     assert (tally.lost, len(tally.wrong)) == (5, 2)
-    await journal.append("s", events[1:3])
+    await journal.append("s", [events[1], events[1]])
     await check_prefix(journal, "s", 2, tally)
     assert (tally.lost, len(tally.wrong)) == (5, 3)
     await journal.aclose()
