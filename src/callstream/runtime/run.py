@@ -194,6 +194,13 @@ class Run:
         await self.record([CallReturned(call.call_id, result) if error is None else CallFailed(call.call_id, error)])
         return True
 
+    async def resume(self, call_id: str) -> Call | None:
+        """Takes in a call of this thread that awaits an answer, by its ``call_id`` or its wire id, so that it can execute.
+
+        None if the call has its answer already. Raises UsageError if this thread has no such call.
+        """
+        return await self._answers.awaiting(call_id)
+
     async def progress(self, call_id: str, data: Any) -> None:
         """What an executing call tells its interface; the model never sees it."""
         await self.record([CallProgressed(call_id, data)])
@@ -238,6 +245,15 @@ class Run:
         """Ends the run as cancelled: hooks are aborted, open calls discarded, upstream streams closed."""
         await self._end("cancelled", reason)
 
+    async def end(self, error: BaseException | None) -> None:
+        """Ends the run by what ended its work: nothing finishes it, a cancellation cancels it, all else fails it."""
+        if error is None:
+            await self._end("finished", None)
+        elif isinstance(error, asyncio.CancelledError | GeneratorExit):
+            await self._end("cancelled", "cancelled")
+        else:
+            await self._end("failed", _described(error))
+
     def on_stop(self, callback: Callable[[str], None]) -> Callable[[], None]:
         """Has the callback called, on the run's loop, when the run ends. Returns what takes that back."""
         self._on_stop.append(callback)
@@ -252,12 +268,7 @@ class Run:
     ) -> Literal[False]:
         if self._token is not None:
             _current_run.reset(self._token)
-        if error is None:
-            await self._end("finished", None)
-        elif isinstance(error, asyncio.CancelledError | GeneratorExit):
-            await self._end("cancelled", "cancelled")
-        else:
-            await self._end("failed", _described(error))
+        await self.end(error)
         return False
 
     # -- inside --
