@@ -5,6 +5,8 @@ import contextvars
 import json
 import logging
 import math
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -23,7 +25,6 @@ from tests.clock import jumping
 
 ARGS = '{"title":"Tea","content":"one two"}'
 PIECES = ['{"title":"T', 'ea","content":"one', " two", '"}']
-QUICK = HookSettings(timeout=0.05, grace=0.05, abort_notice=0.01)
 ENDLESS = HookSettings(timeout=math.inf, abort_notice=math.inf)
 
 
@@ -384,6 +385,7 @@ async def test_abort_drops_queue() -> None:
     await gate.begun.wait()
     calls.abort(given_up(), "truncated")
     assert calls.signal.reason == "truncated"
+    assert len(calls._queue) == 0
     calls.push("more")
     calls.complete(whole())
     assert await calls.settled() == Outcome("aborted", "truncated")
@@ -943,6 +945,104 @@ async def test_hung_hook_is_cut_off_and_abandoned(policy: Any, caplog: pytest.Lo
 
 
 @jumping
+async def test_hung_hook_is_cut_off_and_does_nothing_when_it_comes_back_in_the_midst_of_the_abort_hooks() -> None:
+    hooks = Hooks()
+    order: list[str] = []
+
+    @hooks.on_args_delta
+    async def stubborn(delta: ArgsDelta, signal: AbortSignal) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + 40
+        while loop.time() < until:
+            try:
+                await asyncio.sleep(until - loop.time())
+            except asyncio.CancelledError:
+                pass
+        order.append("stubborn ended")
+
+    @hooks.on_args_abort
+    async def slow(call: Call, reason: str) -> None:
+        order.append("slow begun")
+        await asyncio.sleep(20)
+        order.append("slow ended")
+
+    @hooks.on_args_abort
+    async def last(call: Call, reason: str) -> None:
+        order.append("last")
+
+    calls = CallHooks(a_call(), hooks)
+    calls.push(ARGS)
+    assert (await calls.settled()).abandoned
+    assert order == ["slow begun", "stubborn ended", "slow ended", "last"]
+
+
+@jumping
+async def test_hung_hook_is_cut_off_without_a_trace_in_the_hooks_after_it() -> None:
+    """Its cancellation is taken back: the next hook of the same worker is not taken for cancelled."""
+    hooks = Hooks()
+    counts: list[int] = []
+
+    @hooks.on_args_delta
+    async def hangs(delta: ArgsDelta, signal: AbortSignal) -> None:
+        await asyncio.Event().wait()
+
+    @hooks.on_args_delta
+    async def looks(delta: ArgsDelta, signal: AbortSignal) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        counts.append(task.cancelling())
+
+    calls = CallHooks(a_call(), hooks, HookSettings(on_error="isolate"))
+    calls.complete(whole())
+    assert (await calls.settled()).ready
+    assert counts == [0]
+
+
+@jumping
+async def test_hung_hook_is_cut_off_while_its_worker_is_cancelled_too() -> None:
+    hooks = Hooks()
+    undone: list[str] = []
+
+    @hooks.on_args_delta
+    async def hangs(delta: ArgsDelta, signal: AbortSignal) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            asyncio.current_task().cancel()  # type: ignore[union-attr]  # as a loop that is shut down does
+
+    @hooks.on_args_abort
+    async def undo(call: Call, reason: str) -> None:
+        undone.append(reason)
+
+    calls = CallHooks(a_call(), hooks)
+    calls.push(ARGS)
+    assert await calls.settled() == Outcome("aborted", "interrupted", "the task of the hooks was cancelled")
+    assert undone == []
+
+
+@pytest.mark.subprocess
+def test_hung_hook_in_a_thread_does_not_keep_the_process_from_ending() -> None:
+    program = """if True:
+        import asyncio, time
+        from callstream.calls import opened
+        from callstream.events import CallStarted
+        from callstream.hooks import CallHooks, HookSettings
+        from callstream.tools import Hooks
+
+        async def main():
+            hooks = Hooks()
+            hooks.on_args_delta(lambda delta, signal: time.sleep(1000))
+            calls = CallHooks(opened(CallStarted("c1", "write")), hooks, HookSettings(timeout=0.01, grace=0.01))
+            calls.push("{}")
+            print((await calls.settled()).abandoned)
+
+        asyncio.run(main())
+    """
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "True\n"), ended.stderr
+
+
+@jumping
 async def test_hung_hook_is_cut_off_when_it_ignores_an_abort() -> None:
     watch = Watch()
     let_go = asyncio.Event()
@@ -982,7 +1082,7 @@ async def test_hung_hook_is_cut_off_in_a_thread() -> None:
     def undo(call: Call, reason: str) -> None:
         undone.append(reason)
 
-    calls = CallHooks(a_call(), hooks, QUICK)
+    calls = CallHooks(a_call(), hooks, HookSettings(timeout=0.3, grace=0.1))
     calls.push(ARGS)
     outcome = await calls.settled()
     assert (outcome.kind, outcome.abandoned) == ("failed", True)
@@ -991,8 +1091,7 @@ async def test_hung_hook_is_cut_off_in_a_thread() -> None:
     go.set()
     assert await asyncio.to_thread(gone.wait, 20)
     left = asyncio.all_tasks() - {asyncio.current_task()}  # type: ignore[arg-type]
-    assert len(left) == 1
-    await asyncio.wait(left, timeout=20)
+    await asyncio.gather(*left)
     assert len(asyncio.all_tasks()) == 1
 
 
@@ -1077,6 +1176,8 @@ def test_bounded_queue_merges_by_deltas_and_by_characters() -> None:
     by_characters.put("a very long piece", 5)
     assert by_characters.take() == ("a very long piece", 5)
     by_characters.put("ab", 6)
+    by_characters.put("cd", 7)
+    assert by_characters.take() == ("ab", 6)
     by_characters.clear()
     assert len(by_characters) == 0
 

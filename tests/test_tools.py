@@ -446,6 +446,7 @@ async def test_signal_is_set_once_and_wakes_who_waits() -> None:
     await asyncio.sleep(0)
     gone.cancel()
     await asyncio.sleep(0)
+    assert len(signal._waiting) == 2
     assert signal.abort("stopped")
     assert not signal.abort("again")
     assert await asyncio.gather(*waiting) == ["stopped", "stopped"]
@@ -656,6 +657,83 @@ def test_schema_of_pydantic_models() -> None:
     flat = tool(take).schema("gemini")["parameters"]["properties"]
     assert flat["one"]["properties"]["inner"]["properties"]["number"]["type"] == "integer"
     assert flat["many"]["items"]["properties"]["inners"]["items"]["title"] == "Inner"
+
+
+def test_schema_of_a_class_that_describes_itself() -> None:
+    class Odd:
+        @classmethod
+        def model_json_schema(cls) -> dict[str, Any]:
+            return {
+                "allOf": [{"$ref": "#/$defs/Part"}],
+                "type": "object",
+                "properties": {
+                    "maybe": {"type": ["string", "null"]},
+                    "either": {"oneOf": [{"type": "integer"}, {"type": "string"}]},
+                    "when": {"type": "string", "format": "date-time"},
+                    "where": {"type": "string", "format": "uri"},
+                    "fixed": {"const": "yes"},
+                    "any": {"type": "array", "items": True},
+                },
+                "additionalProperties": False,
+                "$defs": {"Part": {"description": "A part."}},
+            }
+
+    instance = Odd()
+
+    def take(odd: Any = instance) -> None: ...
+
+    take.__annotations__ = {"odd": Odd}
+    made = tool(take)
+    assert made.schema("anthropic")["input_schema"]["properties"]["odd"] == {
+        key: value for key, value in Odd.model_json_schema().items() if key != "$defs"
+    }  # A default that is not JSON is left out.
+    assert made.schema("gemini")["parameters"]["properties"]["odd"] == {
+        "description": "A part.",
+        "type": "object",
+        "properties": {
+            "maybe": {"type": "string", "nullable": True},
+            "either": {"anyOf": [{"type": "integer"}, {"type": "string"}]},
+            "when": {"type": "string", "format": "date-time"},
+            "where": {"type": "string"},
+            "fixed": {"type": "string", "enum": ["yes"]},
+            "any": {"type": "array"},
+        },
+    }
+
+
+def test_docstring_with_sections_in_any_order() -> None:
+    @tool
+    def speak(text: str, loud: bool, progress_callback: Any = None, **more: str) -> None:
+        """Speaks.
+
+        Returns:
+            Nothing.
+
+        Args:
+            text: What
+                to say.
+
+            loud (bool): How: with a colon.
+            progress_callback: Hidden,
+                with a second line.
+
+        It ends here: no parameter.
+        """
+
+    assert "Hidden" not in (speak.__doc__ or "")
+    assert "second line" not in (speak.__doc__ or "")
+    assert (speak.__doc__ or "").endswith("It ends here: no parameter.")
+
+    @tool
+    def quiet(text: str, loud: bool) -> None: ...
+
+    quiet.__doc__ = speak.__doc__
+    described = tool(quiet).schema("openai")["function"]
+    assert described["description"] == "Speaks."
+    assert described["parameters"]["properties"] == {
+        "text": {"type": "string", "description": "What to say."},
+        "loud": {"type": "boolean", "description": "How: with a colon."},
+    }
 
 
 @pytest.mark.filterwarnings("default")

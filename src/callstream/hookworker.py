@@ -104,9 +104,10 @@ class HookWorker:
             self._start_timer(loop)
         failure: BaseException | None = None
         try:
-            result = hook.function(*args) if hook.is_async else await self._in_thread(hook.function, *args)
-            if inspect.isawaitable(result):
-                await result
+            if hook.is_async:
+                await hook.function(*args)
+            else:
+                await self._in_thread(hook.function, *args)
         except asyncio.CancelledError as error:
             if not self._is_cut and task.cancelling():
                 raise
@@ -126,7 +127,7 @@ class HookWorker:
         assert failure is None or isinstance(failure, Exception)
         return failure
 
-    async def _in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
+    async def _in_thread(self, function: Callable[..., Any], *args: Any) -> None:
         if self._thread is None:
             self._thread = HookThread(self._name)
         done = self._thread.submit(function, *args)
@@ -137,7 +138,9 @@ class HookWorker:
                 # Cut off, the thread still runs the hook: only when it has ended may another one begin.
                 if not self._is_cut or (self._task is not None and self._task.cancelling() > 1):
                     raise
-        return done.result()
+        result = done.result()
+        if inspect.isawaitable(result):  # What a decorator around an async hook may give back.
+            await result
 
     def _cut_off(self, hook: Hook, failure: BaseException | None) -> HookCutOff:
         error = HookCutOff(f"hook {hook.name!r} was cut off when its time was up")

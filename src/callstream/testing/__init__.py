@@ -1,4 +1,13 @@
-"""A public test aid: providers that answer by a script, as the bytes that the real ones would send."""
+"""A public test aid: providers that answer by a script, as the bytes that the real ones would send.
+
+``ScriptedProvider`` serves scripts over real HTTP, ``record`` and ``replay`` keep and serve real answers,
+``stream_args`` drives a tool's hooks. ``encode`` and its siblings give the bytes alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from callstream.testing.encoders import WIRES, encode, encode_whole, frames
 from callstream.testing.script import (
@@ -8,27 +17,74 @@ from callstream.testing.script import (
     Failure,
     Finish,
     Parallel,
+    Refusal,
     Script,
     Step,
     Text,
     Thought,
     Truncated,
+    script_from_json,
+    script_to_json,
 )
 
+if TYPE_CHECKING:
+    from callstream.testing.driving import Driven, stream_args
+    from callstream.testing.httpserver import ReceivedRequest
+    from callstream.testing.provider import STAMP, ScriptedProvider
+    from callstream.testing.recording import Recording, record, replay
+
 __all__ = [
-    "WIRES",
-    "Call",
-    "Cut",
-    "Delay",
-    "Failure",
-    "Finish",
-    "Parallel",
+    # scripts
     "Script",
     "Step",
     "Text",
     "Thought",
+    "Call",
+    "Parallel",
+    "Finish",
+    "Failure",
     "Truncated",
+    "Delay",
+    "Cut",
+    "Refusal",
+    "script_from_json",
+    "script_to_json",
+    # providers
+    "ScriptedProvider",
+    "ReceivedRequest",
+    "STAMP",
+    "record",
+    "replay",
+    "Recording",
+    # tools
+    "stream_args",
+    "Driven",
+    # bytes
+    "WIRES",
     "encode",
     "encode_whole",
     "frames",
 ]
+
+# Imported when they are first used: whoever wants bytes alone needs no server, and
+# `python -m callstream.testing.provider` must not find its module imported before.
+_LATER = {
+    "Driven": "driving",
+    "ReceivedRequest": "httpserver",
+    "Recording": "recording",
+    "STAMP": "provider",
+    "ScriptedProvider": "provider",
+    "record": "recording",
+    "replay": "recording",
+    "stream_args": "driving",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})

@@ -9,28 +9,34 @@
         Finish(),
     ]
 
-``Finish``, ``Failure``, ``Truncated`` and ``Cut`` end a response; a script that has none of them ends with ``Finish()``.
-``encoders`` turns a script into the bytes of each wire.
+``Finish``, ``Failure``, ``Truncated``, ``Cut`` and ``Refusal`` end a response; a script that has none of them ends with
+``Finish()``. ``encoders`` turns a script into the bytes of each wire.
+
+A script can be kept as JSON: a list of objects, each with the name of its step in lower case as ``step``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 import msgspec
 
 from callstream.errors import UsageError
 
 
-class Text(msgspec.Struct, frozen=True):
+class _Step(msgspec.Struct, frozen=True, tag_field="step", tag=str.lower, omit_defaults=True):
+    """The root of all steps."""
+
+
+class Text(_Step, frozen=True):
     """Text of the answer, ``size`` characters a delta; all of it in one delta without a size."""
 
     text: str
     size: int | None = None
 
 
-class Thought(msgspec.Struct, frozen=True):
+class Thought(_Step, frozen=True):
     """Reasoning that the provider shows. ``signature`` is its encrypted form, where the wire has one."""
 
     text: str
@@ -38,14 +44,14 @@ class Thought(msgspec.Struct, frozen=True):
     signature: str | None = None
 
 
-class Call(msgspec.Struct, frozen=True):
+class Call(_Step, frozen=True):
     """A tool call.
 
     ``call_id``: None lets the encoder number it where the wire has ids, "" leaves the id out of the bytes. ``size``:
-    characters a delta. ``signature``: Gemini's thought signature, base64. ``streamed``: False sends the arguments whole,
-    as the wire does that. ``text`` is the argument text to send in place of ``args``: pretty-printed, malformed, or with
-    ``custom`` the input of a free-text tool. ``stop_after``: only that many deltas come, and the wire never ends the
-    call; say with the next step whether the body just stops or the response finishes for lack of tokens.
+    characters a delta. ``signature``: Gemini's thought signature, base64. ``streamed``: False sends the arguments
+    whole, as the wire does that. ``text`` is the argument text to send in place of ``args``: pretty-printed, malformed,
+    or with ``custom`` the input of a free-text tool. ``stop_after``: only that many deltas come, and the wire never
+    ends the call; say with the next step whether the body just stops or the response finishes for lack of tokens.
     """
 
     name: str
@@ -59,49 +65,105 @@ class Call(msgspec.Struct, frozen=True):
     stop_after: int | None = None
 
 
-class Parallel(msgspec.Struct, frozen=True):
+class Parallel(_Step, frozen=True):
     """Calls whose deltas alternate, on the wires that tell them apart; on the others one call after another."""
 
     calls: Sequence[Call]
 
 
-class Finish(msgspec.Struct, frozen=True):
-    """The normal end. ``reason`` is the wire's own word; None is the one that fits, ``length`` is known to every wire."""
+class Finish(_Step, frozen=True):
+    """The normal end. ``reason`` is the wire's own word; None is the one that fits, every wire knows ``length``."""
 
     reason: str | None = None
 
 
-class Failure(msgspec.Struct, frozen=True):
+class Failure(_Step, frozen=True):
     """The wire's own error object, and the end of the body. ``kind`` is the wire's name for such an error."""
 
     message: str
     kind: str | None = None
 
 
-class Truncated(msgspec.Struct, frozen=True):
+class Truncated(_Step, frozen=True):
     """The body ends here, properly, but without a finish."""
 
 
-class Delay(msgspec.Struct, frozen=True):
+class Delay(_Step, frozen=True):
     """Nothing comes for that long. It is for whoever sends the bytes: encoders pass it on."""
 
     seconds: float
 
 
-class Cut(msgspec.Struct, frozen=True):
-    """The connection breaks here. It is for whoever sends the bytes: encoders pass it on."""
+class Cut(_Step, frozen=True):
+    """The connection breaks here. It is for whoever sends the bytes: encoders pass it on.
+
+    What was sent before it arrives, and then the connection closes in the middle of the body. With ``reset`` it
+    is reset, and what its reader has not taken by then may be lost, as on a real network.
+    """
+
+    reset: bool = False
 
 
-Step: TypeAlias = Text | Thought | Call | Parallel | Finish | Failure | Truncated | Delay | Cut
+class Refusal(_Step, frozen=True):
+    """The request is refused: an answer with that HTTP status and the wire's error body, instead of any content.
+
+    ``kind`` is the wire's name for the error; None is the one that fits the status. ``retry_after`` is in seconds.
+    """
+
+    status: int
+    message: str = "refused by the script"
+    kind: str | None = None
+    retry_after: float | None = None
+
+
+Step: TypeAlias = Text | Thought | Call | Parallel | Finish | Failure | Truncated | Delay | Cut | Refusal
 Script: TypeAlias = Sequence[Step]
+_ENDS = (Finish, Failure, Truncated, Cut, Refusal)
 
 
 def checked(script: Script) -> list[Step]:
     """The steps of a script that ends exactly once, at its end."""
     steps = list(script)
     for step in steps[:-1]:
-        if isinstance(step, Finish | Failure | Truncated | Cut):
+        if isinstance(step, _ENDS):
             raise UsageError(f"{step!r} ends the response, but the script goes on after it")
-    if not steps or not isinstance(steps[-1], Finish | Failure | Truncated | Cut):
+    if not steps or not isinstance(steps[-1], _ENDS):
         steps.append(Finish())
+    if isinstance(steps[-1], Refusal) and not all(isinstance(step, Delay) for step in steps[:-1]):
+        raise UsageError(f"{steps[-1]!r} comes instead of any content, but the script has content before it")
     return steps
+
+
+def scripts_in(script: Any) -> list[Script] | None:
+    """The scripts of a list of scripts; None if it is one script itself."""
+    if not _is_list(script) or not script:
+        raise UsageError(f"expected a script (a list of steps) or a list of scripts, got {script!r:.80}")
+    kinds = {isinstance(item, get_args(Step)) for item in script}
+    if kinds == {True}:
+        return None
+    if all(_is_list(item) for item in script):
+        for each in script:
+            if not all(isinstance(step, get_args(Step)) for step in each):
+                raise UsageError(f"expected a list of scripts, each a list of steps, got {each!r:.80} in it")
+        return list(script)
+    raise UsageError("expected a list of steps, or a list of lists of steps, got a list of both or of something else")
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def script_to_json(script: Script | Sequence[Script]) -> bytes:
+    """A script, or a list of scripts, as JSON."""
+    return msgspec.json.encode(script)
+
+
+def script_from_json(text: str | bytes) -> list[Step] | list[list[Step]]:
+    """What ``script_to_json`` wrote, or somebody by hand."""
+    try:
+        value = msgspec.json.decode(text, type=list[Any])
+        if value and isinstance(value[0], list):
+            return msgspec.convert(value, list[list[Step]])
+        return msgspec.convert(value, list[Step])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"expected a script, a list of steps, as JSON: {error}") from error

@@ -22,6 +22,7 @@ from callstream.testing.script import (
     Failure,
     Finish,
     Parallel,
+    Refusal,
     Script,
     Step,
     Text,
@@ -49,17 +50,21 @@ def encode(wire: str, script: Script, *, model: str | None = None, first_id: int
 def frames(wire: str, script: Script, *, model: str | None = None, first_id: int = 1) -> Iterator[bytes | Delay | Cut]:
     """The chunks of ``encode`` and, between them, the steps that only a sender can act on."""
     steps = checked(script)
+    if isinstance(steps[-1], Refusal):
+        raise UsageError(f"{steps[-1]!r} has no stream: it is an answer of its own; encode_whole gives its body")
     encoder = _encoder(wire, model, first_id)
     return _played(encoder, steps)
 
 
 def encode_whole(wire: str, script: Script, *, model: str | None = None, first_id: int = 1) -> bytes:
-    """The body of a non-streaming answer: of a script that fails, the body of the refused request."""
+    """The body of a non-streaming answer: of a script that fails or refuses, the body of the refused request."""
     steps = checked(script)
     encoder = _encoder(wire, model, first_id)
     match steps[-1]:
         case Failure() as failure:
             return dumps(encoder.error(failure)).encode()
+        case Refusal() as refusal:
+            return dumps(encoder.refusal(refusal)).encode()
         case Truncated() | Cut() as end:
             raise UsageError(f"a whole answer cannot end with {end!r}")
     for _ in _played(encoder, steps):
@@ -89,7 +94,7 @@ def _played(encoder: Encoder, steps: list[Step]) -> Iterator[bytes | Delay | Cut
                 yield from encoder.finish(reason)
             case Failure():
                 yield from encoder.failure(step)
-            case Truncated():
+            case Truncated() | Refusal():
                 pass
             case Delay() | Cut():
                 yield step

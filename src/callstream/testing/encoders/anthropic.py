@@ -8,9 +8,19 @@ from typing import Any
 
 from callstream.errors import UsageError
 from callstream.testing.encoders.encoder import Encoder, argument_text, dumps, refuse_custom
-from callstream.testing.script import Call, Failure, Text, Thought
+from callstream.testing.script import Call, Failure, Refusal, Text, Thought
 
 _SPACED = (", ", ": ")  # the model's own habit
+_KINDS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
 
 
 class AnthropicEncoder(Encoder):
@@ -93,6 +103,9 @@ class AnthropicEncoder(Encoder):
         kind = step.kind or "overloaded_error"
         request_id = f"req_{self.response_number}"
         return {"type": "error", "error": {"type": kind, "message": step.message}, "request_id": request_id}
+
+    def refusal(self, step: Refusal) -> Any:
+        return self.error(Failure(step.message, step.kind or _KINDS.get(step.status, "api_error")))
 
     def _message(self, output_tokens: int) -> dict[str, Any]:
         return {

@@ -14,11 +14,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from callstream.errors import UsageError
-from callstream.testing.script import Call, Failure, Text, Thought
+from callstream.testing.script import Call, Failure, Refusal, Text, Thought
 
 CREATED = 1_760_000_000
 """The moment that every scripted response was made at."""
 
+_OPENAI_KINDS = {
+    400: "invalid_request_error",
+    401: "invalid_request_error",
+    403: "invalid_request_error",
+    404: "invalid_request_error",
+    429: "requests",
+}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -57,7 +64,11 @@ class Encoder(ABC):
 
     @abstractmethod
     def error(self, step: Failure) -> Any:
-        """The body of a refused request."""
+        """The body of a request that failed."""
+
+    @abstractmethod
+    def refusal(self, step: Refusal) -> Any:
+        """The body of a refused request, with the wire's word for its status."""
 
     def call_id(self, call: Call, prefix: str) -> str | None:
         """The call's id, made up where the script leaves that to the encoder. None: the wire carries no id."""
@@ -96,6 +107,13 @@ def argument_text(call: Call, separators: tuple[str, str] = (",", ":")) -> str:
             raise UsageError(f"the input of the free-text tool {call.name!r} has to be a string, got {call.args!r:.80}")
         return call.args
     return dumps(call.args, separators)
+
+
+def openai_refusal(step: Refusal) -> Any:
+    """The error body that both of OpenAI's wires send. ``kind`` is its type; a rate limit has a code."""
+    code = "rate_limit_exceeded" if step.status == 429 else None
+    kind = step.kind or _OPENAI_KINDS.get(step.status, "server_error")
+    return {"error": {"message": step.message, "type": kind, "param": None, "code": code}}
 
 
 def refuse_custom(call: Call, wire: str) -> None:

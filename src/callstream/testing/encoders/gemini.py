@@ -14,10 +14,20 @@ from typing import Any
 from callstream.errors import UsageError
 from callstream.jsonpath import Path, format_path
 from callstream.testing.encoders.encoder import Encoder, dumps, refuse_custom
-from callstream.testing.script import Call, Failure, Text, Thought
+from callstream.testing.script import Call, Failure, Refusal, Text, Thought
 
 _SPACED = (",", ": ")
-# Google's serialiser escapes these too. google-genai relies on it: it takes any line end of Unicode for one of the stream.
+_KINDS = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    429: "RESOURCE_EXHAUSTED",
+    500: "INTERNAL",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+# Google's serialiser escapes these too. google-genai relies on it: any line end of Unicode ends a line of its stream.
 _ESCAPED = re.compile("[<>\x7f-\x9f\xad\u200b-\u200f\u2028-\u202e\u2060-\u2064\ufeff]")
 
 
@@ -106,6 +116,10 @@ class GeminiEncoder(Encoder):
 
     def error(self, step: Failure) -> Any:
         return {"error": {"code": 503, "message": step.message, "status": step.kind or "UNAVAILABLE"}}
+
+    def refusal(self, step: Refusal) -> Any:
+        status = step.kind or _KINDS.get(step.status, "UNKNOWN")
+        return {"error": {"code": step.status, "message": step.message, "status": status}}
 
     def _chunk(self, parts: list[dict[str, Any]]) -> bytes:
         return _event(self._response(parts))

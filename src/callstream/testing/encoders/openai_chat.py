@@ -9,8 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from callstream.testing.encoders.encoder import CREATED, Encoder, alternating, argument_text, dumps, refuse_custom
-from callstream.testing.script import Call, Failure, Text, Thought
+from callstream.testing.encoders.encoder import (
+    CREATED,
+    Encoder,
+    alternating,
+    argument_text,
+    dumps,
+    openai_refusal,
+    refuse_custom,
+)
+from callstream.testing.script import Call, Failure, Refusal, Text, Thought
 
 
 class OpenAIChatEncoder(Encoder):
@@ -88,6 +96,9 @@ class OpenAIChatEncoder(Encoder):
     def error(self, step: Failure) -> Any:
         kind = step.kind or "server_error"
         return {"error": {"message": step.message, "type": kind, "param": None, "code": None}}
+
+    def refusal(self, step: Refusal) -> Any:
+        return openai_refusal(step)
 
     def _role(self, content: str | None) -> Iterator[bytes]:
         if not self._begun:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from callstream.testing.encoders.encoder import CREATED, Encoder, alternating, argument_text, dumps
-from callstream.testing.script import Call, Failure, Text, Thought
+from callstream.testing.encoders.encoder import CREATED, Encoder, alternating, argument_text, dumps, openai_refusal
+from callstream.testing.script import Call, Failure, Refusal, Text, Thought
 
 _ARGUMENTS = {
     "function_call": ("arguments", "response.function_call_arguments"),
@@ -114,6 +114,9 @@ class OpenAIResponsesEncoder(Encoder):
     def error(self, step: Failure) -> Any:
         kind = step.kind or "server_error"
         return {"error": {"message": step.message, "type": kind, "param": None, "code": None}}
+
+    def refusal(self, step: Refusal) -> Any:
+        return openai_refusal(step)
 
     def _add(self, prefix: str, item: dict[str, Any]) -> int:
         """Gives an item its id and its place in the output."""

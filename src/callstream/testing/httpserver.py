@@ -1,0 +1,354 @@
+"""A small HTTP/1.1 server on loopback, in a thread of its own, that sends answers exactly as it is told.
+
+Each frame of an answer is one write and, unless the answer has a length, one chunk of the transfer coding. A client
+that leaves is noticed at once, also while nothing is being sent. It is not a general server: no TLS, one answer at a
+time on a connection, no limits against hostile clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import struct
+import threading
+import time
+import zlib
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import Future
+from http import HTTPStatus
+from typing import Any, Literal, TypeAlias
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import msgspec
+
+from callstream.errors import UsageError
+from callstream.testing.script import Cut, Delay
+
+Frame: TypeAlias = bytes | Delay | Cut
+Coding: TypeAlias = Literal["gzip", "deflate"]
+Fate: TypeAlias = Literal["open", "answered", "cut", "left"]
+
+_FRAMES_PER_TURN = 16
+"""How many frames of one answer are written before other connections get their turn."""
+_HIGH_WATER = 256 * 1024
+
+
+class ReceivedRequest:
+    """A request as it came, and what became of its answer.
+
+    ``headers`` have names in lower case. ``fate`` is ``open`` while the answer is being made or sent, then ``answered``
+    (all of it was handed to the network), ``cut`` (this side broke the connection) or ``left`` (the client did).
+    ``sent`` counts the frames of the answer that were sent.
+    """
+
+    __slots__ = ("body", "fate", "headers", "method", "path", "query", "sent")
+
+    def __init__(self, method: str, target: str, headers: dict[str, str], body: bytes) -> None:
+        parts = urlsplit(target)
+        self.method = method
+        self.path = unquote(parts.path)
+        self.query = dict(parse_qsl(parts.query, keep_blank_values=True))
+        self.headers = headers
+        self.body = body
+        self.fate: Fate = "open"
+        self.sent = 0
+
+    @property
+    def json(self) -> Any:
+        """The body as values; None if it is not JSON."""
+        try:
+            return json.loads(self.body)
+        except ValueError:
+            return None
+
+    def __repr__(self) -> str:
+        return f"<ReceivedRequest {self.method} {self.path}, {len(self.body)} bytes, {self.fate}>"
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What to send. The head goes out with the first frame that has bytes, so what comes before that delays or cuts it.
+
+    Without a ``length`` the body is sent in chunks. ``coding`` compresses it, with a flush after each frame.
+    """
+
+    status: int
+    headers: list[tuple[str, str]]
+    frames: Iterable[Frame]
+    length: int | None = None
+    coding: Coding | None = None
+    frames_per_second: float | None = None
+
+
+Answering: TypeAlias = Callable[[ReceivedRequest], Awaitable[Answer]]
+
+
+class HttpServer:
+    """Serves on 127.0.0.1 between ``start`` and ``close``. ``answering`` is called on the server's own event loop."""
+
+    def __init__(self, answering: Answering, *, port: int = 0, name: str = "http server") -> None:
+        self.answering = answering
+        self.errors: list[Exception] = []
+        """What went wrong on the server's side, which no client can be told properly."""
+        self.connections: set[_Connection] = set()
+        self._wanted_port = port
+        self._name = name
+        self._thread: threading.Thread | None = None
+        self._started: Future[int] = Future()
+        self._ended: Future[None] = Future()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+
+    @property
+    def port(self) -> int:
+        if self._thread is None:
+            raise UsageError("the server has no address before it is started")
+        return self._started.result()
+
+    def start(self) -> None:
+        """Returns when connections are accepted. A server is started once."""
+        if self._thread is not None:
+            raise UsageError("the server was started before; make another one")
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread.start()
+        self._started.result()
+
+    def request_stop(self) -> Future[None]:
+        """Asks the server to end, and gives what is done when it has. Open answers are broken off."""
+        if self._thread is None:
+            never_begun: Future[None] = Future()
+            never_begun.set_result(None)
+            return never_begun
+        if self._loop is not None and self._stop is not None and not self._ended.done():
+            try:
+                self._loop.call_soon_threadsafe(self._stop.set)
+            except RuntimeError:
+                pass  # its loop has ended between the question and the call
+        return self._ended
+
+    def close(self) -> None:
+        """Returns when all connections and the thread are gone. May be called again."""
+        ended = self.request_stop()
+        if self._thread is not None:
+            ended.result()
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except OSError as error:
+            self._started.set_exception(error)
+        finally:
+            self._ended.set_result(None)
+
+    async def _serve(self) -> None:
+        self._loop = loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        server = await loop.create_server(lambda: _Connection(self), "127.0.0.1", self._wanted_port, backlog=4096)
+        try:
+            self._started.set_result(server.sockets[0].getsockname()[1])
+            await self._stop.wait()
+        finally:
+            server.close()
+            tasks = [task for connection in list(self.connections) if (task := connection.abort()) is not None]
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.sleep(0)  # transports close in the loop's next turn
+
+
+class _Connection(asyncio.Protocol):
+    """One connection: requests one after another, each answered by a task."""
+
+    def __init__(self, server: HttpServer) -> None:
+        self._server = server
+        self._buffer = bytearray()
+        self._transport: Any = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_aborted = False
+        self._writable = asyncio.Event()
+        self._writable.set()
+
+    # -- what the transport tells --
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self._transport.set_write_buffer_limits(high=_HIGH_WATER)
+        self._server.connections.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        self._next()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._server.connections.discard(self)
+        if self._task is not None:
+            self._task.cancel()
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def abort(self) -> asyncio.Task[None] | None:
+        """The server ends: the connection is broken off. Gives the task whose end has to be waited for."""
+        self._is_aborted = True
+        self._transport.abort()
+        return self._task
+
+    # -- requests --
+
+    def _next(self) -> None:
+        if self._task is not None or self._transport.is_closing():
+            return
+        try:
+            request = _parsed(self._buffer)
+        except ValueError as error:
+            self._transport.write(f"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n{error}".encode())
+            self._transport.close()
+            return
+        if request is not None:
+            self._task = asyncio.get_running_loop().create_task(self._answer(request))
+            self._task.add_done_callback(self._answered)
+
+    def _answered(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            self._server.errors.append(error)
+            self._transport.abort()
+        else:
+            self._next()
+
+    async def _answer(self, request: ReceivedRequest) -> None:
+        try:
+            answer = await self._server.answering(request)
+            whole = await self._send(request, answer)
+            request.fate = "answered" if whole else "cut"
+        except asyncio.CancelledError:
+            request.fate = "cut" if self._is_aborted else "left"
+            raise
+        if whole and request.headers.get("connection", "").lower() == "close":
+            self._transport.close()
+
+    # -- answers --
+
+    async def _send(self, request: ReceivedRequest, answer: Answer) -> bool:
+        """Sends an answer. False if it was cut off."""
+        loop = asyncio.get_running_loop()
+        write = self._transport.write
+        coded = _coded(answer.coding)
+        chunked = answer.length is None or coded is not None
+        head: bytes | None = _head(answer, chunked)
+        interval = 0.0 if answer.frames_per_second is None else 1 / answer.frames_per_second
+        due = loop.time()
+        for frame in answer.frames:
+            if not isinstance(frame, bytes):
+                if isinstance(frame, Cut):
+                    await self._cut(frame)
+                    return False
+                await asyncio.sleep(frame.seconds)
+                due = loop.time()
+                continue
+            if head is not None:
+                write(head)
+                head = None
+            elif interval:
+                # By a schedule of its own, so that one frame's delay is not the next one's too.
+                due += interval
+                await asyncio.sleep(max(due - loop.time(), 0))
+            elif request.sent % _FRAMES_PER_TURN == 0:
+                await asyncio.sleep(0)
+            data = frame if coded is None else coded.frame(frame)
+            write(b"%x\r\n%b\r\n" % (len(data), data) if chunked else data)
+            request.sent += 1
+            if not self._writable.is_set():
+                await self._writable.wait()
+        if head is not None:
+            write(head)
+        if coded is not None and (rest := coded.end()):
+            write(b"%x\r\n%b\r\n" % (len(rest), rest))
+        if chunked:
+            write(b"0\r\n\r\n")
+        return True
+
+    async def _cut(self, step: Cut) -> None:
+        transport = self._transport
+        if not step.reset:
+            transport.close()
+            return
+        transport.set_write_buffer_limits(high=0)
+        await self._writable.wait()
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        transport.abort()
+
+
+class _Compressed:
+    def __init__(self, coding: Coding) -> None:
+        self._compressor = zlib.compressobj(wbits=zlib.MAX_WBITS | 16 if coding == "gzip" else zlib.MAX_WBITS)
+
+    def frame(self, data: bytes) -> bytes:
+        return self._compressor.compress(data) + self._compressor.flush(zlib.Z_SYNC_FLUSH)
+
+    def end(self) -> bytes:
+        return self._compressor.flush()
+
+
+def _coded(coding: Coding | None) -> _Compressed | None:
+    return None if coding is None else _Compressed(coding)
+
+
+def _head(answer: Answer, chunked: bool) -> bytes:
+    try:
+        phrase = HTTPStatus(answer.status).phrase
+    except ValueError:
+        phrase = "Unknown"
+    headers = list(answer.headers)
+    headers.append(("date", time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())))
+    if answer.coding is not None:
+        headers.append(("content-encoding", answer.coding))
+    headers.append(("transfer-encoding", "chunked") if chunked else ("content-length", str(answer.length)))
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
+    return f"HTTP/1.1 {answer.status} {phrase}\r\n{lines}\r\n".encode("latin-1")
+
+
+def _parsed(buffer: bytearray) -> ReceivedRequest | None:
+    """Takes the first request out of the buffer; None while it is not there whole."""
+    end = buffer.find(b"\r\n\r\n")
+    if end < 0:
+        return None
+    first, *lines = buffer[:end].decode("latin-1").split("\r\n")
+    try:
+        method, target, _ = first.split(" ")
+    except ValueError:
+        raise ValueError(f"expected the first line of an HTTP request, got {first[:80]!r}") from None
+    headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    if headers.get("transfer-encoding", "").lower() == "chunked":
+        found = _unchunked(buffer, end + 4)
+        if found is None:
+            return None
+        body, end = found
+    else:
+        start = end + 4
+        end = start + int(headers.get("content-length") or 0)
+        if len(buffer) < end:
+            return None
+        body = bytes(buffer[start:end])
+    del buffer[:end]
+    return ReceivedRequest(method, target, headers, body)
+
+
+def _unchunked(buffer: bytearray, at: int) -> tuple[bytes, int] | None:
+    """A body in chunks and the place where it ends; None while it is not there whole."""
+    pieces = []
+    while True:
+        line_end = buffer.find(b"\r\n", at)
+        if line_end < 0:
+            return None
+        size = int(bytes(buffer[at:line_end]).partition(b";")[0], 16)
+        at = line_end + 2
+        if len(buffer) < at + size + 2:
+            return None
+        pieces.append(bytes(buffer[at : at + size]))
+        at += size + 2
+        if size == 0:
+            return b"".join(pieces), at

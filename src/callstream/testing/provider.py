@@ -1,0 +1,321 @@
+"""Scripted providers: what a real provider would send, over real HTTP on loopback.
+
+::
+
+    async with ScriptedProvider("anthropic", [Call("get_weather", {"city": "Paris"})]) as provider:
+        client = AsyncAnthropic(base_url=provider.base_url, api_key="none")
+
+The provider's own SDK runs against it unchanged. Streamed or not, and in which form, is decided by the request, as the
+real API decides it. As a server of its own::
+
+    python -m callstream.testing.provider --wire gemini --script script.json --port 0
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self, get_args
+
+import msgspec
+
+from callstream.errors import CallstreamError, UsageError
+from callstream.testing.answers import (
+    as_array,
+    asks_for_streamed_args,
+    asks_for_usage,
+    event_stream,
+    first_waits,
+    refused,
+    request_ids,
+    unstreamed,
+    without_usage,
+)
+from callstream.testing.encoders import WIRES, encode_whole, frames
+from callstream.testing.httpserver import Answer, Coding, Frame, HttpServer, ReceivedRequest
+from callstream.testing.numbering import NumberedFrames, numbers_used
+from callstream.testing.routes import Route, base_path, place_of, route_of
+from callstream.testing.script import (
+    Cut,
+    Delay,
+    Failure,
+    Finish,
+    Refusal,
+    Step,
+    Truncated,
+    checked,
+    script_from_json,
+)
+from callstream.testing.scripting import Scripting, Scripts
+from callstream.testing.signatures import Signatures
+
+STAMP = "@monotonic-ns-here!@"
+"""With ``stamp=True`` this text becomes the machine's monotonic clock, in nanoseconds, when its frame is sent.
+
+It has as many characters as what replaces it. Processes of one machine share that clock (``time.monotonic_ns``), so
+whoever reads the text knows how long it was on its way.
+"""
+
+_FAILURE_STATUS = {"gemini": 503, "anthropic": 529, "openai_chat": 500, "openai_responses": 500}
+
+
+class Provider(ABC):
+    """A server that speaks for a provider: entered, it has a ``base_url``; left, it is gone.
+
+    It runs in a thread of its own, so sync and async clients of any event loop may use it. What went wrong on its side
+    is raised when it is closed, since the client was only told that its request failed.
+    """
+
+    def __init__(self, wire: str, *, port: int = 0) -> None:
+        if wire not in WIRES:
+            raise UsageError(f"expected one of the wires {', '.join(WIRES)}, got {wire!r}")
+        self.wire = wire
+        self._requests: list[ReceivedRequest] = []
+        self._server = HttpServer(self._answering, port=port, name=f"{wire} provider")
+
+    @abstractmethod
+    async def answer(self, request: ReceivedRequest, route: Route) -> Answer:
+        """The answer to a request of this provider's wire. Called on the provider's own event loop."""
+
+    @property
+    def base_url(self) -> str:
+        """What the SDK wants as its ``base_url``."""
+        return f"{self.origin}{base_path(self.wire)}"
+
+    @property
+    def origin(self) -> str:
+        """Scheme, host and port alone."""
+        return f"http://127.0.0.1:{self._server.port}"
+
+    @property
+    def requests(self) -> list[ReceivedRequest]:
+        """The requests that came until now, in order."""
+        return list(self._requests)
+
+    def start(self) -> Self:
+        self._server.start()
+        return self
+
+    def close(self) -> None:
+        """Breaks off what is still being answered and ends the server. May be called again."""
+        self._server.close()
+        self._raise_errors()
+
+    async def aclose(self) -> None:
+        await asyncio.wrap_future(self._server.request_stop())
+        self.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._server.close()
+        self._raise_errors(during=error)
+
+    async def __aenter__(self) -> Self:
+        return self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await asyncio.wrap_future(self._server.request_stop())
+        self.__exit__(kind, error, traceback)
+
+    def _raise_errors(self, during: BaseException | None = None) -> None:
+        errors, self._server.errors = self._server.errors, []
+        if not errors:
+            return
+        if during is None:
+            raise errors[0]
+        for error in errors:
+            during.add_note(f"the scripted provider failed: {type(error).__name__}: {error}")
+
+    async def _answering(self, request: ReceivedRequest) -> Answer:
+        self._requests.append(request)
+        route = route_of(request)
+        if route is None or route.wire != self.wire:
+            message = (
+                f"this is a scripted provider of the wire {self.wire!r}: expected POST {place_of(self.wire)}, "
+                f"got {request.method} {request.path}"
+            )
+            return refused(self.wire, Refusal(404, message))
+        if not isinstance(request.json, dict):
+            return refused(self.wire, Refusal(400, f"expected a JSON object, got {request.body[:80]!r}"), route)
+        try:
+            return await self.answer(request, route)
+        except Exception as error:  # noqa: BLE001  # it is the test's own, and close() raises it there
+            self._server.errors.append(error)
+            message = str(error) if isinstance(error, CallstreamError) else f"{type(error).__name__}: {error}"
+            return refused(self.wire, Refusal(500, f"the scripted provider failed: {message}"), route, retry=False)
+
+
+class ScriptedProvider(Provider):
+    """Answers by a script.
+
+    ``script`` is one script, which answers every request; or a list of scripts, which answer one request each, in the
+    order in which requests come, and a request after the last one is an error; or a function of the request that gives
+    the script, sync or async. (So it is with the ``return_value`` and ``side_effect`` of a mock.) A retry of the SDK is
+    a request like any other. Ids that are made up are not used twice.
+
+    ``encoding`` compresses all answers, whatever the client asked for. ``deltas_per_second`` is how many events of one
+    answer are sent a second, at most. ``strict_signatures``: calls are signed, and a request that does not send the
+    signatures back is refused, as Gemini 3 does it (a ``Call(signature="")`` is left unsigned).
+    ``stream_args_when_asked``: Gemini's calls come whole unless the request has ``streamFunctionCallArguments``, as
+    with the real API; else the script alone decides. ``stamp``: see ``STAMP``.
+
+    ``Delay`` and ``Cut`` at the beginning of a script come before the head of the answer, elsewhere in the middle of
+    the body. In an answer that is not streamed all delays come first, ``Cut`` breaks it off and ``Truncated`` ends it
+    in the middle.
+    """
+
+    def __init__(
+        self,
+        wire: str,
+        script: Scripting,
+        *,
+        encoding: Coding | None = None,
+        deltas_per_second: float | None = None,
+        strict_signatures: bool = False,
+        stream_args_when_asked: bool = False,
+        stamp: bool = False,
+        port: int = 0,
+    ) -> None:
+        super().__init__(wire, port=port)
+        if encoding not in (None, *get_args(Coding)):
+            raise UsageError(f"expected encoding to be one of {get_args(Coding)}, got {encoding!r}")
+        if deltas_per_second is not None and not deltas_per_second > 0:
+            raise UsageError(f"expected deltas_per_second to be more than 0, got {deltas_per_second!r}")
+        if strict_signatures and wire != "gemini":
+            raise UsageError(f"strict_signatures is Gemini's law; the wire is {wire!r}")
+        self._encoding = encoding
+        self._deltas_per_second = deltas_per_second
+        self._signatures = Signatures() if strict_signatures else None
+        self._args_when_asked = stream_args_when_asked
+        self._stamp = stamp
+        self._scripts = Scripts(script)
+        self._next_number = 1
+        self._numbered: dict[tuple[str, str | None], NumberedFrames] = {}
+
+    async def answer(self, request: ReceivedRequest, route: Route) -> Answer:
+        if self._signatures is not None:
+            fault = self._signatures.fault_in(request.json)
+            if fault is not None:
+                return refused(self.wire, fault, route)
+        steps = checked(await self._scripts.next_for(request))
+        number = self._next_number
+        self._next_number += numbers_used(steps)
+        if self._signatures is not None:
+            steps = self._signatures.signed(steps, number)
+        if self._args_when_asked and not asks_for_streamed_args(request):
+            steps = unstreamed(steps)
+        first = first_waits(steps)
+        rest = steps[len(first) :]
+        if isinstance(rest[-1], Refusal):
+            answer = refused(self.wire, rest[-1], route)
+        elif isinstance(rest[0], Cut):
+            answer = Answer(200, [], [rest[0]])
+        elif route.form == "whole":
+            answer = self._whole(rest, route, number)
+        else:
+            answer = self._streamed(rest, route, number, request)
+        return msgspec.structs.replace(answer, frames=chain(first, self._stamped(answer.frames)), coding=self._encoding)
+
+    def _streamed(self, steps: list[Step], route: Route, number: int, request: ReceivedRequest) -> Answer:
+        sent: Iterable[Frame]
+        if self._scripts.are_one and self._signatures is None and not self._args_when_asked:
+            key = (route.form, route.model)
+            if key not in self._numbered:
+                self._numbered[key] = NumberedFrames(self.wire, steps, route.model)
+            sent = self._numbered[key].frames(number)
+        else:
+            sent = frames(self.wire, steps, model=route.model, first_id=number)
+        if self.wire == "openai_chat" and not asks_for_usage(request):
+            sent = without_usage(sent)
+        if route.form == "array":
+            sent = as_array(sent)
+        content_type = "application/json; charset=UTF-8" if route.form == "array" else event_stream(self.wire)
+        headers = [("content-type", content_type), ("cache-control", "no-cache"), *request_ids(self.wire, number)]
+        return Answer(200, headers, sent, frames_per_second=self._deltas_per_second)
+
+    def _whole(self, steps: list[Step], route: Route, number: int) -> Answer:
+        delays: list[Frame] = [step for step in steps if isinstance(step, Delay)]
+        last = steps[-1]
+        is_broken = isinstance(last, Cut | Truncated)
+        body = encode_whole(
+            self.wire, [*steps[:-1], Finish()] if is_broken else steps, model=route.model, first_id=number
+        )
+        headers = [("content-type", "application/json; charset=utf-8"), *request_ids(self.wire, number)]
+        if isinstance(last, Cut):
+            return Answer(200, headers, [*delays, body[: len(body) // 2], last], length=len(body))
+        if isinstance(last, Truncated):
+            body = body[: len(body) // 2]
+        status = _FAILURE_STATUS[self.wire] if isinstance(last, Failure) else 200
+        return Answer(status, headers, [*delays, body], length=len(body))
+
+    def _stamped(self, sent: Iterable[Frame]) -> Iterable[Frame]:
+        if not self._stamp:
+            return sent
+        place = STAMP.encode()
+        return (
+            frame.replace(place, b"%020d" % time.monotonic_ns()) if isinstance(frame, bytes) else frame
+            for frame in sent
+        )
+
+
+# -- as a server of its own --------------------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serves a script until the process is told to end. Prints the base URL when it is ready."""
+    parser = argparse.ArgumentParser(
+        prog="python -m callstream.testing.provider",
+        description="Serves a script in a provider's wire on 127.0.0.1, and prints the base URL for the SDK.",
+    )
+    parser.add_argument("--wire", required=True, choices=WIRES)
+    parser.add_argument("--script", required=True, type=Path, help="JSON: a list of steps, or a list of such lists")
+    parser.add_argument("--port", type=int, default=0, help="0 (the default) takes a free one")
+    parser.add_argument("--encoding", choices=get_args(Coding), help="compress all answers")
+    parser.add_argument("--deltas-per-second", type=float, help="events of one answer a second, at most")
+    parser.add_argument("--strict-signatures", action="store_true", help="as Gemini 3")
+    parser.add_argument("--stream-args-when-asked", action="store_true", help="as Gemini on Vertex AI")
+    parser.add_argument("--stamp", action="store_true", help=f"replace {STAMP!r} by the monotonic time of sending")
+    options = vars(parser.parse_args(arguments))
+    wire, file = options.pop("wire"), options.pop("script")
+    try:
+        provider = ScriptedProvider(wire, script_from_json(file.read_bytes()), **options)
+        provider.start()
+    except (UsageError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    return _wait(provider)
+
+
+def _wait(provider: Provider) -> Literal[0, 1]:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(0))
+    sys.stdout.write(f"{provider.base_url}\n")
+    sys.stdout.flush()
+    try:
+        threading.Event().wait()
+    except SystemExit:
+        try:
+            provider.close()
+        except CallstreamError as error:
+            sys.stderr.write(f"{error}\n")
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

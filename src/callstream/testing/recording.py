@@ -1,0 +1,318 @@
+"""Real answers, kept as files and served again.
+
+::
+
+    client = AsyncAnthropic(http_client=httpx2.AsyncClient(transport=record("answers")))  # once, with an account
+    with replay("answers") as provider:
+        ...  # then without
+
+An exchange is two files: ``0001.json`` tells the request and how the answer came, ``0001.body`` is the body, byte for
+byte. Of headers and query only what is on a list of harmless names is kept, so no key, token, cookie or account gets
+into a file. The request's own body is kept whole: what is secret in it is yours to remove.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+
+from callstream.errors import UsageError
+from callstream.testing.httpserver import Answer, ReceivedRequest
+from callstream.testing.provider import Provider
+from callstream.testing.routes import Route, base_path, wire_of
+from callstream.testing.script import Cut
+
+_KEPT_REQUEST_HEADERS = frozenset(
+    {"accept", "accept-encoding", "anthropic-beta", "anthropic-version", "content-type", "openai-beta", "user-agent"}
+)
+_KEPT_RESPONSE_HEADERS = frozenset({"content-encoding", "content-type", "retry-after", "retry-after-ms"})
+_KEPT_QUERY = frozenset({"alt", "$alt", "api-version", "beta"})
+
+
+class Recording(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One exchange. ``body`` names the file beside this one; ``read_sizes`` are the pieces in which it came.
+
+    ``complete`` is false if the answer broke off, or its reader left before the end.
+    """
+
+    method: str
+    path: str
+    status: int
+    body: str
+    read_sizes: list[int]
+    query: dict[str, str] = {}
+    request_headers: dict[str, str] = {}
+    request_json: Any = None
+    response_headers: dict[str, str] = {}
+    complete: bool = True
+
+
+def record(folder: str | Path, inner: Any = None) -> RecordingTransport:
+    """A transport for a client of httpx or httpx2, sync or async, that writes each exchange into the folder.
+
+    ``inner`` is the transport that does the work; None is the library's own. Nothing is changed on the way. A folder
+    that has recordings gets more.
+    """
+    return RecordingTransport(Path(folder), inner)
+
+
+def replay(
+    place: str | Path, *, wire: str | None = None, size: int | None = None, repeat: bool = False, port: int = 0
+) -> ReplayedProvider:
+    """A provider that gives the recorded answers again.
+
+    ``place`` is a folder of recordings, one of them (``0001.json``), or the file of any response body, for which the
+    ``wire`` has to be stated. A request gets the first answer to its path that was not given yet, and one for which
+    there is none is an error; with ``repeat`` answers are given again and again. Bodies come in the pieces in which they were
+    recorded, or in pieces of ``size`` bytes.
+    """
+    return ReplayedProvider(_kept(Path(place), wire), wire, size=size, repeat=repeat, port=port)
+
+
+# -- recording ---------------------------------------------------------------------------------------------------------
+
+
+class RecordingTransport:
+    """See ``record``."""
+
+    def __init__(self, folder: Path, inner: Any) -> None:
+        self._folder = folder
+        self._inner = inner
+        self._lock = threading.Lock()
+
+    def handle_request(self, request: Any) -> Any:
+        body = request.read()
+        response = self._inner_for(request, "HTTPTransport").handle_request(request)
+        return self._answer(request, body, response)
+
+    async def handle_async_request(self, request: Any) -> Any:
+        body = await request.aread()
+        response = await self._inner_for(request, "AsyncHTTPTransport").handle_async_request(request)
+        return self._answer(request, body, response)
+
+    def close(self) -> None:
+        if self._inner is not None:
+            self._inner.close()
+
+    async def aclose(self) -> None:
+        if self._inner is not None:
+            await self._inner.aclose()
+
+    def __enter__(self) -> RecordingTransport:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> RecordingTransport:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.aclose()
+
+    def _inner_for(self, request: Any, kind: str) -> Any:
+        if self._inner is None:
+            self._inner = getattr(_library_of(request), kind)()
+        return self._inner
+
+    def _answer(self, request: Any, body: bytes, response: Any) -> Any:
+        library = _library_of(request)
+        started = Recording(
+            method=request.method,
+            path=request.url.path,
+            status=response.status_code,
+            body="",
+            read_sizes=[],
+            query={name: value for name, value in request.url.params.items() if name in _KEPT_QUERY},
+            request_headers={k: v for k, v in request.headers.items() if k.lower() in _KEPT_REQUEST_HEADERS},
+            request_json=_json(body),
+            response_headers={k: v for k, v in response.headers.items() if k.lower() in _KEPT_RESPONSE_HEADERS},
+        )
+        keeping = _Keeping(self, started, response.stream)
+        stream = _stream_class(library)(keeping)
+        headers = response.headers
+        return library.Response(response.status_code, headers=headers, stream=stream, extensions=response.extensions)
+
+    def write(self, recording: Recording, body: bytes) -> None:
+        """Keeps an exchange under the next free number."""
+        with self._lock:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            number = 1 + max((int(file.stem) for file in self._folder.glob("[0-9]*.json")), default=0)
+            name = f"{number:04}"
+            (self._folder / f"{name}.body").write_bytes(body)
+            kept = msgspec.structs.replace(recording, body=f"{name}.body")
+            text = msgspec.json.format(msgspec.json.encode(kept), indent=2)
+            (self._folder / f"{name}.json").write_bytes(text + b"\n")
+
+
+class _Keeping:
+    """A body on its way, kept as it passes and written when it ends, however it ends."""
+
+    def __init__(self, transport: RecordingTransport, recording: Recording, stream: Any) -> None:
+        self._transport = transport
+        self._recording = recording
+        self.stream = stream
+        self._pieces: list[bytes] = []
+        self._is_written = False
+
+    def pieces(self) -> Iterator[bytes]:
+        for piece in self.stream:
+            self._pieces.append(piece)
+            yield piece
+        self.write(complete=True)
+
+    async def async_pieces(self) -> AsyncIterator[bytes]:
+        async for piece in self.stream:
+            self._pieces.append(piece)
+            yield piece
+        self.write(complete=True)
+
+    def write(self, complete: bool) -> None:
+        if self._is_written:
+            return
+        self._is_written = True
+        sizes = [len(piece) for piece in self._pieces]
+        recording = msgspec.structs.replace(self._recording, read_sizes=sizes, complete=complete)
+        self._transport.write(recording, b"".join(self._pieces))
+
+
+@cache
+def _stream_class(library: ModuleType) -> Any:
+    class KeptStream(library.SyncByteStream, library.AsyncByteStream):  # type: ignore[misc, name-defined]
+        """What the library reads a recorded body by."""
+
+        def __init__(self, keeping: _Keeping) -> None:
+            self._keeping = keeping
+
+        def __iter__(self) -> Iterator[bytes]:
+            return self._keeping.pieces()
+
+        def __aiter__(self) -> AsyncIterator[bytes]:
+            return self._keeping.async_pieces()
+
+        def close(self) -> None:
+            self._keeping.stream.close()
+            self._keeping.write(complete=False)
+
+        async def aclose(self) -> None:
+            await self._keeping.stream.aclose()
+            self._keeping.write(complete=False)
+
+    return KeptStream
+
+
+def _library_of(request: Any) -> ModuleType:
+    """The library that a request belongs to: httpx or httpx2."""
+    return sys.modules[type(request).__module__.partition(".")[0]]
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+# -- replaying ---------------------------------------------------------------------------------------------------------
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """A recording and its body. ``path`` None fits every path."""
+
+    path: str | None
+    recording: Recording
+    body: bytes
+
+
+class ReplayedProvider(Provider):
+    """See ``replay``."""
+
+    def __init__(
+        self, kept: list[_Kept], wire: str | None, *, size: int | None = None, repeat: bool = False, port: int = 0
+    ) -> None:
+        found = {wire} if wire is not None else {wire_of(each.recording.path) for each in kept}
+        if len(found) != 1 or None in found:
+            raise UsageError(f"expected recordings of one wire, got {sorted(map(str, found))}; wire= can say which one")
+        if size is not None and size < 1:
+            raise UsageError(f"expected size to be at least 1, got {size}")
+        [known] = found
+        super().__init__(str(known), port=port)
+        self._kept = [each for each in kept if each.path is None or wire_of(each.path) == self.wire]
+        self._left = list(self._kept)
+        self._size = size
+        self._repeat = repeat
+
+    @property
+    def base_url(self) -> str:
+        """What the SDK wants as its ``base_url``, with what the recorded paths have before the wire's own."""
+        prefix = base_path(self.wire)
+        path = self._kept[0].path
+        if prefix and path is not None:
+            prefix = path.removesuffix("/chat/completions").removesuffix("/responses")
+        return f"{self.origin}{prefix}"
+
+    async def answer(self, request: ReceivedRequest, route: Route) -> Answer:
+        kept = self._next(request.path)
+        recording = kept.recording
+        frames: list[bytes | Cut] = list(self._pieces(kept))
+        if not recording.complete:
+            frames.append(Cut())
+        return Answer(recording.status, list(recording.response_headers.items()), frames)
+
+    def _next(self, path: str) -> _Kept:
+        for _ in range(2):
+            for kept in self._left:
+                if kept.path in (None, path):
+                    self._left.remove(kept)
+                    return kept
+            if self._repeat:
+                self._left = [*self._left, *(kept for kept in self._kept if kept.path in (None, path))]
+        there = sorted({str(kept.path) for kept in self._kept})
+        raise UsageError(f"expected a request that was recorded and is not answered yet, got {path}; there are {there}")
+
+    def _pieces(self, kept: _Kept) -> Iterator[bytes]:
+        body, sizes = kept.body, kept.recording.read_sizes
+        if self._size is not None:
+            sizes = [self._size] * -(-len(body) // self._size)
+        at = 0
+        for size in sizes:
+            if size:
+                yield body[at : at + size]
+            at += size
+
+
+def _kept(place: Path, wire: str | None) -> list[_Kept]:
+    if place.is_dir():
+        files = sorted(place.glob("[0-9]*.json"), key=lambda file: int(file.stem))
+        if not files:
+            raise UsageError(f"expected a folder of recordings, got {place}, which has none")
+        return [_read(file) for file in files]
+    if not place.is_file():
+        raise UsageError(f"expected a folder of recordings or a file, got {place}, which is not there")
+    if place.suffix == ".json" and wire is None:
+        return [_read(place)]
+    if wire is None:
+        raise UsageError(f"{place.name} does not say which wire it speaks: state it as wire=")
+    body = place.read_bytes()
+    is_events = body.lstrip().startswith((b"data:", b"event:", b"id:", b":"))
+    headers = {"content-type": "text/event-stream" if is_events else "application/json"}
+    recording = Recording("POST", "", 200, place.name, [len(body)], response_headers=headers)
+    return [_Kept(None, recording, body)]
+
+
+def _read(file: Path) -> _Kept:
+    try:
+        recording = msgspec.json.decode(file.read_bytes(), type=Recording)
+        body = (file.parent / recording.body).read_bytes()
+    except (msgspec.DecodeError, FileNotFoundError) as error:
+        raise UsageError(f"expected a recording, got {file}: {error}") from error
+    if sum(recording.read_sizes) != len(body):
+        raise UsageError(f"{file}: the read sizes sum to {sum(recording.read_sizes)}, the body has {len(body)} bytes")
+    return _Kept(recording.path, recording, body)

@@ -1,0 +1,85 @@
+"""How tools and hooks look to a type checker. Checked by test_typing.py; never run.
+
+A line that must be refused carries an ignore comment, and the checker complains where that is not needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, assert_type
+
+from callstream.calls import Call
+from callstream.deltas import ArgsDelta, FieldDelta
+from callstream.tools import AbortSignal, Hooks, Progress, Tool, is_tool, no_progress, tool
+
+
+@tool
+async def write(title: str, size: int = 1, progress: Progress = no_progress) -> dict[str, int]:
+    await progress(1, 2, "half")
+    return {title: size}
+
+
+@tool(name="count", hook_timeout=2.0, on_hook_error="isolate")
+def count(limit: int) -> Iterator[int]:
+    yield limit
+
+
+@tool
+async def stream(limit: int) -> AsyncIterator[int]:
+    yield limit
+
+
+async def calls() -> None:
+    assert_type(await write("a"), dict[str, int])
+    assert_type(await write("a", size=2, progress=no_progress), dict[str, int])
+    assert_type(count(3), Iterator[int])
+    assert_type(stream(3), AsyncIterator[int])
+    await write(3)  # type: ignore[arg-type]
+    await write()  # type: ignore[call-arg]
+    count("x")  # type: ignore[arg-type]
+
+
+assert_type(write.schema("gemini"), dict[str, Any])
+write.schema("other")  # type: ignore[arg-type]
+tool(on_hook_error="other")  # type: ignore[call-overload]
+
+
+@write.on_args_delta
+async def preview(delta: ArgsDelta, signal: AbortSignal) -> None:
+    assert_type(delta.text, str)
+    assert_type(await signal.wait(), str)
+
+
+@write.on_field("content")
+def grow(field: FieldDelta, signal: AbortSignal) -> None:
+    assert_type(field.complete, bool)
+
+
+@write.on_args_complete
+async def ready(call: Call, signal: AbortSignal) -> None: ...
+
+
+@write.on_args_abort
+async def undo(call: Call, reason: str) -> None: ...
+
+
+async def registered_hooks_stay_what_they_were(call: Call, signal: AbortSignal) -> None:
+    assert_type(await undo(call, "stopped"), None)
+    await undo(call, signal)  # type: ignore[arg-type]
+
+
+write.on_args_delta(undo)  # type: ignore[type-var]
+write.on_args_abort(ready)  # type: ignore[type-var]
+
+
+@write.on_args_delta  # type: ignore[type-var]
+async def too_few(delta: ArgsDelta) -> None: ...
+
+
+def takes_any_tool(made: Tool[..., Any], hooks: Hooks, thing: object) -> None:
+    hooks.on_args_delta(preview)
+    if is_tool(thing):
+        assert_type(thing.hooks, Hooks)
+
+
+takes_any_tool(write, write.hooks, count)
