@@ -151,9 +151,7 @@ class Run:
         if call.encoding == "json" and not isinstance(call.args, dict | None):
             await self.record([CallDiscarded(call_id, "malformed", "the arguments are not an object")])
             raise _dropped(self._ledger[call_id])
-        hooks = self._hooks.get(call_id)
-        if hooks is not None and not hooks.claim():
-            raise _dropped(self._ledger[call_id])
+        self._claim(call_id)
         await self.record([CallExecuting(call_id)])
         return self._ledger[call_id]
 
@@ -180,6 +178,7 @@ class Run:
         """A client or a person has to answer this call: it outlives the run until ``answer`` finds it."""
         if self._ledger[call_id].state is not CallState.EXECUTING:
             await self._ready(call_id)
+            self._claim(call_id)
         await self.record([CallAwaiting(call_id)])
         return self._ledger[call_id]
 
@@ -345,6 +344,12 @@ class Run:
         if call.state in (CallState.STARTED, CallState.ARGS_STREAMING):
             raise TransitionError(f"call {call_id!r} is {call.state}; its tool must not run on unfinished arguments")
         return call
+
+    def _claim(self, call_id: str) -> None:
+        """Takes the call over from its hooks, which from now on cannot be aborted any more."""
+        hooked = self._hooks.get(call_id)
+        if hooked is not None and not hooked.claim():
+            raise _dropped(self._ledger[call_id])
 
     async def _finish_progress(self, call_id: str) -> None:
         feed = self._feeds.pop(call_id, None)

@@ -79,8 +79,8 @@ class TappedBody:
                     if not await self._woken() and self._rewriter.is_holding:
                         yield COMMENT
                 output = self._outputs.popleft()
-                if output.call_id is not None:
-                    async for comment in self._settled(output.call_id):
+                for call_id in output.call_ids:
+                    async for comment in self._settled(call_id):
                         yield comment
                 self._took(output)
                 yield output.data
@@ -109,6 +109,7 @@ class TappedBody:
         except Exception as error:  # noqa: BLE001  # it rises where the SDK reads
             self._error = error
         finally:
+            self._undo_stop()
             self._news.set()
             try:
                 await self._close_source()

@@ -154,6 +154,10 @@ class TapTransport:
                 return self._callstream.knows
 
     @property
+    def may_collapse(self) -> bool:
+        return self._settings.collapse != "none"
+
+    @property
     def limits(self) -> Limits:
         return self._settings.limits
 
@@ -178,10 +182,11 @@ class _Reading:
         self._decoding = decoding
         self._on_end = on_end
         self._collapses = tap.collapses(model_call)
+        self._tools = declared_tools(exchange.wire, request_body)
         self._refuses = model_call is not None and model_call.refuses
         self._response = run.response(
             exchange.wire,
-            tools=declared_tools(exchange.wire, request_body),
+            tools=self._tools,
             author=model_call.author if model_call is not None else None,
             new_call_id=model_call.new_call_id if model_call is not None else None,
         )
@@ -190,8 +195,13 @@ class _Reading:
 
     def streamed(self, answer: Any) -> TappedBody:
         """A streamed answer, read by a task of its own from now on."""
-        wire, body = self._exchange.wire, self._request_body
-        rewriter = rewriter_for(wire, collapse=self._collapses, stored=is_stored(wire, body))
+        # Where no tool of the request is collapsed, nothing needs to be held either.
+        touched = not self._tools or any(map(self._collapses, self._tools))
+        rewriter = rewriter_for(
+            self._response.decoder,
+            collapse=self._collapses if touched and self._tap.may_collapse else None,
+            stored=is_stored(self._exchange.wire, self._request_body),
+        )
         return TappedBody(
             answer.stream,
             answer.stream.aclose,
