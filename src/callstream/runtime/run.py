@@ -94,6 +94,10 @@ class Run:
         """The number of the last record of the run."""
         return self._seq
 
+    def make_current(self) -> None:
+        """Makes this the current run of the calling task, and of those that it starts from now on."""
+        _current_run.set(self)
+
     # -- what happens to it --
 
     async def record(
