@@ -73,26 +73,27 @@ class PartialCall:
                 text.append(piece.string_value)
         return "".join(text)
 
-    def rest(self, args: dict[str, Any]) -> str:
-        """The text that makes what was shown into exactly these arguments. WireError if nothing can."""
+    def rest(self, args: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        """The text that makes what was shown into the arguments, and these, with what google-adk lost of them.
+
+        WireError if no text can.
+        """
         match self.dialect:
             case None:
-                return json_text(args)
+                return json_text(args), args
             case "args":
-                return self._writer.grow(args, False) + self._writer.close()
+                return self._writer.grow(args, False) + self._writer.close(), args
             case "text":
                 if not _same(_parsed(self.call.text.join()), args):
                     raise WireError("expected the text of the arguments to be the arguments, got something else")
-                return ""
-        shown, end = self.call.text.join(), self._writer.close()
-        known = _parsed(shown + end)
-        if not isinstance(known, dict) or any(name not in args for name in known):
-            raise WireError(f"expected arguments that only grow, but {shown + end!r:.80} became {args!r:.80}")
-        again = {name: value for name, value in args.items() if name not in known or not _same(known[name], value)}
+                return "", args
+        end = self._writer.close()
+        shown = _parsed(self.call.text.join() + end)
+        whole = _restored(shown, args)
+        again = {name: value for name, value in whole.items() if name not in shown or not _same(shown[name], value)}
         if not again:
-            return end
-        members = json_text(again)[1:]
-        return end[:-1] + ("," if known else "") + members
+            return end, whole
+        return end[:-1] + ("," if shown else "") + json_text(again)[1:], whole
 
 
 class PartialReader:
@@ -239,7 +240,8 @@ class PartialReader:
             if known.call.name is None and chunk.name:
                 self._take_in(known, types.FunctionCall(name=chunk.name, will_continue=True))
             try:
-                self._transcript.append_args(known.call, known.rest(chunk.args or {}))
+                text, chunk.args = known.rest(chunk.args or {})
+                self._transcript.append_args(known.call, text)
             except WireError as error:
                 self._transcript.discard_call(known.call, "malformed", str(error))
             else:
@@ -305,6 +307,25 @@ def _parsed(text: str) -> Any:
         return json.loads(text or "{}")
     except ValueError as error:
         raise WireError(f"expected arguments in JSON, got {text!r:.80} ({error})") from None
+
+
+def _restored(shown: Any, value: Any) -> Any:
+    """The value with the empty containers that only the preview has. WireError if the preview has anything else more."""
+    if isinstance(shown, dict) and isinstance(value, dict):
+        whole = {name: _restored(shown[name], part) if name in shown else part for name, part in value.items()}
+        for name, lost in shown.items():
+            if name not in value and not _is_hollow(lost):
+                raise WireError(f"expected arguments that only grow, but {name!r} was {lost!r:.80} and is gone")
+        return {**whole, **{name: lost for name, lost in shown.items() if name not in value}}
+    if isinstance(shown, list) and isinstance(value, list) and len(shown) == len(value):
+        return [_restored(*pair) for pair in zip(shown, value, strict=True)]
+    return shown if value is None and _is_hollow(shown) else value
+
+
+def _is_hollow(value: Any) -> bool:
+    """Whether a value is containers and nothing in them."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [None]
+    return all(part is not None and _is_hollow(part) for part in parts)
 
 
 def _same(shown: Any, value: Any) -> bool:

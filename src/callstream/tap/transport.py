@@ -56,7 +56,7 @@ class TapTransport:
         inner: Any = None,
         *,
         settings: TapSettings,
-        options: dict[str, Any] | None = None,
+        pools: Pools | None = None,
     ) -> None:
         if settings.wire is not None and settings.wire not in WIRES:
             raise UsageError(f"expected one of the wires {', '.join(WIRES)}, got {settings.wire!r}")
@@ -66,7 +66,7 @@ class TapTransport:
         self._implicit = implicit
         self._inner = inner
         self._settings = settings
-        self._pools = Pools(options or {})
+        self._pools = pools or Pools({})
 
     async def handle_async_request(self, request: Any) -> Any:
         inner = self._inner if self._inner is not None else self._pools.transport_for(request)
