@@ -186,15 +186,21 @@ class Run:
         await self.record([CallAwaiting(call_id)])
         return self._ledger[call_id]
 
-    async def answer(self, call_id: str, result: Any = None, *, error: str | None = None) -> bool:
+    async def answer(
+        self, call_id: str, result: Any = None, *, error: str | None = None, message_id: str | None = None
+    ) -> bool:
         """The answer to a call of this thread that awaits one, by its ``call_id`` or its wire id.
 
-        False if the call has its answer already. Raises UsageError if this thread has no such call.
+        ``message_id`` is that of the message in which the client sent it, which then is not sent back to it. False if
+        the call has its answer already. Raises UsageError if this thread has no such call.
         """
         call = await self._answers.awaiting(call_id)
         if call is None:
             return False
-        await self.record([CallReturned(call.call_id, result) if error is None else CallFailed(call.call_id, error)])
+        if error is None:
+            await self.record([CallReturned(call.call_id, result, message_id)])
+        else:
+            await self.record([CallFailed(call.call_id, error, message_id)])
         return True
 
     async def resume(self, call_id: str) -> Call | None:

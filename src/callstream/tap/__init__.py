@@ -66,6 +66,7 @@ class Callstream(runtime.Callstream):
 
     async def aclose(self) -> None:
         """Stops the runs of this event loop that go on, closes what its clients have left open, and the journal."""
+        await self._implicit.aclose()
         await super().aclose()
         for pools in list(self._pools):
             await pools.aclose()

@@ -49,6 +49,7 @@ class TappedBody:
         limits: Limits | None = None,
         on_end: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        self.loop = asyncio.get_running_loop()
         self._source = source
         self._close_source = close_source
         self._response = response

@@ -6,11 +6,13 @@ whole call. What it does not recognise passes untouched, and so do errors, retri
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import cache
 from types import ModuleType
 from typing import Any, Literal, TypeAlias
+from weakref import WeakSet
 
 import msgspec
 
@@ -67,6 +69,7 @@ class TapTransport:
         self._inner = inner
         self._settings = settings
         self._pools = pools or Pools({})
+        self._bodies: WeakSet[TappedBody] = WeakSet()
 
     async def handle_async_request(self, request: Any) -> Any:
         inner = self._inner if self._inner is not None else self._pools.transport_for(request)
@@ -104,10 +107,18 @@ class TapTransport:
         if model_call is not None:
             model_call.read_by_tap = True
         reading = _Reading(self, exchange, body, run, model_call=model_call, decoding=decoding, on_end=on_end)
-        stream = reading.streamed(answer) if kind == "stream" else await reading.whole(answer)
-        return _answered(request, answer, stream, decoded=decoding is not None)
+        if kind == "whole":
+            return _answered(request, answer, await reading.whole(answer), decoded=decoding is not None)
+        tapped = reading.streamed(answer)
+        self._bodies.add(tapped)
+        return _answered(request, answer, tapped, decoded=decoding is not None)
+
+    def handle_request(self, request: Any) -> Any:
+        raise UsageError("the tap is for async clients: use httpx.AsyncClient, or cs.httpx_client()")
 
     async def aclose(self) -> None:
+        """Closes the connections of this event loop, and with them the streams that are still read."""
+        await self._close_bodies()
         await (self._inner if self._inner is not None else self._pools).aclose()
 
     async def __aenter__(self) -> TapTransport:
@@ -116,10 +127,16 @@ class TapTransport:
         return self
 
     async def __aexit__(self, *error: Any) -> None:
+        await self._close_bodies()
         if self._inner is not None:
             await self._inner.__aexit__(*error)
         else:
             await self._pools.aclose()
+
+    async def _close_bodies(self) -> None:
+        here = asyncio.get_running_loop()
+        for body in [body for body in self._bodies if body.loop is here]:
+            await body.aclose()
 
     async def _signed(self, exchange: Exchange, body: bytes, run: Run | None) -> bytes:
         if exchange.wire != "gemini" or not self._settings.repair_gemini_signatures:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -51,16 +51,19 @@ def first_waits(steps: list[Step]) -> list[Delay]:
 
 
 def unstreamed(steps: list[Step]) -> list[Step]:
-    def whole(call: Call) -> Call:
-        return msgspec.structs.replace(call, streamed=False) if call.stop_after is None else call
+    """The steps with all calls whole; a call that never ends is not there at all then."""
+
+    def whole(calls: Sequence[Call]) -> list[Call]:
+        return [msgspec.structs.replace(call, streamed=False) for call in calls if call.stop_after is None]
 
     made: list[Step] = []
     for step in steps:
         if isinstance(step, Call):
-            step = whole(step)
+            made += whole([step])
         elif isinstance(step, Parallel):
-            step = Parallel([whole(call) for call in step.calls])
-        made.append(step)
+            made.append(Parallel(whole(step.calls)))
+        else:
+            made.append(step)
     return made
 
 

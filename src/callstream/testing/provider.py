@@ -171,8 +171,10 @@ class ScriptedProvider(Provider):
     ``encoding`` compresses all answers, whatever the client asked for. ``deltas_per_second`` is how many events of one
     answer are sent a second, at most. ``strict_signatures``: calls are signed, and a request that does not send the
     signatures back is refused, as Gemini 3 does it (a ``Call(signature="")`` is left unsigned).
-    ``stream_args_when_asked``: Gemini's calls come whole unless the request has ``streamFunctionCallArguments``, as
-    with the real API; else the script alone decides. ``stamp``: see ``STAMP``.
+    ``stamp``: see ``STAMP``.
+
+    Gemini streams the arguments of calls only for requests that have ``streamFunctionCallArguments``, which Vertex AI
+    alone knows, and so it is here. With ``stream_args_unasked`` they are streamed for all requests.
 
     ``Delay`` and ``Cut`` at the beginning of a script come before the head of the answer, elsewhere in the middle of
     the body. In an answer that is not streamed all delays come first, ``Cut`` breaks it off and ``Truncated`` ends it
@@ -187,7 +189,7 @@ class ScriptedProvider(Provider):
         encoding: Coding | None = None,
         deltas_per_second: float | None = None,
         strict_signatures: bool = False,
-        stream_args_when_asked: bool = False,
+        stream_args_unasked: bool = False,
         stamp: bool = False,
         port: int = 0,
     ) -> None:
@@ -201,11 +203,11 @@ class ScriptedProvider(Provider):
         self._encoding = encoding
         self._deltas_per_second = deltas_per_second
         self._signatures = Signatures() if strict_signatures else None
-        self._args_when_asked = stream_args_when_asked
+        self._streams_args_unasked = stream_args_unasked or wire != "gemini"
         self._stamp = stamp
         self._scripts = Scripts(script)
         self._next_number = 1
-        self._numbered: dict[tuple[str, str | None], NumberedFrames] = {}
+        self._numbered: dict[tuple[bool, str | None], NumberedFrames] = {}
 
     async def answer(self, request: ReceivedRequest, route: Route) -> Answer:
         if self._signatures is not None:
@@ -217,7 +219,7 @@ class ScriptedProvider(Provider):
         self._next_number += numbers_used(steps)
         if self._signatures is not None:
             steps = self._signatures.signed(steps, number)
-        if self._args_when_asked and not asks_for_streamed_args(request):
+        if not self._streams_args(request):
             steps = unstreamed(steps)
         first = first_waits(steps)
         rest = steps[len(first) :]
@@ -233,8 +235,8 @@ class ScriptedProvider(Provider):
 
     def _streamed(self, steps: list[Step], route: Route, number: int, request: ReceivedRequest) -> Answer:
         sent: Iterable[Frame]
-        if self._scripts.are_one and self._signatures is None and not self._args_when_asked:
-            key = (route.form, route.model)
+        if self._scripts.are_one and self._signatures is None:
+            key = (self._streams_args(request), route.model)
             if key not in self._numbered:
                 self._numbered[key] = NumberedFrames(self.wire, steps, route.model)
             sent = self._numbered[key].frames(number)
@@ -247,6 +249,9 @@ class ScriptedProvider(Provider):
         content_type = "application/json; charset=UTF-8" if route.form == "array" else event_stream(self.wire)
         headers = [("content-type", content_type), ("cache-control", "no-cache"), *request_ids(self.wire, number)]
         return Answer(200, headers, sent, frames_per_second=self._deltas_per_second)
+
+    def _streams_args(self, request: ReceivedRequest) -> bool:
+        return self._streams_args_unasked or asks_for_streamed_args(request)
 
     def _whole(self, steps: list[Step], route: Route, number: int) -> Answer:
         delays: list[Frame] = [step for step in steps if isinstance(step, Delay)]
@@ -288,7 +293,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--encoding", choices=get_args(Coding), help="compress all answers")
     parser.add_argument("--deltas-per-second", type=float, help="events of one answer a second, at most")
     parser.add_argument("--strict-signatures", action="store_true", help="as Gemini 3")
-    parser.add_argument("--stream-args-when-asked", action="store_true", help="as Gemini on Vertex AI")
+    parser.add_argument("--stream-args-unasked", action="store_true", help="Gemini's, for all requests")
     parser.add_argument("--stamp", action="store_true", help=f"replace {STAMP!r} by the monotonic time of sending")
     options = vars(parser.parse_args(arguments))
     wire, file = options.pop("wire"), options.pop("script")
@@ -302,18 +307,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _wait(provider: Provider) -> Literal[0, 1]:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: sys.exit(0))
-    sys.stdout.write(f"{provider.base_url}\n")
-    sys.stdout.flush()
     try:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.default_int_handler)
+        sys.stdout.write(f"{provider.base_url}\n")
+        sys.stdout.flush()
         threading.Event().wait()
-    except SystemExit:
-        try:
-            provider.close()
-        except CallstreamError as error:
-            sys.stderr.write(f"{error}\n")
-            return 1
+    except KeyboardInterrupt:
+        pass
+    try:
+        provider.close()
+    except CallstreamError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
     return 0
 
 

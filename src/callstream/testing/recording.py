@@ -70,8 +70,8 @@ def replay(
 
     ``place`` is a folder of recordings, one of them (``0001.json``), or the file of any response body, for which the
     ``wire`` has to be stated. A request gets the first answer to its path that was not given yet, and one for which
-    there is none is an error; with ``repeat`` answers are given again and again. Bodies come in the pieces in which they were
-    recorded, or in pieces of ``size`` bytes.
+    there is none is an error; with ``repeat`` answers are given again and again. Bodies come in the pieces in which
+    they were recorded, or in pieces of ``size`` bytes.
     """
     return ReplayedProvider(_kept(Path(place), wire), wire, size=size, repeat=repeat, port=port)
 
@@ -245,6 +245,8 @@ class ReplayedProvider(Provider):
         [known] = found
         super().__init__(str(known), port=port)
         self._kept = [each for each in kept if each.path is None or wire_of(each.path) == self.wire]
+        if not self._kept:
+            raise UsageError(f"expected recordings of the wire {self.wire!r}, got none of {len(kept)}")
         self._left = list(self._kept)
         self._size = size
         self._repeat = repeat

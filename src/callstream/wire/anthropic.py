@@ -158,7 +158,7 @@ class AnthropicDecoder(Decoder[StreamEvent]):
             self._usage = (self._usage or {}) | usage
 
     def _end_message(self) -> None:
-        """The message is over, and the stop reason says how; where none came, calls whose blocks were stopped are whole."""
+        """The message is over; its stop reason says how. Where none came, calls whose blocks were stopped are whole."""
         if self._stop_reason is None:
             self._transcript.believe_ends()
         normal = self._stop_reason in NORMAL_STOPS

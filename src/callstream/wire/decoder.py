@@ -38,7 +38,7 @@ class Decoder(ABC, Generic[Chunk]):
     _payloads: msgspec.json.Decoder[Chunk]
 
     def __init__(
-        self, *, new_id: Callable[[], str] | None = None, tools: Mapping[str, Mapping[str, Any]] | None = None
+        self, *, new_id: Callable[[], str] | None = None, tools: Mapping[str, dict[str, Any]] | None = None
     ) -> None:
         numbers = count(1)
         self._transcript = Transcript(new_id or (lambda: f"call_{next(numbers)}"))
@@ -74,7 +74,7 @@ class Decoder(ABC, Generic[Chunk]):
         self._transcript.pieces = []
         try:
             for event, payload in self._framing.end():
-                if payload.startswith(DONE) or _is_json(payload):  # anything else was cut off in the middle
+                if payload.startswith(DONE) or _loaded(payload):  # anything else was cut off in the middle
                     self._read(event, payload)
             self._end_of_body()
             if self._first_payload is not None and not self._transcript.any_response:
@@ -149,10 +149,8 @@ class Decoder(ABC, Generic[Chunk]):
             raise WireError(f"expected JSON of the {self.wire} wire, got {payload[:200]!r} ({error})") from None
 
     def _unexpected(self, payload: bytes, error: msgspec.ValidationError) -> WireError:
-        value = json.loads(payload)
-        if isinstance(value, dict) and value.get("error"):
-            return provider_error(payload)
-        return WireError(f"expected {self.wire} data, got something else: {error}; in {payload[:200]!r}")
+        failed = error_in({"error": _loaded(payload).get("error")})
+        return failed or WireError(f"expected {self.wire} data, got something else: {error}; in {payload[:200]!r}")
 
     def _raise_if_broken(self) -> None:
         if self._error is not None:
@@ -170,35 +168,27 @@ class Decoder(ABC, Generic[Chunk]):
 
 def provider_error(payload: bytes) -> WireError:
     """The error that a provider sent in place of what was expected."""
-    try:
-        value = json.loads(payload)
-    except (ValueError, RecursionError):
-        value = payload.decode("utf-8", "replace")
-    return error_in(value) or WireError(f"the provider reported an error: {value}", provider_message=str(value))
+    text = payload.decode("utf-8", "replace")
+    return error_in(_loaded(payload)) or error_in({"error": text}) or WireError("the provider reported an error")
 
 
-def error_in(value: Any) -> WireError | None:
-    """The provider's error in a JSON value, in the shapes that occur; None where there is none."""
-    if isinstance(value, list):
-        return next((error for item in value if (error := error_in(item)) is not None), None)
-    if isinstance(value, str):
-        return WireError(f"the provider reported an error: {value}", provider_message=value)
-    if not isinstance(value, dict):
-        return None
+def error_in(value: dict[str, Any]) -> WireError | None:
+    """The provider's error in a JSON object, in the shapes that occur; None where there is none."""
     inner = value.get("error")
-    if isinstance(inner, str):
-        return WireError(f"the provider reported an error: {inner}", provider_message=inner)
     fields = inner if isinstance(inner, dict) else value
     message = fields.get("message") or fields.get("detail") or fields.get("msg") or inner
+    if inner and isinstance(inner, str):
+        fields, message = {}, inner
     if not message:
         return None
     kind = fields.get("type") or fields.get("status") or fields.get("code") or "an error"
     return WireError(f"the provider reported {kind}: {message}", provider_message=str(message))
 
 
-def _is_json(payload: bytes) -> bool:
+def _loaded(payload: bytes) -> dict[str, Any]:
+    """The object that the payload is, an empty one if it is anything else."""
     try:
-        json.loads(payload)
+        value = json.loads(payload)
     except (ValueError, RecursionError):
-        return False
-    return True
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -2,14 +2,14 @@
 
 A call is a ``functionCall`` part: whole with ``args``, or streamed in several parts. Of a streamed call the first part
 has the name, the following ones have ``partialArgs`` (a JSON path and a value each) and no name; a part without
-``willContinue`` ends it, and so may an empty one. Parts without a name or an id belong to the call that was opened last,
-and a name that comes late names it. Instead of paths, parts may bring ``args`` that grow. Calls carry thought signatures.
-The stream has no end marker: a finish reason ends a candidate, and the body the response.
+``willContinue`` ends it, and so may an empty one. Parts without a name or an id belong to the call that was opened
+last, and a name that comes late names it. Instead of paths, parts may bring ``args`` that grow. Calls carry thought
+signatures. The stream has no end marker: a finish reason ends a candidate, and the body the response.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
@@ -97,7 +97,7 @@ class GenerateContentResponse(msgspec.Struct, rename="camel"):
 class StreamedCall:
     """A call whose arguments come in parts. While it has no name it has no schema either, and its parts wait."""
 
-    def __init__(self, call: WireCall, schema: Mapping[str, Any] | None) -> None:
+    def __init__(self, call: WireCall, schema: dict[str, Any] | None) -> None:
         self.call = call
         self.writer = JsonWriter(schema)
         self.grows: bool | None = None  # by args, or by partialArgs; not known before the first of either
@@ -147,7 +147,7 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
         self._finish_reason: str | None = None
         self._usage: dict[str, Any] | None = None
 
-    def _frames(self, data: bytes) -> list[tuple[bytes, bytes]]:
+    def _frames(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
         if not self._framing_known and not data.isspace() and data:
             self._framing_known = True
             if data.lstrip().startswith(b"["):

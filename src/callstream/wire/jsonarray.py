@@ -1,8 +1,8 @@
 """A JSON array that arrives piece by piece: bytes in, its finished elements out.
 
 This is how Gemini streams when it is not asked for server-sent events. Elements are cut out by their brackets, outside
-of strings; what they hold is for the decoder to judge. Every byte is looked at once. Text between the elements, a second
-end, and a body that goes on after its array with anything but another array are a WireError.
+of strings; what they hold is for the decoder to judge. Every byte is looked at once. Strings and brackets where no
+element can be are a WireError; after the array only another one may follow.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Calls of a choice are told apart by id, then by index, then by name and order; ``_attributed`` says how, quirk by quirk.
 A finish reason ends the choice. Servers that never send one end with ``[DONE]``: then calls whose text is whole are
-completed, and no others. Nothing on this wire ends a single call but the call after it; so where the length limit cuts a
-response, all its calls but the last are as finished as they can be.
+completed, and no others. Nothing on this wire ends a single call but the call after it; so where the length limit cuts
+a response, all its calls but the last are as finished as they can be.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NORMAL_FINISHES = frozenset(
 # OpenRouter translates the finish reasons of others, sometimes into a normal one; the native one is the true one.
 CUT = frozenset({"length", "max_tokens", "max_output_tokens", "model_length"})
 MALFORMED = frozenset({"malformed_function_call", "unexpected_tool_call", "too_many_tool_calls"})
-# text-generation-inference names itself so; it ends a stream of calls with neither a finish reason nor a sentinel of its own.
+# text-generation-inference names itself so; it ends a stream of calls with neither a finish reason nor a sentinel.
 TEXT_GENERATION_INFERENCE = re.compile(r"\d+\.\d+\.\d+\S*-(?:native|sha-\w+)")
 
 
@@ -255,11 +255,11 @@ def _attributed(
 ) -> WireCall | None:
     """The call of the choice that a delta belongs to, None if it begins one.
 
-    - An id that is known names its call, even if it is repeated on every delta (TGI, Kimi), unless the index or the name
-      says that the id was used twice.
+    - An id that is known names its call, even if it is repeated on every delta (TGI, Kimi), unless the index or the
+      name says that the id was used twice.
     - An id that is new begins a call if the delta has a name, whatever the index says (Cerebras and Gemini through
-      OpenRouter send 0 for all), unless the call of that name is in the middle of its text; without a name it is the open
-      call under an id that changed.
+      OpenRouter send 0 for all), unless the call of that name is in the middle of its text; without a name it is the
+      open call under an id that changed.
     - Without an id the index tells; without either the open call goes on. A name then begins a new call if the one
       before has another name, or has all its arguments (whole calls without ids).
     """

@@ -1,10 +1,10 @@
 """Server-sent events, by the standard's section 9.2: bytes in, (event name, data) out.
 
-Lines end in LF, CRLF or CR; a byte order mark at the very beginning is skipped; lines that begin with a colon and fields
-that are not known are ignored; several data lines make one text with LF between them. Chunk boundaries mean nothing.
-Beyond the standard: at the end of the body an event without its final blank line still counts, because servers leave it
-out, and a body that is not server-sent events at all is a WireError instead of silence. So is a line that begins with a
-brace: a server that fails in the middle of a stream may write its error as bare JSON.
+Lines end in LF, CRLF or CR; a byte order mark at the very beginning is skipped; lines that begin with a colon and
+fields that are not known are ignored; several data lines make one text with LF between them. Chunk boundaries mean
+nothing. Beyond the standard: at the end of the body an event without its final blank line still counts, because servers
+leave it out, and a body that is not server-sent events at all is a WireError instead of silence. So is a line that
+begins with a brace: a server that fails in the middle of a stream may write its error as bare JSON.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class SseStream:
         return head.removeprefix(_BOM)
 
     def _field(self, line: bytes) -> None:
-        """A line that is not one of the usual two. Before the first event it shows whether the body is events at all."""
+        """A line that is not one of the usual two. Before the first event it shows whether this is an event stream."""
         if line.startswith(b"{") or not (self._any_event or _LOOKS_LIKE_A_FIELD.match(line)):
             raise _not_events(line)
         name, _, value = line.partition(b":")

@@ -236,7 +236,7 @@ class Transcript:
         reason: DiscardReason = "truncated",
         choice: int | None = None,
     ) -> None:
-        """The response, or one choice of it, is over: open calls are completed after a normal finish, else discarded."""
+        """The response, or one choice of it, is over: open calls are completed if it ended normally, else discarded."""
         for call in self.open_calls():
             if choice is not None and call.choice != choice:
                 continue
