@@ -39,6 +39,11 @@ def environment_without_proxies(monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     yield
 
 
+def serving(wire: str, script: Any, **options: Any) -> ScriptedProvider:
+    """A provider that streams arguments on every wire, so that all four can be held to the same."""
+    return ScriptedProvider(wire, script, stream_args_unasked=True, **options)
+
+
 async def journalled(cs: Callstream, call_id: str) -> list[Any]:
     call = await cs.journal.call(call_id)
     assert call is not None
@@ -60,7 +65,7 @@ async def left(provider: ScriptedProvider) -> bool:
 async def test_the_sdk_puts_together_what_it_would_without_the_tap(cs: Callstream, wire: str, collapse: str) -> None:
     cs.on_args_delta("write", lambda delta, signal: None)
     script = [Text("Let me see.", size=4), WRITE, Call("other", {"title": "x"}, call_id="c2")]
-    async with ScriptedProvider(wire, script) as provider:
+    async with serving(wire, script) as provider:
         tapped = await ask(wire, provider, cs, collapse=collapse)
         plain = await ask(wire, provider, None)
     assert tapped.text == plain.text == "Let me see."
@@ -81,9 +86,9 @@ async def test_the_sdk_puts_together_what_it_would_without_the_tap(cs: Callstrea
     ]
 
 
-@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("wire", ["gemini", "openai_chat"])  # the other two have no form without an id
 async def test_one_id_at_the_sdk_and_in_the_journal(cs: Callstream, wire: str) -> None:
-    async with ScriptedProvider(wire, [Call("write", ARGS, call_id="")]) as provider:
+    async with serving(wire, [Call("write", ARGS, call_id="")]) as provider:
         answer = await ask(wire, provider, cs, collapse="all")
     ((wire_id, _, args),) = answer.calls
     (call,) = await cs.journal.calls()
@@ -95,7 +100,7 @@ async def test_one_id_at_the_sdk_and_in_the_journal(cs: Callstream, wire: str) -
 @pytest.mark.parametrize("ending", [Truncated(), Finish("length")], ids=["truncated", "length"])
 async def test_truncated_never_runs_over_the_tap(cs: Callstream, wire: str, ending: Any) -> None:
     script = [Text("Writing."), Call("write", ARGS, call_id="c1", stop_after=3), ending]
-    async with ScriptedProvider(wire, script) as provider:
+    async with serving(wire, script) as provider:
         answer = await ask(wire, provider, cs, collapse="all")
     assert answer.calls == []
     assert answer.text == "Writing."
@@ -106,7 +111,7 @@ async def test_truncated_never_runs_over_the_tap(cs: Callstream, wire: str, endi
 @pytest.mark.parametrize("wire", ["anthropic", "openai_chat", "openai_responses"])
 async def test_malformed_never_runs_over_the_tap(cs: Callstream, wire: str) -> None:
     script = [Call("write", call_id="c1", text='{"title": 1,}'), Call("other", {"title": "x"}, call_id="c2")]
-    async with ScriptedProvider(wire, script) as provider:
+    async with serving(wire, script) as provider:
         answer = await ask(wire, provider, cs, collapse="all")
     assert [name for _, name, _ in answer.calls] == ["other"]
     kept = await cs.journal.call("c1")
@@ -129,7 +134,7 @@ async def test_slow_hook_beside_second_call(cs: Callstream, wire: str) -> None:
     cs.on_args_delta("slow", slow)
     cs.on_args_complete("fast", fast)
     script = [Call("slow", ARGS, call_id="s"), Call("fast", ARGS, call_id="f")]
-    async with ScriptedProvider(wire, script) as provider:
+    async with serving(wire, script) as provider:
         asking = asyncio.create_task(ask(wire, provider, cs))
         await asyncio.wait_for(second.wait(), 5)
         assert not asking.done()
@@ -147,7 +152,7 @@ async def test_hooks_settle_before_the_call_reaches_the_sdk(cs: Callstream, wire
         seen.append(delta.text)
 
     cs.on_args_delta("write", watch)
-    async with ScriptedProvider(wire, [WRITE]) as provider, sdk(wire, provider, cs) as client:
+    async with serving(wire, [WRITE]) as provider, sdk(wire, provider, cs) as client:
         await ASK[wire](client)
     kept = await cs.journal.call("c1")
     assert kept is not None
@@ -160,7 +165,7 @@ async def test_a_rejected_call_rises_where_no_host_can_refuse_it(cs: Callstream,
         raise Reject("not today")
 
     cs.on_args_complete("write", refuse)
-    async with ScriptedProvider(wire, [WRITE]) as provider:
+    async with serving(wire, [WRITE]) as provider:
         with pytest.raises(CallRejected, match="not today"):
             async with cs.run("thread"):
                 await ask(wire, provider, cs)
@@ -179,7 +184,7 @@ async def test_a_held_call_sends_comments_down(cs: Callstream, wire: str) -> Non
 
     cs.on_args_delta("write", slow)
     tap = cs.transport(settings=TapSettings(collapse="all", limits=Limits(comment_every=0.02)))
-    async with ScriptedProvider(wire, [WRITE]) as provider, httpx.AsyncClient(transport=tap) as client:
+    async with serving(wire, [WRITE]) as provider, httpx.AsyncClient(transport=tap) as client:
         url, body = _raw(wire, provider)
         comments = 0
         async with client.stream("POST", url, json=body) as response:
@@ -210,7 +215,7 @@ async def test_the_reader_stops_when_too_much_waits_for_the_sdk(cs: Callstream) 
 @pytest.mark.parametrize("wire", WIRES)
 async def test_the_consumers_end_closes_upstream_and_discards(cs: Callstream, wire: str) -> None:
     script = [Text("Hello. "), Call("write", ARGS, call_id="c1", stop_after=2), Delay(30), Finish()]
-    async with ScriptedProvider(wire, script) as provider:
+    async with serving(wire, script) as provider:
         async with sdk(wire, provider, cs) as client:
             asking = asyncio.create_task(ASK[wire](client))
             while not await cs.journal.calls(states=[CallState.ARGS_STREAMING]):
@@ -229,7 +234,7 @@ async def test_the_consumers_end_closes_upstream_and_discards(cs: Callstream, wi
 @pytest.mark.parametrize("wire", WIRES)
 async def test_stopping_the_run_closes_upstream(cs: Callstream, wire: str) -> None:
     script = [Call("write", ARGS, call_id="c1", stop_after=2), Delay(30), Finish()]
-    async with ScriptedProvider(wire, script) as provider:
+    async with serving(wire, script) as provider:
         run = await cs.start("thread")
         asking = asyncio.create_task(ask(wire, provider, cs))
         while not await cs.journal.calls(states=[CallState.ARGS_STREAMING]):
@@ -253,7 +258,7 @@ async def test_an_error_in_the_stream_is_the_sdks_to_raise(cs: Callstream, wire:
             return type(error).__name__
         return f"answered {answer.text}"
 
-    async with ScriptedProvider(wire, script) as provider:
+    async with serving(wire, script) as provider:
         assert await outcome(cs) == await outcome(None)
     events = await journalled(cs, "c1")
     assert [event.reason for event in events if isinstance(event, CallDiscarded)] == ["interrupted"]
@@ -268,7 +273,7 @@ async def test_a_broken_connection_behaves_as_without_the_tap(cs: Callstream, wi
             await ask(wire, provider, callstream)
         return type(raised.value)
 
-    async with ScriptedProvider(wire, script) as provider:
+    async with serving(wire, script) as provider:
         assert await outcome(cs) is await outcome(None)
     events = await journalled(cs, "c1")
     assert [event.reason for event in events if isinstance(event, CallDiscarded)] == ["interrupted"]
@@ -277,7 +282,7 @@ async def test_a_broken_connection_behaves_as_without_the_tap(cs: Callstream, wi
 @pytest.mark.parametrize("wire", WIRES)
 async def test_refusals_are_retried_by_the_sdk_and_leave_one_run(cs: Callstream, wire: str) -> None:
     scripts = [[Refusal(429, "slow down", retry_after=0)], [WRITE]]
-    async with ScriptedProvider(wire, scripts) as provider:
+    async with serving(wire, scripts) as provider:
         answer = await ask(wire, provider, cs, collapse="all", max_retries=2)
         assert len(provider.requests) == 2
     assert [args for _, _, args in answer.calls] == [ARGS]
@@ -294,7 +299,7 @@ async def test_4xx_pass_untouched(cs: Callstream) -> None:
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
 @pytest.mark.parametrize("wire", WIRES)
 async def test_what_comes_compressed_anyway_is_read(cs: Callstream, wire: str, encoding: Any) -> None:
-    async with ScriptedProvider(wire, [WRITE], encoding=encoding) as provider:
+    async with serving(wire, [WRITE], encoding=encoding) as provider:
         answer = await ask(wire, provider, cs, collapse="all")
         assert provider.requests[0].headers["accept-encoding"] == "identity"
     assert [args for _, _, args in answer.calls] == [ARGS]
@@ -394,7 +399,7 @@ async def test_wrong_settings_are_told(cs: Callstream) -> None:
 
 
 async def test_vertex_is_asked_for_streamed_arguments_with_the_right_length(cs: Callstream) -> None:
-    async with ScriptedProvider("gemini", [WRITE], stream_args_when_asked=True) as provider:
+    async with ScriptedProvider("gemini", [WRITE]) as provider:
         async with cs.httpx_client(collapse="all") as client:
             path = "/v1beta1/projects/p/locations/global/publishers/google/models/gemini-3:streamGenerateContent?alt=sse"
             tools = [{"functionDeclarations": [{"name": "write"}]}]

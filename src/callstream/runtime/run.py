@@ -117,7 +117,7 @@ class Run:
         self,
         wire: str,
         *,
-        tools: Mapping[str, Mapping[str, Any]] | None = None,
+        tools: Mapping[str, dict[str, Any]] | None = None,
         author: str | None = None,
         new_call_id: Callable[[], str] | None = None,
     ) -> Response:
