@@ -28,7 +28,7 @@ from openai import AsyncOpenAI
 from callstream import Call, Callstream, Record
 from callstream.adk import CallstreamPlugin, tapped
 from callstream.events import ArgsAppended, RunEvent
-from callstream.testing import ReceivedRequest
+from callstream.testing import ReceivedRequest, ScriptedProvider
 from callstream.testing.httpserver import Answer
 from callstream.testing.provider import Provider
 from callstream.testing.routes import Route
@@ -182,3 +182,8 @@ def responses_in(events: Iterable[Event]) -> list[tuple[str | None, Any]]:
 
 def function_calls_in(events: Iterable[Event]) -> list[types.FunctionCall]:
     return [call for event in events if not event.partial for call in event.get_function_calls()]
+
+
+def scripted(wire: str, script: Any, **options: Any) -> ScriptedProvider:
+    """A provider that streams arguments whether it is asked to or not."""
+    return ScriptedProvider(wire, script, stream_args_unasked=True, **options)

@@ -11,9 +11,9 @@ from callstream import ArgsDelta, Call, Callstream, FieldDelta, Progress, Reject
 from callstream.calls import CallState
 from callstream.events import ArgsAppended, CallCompleted, CallExecuting, CallReturned, CallStarted, MessageReceived, TextAppended
 from callstream.testing import Call as Calls
-from callstream.testing import Finish, ScriptedProvider, Text
+from callstream.testing import Finish, Text
 
-from .hosting import PATHS, WHOLE, WIRES, Host, Models, agent_of, function_calls_in, responses_in
+from .hosting import PATHS, WHOLE, WIRES, Host, Models, agent_of, function_calls_in, responses_in, scripted
 
 ARGS = {"title": "Tides", "content": 'The "moon" pulls\nthe sea 🌊.', "tags": ["a", "b"], "size": 3}
 
@@ -38,7 +38,7 @@ async def test_one_id_from_first_delta_to_result(wire: str, path: str, cs: Calls
         seen.append(("complete", call.call_id, call.args))
 
     script = [[Text("I write. "), Calls("write_document", ARGS), Finish()], [Text("Done."), Finish()]]
-    async with ScriptedProvider(wire, script) as provider:
+    async with scripted(wire, script) as provider:
         host = Host(cs, agent_of(models(provider, path), write_document))
         events = await host.run()
     (call,) = await host.calls()
@@ -49,7 +49,6 @@ async def test_one_id_from_first_delta_to_result(wire: str, path: str, cs: Calls
     assert {f.id for e in events for f in e.get_function_calls()} == {wire_id}
     assert responses_in(events) == [(wire_id, {"words": 5})]
     assert {entry[1] for entry in seen if entry[0] == "delta"} == {call.call_id}
-    assert len([entry for entry in seen if entry[0] == "delta"]) > 1
     assert seen[-2:] == [("complete", call.call_id, ARGS), ("run", *ARGS.values())]
     assert call.result == {"words": 5}
     assert wire == "gemini" or wire_id == call.provider_id
@@ -73,7 +72,7 @@ async def test_same_states_unstreamed(wire: str, path: str, cs: Callstream, mode
         deltas.append(delta.text)
 
     script = [[Calls("note", {"text": "x"}), Finish()], [Text("Done."), Finish()]]
-    async with ScriptedProvider(wire, script) as provider:
+    async with scripted(wire, script) as provider:
         host = Host(cs, agent_of(models(provider, path), note))
         await host.run(config=WHOLE)
     (call,) = await host.calls()
@@ -102,7 +101,7 @@ async def test_reject_tells_model(wire: str, path: str, cs: Callstream, models: 
             raise Reject("nothing under /etc may be deleted")
 
     script = [[Calls("delete", {"place": "/etc"}), Finish()], [Text("I will not."), Finish()]]
-    async with ScriptedProvider(wire, script) as provider:
+    async with scripted(wire, script) as provider:
         host = Host(cs, agent_of(models(provider, path), delete))
         events = await host.run()
         assert "nothing under /etc may be deleted" in provider.requests[1].body.decode()
@@ -127,7 +126,7 @@ async def test_progress_out_of_band(wire: str, path: str, cs: Callstream, models
         return upto
 
     script = [[Calls("count", {"upto": 2}, call_id="c1"), Finish()], [Text("Two."), Finish()]]
-    async with ScriptedProvider(wire, script) as provider:
+    async with scripted(wire, script) as provider:
         host = Host(cs, agent_of(models(provider, path), count))
         await host.run()
         assert "progress" not in provider.requests[0].body.decode()
@@ -145,7 +144,7 @@ async def test_id_reuse_new_call(wire: str, path: str, cs: Callstream, models: M
 
     step = [Calls("note", {"text": "x"}, call_id="0"), Finish()]
     end = [Text("Done."), Finish()]
-    async with ScriptedProvider(wire, [step, step, end, step, end]) as provider:
+    async with scripted(wire, [step, step, end, step, end]) as provider:
         host = Host(cs, agent_of(models(provider, path), note))
         events = await host.run("one") + await host.run("two")
     calls = await host.calls()
