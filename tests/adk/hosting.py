@@ -180,6 +180,12 @@ def responses_in(events: Iterable[Event]) -> list[tuple[str | None, Any]]:
     return [(r.id, r.response) for event in events for r in event.get_function_responses()]
 
 
+def text_of(events: Iterable[Event]) -> str:
+    """The text of the events that are not partial."""
+    whole = (event for event in events if not event.partial and event.content)
+    return "".join(part.text or "" for event in whole for part in event.content.parts or ())  # type: ignore[union-attr]
+
+
 def function_calls_in(events: Iterable[Event]) -> list[types.FunctionCall]:
     return [call for event in events if not event.partial for call in event.get_function_calls()]
 
