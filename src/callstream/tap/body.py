@@ -20,6 +20,7 @@ from callstream.errors import CallRejected, RunOver, WireError
 from callstream.runtime import Response
 from callstream.tap.encoding import Decoding
 from callstream.tap.frames import FrameSplitter
+from callstream.tap.intake import Intake
 from callstream.tap.rewriter import Output, Rewriter
 
 logger = logging.getLogger("callstream")
@@ -50,7 +51,7 @@ class TappedBody:
         on_end: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
-        self._source = source
+        self._intake = Intake(source, limit=(limits or Limits()).max_held)
         self._close_source = close_source
         self._response = response
         self._rewriter = rewriter
@@ -100,7 +101,7 @@ class TappedBody:
     async def _read(self) -> None:
         complete = False
         try:
-            async for data in self._source:
+            async for data in self._intake.pieces():
                 await self._take(self._decoding.feed(data) if self._decoding is not None else data)
                 await self._room.wait()
             if self._decoding is not None:
