@@ -56,6 +56,7 @@ def read(found: list[Folded]) -> list[tuple[str, Any]]:
 
 @every_wire
 @given(steps=STEPS, data=st.data())
+@settings(max_examples=30)
 def test_any_script_comes_back(wire: str, steps: list[Any], data: st.DataObject) -> None:
     body = b"".join(encode(wire, steps))
     places = data.draw(st.lists(st.integers(0, len(body)), max_size=10))
@@ -75,6 +76,7 @@ def test_any_script_comes_back(wire: str, steps: list[Any], data: st.DataObject)
 
 @every_wire
 @given(steps=STEPS)
+@settings(max_examples=30)
 def test_whole_answer_same_calls(wire: str, steps: list[Any]) -> None:
     streamed, error = fed(decoder_for(wire), encode(wire, steps))
     assert error is None
@@ -87,6 +89,7 @@ def test_whole_answer_same_calls(wire: str, steps: list[Any]) -> None:
 
 @every_wire
 @given(steps=STEPS, finish=st.sampled_from([Finish(), Finish("length"), Failure("no"), Truncated()]), data=st.data())
+@settings(max_examples=30)
 def test_truncated_anywhere_completes_nothing_unfinished(
     wire: str, steps: list[Any], finish: Any, data: st.DataObject
 ) -> None:

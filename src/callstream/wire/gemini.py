@@ -19,7 +19,7 @@ from callstream.events import DiscardReason
 from callstream.jsonpath import Path, parse_path
 from callstream.jsonwriter import EMPTY, JsonWriter
 from callstream.wire.argtext import json_text
-from callstream.wire.decoder import Decoder, error_in
+from callstream.wire.decoder import Decoder, reported
 from callstream.wire.jsonarray import JsonArrayStream
 from callstream.wire.naming import tools_that_fit
 from callstream.wire.transcript import WireCall
@@ -120,7 +120,8 @@ class StreamedCall:
             return text
         text = ""
         for piece in part.partial_args or ():
-            self._speak(grows=False)
+            if self.grows is not False:
+                self._speak(grows=False)
             text += self.writer.write(parse_path(piece.json_path), piece.value(), bool(piece.will_continue))
         return text
 
@@ -147,7 +148,7 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
         self._finish_reason: str | None = None
         self._usage: dict[str, Any] | None = None
 
-    def _frames(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def _frames(self, data: bytes) -> list[tuple[bytes, bytes]]:
         if not self._framing_known and not data.isspace() and data:
             self._framing_known = True
             if data.lstrip().startswith(b"["):
@@ -170,7 +171,7 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
         if chunk.prompt_feedback is not None and chunk.prompt_feedback.block_reason:
             self._finish_reason = chunk.prompt_feedback.block_reason
         if chunk.error:
-            raise error_in({"error": chunk.error}) or WireError(f"the provider reported an error: {chunk.error}")
+            raise reported(chunk.error)
 
     def _part(self, part: Part, choice: int) -> None:
         if part.function_call is not None:

@@ -17,7 +17,7 @@ import msgspec
 from callstream.errors import WireError
 from callstream.events import DiscardReason, Encoding
 from callstream.wire.argtext import is_strict_json, json_text
-from callstream.wire.decoder import Decoder, error_in
+from callstream.wire.decoder import Decoder, error_in, reported
 from callstream.wire.transcript import WireCall
 
 # "stop" comes despite calls, too; the others are what compatible servers send for the same.
@@ -67,12 +67,9 @@ class Delta(msgspec.Struct):
     tool_calls: list[ToolCall] | None = None
     function_call: Function | None = None
 
-    @property
-    def thoughts(self) -> Any:
-        return self.reasoning_content or self.reasoning or self.reasoning_text
-
     def says_something(self) -> bool:
-        return bool(self.content or self.thoughts or self.refusal or self.tool_calls or self.function_call)
+        thoughts = self.reasoning_content or self.reasoning or self.reasoning_text
+        return bool(self.content or thoughts or self.refusal or self.tool_calls or self.function_call)
 
 
 class Choice(msgspec.Struct):
@@ -92,7 +89,6 @@ class Completion(msgspec.Struct):
     usage: Any = None
     system_fingerprint: Any = None
     error: Any = None
-    object: Any = None
     message: Any = None
     detail: Any = None
 
@@ -120,15 +116,24 @@ class OpenAIChatDecoder(Decoder[Completion]):
             self._usage = chunk.usage
         if chunk.choices or (chunk.choices is not None and not self._transcript.any_response):
             self._begun = True
-        failed = _error_of(chunk)
         for choice in chunk.choices or ():
             if choice.delta is not None:
                 self._delta(choice.delta, choice.index or 0)
                 if choice.delta.tool_calls and chunk.id == "" and isinstance(chunk.system_fingerprint, str):
                     self._ends_with_body = bool(TEXT_GENERATION_INFERENCE.fullmatch(chunk.system_fingerprint))
-            if choice.finish_reason and failed is None:
+            if choice.error:
+                raise reported(choice.error)
+            if choice.finish_reason and not chunk.error:
                 self._finish(choice)
-        if failed is not None:
+        if chunk.error or chunk.choices is None:
+            self._raise_error_in(chunk)
+
+    def _raise_error_in(self, chunk: Completion) -> None:
+        """Raises an error beside the choices, or one that came instead of them."""
+        if chunk.error:
+            raise reported(chunk.error)
+        failed = error_in({"message": chunk.message, "detail": chunk.detail})
+        if chunk.choices is None and failed is not None:
             raise failed
 
     def _begin(self, response_id: str, choices: Sequence[Choice]) -> None:
@@ -143,7 +148,7 @@ class OpenAIChatDecoder(Decoder[Completion]):
         self._response_id = self._transcript.response_message_id = response_id
 
     def _delta(self, delta: Delta, choice: int) -> None:
-        thoughts = delta.thoughts
+        thoughts = delta.reasoning_content or delta.reasoning or delta.reasoning_text
         if thoughts and isinstance(thoughts, str):
             self._transcript.append_reasoning(thoughts, choice)
         if delta.content:
@@ -224,9 +229,7 @@ class OpenAIChatDecoder(Decoder[Completion]):
 
     def _read_whole(self, body: bytes) -> None:
         answer: Completion = self._decoded(body, self._payloads)
-        failed = _error_of(answer)
-        if failed is not None:
-            raise failed
+        self._raise_error_in(answer)
         if answer.choices is None:
             raise WireError(f"expected a chat completion with choices, got {body[:200]!r}")
         self._begun = True
@@ -235,19 +238,11 @@ class OpenAIChatDecoder(Decoder[Completion]):
         for choice in answer.choices:
             if choice.message is not None:
                 self._delta(choice.message, choice.index or 0)
+            if choice.error:
+                raise reported(choice.error)
             if choice.finish_reason:
                 self._finish(choice)
         self._end_without_finish()
-
-
-def _error_of(chunk: Completion) -> WireError | None:
-    """The error that a chunk reports: beside its choices, in one of them, or instead of them."""
-    for error in (chunk.error, *(choice.error for choice in chunk.choices or ())):
-        if error:
-            return error_in({"error": error})
-    if chunk.object == "error" or chunk.choices is None:
-        return error_in({"message": chunk.message, "detail": chunk.detail})
-    return None
 
 
 def _attributed(
@@ -265,10 +260,11 @@ def _attributed(
     """
     if provider_id is not None:
         for known_index, call in reversed(calls):
-            if call.provider_id == provider_id and _agree(known_index, index) and name in (None, call.name):
+            differ = index is not None and known_index is not None and known_index != index
+            if call.provider_id == provider_id and not differ and name in (None, call.name):
                 return call
     for known_index, call in reversed(calls):
-        if not _agree(known_index, index):
+        if index is not None and known_index is not None and known_index != index:
             continue
         if name is None:
             return call
@@ -278,10 +274,6 @@ def _attributed(
             return call
         return None if name != call.name or (text and _is_whole(call)) else call
     return None
-
-
-def _agree(one: int | None, other: int | None) -> bool:
-    return one == other or one is None or other is None
 
 
 def _is_whole(call: WireCall) -> bool:

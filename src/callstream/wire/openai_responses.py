@@ -87,7 +87,7 @@ class OutputCall:
 
     def __init__(self, call: WireCall, item_id: str | None, output_index: int | None) -> None:
         self.call = call
-        self.item_ids = {item_id}
+        self.item_id = item_id
         self.output_index = output_index
         self.announced = ""  # arguments that came with the item itself
         self.cut = False  # the item ended, but not its arguments
@@ -163,7 +163,7 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
         self, item_id: str | None, output_index: int | None, provider_id: str | None = None
     ) -> OutputCall | None:
         for output in reversed(self._calls):
-            if (item_id and item_id in output.item_ids) or (provider_id and output.call.provider_id == provider_id):
+            if (item_id and output.item_id == item_id) or (provider_id and output.call.provider_id == provider_id):
                 return output
         if output_index is not None:
             return next((output for output in reversed(self._calls) if output.output_index == output_index), None)
