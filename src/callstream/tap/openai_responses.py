@@ -28,7 +28,7 @@ from callstream.wire.openai_responses import CALL_ITEMS, ENDS
 
 ADDED = "response.output_item.added"
 DONE = "response.output_item.done"
-ASIDES = ("response.in_progress", "response.queued")
+ASIDES = ("response.in_progress", "response.queued", "response.failed")
 # Quotes inside a JSON string are escaped, so that these bytes can only be the type of the event itself.
 DELTAS = (b'"response.function_call_arguments.delta"', b'"response.custom_tool_call_input.delta"')
 

@@ -153,7 +153,8 @@ class Rewriter(ABC, Generic[C]):
         if not self._is_finished(raw):
             self._tail = raw
         else:
-            self._arrived(raw, pieces, any(type(event) is ResponseEnded for event in events))
+            ended = any(type(event) is ResponseEnded for event in events)
+            self._arrived(raw, pieces, over=ended or self._decoder.error is not None)
         return self._leaving()
 
     def end(self, events: Sequence[WireEvent]) -> list[Output]:
@@ -237,7 +238,7 @@ class Rewriter(ABC, Generic[C]):
                 case _:
                     pass
 
-    def _arrived(self, raw: bytes, pieces: Sequence[str | None], over: bool) -> None:
+    def _arrived(self, raw: bytes, pieces: Sequence[str | None], *, over: bool) -> None:
         self._nameless |= {piece for piece in pieces if piece is not None and piece not in self._calls}
         self._unread.append((raw, pieces, over))
         if self._nameless:

@@ -48,6 +48,11 @@ class Decoder(ABC, Generic[Chunk]):
         self._error: WireError | None = None
 
     @property
+    def error(self) -> WireError | None:
+        """What broke the decoder: it has given its last events, and raises this from now on."""
+        return self._error
+
+    @property
     def pieces(self) -> list[str | None]:
         """Which call each piece of a call in the bytes read last belongs to, in the wire's order.
 
