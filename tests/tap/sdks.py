@@ -30,7 +30,7 @@ def made_by(read: Callable[[bytes, Made], None], body: bytes) -> Made:
     return made
 
 
-# -- chat completions ---------------------------------------------------------------------------------------------------
+# -- chat completions -------------------------------------------------------------------------------------------------
 
 
 def _openai(body: bytes) -> openai.OpenAI:
@@ -111,7 +111,7 @@ def chat_helper(body: bytes, made: Made) -> None:
         made["usage"] = completion.usage.to_dict()
 
 
-# -- responses ----------------------------------------------------------------------------------------------------------
+# -- responses --------------------------------------------------------------------------------------------------------
 
 
 def responses_helper(body: bytes, made: Made) -> None:
@@ -124,7 +124,7 @@ def responses_helper(body: bytes, made: Made) -> None:
 
 
 def responses_raw(body: bytes, made: Made) -> None:
-    """The raw events: the items as they are when done, the text of each as its deltas make it, and the final responses."""
+    """The raw events: the items when they are done, their texts as the deltas make them, and the final responses."""
     made |= {"items": [], "texts": {}, "final": [], "numbers": []}
     with (
         _openai(body) as client,
@@ -142,7 +142,7 @@ def responses_raw(body: bytes, made: Made) -> None:
                 made["final"].append(fields["response"])
 
 
-# -- anthropic ----------------------------------------------------------------------------------------------------------
+# -- anthropic --------------------------------------------------------------------------------------------------------
 
 
 def _anthropic(body: bytes) -> anthropic.Anthropic:
@@ -189,7 +189,7 @@ def anthropic_raw(body: bytes, made: Made) -> None:
                 block["block"]["input"] = json.loads(text, strict=False)
 
 
-# -- gemini -------------------------------------------------------------------------------------------------------------
+# -- gemini -----------------------------------------------------------------------------------------------------------
 
 
 def gemini(body: bytes, made: Made) -> None:

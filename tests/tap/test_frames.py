@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +17,11 @@ from callstream.tap.frames import (
     with_payload,
     write_json,
 )
+from tests.captures import ROOT
 from tests.decoding import bytewise, cut, splits
+from tests.purity import offences
+
+PURE = ("frames", "order", "rewriter", "anthropic", "gemini", "openai_chat", "openai_responses")
 
 
 def frames(pieces: list[bytes]) -> list[bytes]:
@@ -104,10 +109,14 @@ def test_element_and_separator() -> None:
 
 
 def test_json_is_read_and_written_with_lone_surrogates() -> None:
-    import msgspec
-
     value = read_json(b'{"text":"\\ud83d","n":123456789012345678901234567890}')
     assert value == {"text": "\ud83d", "n": 123456789012345678901234567890}
     assert json.loads(write_json({**value, "raw": msgspec.Raw(b'{"a": 1}')})) == {**value, "raw": {"a": 1}}
     assert write_json({"raw": msgspec.Raw(b'{"a": 1.10}')}) == b'{"raw":{"a": 1.10}}'
     assert read_json(b"[DONE]") is None
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_rewriting_does_no_io_and_never_waits(module: str) -> None:
+    path = ROOT / "src" / "callstream" / "tap" / f"{module}.py"
+    assert offences(path.read_text(encoding="utf-8"), module) == []

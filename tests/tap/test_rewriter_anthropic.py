@@ -244,3 +244,6 @@ def test_numbers_are_left_alone_where_there_are_none() -> None:
     odd = {"type": "content_block_start", "content_block": {"type": "text", "text": ""}}
     result = tapped("anthropic", [events(START, *call(0, "{no}"), odd, PING, *stop())])
     assert payloads(result.body) == [START, odd, PING, *stop()]
+    bare = [{key: value for key, value in event.items() if key != "index"} for event in call(0, "{no}")]
+    result = tapped("anthropic", [events(START, *bare, *text(1, "t"), *stop())])
+    assert payloads(result.body) == [START, *text(1, "t"), *stop()]

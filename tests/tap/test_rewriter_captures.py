@@ -33,7 +33,7 @@ WRONG_ALONE = {
         "sends no index"
     ),
     "mistral/vercel-ai__mistral-mistral-tool-call.jsonl": "sends no index",
-    "openrouter/llm__test-tools-streaming-test-tools-streaming-variant-a__0.sse": "repeats id and name, which the helper joins",
+    "openrouter/llm__test-tools-streaming-test-tools-streaming-variant-a__0.sse": "repeats id and name, which it joins",
     "openrouter/req-llm__openrouter-google-gemini-2-5-flash-lite-object-streaming.sse": "index 0 for every call",
     "tgi/tgi__snapshots-test-tools-llama-test-flash-llama-grammar-tools-choice-stream.jsonl": (
         "repeats the id, which the helper joins"

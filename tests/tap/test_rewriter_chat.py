@@ -340,7 +340,7 @@ def test_error_in_the_chunk_of_a_call_passes_without_the_piece() -> None:
 
 
 def test_rest_of_a_chunk_that_breaks_the_wire_has_no_owner() -> None:
-    """Text after the end of a call is an error; what follows it in the chunk is not attributed, and may not be executed."""
+    """Text after the end of a call is an error; what follows in the chunk is nobody's, and may not be executed."""
     start = sse(ROLE, piece(entry(0, "{}", name="write", id="a")), FINISH)
     broken = piece({**entry(0, "more"), "id": "a"}, entry(1, "{}", name="write", id="b"))
     result = tapped("openai_chat", [start + sse(broken)])
@@ -366,8 +366,10 @@ def test_piece_that_holds_more_is_taken_apart() -> None:
     start = piece(entry(0, "{", name="write", id="a"))
     spoken = chunk({"reasoning_content": "hm", "tool_calls": [entry(0, '"a":1')]})
     two = {**chunk(), "choices": [piece(entry(0, "}"))["choices"][0], {"index": 1, "delta": {"content": "x"}}]}
-    named_event = b"event: chunk\n" + sse(piece(entry(0, " ")))
+    beside = {**chunk(), "choices": [piece(entry(0, " "))["choices"][0], {"index": 1, "delta": {"tool_calls": []}}]}
+    named_event = sse(beside) + b"event: chunk\n" + sse(piece(entry(0, " ")))
     result = tapped_at_any_split("openai_chat", sse(ROLE, start) + named_event + sse(spoken, two, FINISH))
-    assert payloads(result.body)[1] == piece(whole(0, '{ "a":1}'))
-    assert payloads(result.body)[2] == chunk({"reasoning_content": "hm"})
-    assert payloads(result.body)[3]["choices"] == [{"index": 1, "delta": {"content": "x"}}]
+    assert payloads(result.body)[1] == piece(whole(0, '{  "a":1}'))
+    assert payloads(result.body)[2]["choices"] == [{"index": 1, "delta": {}}]
+    assert payloads(result.body)[3] == chunk({"reasoning_content": "hm"})
+    assert payloads(result.body)[4]["choices"] == [{"index": 1, "delta": {"content": "x"}}]

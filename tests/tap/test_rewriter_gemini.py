@@ -218,6 +218,8 @@ def test_candidates_are_kept_apart() -> None:
     two = {"candidates": [of(0, piece("x", more=False)), of(1, begin("other"))]}
     three = {"candidates": [of(0, END, finish="STOP"), of(1, END)]}
     four = {"candidates": [of(1, finish="STOP")]}
+    beside = {"candidates": [of(0, begin()), of(1, finish="STOP")]}
+    assert payloads(tapped("gemini", [sse(beside)]).body) == [{"candidates": [of(1, finish="STOP")]}]
     result = tapped_at_any_split("gemini", sse(one, two, three, four))
     made = [(each["candidates"][0]["index"], each["candidates"][0]) for each in payloads(result.body)]
     assert [index for index, _ in made] == [0, 1, 1, 0, 1]

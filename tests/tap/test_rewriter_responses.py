@@ -207,11 +207,19 @@ def test_numbers_are_left_alone_once_they_have_caught_up() -> None:
 
 
 def test_item_ids_that_change_are_made_one() -> None:
-    start, piece, text, end = call(0, "{}")
+    start, piece, text, _ = call(0, "{}")
     changed = [start, {**piece, "item_id": "x1"}, {**text, "item_id": "x2"}, done(0, item(0, "{}", id="x3"))]
     result = tapped_at_any_split("openai_responses", body(CREATED, *changed, completed(item(0, "{}", id="x4"))))
     made = payloads(result.body)[1:5]
     assert [event.get("item_id") or event["item"]["id"] for event in made] == ["fc0"] * 4
+
+
+def test_items_without_an_id_get_none() -> None:
+    start, piece, text, end = call(0, "{", "}")[:1] + call(0, "{}")[1:]
+    for event in (start, end):
+        event["item"] = {key: value for key, value in event["item"].items() if key != "id"}
+    data = body(CREATED, start, piece, text, end, completed(item(0, "{}")))
+    assert tapped_at_any_split("openai_responses", data).body == data
 
 
 def test_servers_that_send_less_are_passed_on_as_they_are() -> None:
@@ -234,7 +242,7 @@ def test_servers_that_send_less_are_passed_on_as_they_are() -> None:
 
 
 def test_arguments_that_come_with_the_item_and_again_as_deltas_come_once() -> None:
-    start, *rest = call(0, "{", "}")
+    _, *rest = call(0, "{", "}")
     result = tapped_at_any_split(
         "openai_responses", body(CREATED, added(0, item(0, "{}")), *rest, completed(item(0, "{}")))
     )
@@ -386,7 +394,7 @@ def test_custom_tool_text_leaves_as_input() -> None:
 
 def test_delta_after_the_first_that_is_none_is_looked_at() -> None:
     """A done event that brings the rest of the text is not taken for a delta."""
-    start, piece, _, end = call(0, "{")
+    start, piece, _, _ = call(0, "{")
     events = [start, piece, text_done(0, "{}"), done(0, item(0, "{}"))]
     result = tapped_at_any_split("openai_responses", body(CREATED, *events, completed(item(0, "{}"))))
     assert kinds(result.body)[3] == "function_call_arguments.done"
@@ -432,6 +440,14 @@ def test_response_without_numbers_or_output() -> None:
     assert result.call_ids == ["c1"]
     assert payloads(result.body)[-1] == unnumbered[-1]
     assert result.body.endswith(b"data: [DONE]\n\n")
+
+
+def test_items_are_numbered_anew_where_events_are_not_numbered() -> None:
+    comment = b": comment\n\n"
+    start = sse(CREATED, *call(0, "{no}"), *message(1)[:1])
+    result = tapped_at_any_split("openai_responses", start + comment + sse(*message(1)[1:], completed(item(0, "{no}"))))
+    assert comment in result.body
+    assert [event["output_index"] for event in payloads(result.body) if "output_index" in event] == [0] * 4
 
 
 @pytest.mark.parametrize("collapse", [every, no])

@@ -3,12 +3,13 @@
 A rewriter is told every frame of a response, and the events that the decoder read in it. It keeps these laws:
 
 - A call that is not collapsed passes byte for byte, piece by piece.
-- The pieces of a collapsed call are withheld. When the decoder has completed it, one whole call leaves in its place; when
-  it has discarded it, the call is left out and what follows is numbered so that the stream stays valid.
+- The pieces of a collapsed call are withheld. When the decoder has completed it, one whole call leaves in its place;
+  when it has discarded it, the call is left out and what follows is numbered so that the stream stays valid.
 - Nothing overtakes: what came after an undecided call waits behind it.
 - Reasoning that a provider pairs with what follows it (see the wires) waits until that is decided. It is left out only
-  where calls that directly followed it were, and nothing else came before the next reasoning or the end: providers refuse
-  a history in which reasoning leads to nothing. As long as anything that it led to is forwarded, it is forwarded too.
+  where calls that directly followed it were, and nothing else came before the next reasoning or the end: providers
+  refuse a history in which reasoning leads to nothing. As long as anything that it led to is forwarded, it is
+  forwarded too.
 - While a call has no name, nobody can say whether it is collapsed: it waits, and everything after it.
 - Every other byte passes as it came.
 """
@@ -193,13 +194,13 @@ class Rewriter(ABC, Generic[C]):
     def _left_out(self, call: C) -> list[Output]:
         """A call that is left out; what of its frames has to leave all the same."""
 
+    @abstractmethod
+    def _passed(self, raw: bytes) -> bytes:
+        """A frame as it leaves: with the numbers that it has after what was left out."""
+
     def _passes(self, slot: Passing) -> list[Output]:
         """A frame whose turn has come."""
         return [Output(self._passed(slot.raw))]
-
-    def _passed(self, raw: bytes) -> bytes:
-        """A frame with the numbers that it has after what was left out."""
-        return raw
 
     def _reasoning_left_out(self, slot: Reasoning) -> None:
         """Reasoning that led to nothing."""
@@ -292,7 +293,7 @@ class Rewriter(ABC, Generic[C]):
                     if not slot.forwarded:
                         self._reasoning_left_out(slot)
                     out += [Output(self._passed(raw)) for raw, is_own in slot.frames if slot.forwarded or not is_own]
-                case Over():
+                case _:
                     self._slots.popleft()
                     self._over()
         return out
