@@ -101,8 +101,8 @@ class PartCall(Call):
 class Chunk(Passing):
     """A chunk in which calls begin, or of which something was withheld.
 
-    ``value`` takes the place of the frame's where ``changed``. ``begun``: the first part of each call that begins in it,
-    with its candidate; ``call_ids``: those of them that are collapsed and whole.
+    ``value`` takes the place of the frame's where ``changed``. ``begun``: the first part of each call that begins in
+    it, with its candidate; ``call_ids``: those of them that are collapsed and whole.
     """
 
     __slots__ = ("begun", "call_ids", "changed", "value")

@@ -115,9 +115,10 @@ C = TypeVar("C", bound=Call)
 
 
 class Rewriter(ABC, Generic[C]):
-    """Rewrites one response body. ``collapse``: which tools' calls are to arrive whole; None: nothing is touched or held.
+    """Rewrites one response body.
 
-    ``stored``: the server keeps the response itself; only the Responses wire knows the difference.
+    ``collapse``: which tools' calls are to arrive whole; None: nothing is touched or held. ``stored``: the server keeps
+    the response itself; only the Responses wire knows the difference.
     """
 
     _call_type: ClassVar[type[Any]] = Call
