@@ -48,12 +48,17 @@ class Decoder(ABC, Generic[Chunk]):
         self._error: WireError | None = None
 
     @property
+    def error(self) -> WireError | None:
+        """What broke the decoder: it has given its last events, and raises this from now on."""
+        return self._error
+
+    @property
     def pieces(self) -> list[str | None]:
         """Which call each piece of a call in the bytes read last belongs to, in the wire's order.
 
         One entry a piece, empty pieces, ends and repetitions included: a ``functionCall`` part, an entry of
-        ``tool_calls``, an event about a call's block or item, a call in the list of a final response. Whoever passes the
-        bytes on knows by it whose they are. None: the decoder knows of no call that the piece could belong to.
+        ``tool_calls``, an event about a call's block or item, a call in the list of a final response. Whoever passes
+        the bytes on knows by it whose they are. None: the decoder knows of no call that the piece could belong to.
         """
         return self._transcript.pieces
 
