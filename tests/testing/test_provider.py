@@ -59,7 +59,7 @@ def scripted(wire: str, script: Any, **options: Any) -> ScriptedProvider:
 
 
 async def posted(provider: ScriptedProvider, body: Any = None, path: str | None = None) -> httpx.Response:
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(verify=False) as client:  # which saves reading certificates
         return await client.post(provider.origin + (path or PATHS[provider.wire]), json=body or {"stream": True})
 
 

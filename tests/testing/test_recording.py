@@ -256,7 +256,7 @@ async def test_recorded_streams_are_served_as_they_were(capture: Capture) -> Non
     assert place is not None
     wire = next(name for name, recorded_as in captures.WIRES.items() if recorded_as == capture.wire)
     file = place / capture.file
-    async with replay(file, wire=wire, size=997) as provider, httpx.AsyncClient() as client:
+    async with replay(file, wire=wire, size=997) as provider, httpx.AsyncClient(verify=False) as client:
         path = {
             "gemini": "/v1beta/models/m:streamGenerateContent",
             "anthropic": "/v1/messages",
