@@ -14,7 +14,8 @@ pytest_plugins = ["pytester"]
 HOWTO = (ROOT / "docs" / "howto" / "testing.md").read_text(encoding="utf-8")
 
 
-def test_examples_run(pytester: pytest.Pytester) -> None:
+@pytest.mark.subprocess
+def test_examples_run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     examples = re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```$", HOWTO, re.MULTILINE | re.DOTALL)
     assert len(examples) == HOWTO.count("```python") > 8
     pytester.makeini(
@@ -23,7 +24,9 @@ def test_examples_run(pytester: pytest.Pytester) -> None:
     )
     for name, source in examples:
         (pytester.path / name).write_text(source, encoding="utf-8")
-    outcome = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
+    # Not in this process, where the SDKs would be imported a second time.
+    outcome = pytester.runpytest_subprocess("-p", "no:cacheprovider")
     outcome.assert_outcomes(passed=len(re.findall(r"^(?:async )?def test_", HOWTO, re.MULTILINE)))
 
 

@@ -506,6 +506,14 @@ async def test_stamps_tell_when_a_frame_was_sent() -> None:
     assert before < stamps[0] <= stamps[1] <= stamps[2] < time.monotonic_ns()
 
 
+async def test_stamps_tell_the_time_of_sending_and_not_of_making() -> None:
+    before = time.monotonic_ns()
+    async with ScriptedProvider("openai_chat", [Text(STAMP)], stamp=True, deltas_per_second=20) as provider:
+        said = await asked(provider)
+    # The first event is the role's, so the text is sent a twentieth of a second after it.
+    assert int(said.text) >= before + 50_000_000
+
+
 async def test_pace_holds_events_back() -> None:
     """So slow that nothing but the first event can come while the test looks."""
     async with ScriptedProvider("openai_chat", [Text("abcdef", size=1)], deltas_per_second=0.01) as provider:
