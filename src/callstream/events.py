@@ -152,15 +152,19 @@ class CallAwaiting(Event, frozen=True):
 
 
 class CallReturned(Event, frozen=True):
-    """The tool's result, any JSON."""
+    """The tool's result, any JSON. ``message_id`` is that of the message in which a client sent it, if one did."""
 
     call_id: str
     result: Any = None
+    message_id: str | None = None
 
 
 class CallFailed(Event, frozen=True):
+    """The tool's error. ``message_id`` as for CallReturned."""
+
     call_id: str
     error: str
+    message_id: str | None = None
 
 
 class CallReleased(Event, frozen=True):

@@ -32,6 +32,7 @@ _PASSING = (
     asyncpg.SerializationError,
     asyncpg.ReadOnlySQLTransactionError,  # a fail-over has made this server a standby
     asyncpg.InvalidCachedStatementError,
+    asyncpg.InternalClientError,  # what the driver raises when a connection is cut between two of its own steps
 )
 
 

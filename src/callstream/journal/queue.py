@@ -47,6 +47,7 @@ class AppendQueue:
         self._wake = wake
         self._lock = threading.Lock()
         self._waiting: deque[Waiting] = deque()
+        self._taken: set[Waiting] = set()
         self._bytes = 0
         self._in_line: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
         self._closed_because = ""
@@ -74,6 +75,7 @@ class AppendQueue:
             while self._waiting and (not batch or records + len(self._waiting[0].append.rows) <= MAX_BATCH):
                 batch.append(self._waiting.popleft())
                 records += len(batch[-1].append.rows)
+            self._taken.update(batch)
         return batch
 
     def settle(self, batch: Sequence[Waiting], outcomes: Sequence[int | CallstreamError]) -> None:
@@ -82,6 +84,7 @@ class AppendQueue:
         for waiting, outcome in zip(batch, outcomes, strict=True):
             answers.setdefault(waiting.loop, []).append((waiting.done, outcome))
         with self._lock:
+            self._taken.difference_update(batch)
             self._bytes -= sum(waiting.size for waiting in batch)
             in_line, self._in_line = self._in_line, deque()
         for loop, settled in answers.items():
@@ -96,6 +99,13 @@ class AppendQueue:
             in_line, self._in_line = self._in_line, deque()
         for loop, turn in in_line:
             call_in(loop, _let_in, turn)
+
+    def abandon(self, error: CallstreamError) -> None:
+        """Refuses all that waits or was taken, because nobody is there any more to write it."""
+        with self._lock:
+            left = [*self._taken, *self._waiting]
+            self._waiting.clear()
+        self.settle(left, [error] * len(left))
 
     def _try_put(self, waiting: Waiting) -> bool:
         with self._lock:

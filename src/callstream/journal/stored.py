@@ -180,8 +180,7 @@ class StoredJournal:
                 opening.set_exception(lost)
             self._has_ended = True
         self._queue.close("the journal is closed" if self._closing else str(lost))
-        while batch := self._queue.take():
-            self._queue.settle(batch, [lost] * len(batch))
+        self._queue.abandon(lost)
         self._followers.close(None if self._closing else lost)
 
     async def _serve(self, opening: concurrent.futures.Future[None]) -> None:

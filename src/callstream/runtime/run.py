@@ -113,7 +113,7 @@ class Run:
         self,
         wire: str,
         *,
-        tools: Mapping[str, Mapping[str, Any]] | None = None,
+        tools: Mapping[str, dict[str, Any]] | None = None,
         author: str | None = None,
         new_call_id: Callable[[], str] | None = None,
     ) -> Response:
@@ -151,9 +151,7 @@ class Run:
         if call.encoding == "json" and not isinstance(call.args, dict | None):
             await self.record([CallDiscarded(call_id, "malformed", "the arguments are not an object")])
             raise _dropped(self._ledger[call_id])
-        hooks = self._hooks.get(call_id)
-        if hooks is not None and not hooks.claim():
-            raise _dropped(self._ledger[call_id])
+        self._claim(call_id)
         await self.record([CallExecuting(call_id)])
         return self._ledger[call_id]
 
@@ -180,18 +178,25 @@ class Run:
         """A client or a person has to answer this call: it outlives the run until ``answer`` finds it."""
         if self._ledger[call_id].state is not CallState.EXECUTING:
             await self._ready(call_id)
+            self._claim(call_id)
         await self.record([CallAwaiting(call_id)])
         return self._ledger[call_id]
 
-    async def answer(self, call_id: str, result: Any = None, *, error: str | None = None) -> bool:
+    async def answer(
+        self, call_id: str, result: Any = None, *, error: str | None = None, message_id: str | None = None
+    ) -> bool:
         """The answer to a call of this thread that awaits one, by its ``call_id`` or its wire id.
 
-        False if the call has its answer already. Raises UsageError if this thread has no such call.
+        ``message_id`` is that of the message in which the client sent it, which then is not sent back to it. False if
+        the call has its answer already. Raises UsageError if this thread has no such call.
         """
         call = await self._answers.awaiting(call_id)
         if call is None:
             return False
-        await self.record([CallReturned(call.call_id, result) if error is None else CallFailed(call.call_id, error)])
+        if error is None:
+            await self.record([CallReturned(call.call_id, result, message_id)])
+        else:
+            await self.record([CallFailed(call.call_id, error, message_id)])
         return True
 
     async def progress(self, call_id: str, data: Any) -> None:
@@ -334,6 +339,12 @@ class Run:
         if call.state in (CallState.STARTED, CallState.ARGS_STREAMING):
             raise TransitionError(f"call {call_id!r} is {call.state}; its tool must not run on unfinished arguments")
         return call
+
+    def _claim(self, call_id: str) -> None:
+        """Takes the call over from its hooks, which from now on cannot be aborted any more."""
+        hooked = self._hooks.get(call_id)
+        if hooked is not None and not hooked.claim():
+            raise _dropped(self._ledger[call_id])
 
     async def _finish_progress(self, call_id: str) -> None:
         feed = self._feeds.pop(call_id, None)

@@ -62,6 +62,10 @@ class Callstream(runtime.Callstream):
         client: httpx2.AsyncClient = self._client("httpx2", TapSettings(wire, collapse), kwargs)
         return client
 
+    async def aclose(self) -> None:
+        await self._implicit.aclose()
+        await super().aclose()
+
     def _client(self, name: str, settings: TapSettings, kwargs: dict[str, Any]) -> Any:
         library = _library(name)
         options = {option: kwargs.pop(option) for option in _POOL_OPTIONS if option in kwargs}

@@ -49,6 +49,7 @@ class TappedBody:
         limits: Limits | None = None,
         on_end: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        self.loop = asyncio.get_running_loop()
         self._source = source
         self._close_source = close_source
         self._response = response
@@ -65,8 +66,10 @@ class TappedBody:
         self._room = asyncio.Event()
         self._room.set()
         self._error: BaseException | None = None
+        self._broken_off = False
         self._undo_stop = response.run.on_stop(self._stopped)
         self._reader = asyncio.create_task(self._read(), name=f"callstream reader of {response.response_id}")
+        self._reader.add_done_callback(lambda reader: self._news.set())
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """What the SDK reads."""
@@ -79,8 +82,8 @@ class TappedBody:
                     if not await self._woken() and self._rewriter.is_holding:
                         yield COMMENT
                 output = self._outputs.popleft()
-                if output.call_id is not None:
-                    async for comment in self._settled(output.call_id):
+                for call_id in output.call_ids:
+                    async for comment in self._settled(call_id):
                         yield comment
                 self._took(output)
                 yield output.data
@@ -89,9 +92,7 @@ class TappedBody:
 
     async def aclose(self) -> None:
         """The SDK wants no more: reading ends, upstream is closed, calls that are not complete are discarded."""
-        self._undo_stop()
-        if not self._reader.done():
-            self._reader.cancel()
+        self._break_off()
         await asyncio.gather(self._reader, return_exceptions=True)
 
     # -- reading --
@@ -109,7 +110,7 @@ class TappedBody:
         except Exception as error:  # noqa: BLE001  # it rises where the SDK reads
             self._error = error
         finally:
-            self._news.set()
+            self._undo_stop()
             try:
                 await self._close_source()
             finally:
@@ -174,7 +175,14 @@ class TappedBody:
 
     def _stopped(self, reason: str) -> None:
         self._error = self._error or RunOver(f"the run was ended: {reason}")
-        self._reader.cancel()
+        self._break_off()
+
+    def _break_off(self) -> None:
+        """Cancels the reader, once: what it does at its end must not be cancelled too."""
+        self._undo_stop()
+        if not self._broken_off:
+            self._broken_off = True
+            self._reader.cancel()
 
     # -- forwarding --
 
@@ -193,7 +201,9 @@ class TappedBody:
         if self._outputs or self._reader.done():
             return True
         try:
-            await asyncio.wait_for(self._news.wait(), self._limits.comment_every)
+            # Not wait_for: before Python 3.12 it loses a cancellation that comes together with the news.
+            async with asyncio.timeout(self._limits.comment_every):
+                await self._news.wait()
         except TimeoutError:
             return False
         return True

@@ -46,6 +46,12 @@ class ImplicitRuns:
         self._forget(run)
         await run.finish()
 
+    async def aclose(self) -> None:
+        """Gives up waiting, on this event loop: what was not answered is released."""
+        for run in [run for run in self._waiting.values() if run.loop is asyncio.get_running_loop()]:
+            self._forget(run)
+            await run.finish()
+
     def _answered(self, request: Sequence[RequestEvent]) -> list[Run]:
         results = [event for event in request if isinstance(event, ResultReceived) and event.latest]
         here = [run for run in self._waiting.values() if run.loop is asyncio.get_running_loop()]

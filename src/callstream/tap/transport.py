@@ -6,11 +6,13 @@ whole call. What it does not recognise passes untouched, and so do errors, retri
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import cache
 from types import ModuleType
 from typing import Any, Literal, TypeAlias
+from weakref import WeakSet
 
 import msgspec
 
@@ -67,6 +69,7 @@ class TapTransport:
         self._inner = inner
         self._settings = settings
         self._pools = Pools(options or {})
+        self._bodies: WeakSet[TappedBody] = WeakSet()
 
     async def handle_async_request(self, request: Any) -> Any:
         inner = self._inner if self._inner is not None else self._pools.transport_for(request)
@@ -102,10 +105,18 @@ class TapTransport:
         if model_call is not None:
             model_call.read_by_tap = True
         reading = _Reading(self, exchange, body, run, model_call=model_call, decoding=decoding, on_end=on_end)
-        stream = reading.streamed(answer) if kind == "stream" else await reading.whole(answer)
-        return _answered(request, answer, stream, decoded=decoding is not None)
+        if kind == "whole":
+            return _answered(request, answer, await reading.whole(answer), decoded=decoding is not None)
+        tapped = reading.streamed(answer)
+        self._bodies.add(tapped)
+        return _answered(request, answer, tapped, decoded=decoding is not None)
+
+    def handle_request(self, request: Any) -> Any:
+        raise UsageError("the tap is for async clients: use httpx.AsyncClient, or cs.httpx_client()")
 
     async def aclose(self) -> None:
+        """Closes the connections of this event loop, and with them the streams that are still read."""
+        await self._close_bodies()
         await (self._inner if self._inner is not None else self._pools).aclose()
 
     async def __aenter__(self) -> TapTransport:
@@ -114,10 +125,16 @@ class TapTransport:
         return self
 
     async def __aexit__(self, *error: Any) -> None:
+        await self._close_bodies()
         if self._inner is not None:
             await self._inner.__aexit__(*error)
         else:
             await self._pools.aclose()
+
+    async def _close_bodies(self) -> None:
+        here = asyncio.get_running_loop()
+        for body in [body for body in self._bodies if body.loop is here]:
+            await body.aclose()
 
     async def _signed(self, exchange: Exchange, body: bytes, run: Run | None) -> bytes:
         if exchange.wire != "gemini" or not self._settings.repair_gemini_signatures:
@@ -152,6 +169,10 @@ class TapTransport:
                 return self._callstream.knows
 
     @property
+    def may_collapse(self) -> bool:
+        return self._settings.collapse != "none"
+
+    @property
     def limits(self) -> Limits:
         return self._settings.limits
 
@@ -176,18 +197,24 @@ class _Reading:
         self._decoding = decoding
         self._on_end = on_end
         self._collapses = tap.collapses(model_call)
+        self._tools = declared_tools(exchange.wire, request_body)
         self._refuses = model_call is not None and model_call.refuses
         self._response = run.response(
             exchange.wire,
-            tools=declared_tools(exchange.wire, request_body),
+            tools=self._tools,
             author=model_call.author if model_call is not None else None,
             new_call_id=model_call.new_call_id if model_call is not None else None,
         )
 
     def streamed(self, answer: Any) -> TappedBody:
         """A streamed answer, read by a task of its own from now on."""
-        wire, body = self._exchange.wire, self._request_body
-        rewriter = rewriter_for(wire, collapse=self._collapses, stored=is_stored(wire, body))
+        # Where no tool of the request is collapsed, nothing needs to be held either.
+        touched = not self._tools or any(map(self._collapses, self._tools))
+        rewriter = rewriter_for(
+            self._response.decoder,
+            collapse=self._collapses if touched and self._tap.may_collapse else None,
+            stored=is_stored(self._exchange.wire, self._request_body),
+        )
         return TappedBody(
             answer.stream,
             answer.stream.aclose,

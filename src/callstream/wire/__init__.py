@@ -30,12 +30,13 @@ def decoder_for(
     wire: str,
     *,
     new_id: Callable[[], str] | None = None,
-    tools: Mapping[str, Mapping[str, Any]] | None = None,
+    tools: Mapping[str, dict[str, Any]] | None = None,
 ) -> Decoder[Any]:
     """A fresh decoder for one response of the wire.
 
-    ``new_id`` mints ids for calls to which the provider gave none (default: ``call_1``, ``call_2``, …). ``tools`` maps the
-    names of the request's tools to their JSON Schemas: with them Gemini's empty arrays and nameless calls can be told.
+    ``new_id`` mints ids for calls to which the provider gave none (default: ``call_1``, ``call_2``, …). ``tools`` maps
+    the names of the request's tools to their JSON Schemas: with them Gemini's empty arrays and nameless calls can be
+    told.
     """
     try:
         decoder = _DECODERS[wire]

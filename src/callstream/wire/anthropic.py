@@ -2,7 +2,7 @@
 
 A call is a content block of type ``tool_use``; server-side blocks (``server_tool_use``, ``mcp_tool_use``, …) are not
 client calls. Blocks are told apart by their index. When ``max_tokens`` cuts the last call, its block is stopped all the
-same and only the stop reason tells.
+same and only the stop reason tells. Compatible servers leave out the stop of a block, the stop reason, or both.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Message(msgspec.Struct):
 
 class StreamEvent(msgspec.Struct):
     type: str = ""
-    index: int = 0
+    index: int | None = None
     message: Any = None
     content_block: Block | None = None
     delta: Delta | None = None
@@ -66,8 +66,8 @@ class AnthropicDecoder(Decoder[StreamEvent]):
 
     def _forget_response(self) -> None:
         self._in_message = False
-        self._blocks: dict[int, WireCall | Block] = {}  # a client call, or any other block
-        self._inputs: dict[str, Any] = {}
+        self._blocks: dict[int | None, WireCall | Block] = {}  # the open ones: a client call, or any other block
+        self._inputs: dict[WireCall, Any] = {}  # what the start of a call's block brought, until the call ends
         self._stop_reason: str | None = None
         self._usage: dict[str, Any] | None = None
 
@@ -82,32 +82,42 @@ class AnthropicDecoder(Decoder[StreamEvent]):
             case "content_block_stop":
                 self._block_stop(chunk.index)
             case "message_start":
-                if self._in_message:
-                    self._end_message()
-                self._in_message = True
-                if isinstance(chunk.message, dict):
-                    message_id = chunk.message.get("id")
-                    self._transcript.response_message_id = message_id if isinstance(message_id, str) else None
-                    self._add_usage(chunk.message.get("usage"))
+                self._message_start(chunk.message)
             case "message_delta":
+                self._in_message = True
                 if chunk.delta is not None and chunk.delta.stop_reason is not None:
                     self._stop_reason = chunk.delta.stop_reason
                 self._add_usage(chunk.usage)
             case "message_stop":
-                self._end_message()
-            case _ if chunk.error is not None or chunk.type == "error":
-                raise error_in(chunk.error) or WireError(f"the provider reported an error: {chunk.message}")
+                if self._in_message:
+                    self._end_message()
+            case _ if chunk.error or chunk.type == "error":
+                raise error_in({"error": chunk.error, "message": chunk.message}) or WireError(
+                    "the provider reported an error"
+                )
+            case "":
+                raise WireError(f"expected an event of the anthropic wire, which has a type, got {chunk!r:.200}")
             case _:
                 pass  # ping, and events that are newer than this code
 
-    def _block_start(self, index: int, block: Block) -> None:
+    def _message_start(self, message: Any) -> None:
+        if self._in_message:
+            self._end_message()  # another message in the same body
+        self._in_message = True
+        if isinstance(message, dict):
+            message_id = message.get("id")
+            self._transcript.response_message_id = message_id if isinstance(message_id, str) else None
+            self._add_usage(message.get("usage"))
+
+    def _block_start(self, index: int | None, block: Block) -> None:
         self._in_message = True
         self._transcript.believe_ends()
         if block.type == "tool_use":
             call = self._transcript.open_call(block.name, block.id)
             self._blocks[index] = call
+            self._transcript.piece_of(call)
             # Programmatic calls bring their whole input here and no delta; the usual {} announces deltas.
-            self._inputs[call.call_id] = block.input
+            self._inputs[call] = block.input
             return
         self._blocks[index] = block
         if block.type == "text" and block.text:
@@ -115,64 +125,71 @@ class AnthropicDecoder(Decoder[StreamEvent]):
         elif block.type == "thinking" and block.thinking:
             self._transcript.append_reasoning(block.thinking)
 
-    def _block_delta(self, index: int, delta: Delta) -> None:
-        block = self._blocks.get(index)
+    def _block_delta(self, index: int | None, delta: Delta) -> None:
+        self._in_message = True
         if delta.type == "input_json_delta":
+            block = self._blocks.get(index)
             if block is None:
                 raise WireError(
                     f"expected content_block_start before the arguments of block {index}, got {delta.partial_json!r}"
                 )
             if isinstance(block, WireCall):
+                self._transcript.piece_of(block)
                 self._transcript.append_args(block, delta.partial_json or "")
         elif delta.text and delta.type == "text_delta":
             self._transcript.append_text(delta.text)
         elif delta.thinking and delta.type == "thinking_delta":
             self._transcript.append_reasoning(delta.thinking)
 
-    def _block_stop(self, index: int) -> None:
+    def _block_stop(self, index: int | None) -> None:
         block = self._blocks.pop(index, None)
         if isinstance(block, WireCall):
-            self._end_call(block)
+            self._transcript.piece_of(block)
+            self._take_input(block)
+            self._transcript.end_call(block)
 
-    def _end_call(self, call: WireCall) -> None:
-        given = self._inputs.pop(call.call_id, None)
+    def _take_input(self, call: WireCall) -> None:
+        given = self._inputs.pop(call, None)
         if given and call.text.is_blank:
             self._transcript.append_args(call, json_text(given))
-        self._transcript.end_call(call)
 
     def _add_usage(self, usage: Any) -> None:
         if isinstance(usage, dict):
             self._usage = (self._usage or {}) | usage
 
     def _end_message(self) -> None:
+        """The message is over; its stop reason says how. Where none came, calls whose blocks were stopped are whole."""
+        if self._stop_reason is None:
+            self._transcript.believe_ends()
         normal = self._stop_reason in NORMAL_STOPS
-        self._transcript.finish_calls(normal=normal, detail=f"stop_reason {self._stop_reason}")
-        self._transcript.end_response(self._stop_reason, self._usage)
-        self._forget_response()
+        for call in list(self._inputs) if normal else ():
+            self._take_input(call)
+        self._finish(normal=normal, detail=f"stop_reason {self._stop_reason}")
 
     def _end_of_body(self) -> None:
-        if not self._in_message:
-            return
         if self._stop_reason is not None:
             self._end_message()
-            return
-        self._transcript.finish_calls(normal=False, detail="the stream ended in the middle of the message")
-        self._transcript.end_response(None, self._usage)
+        elif self._in_message:
+            self._finish(normal=False, detail="the stream ended in the middle of the message")
+
+    def _finish(self, *, normal: bool, detail: str) -> None:
+        self._transcript.finish_calls(normal=normal, detail=detail)
+        self._transcript.end_response(self._stop_reason, self._usage)
         self._forget_response()
 
     def _read_whole(self, body: bytes) -> None:
         message: Message = self._decoded(body, self._messages)
-        if message.error is not None or message.type == "error":
-            raise error_in(message.error) or WireError(f"the provider reported an error: {body[:200]!r}")
+        if message.error or message.type == "error":
+            raise error_in({"error": message.error}) or WireError(f"the provider reported an error: {body[:200]!r}")
         if message.content is None:
             raise WireError(f"expected a message with content, got {body[:200]!r}")
         self._transcript.response_message_id = message.id
         self._stop_reason = message.stop_reason
         self._add_usage(message.usage)
-        normal = message.stop_reason in NORMAL_STOPS
+        cut = message.stop_reason is not None and message.stop_reason not in NORMAL_STOPS
         for index, block in enumerate(message.content):
             self._block_start(index, block)
             # A cut answer holds its last call as far as it came, closed so that it looks whole.
-            if normal or index < len(message.content) - 1:
+            if not cut or index < len(message.content) - 1:
                 self._block_stop(index)
         self._end_message()

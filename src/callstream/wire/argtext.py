@@ -13,6 +13,8 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from callstream.errors import WireError
+
 _CONTROL = re.compile(r"[\x00-\x1f]")
 _MARK = re.compile(r'["\\\x00-\x1f]')
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -42,6 +44,8 @@ def json_text(value: Any) -> str:
         return msgspec.json.encode(value).decode()
     except UnicodeEncodeError:
         return json.dumps(value, separators=(",", ":"))
+    except RecursionError:
+        raise WireError("expected arguments that are nested less deep") from None
 
 
 class ArgumentText:
@@ -77,7 +81,11 @@ class ArgumentText:
 
     @property
     def is_blank(self) -> bool:
-        return not self.join().strip(_BLANK)
+        return not any(piece.strip(_BLANK) for piece in self._pieces)
+
+    def ends_with(self, character: str) -> bool:
+        """Whether the text ends so, white space aside."""
+        return next((last for piece in reversed(self._pieces) if (last := piece.rstrip(_BLANK)[-1:])), "") == character
 
     def _scan(self, text: str) -> str:
         strict: list[str] = []

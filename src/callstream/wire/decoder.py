@@ -2,14 +2,15 @@
 
 A decoder never loses what it has read. When the wire breaks, or the provider reports an error inside the stream, the
 events before it are returned first, open calls discarded (interrupted); the WireError is raised at once if there is
-nothing to return, else by the next ``feed`` or ``end``. It stays broken: every later call raises the same error.
+nothing to return, else by the next ``feed`` or ``end``. It stays broken: every later call raises the same error. A body
+that holds data, but no response of the wire, is an error at its end.
 """
 
 from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -37,17 +38,29 @@ class Decoder(ABC, Generic[Chunk]):
     _payloads: msgspec.json.Decoder[Chunk]
 
     def __init__(
-        self, *, new_id: Callable[[], str] | None = None, tools: Mapping[str, Mapping[str, Any]] | None = None
+        self, *, new_id: Callable[[], str] | None = None, tools: Mapping[str, dict[str, Any]] | None = None
     ) -> None:
         numbers = count(1)
         self._transcript = Transcript(new_id or (lambda: f"call_{next(numbers)}"))
         self._tools = tools or {}
         self._framing: SseStream | JsonArrayStream = SseStream()
+        self._first_payload: bytes | None = None
         self._error: WireError | None = None
+
+    @property
+    def pieces(self) -> list[str | None]:
+        """Which call each piece of a call in the bytes read last belongs to, in the wire's order.
+
+        One entry a piece, empty pieces, ends and repetitions included: a ``functionCall`` part, an entry of
+        ``tool_calls``, an event about a call's block or item, a call in the list of a final response. Whoever passes the
+        bytes on knows by it whose they are. None: the decoder knows of no call that the piece could belong to.
+        """
+        return self._transcript.pieces
 
     def feed(self, data: bytes) -> list[WireEvent]:
         """The events that these bytes of a streamed answer make known."""
         self._raise_if_broken()
+        self._transcript.pieces = []
         try:
             for event, payload in self._frames(data):
                 self._read(event, payload)
@@ -58,11 +71,14 @@ class Decoder(ABC, Generic[Chunk]):
     def end(self) -> list[WireEvent]:
         """The events at the end of the body: whatever is still open is discarded as truncated."""
         self._raise_if_broken()
+        self._transcript.pieces = []
         try:
             for event, payload in self._framing.end():
-                if payload == DONE or _is_json(payload):  # anything else was cut off in the middle
+                if payload.startswith(DONE) or _loaded(payload):  # anything else was cut off in the middle
                     self._read(event, payload)
             self._end_of_body()
+            if self._first_payload is not None and not self._transcript.any_response:
+                raise WireError(f"expected a response of the {self.wire} wire, got {self._first_payload[:200]!r}")
         except WireError as error:
             return self._broken(error)
         return self._transcript.take()
@@ -95,40 +111,46 @@ class Decoder(ABC, Generic[Chunk]):
 
     # -- what they share --
 
-    def _frames(self, data: bytes) -> list[tuple[bytes, bytes]]:
+    def _frames(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
         return self._framing.feed(data)
 
     def _read(self, event: bytes, payload: bytes) -> None:
-        if not payload:
-            return
-        if payload == DONE:
-            self._done()
-            return
         if event == b"error":
             raise provider_error(payload)
+        if not payload or payload.isspace():
+            return
+        if payload.startswith(DONE):
+            self._done()
+            return
+        if self._first_payload is None:
+            self._first_payload = payload
         self._chunk(self._decoded(payload, self._payloads))
 
     def _decoded(self, payload: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
         try:
             return decoder.decode(payload)
         except msgspec.ValidationError as error:
-            raise WireError(f"expected {self.wire} data, got something else: {error}; in {payload[:200]!r}") from None
+            raise self._unexpected(payload, error) from None
+        except RecursionError:
+            raise WireError(f"expected {self.wire} data, got JSON that is nested too deep") from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            return self._decoded_with_surrogates(payload, decoder, error)
-
-    def _decoded_with_surrogates(
-        self, payload: bytes, decoder: msgspec.json.Decoder[Any], error: msgspec.DecodeError | UnicodeDecodeError
-    ) -> Any:
-        # msgspec refuses lone surrogates, which servers that cut UTF-16 text in two do send; json takes them.
-        try:
-            value = json.loads(payload)
-        except (ValueError, RecursionError):
-            raise WireError(f"expected JSON of the {self.wire} wire, got {payload[:200]!r} ({error})") from None
+            value = self._with_surrogates(payload, error)
         self._transcript.expect_surrogates()
         try:
             return msgspec.convert(value, decoder.type)
-        except msgspec.ValidationError as invalid:
-            raise WireError(f"expected {self.wire} data, got something else: {invalid}; in {payload[:200]!r}") from None
+        except msgspec.ValidationError as error:
+            raise self._unexpected(payload, error) from None
+
+    def _with_surrogates(self, payload: bytes, error: Exception) -> Any:
+        # msgspec refuses lone surrogates, which servers that cut UTF-16 text in two do send; json takes them.
+        try:
+            return json.loads(payload)
+        except (ValueError, RecursionError):
+            raise WireError(f"expected JSON of the {self.wire} wire, got {payload[:200]!r} ({error})") from None
+
+    def _unexpected(self, payload: bytes, error: msgspec.ValidationError) -> WireError:
+        failed = error_in({"error": _loaded(payload).get("error")})
+        return failed or WireError(f"expected {self.wire} data, got something else: {error}; in {payload[:200]!r}")
 
     def _raise_if_broken(self) -> None:
         if self._error is not None:
@@ -146,35 +168,27 @@ class Decoder(ABC, Generic[Chunk]):
 
 def provider_error(payload: bytes) -> WireError:
     """The error that a provider sent in place of what was expected."""
-    try:
-        value = json.loads(payload)
-    except ValueError:
-        value = payload.decode("utf-8", "replace")
-    return error_in(value) or WireError(f"the provider reported an error: {value}", provider_message=str(value))
+    text = payload.decode("utf-8", "replace")
+    return error_in(_loaded(payload)) or error_in({"error": text}) or WireError("the provider reported an error")
 
 
-def error_in(value: Any) -> WireError | None:
-    """The provider's error in a JSON value, in the shapes that occur; None where there is none."""
-    if isinstance(value, list):
-        return next((error for item in value if (error := error_in(item)) is not None), None)
-    if isinstance(value, str):
-        return WireError(f"the provider reported an error: {value}", provider_message=value)
-    if not isinstance(value, dict):
-        return None
+def error_in(value: dict[str, Any]) -> WireError | None:
+    """The provider's error in a JSON object, in the shapes that occur; None where there is none."""
     inner = value.get("error")
-    if isinstance(inner, str):
-        return WireError(f"the provider reported an error: {inner}", provider_message=inner)
     fields = inner if isinstance(inner, dict) else value
-    message = fields.get("message", fields.get("detail"))
-    if inner is None and message is None:
+    message = fields.get("message") or fields.get("detail") or fields.get("msg") or inner
+    if inner and isinstance(inner, str):
+        fields, message = {}, inner
+    if not message:
         return None
     kind = fields.get("type") or fields.get("status") or fields.get("code") or "an error"
     return WireError(f"the provider reported {kind}: {message}", provider_message=str(message))
 
 
-def _is_json(payload: bytes) -> bool:
+def _loaded(payload: bytes) -> dict[str, Any]:
+    """The object that the payload is, an empty one if it is anything else."""
     try:
-        json.loads(payload)
-    except ValueError:
-        return False
-    return True
+        value = json.loads(payload)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}

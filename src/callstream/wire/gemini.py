@@ -2,13 +2,14 @@
 
 A call is a ``functionCall`` part: whole with ``args``, or streamed in several parts. Of a streamed call the first part
 has the name, the following ones have ``partialArgs`` (a JSON path and a value each) and no name; a part without
-``willContinue`` ends it, and so may an empty one. Parts without a name or an id belong to the call that was opened last.
-Calls carry thought signatures. The stream has no end marker: a finish reason ends a candidate, and the body the response.
+``willContinue`` ends it, and so may an empty one. Parts without a name or an id belong to the call that was opened
+last, and a name that comes late names it. Instead of paths, parts may bring ``args`` that grow. Calls carry thought
+signatures. The stream has no end marker: a finish reason ends a candidate, and the body the response.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
@@ -24,6 +25,7 @@ from callstream.wire.naming import tools_that_fit
 from callstream.wire.transcript import WireCall
 
 NORMAL_FINISH: Final = "STOP"
+NO_FINISH: Final = "FINISH_REASON_UNSPECIFIED"
 MALFORMED_FINISHES = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS"})
 
 
@@ -85,29 +87,47 @@ class GenerateContentResponse(msgspec.Struct, rename="camel"):
     prompt_feedback: PromptFeedback | None = None
     error: Any = None
 
+    def is_known(self) -> bool:
+        return any(
+            field is not None
+            for field in (self.candidates, self.usage_metadata, self.response_id, self.prompt_feedback)
+        )
+
 
 class StreamedCall:
     """A call whose arguments come in parts. While it has no name it has no schema either, and its parts wait."""
 
-    def __init__(self, call: WireCall, schema: Mapping[str, Any] | None) -> None:
+    def __init__(self, call: WireCall, schema: dict[str, Any] | None) -> None:
         self.call = call
         self.writer = JsonWriter(schema)
+        self.grows: bool | None = None  # by args, or by partialArgs; not known before the first of either
         self.waiting: list[FunctionCall] = []
 
     def paths(self) -> Iterator[Path]:
         """Every place in the arguments that the waiting parts name."""
         for part in self.waiting:
             yield from (parse_path(piece.json_path) for piece in part.partial_args or ())
-            yield from ((name,) for name in part.args or ())
+            if isinstance(part.args, dict):
+                yield from ((name,) for name in part.args)
 
     def text_of(self, part: FunctionCall) -> str:
         """The argument text that a part adds."""
-        text = []
-        if part.args is not None:
-            text.append(self.writer.grow(part.args, bool(part.will_continue)))
+        if part.args:  # an empty object beside partialArgs says nothing
+            self._speak(grows=True)
+            text = self.writer.grow(part.args, bool(part.will_continue))
+            if part.partial_args:
+                self._speak(grows=False)
+            return text
+        text = ""
         for piece in part.partial_args or ():
-            text.append(self.writer.write(parse_path(piece.json_path), piece.value(), bool(piece.will_continue)))
-        return "".join(text)
+            self._speak(grows=False)
+            text += self.writer.write(parse_path(piece.json_path), piece.value(), bool(piece.will_continue))
+        return text
+
+    def _speak(self, *, grows: bool) -> None:
+        if self.grows is not None and self.grows is not grows:
+            raise WireError(f"expected args or partialArgs of call {self.call.call_id!r}, got both")
+        self.grows = grows
 
 
 class GeminiDecoder(Decoder[GenerateContentResponse]):
@@ -123,10 +143,11 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
         self._begun = False
         self._response_id: str | None = None
         self._streamed: dict[int, list[StreamedCall]] = {}  # the open ones, by candidate
+        self._last: dict[int, WireCall] = {}  # by candidate
         self._finish_reason: str | None = None
         self._usage: dict[str, Any] | None = None
 
-    def _frames(self, data: bytes) -> list[tuple[bytes, bytes]]:
+    def _frames(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
         if not self._framing_known and not data.isspace() and data:
             self._framing_known = True
             if data.lstrip().startswith(b"["):
@@ -134,22 +155,22 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
         return super()._frames(data)
 
     def _chunk(self, chunk: GenerateContentResponse) -> None:
-        if chunk.response_id and self._response_id and chunk.response_id != self._response_id:
-            self._end_of_body()
-        self._begun = True
-        if chunk.response_id:
+        if chunk.response_id and chunk.response_id != self._response_id:
+            if self._finish_reason is not None:
+                self._end_of_body()  # another response in the same body
             self._response_id = self._transcript.response_message_id = chunk.response_id
+        self._begun = self._begun or chunk.is_known()
         if isinstance(chunk.usage_metadata, dict):
             self._usage = chunk.usage_metadata
         for candidate in chunk.candidates or ():
             for part in (candidate.content and candidate.content.parts) or ():
                 self._part(part, candidate.index or 0)
-            if candidate.finish_reason:
+            if candidate.finish_reason and candidate.finish_reason != NO_FINISH and not chunk.error:
                 self._finish(candidate.finish_reason, candidate.index or 0)
         if chunk.prompt_feedback is not None and chunk.prompt_feedback.block_reason:
             self._finish_reason = chunk.prompt_feedback.block_reason
-        if chunk.error is not None:
-            raise error_in(chunk.error) or WireError(f"the provider reported an error: {chunk.error}")
+        if chunk.error:
+            raise error_in({"error": chunk.error}) or WireError(f"the provider reported an error: {chunk.error}")
 
     def _part(self, part: Part, choice: int) -> None:
         if part.function_call is not None:
@@ -163,17 +184,24 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
     def _function_call(self, part: FunctionCall, signature: str | None, choice: int) -> None:
         streamed = self._continued(part, choice)
         if streamed is None:
-            if part.is_empty():
-                return  # the end of a call that had ended already
+            if part.is_empty():  # the end of a call that had ended already
+                self._transcript.piece_of(self._last.get(choice))
+                if signature and choice in self._last:
+                    self._transcript.sign_call(self._last[choice], signature)
+                return
             call = self._transcript.open_call(part.name, part.id, signature=signature, choice=choice)
+            self._transcript.piece_of(call)
+            self._last[choice] = call
             if part.is_whole():
                 self._transcript.append_args(call, json_text(part.args or {}))
                 self._transcript.end_call(call)
                 return
             streamed = StreamedCall(call, self._tools.get(part.name or ""))
             self._streamed.setdefault(choice, []).append(streamed)
-        elif signature:
-            self._transcript.sign_call(streamed.call, signature)
+        else:
+            self._transcript.piece_of(streamed.call)
+            if signature:
+                self._transcript.sign_call(streamed.call, signature)
         self._take_in(streamed, part)
         if not part.will_continue:
             self._close(streamed)
@@ -181,21 +209,29 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
 
     def _continued(self, part: FunctionCall, choice: int) -> StreamedCall | None:
         """The open call that the part belongs to, None if it begins one."""
-        open_calls = self._streamed.get(choice) or []
+        open_calls = self._streamed.get(choice)
+        if not open_calls:
+            return None
         if part.id:
             for streamed in open_calls:
                 if streamed.call.provider_id == part.id:
                     return streamed
-        return open_calls[-1] if open_calls and not part.name else None
+        last = open_calls[-1]
+        if part.id and last.call.provider_id:
+            return None
+        if not part.name or last.call.name is None:
+            return last
+        # Servers whose args grow send the name with each of them.
+        return last if last.grows and part.args and part.name == last.call.name else None
 
     def _take_in(self, streamed: StreamedCall, part: FunctionCall) -> None:
         if streamed.call.name is not None:
             self._transcript.append_args(streamed.call, streamed.text_of(part))
             return
         streamed.waiting.append(part)
-        names = tools_that_fit(self._tools, streamed.paths())
+        names = [part.name] if part.name else tools_that_fit(self._tools, streamed.paths())
         if len(names) == 1:
-            streamed.writer = JsonWriter(self._tools[names[0]])
+            streamed.writer = JsonWriter(self._tools.get(names[0]))
             self._transcript.name_call(streamed.call, names[0])
             for waiting in streamed.waiting:
                 self._transcript.append_args(streamed.call, streamed.text_of(waiting))
@@ -206,7 +242,7 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
             self._transcript.append_args(streamed.call, streamed.writer.close())
 
     def _finish(self, finish_reason: str, choice: int) -> None:
-        self._finish_reason = self._finish_reason or finish_reason
+        self._finish_reason = finish_reason
         normal = finish_reason == NORMAL_FINISH
         if normal:
             for streamed in list(self._streamed.get(choice) or ()):
@@ -226,4 +262,6 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
 
     def _read_whole(self, body: bytes) -> None:
         self._chunk(self._decoded(body, self._payloads))
+        if not self._begun:
+            raise WireError(f"expected a response with candidates, got {body[:200]!r}")
         self._end_of_body()

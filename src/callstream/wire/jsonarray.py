@@ -1,12 +1,14 @@
 """A JSON array that arrives piece by piece: bytes in, its finished elements out.
 
 This is how Gemini streams when it is not asked for server-sent events. Elements are cut out by their brackets, outside
-of strings; what they hold is for the decoder to judge. Every byte is looked at once.
+of strings; what they hold is for the decoder to judge. Every byte is looked at once. Strings and brackets where no
+element can be are a WireError; after the array only another one may follow.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from callstream.errors import WireError
 
@@ -24,10 +26,9 @@ class JsonArrayStream:
         self._in_string = False
         self._escaped = False
 
-    def feed(self, data: bytes) -> list[tuple[bytes, bytes]]:
+    def feed(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
         """The elements that these bytes finish, each as an event without a name."""
-        elements: list[tuple[bytes, bytes]] = []
-        start = 0 if self._depth > 1 else None
+        start = 0
         skip = 1 if self._escaped and data else 0
         self._escaped = self._escaped and not data
         for mark in _MARK.finditer(data):
@@ -40,30 +41,32 @@ class JsonArrayStream:
                     self._in_string = False
                 elif byte == b"\\":
                     skip = at + 2
-            elif byte == b'"':
+            elif byte == b'"' and self._depth > 1:
                 self._in_string = True
-            elif byte in b"{[":
+            elif byte in b"{[" and (self._depth > 0 or byte == b"["):
                 self._depth += 1
                 if self._depth == 2:
                     start = at
-            elif byte in b"}]":
+            elif byte in b"}]" and (self._depth > 1 or (self._depth == 1 and byte == b"]")):
                 self._depth -= 1
-                if self._depth == 1 and start is not None:
-                    self._element.append(data[start : at + 1])
-                    elements.append((b"", b"".join(self._element)))
+                if self._depth == 1:
+                    self._hold(data[start : at + 1])
+                    element = b"".join(self._element)
                     self._element.clear()
                     self._held = 0
-                    start = None
+                    yield b"", element
+            else:
+                raise WireError(f"expected the objects of an array, got {byte.decode()} between them")
         self._escaped = self._escaped or skip > len(data)
-        if start is not None:
-            self._element.append(data[start:])
-            self._held += len(data) - start
-            if self._held > self._max_element_bytes:
-                raise WireError(
-                    f"expected an array element of at most {self._max_element_bytes} bytes, got {self._held}"
-                )
-        return elements
+        if self._depth > 1:
+            self._hold(data[start:])
 
-    def end(self) -> list[tuple[bytes, bytes]]:
+    def end(self) -> Iterator[tuple[bytes, bytes]]:
         """Nothing: an element that the body ended in is cut off."""
-        return []
+        return iter(())
+
+    def _hold(self, part: bytes) -> None:
+        self._element.append(part)
+        self._held += len(part)
+        if self._held > self._max_element_bytes:
+            raise WireError(f"expected an array element of at most {self._max_element_bytes} bytes, got more")

@@ -24,7 +24,7 @@ def _has(schema: Schema, path: Path, root: Schema) -> bool:
     if not path:
         return True
     for branches in ("anyOf", "oneOf", "allOf"):
-        if any(_has(branch, path, root) for branch in schema.get(branches) or ()):
+        if any(isinstance(branch, Mapping) and _has(branch, path, root) for branch in schema.get(branches) or ()):
             return True
     reference = schema.get("$ref")
     if isinstance(reference, str):

@@ -1,12 +1,15 @@
 """OpenAI chat completions: ``POST /v1/chat/completions``, and the many servers that speak it in their own way.
 
 Calls of a choice are told apart by id, then by index, then by name and order; ``_attributed`` says how, quirk by quirk.
-A finish reason ends the choice; servers that never send one end with ``[DONE]``.
+A finish reason ends the choice. Servers that never send one end with ``[DONE]``: then calls whose text is whole are
+completed, and no others. Nothing on this wire ends a single call but the call after it; so where the length limit cuts
+a response, all its calls but the last are as finished as they can be.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -23,9 +26,9 @@ NORMAL_FINISHES = frozenset(
     | {"eos", "eos_token", "complete", "completed", "finished"}
 )
 # OpenRouter translates the finish reasons of others, sometimes into a normal one; the native one is the true one.
-CUT_NATIVELY = frozenset({"length", "max_tokens", "max_output_tokens", "MAX_TOKENS"})
-MALFORMED_NATIVELY = frozenset({"MALFORMED_FUNCTION_CALL"})
-# text-generation-inference names itself so; it ends a stream of calls with neither a finish reason nor a sentinel of its own.
+CUT = frozenset({"length", "max_tokens", "max_output_tokens", "model_length"})
+MALFORMED = frozenset({"malformed_function_call", "unexpected_tool_call", "too_many_tool_calls"})
+# text-generation-inference names itself so; it ends a stream of calls with neither a finish reason nor a sentinel.
 TEXT_GENERATION_INFERENCE = re.compile(r"\d+\.\d+\.\d+\S*-(?:native|sha-\w+)")
 
 
@@ -47,7 +50,7 @@ class Custom(msgspec.Struct):
 
 
 class ToolCall(msgspec.Struct):
-    index: int | None = None
+    index: int | str | None = None
     id: str | int | None = None
     function: Function | None = None
     custom: Custom | None = None
@@ -59,9 +62,17 @@ class Delta(msgspec.Struct):
     content: Any = None
     reasoning_content: Any = None
     reasoning: Any = None
-    refusal: str | None = None
+    reasoning_text: Any = None
+    refusal: Any = None
     tool_calls: list[ToolCall] | None = None
     function_call: Function | None = None
+
+    @property
+    def thoughts(self) -> Any:
+        return self.reasoning_content or self.reasoning or self.reasoning_text
+
+    def says_something(self) -> bool:
+        return bool(self.content or self.thoughts or self.refusal or self.tool_calls or self.function_call)
 
 
 class Choice(msgspec.Struct):
@@ -70,18 +81,20 @@ class Choice(msgspec.Struct):
     message: Delta | None = None
     finish_reason: str | None = None
     native_finish_reason: str | None = None
+    error: Any = None
 
 
 class Completion(msgspec.Struct):
     """A chunk, or a whole answer."""
 
-    id: str | None = None
+    id: str | int | None = None
     choices: list[Choice] | None = None
     usage: Any = None
-    system_fingerprint: str | None = None
+    system_fingerprint: Any = None
     error: Any = None
-    object: str | None = None
+    object: Any = None
     message: Any = None
+    detail: Any = None
 
 
 class OpenAIChatDecoder(Decoder[Completion]):
@@ -94,39 +107,48 @@ class OpenAIChatDecoder(Decoder[Completion]):
 
     def _forget_response(self) -> None:
         self._begun = False
+        self._response_id = ""
         self._calls: dict[int, list[tuple[int | None, WireCall]]] = {}  # by choice: the index and the call
         self._finish_reason: str | None = None
         self._usage: dict[str, Any] | None = None
         self._ends_with_body = False
 
     def _chunk(self, chunk: Completion) -> None:
-        self._begun = True
-        if chunk.id:
-            self._transcript.response_message_id = chunk.id
+        if chunk.id != self._response_id and chunk.id and isinstance(chunk.id, str):
+            self._begin(chunk.id, chunk.choices or ())
         if isinstance(chunk.usage, dict):
             self._usage = chunk.usage
+        if chunk.choices or (chunk.choices is not None and not self._transcript.any_response):
+            self._begun = True
+        failed = _error_of(chunk)
         for choice in chunk.choices or ():
             if choice.delta is not None:
                 self._delta(choice.delta, choice.index or 0)
-                if choice.delta.tool_calls and chunk.id == "" and chunk.system_fingerprint:
+                if choice.delta.tool_calls and chunk.id == "" and isinstance(chunk.system_fingerprint, str):
                     self._ends_with_body = bool(TEXT_GENERATION_INFERENCE.fullmatch(chunk.system_fingerprint))
-            if choice.finish_reason:
+            if choice.finish_reason and failed is None:
                 self._finish(choice)
-        self._raise_error_in(chunk)
+        if failed is not None:
+            raise failed
 
-    def _raise_error_in(self, chunk: Completion) -> None:
-        if chunk.error is not None:
-            raise error_in(chunk.error) or WireError(f"the provider reported an error: {chunk.error}")
-        if chunk.object == "error":
-            raise WireError(f"the provider reported an error: {chunk.message}", provider_message=str(chunk.message))
+    def _begin(self, response_id: str, choices: Sequence[Choice]) -> None:
+        """A new id: another response in the same body, if the one before has finished and this one says something.
+
+        Some servers give every chunk an id of its own.
+        """
+        if self._finish_reason is not None:
+            if not any(choice.delta is not None and choice.delta.says_something() for choice in choices):
+                return
+            self._end()
+        self._response_id = self._transcript.response_message_id = response_id
 
     def _delta(self, delta: Delta, choice: int) -> None:
-        reasoning = delta.reasoning_content or delta.reasoning
-        if reasoning and isinstance(reasoning, str):
-            self._transcript.append_reasoning(reasoning, choice)
+        thoughts = delta.thoughts
+        if thoughts and isinstance(thoughts, str):
+            self._transcript.append_reasoning(thoughts, choice)
         if delta.content:
             self._content(delta.content, choice)
-        if delta.refusal:
+        if delta.refusal and isinstance(delta.refusal, str):
             self._transcript.append_text(delta.refusal, choice)
         for tool_call in delta.tool_calls or ():
             self._tool_call(tool_call, choice)
@@ -149,7 +171,7 @@ class OpenAIChatDecoder(Decoder[Completion]):
     def _tool_call(self, delta: ToolCall, choice: int) -> None:
         calls = self._calls.setdefault(choice, [])
         provider_id = str(delta.id) if delta.id not in (None, "") else None
-        index = delta.index if delta.index is not None and delta.index >= 0 else None
+        index = delta.index if isinstance(delta.index, int) and delta.index >= 0 else None
         if delta.custom is not None:
             name, text = delta.custom.name, delta.custom.input or ""
         else:
@@ -162,41 +184,70 @@ class OpenAIChatDecoder(Decoder[Completion]):
             calls.append((index, call))
         elif call.name is None and name:
             self._transcript.name_call(call, name)
+        self._transcript.piece_of(call)
         self._transcript.append_args(call, text)
 
     def _finish(self, choice: Choice) -> None:
-        self._finish_reason = self._finish_reason or choice.finish_reason
-        reason: DiscardReason = "malformed" if choice.native_finish_reason in MALFORMED_NATIVELY else "truncated"
-        normal = (choice.finish_reason or "").lower() in NORMAL_FINISHES and not (
-            choice.native_finish_reason in CUT_NATIVELY or reason == "malformed"
-        )
+        self._finish_reason = choice.finish_reason
+        index = choice.index or 0
+        said = (choice.finish_reason or "").lower()
+        native = (choice.native_finish_reason or "").lower()
+        reason: DiscardReason = "malformed" if MALFORMED & {said, native} else "truncated"
+        cut = bool(CUT & {said, native})
+        if cut:
+            for _, call in self._calls.get(index, [])[:-1]:
+                self._transcript.end_call(call)
+        normal = said in NORMAL_FINISHES and not cut and reason != "malformed"
         detail = f"finish_reason {choice.native_finish_reason or choice.finish_reason}"
-        self._transcript.finish_calls(normal=normal, reason=reason, detail=detail, choice=choice.index or 0)
+        self._transcript.finish_calls(normal=normal, reason=reason, detail=detail, choice=index)
 
     def _done(self) -> None:
-        self._end(normal=True)
+        self._end_without_finish()
 
     def _end_of_body(self) -> None:
-        if self._begun:
-            self._end(normal=self._ends_with_body)
+        if self._ends_with_body:
+            self._end_without_finish()
+        else:
+            self._end()
 
-    def _end(self, *, normal: bool) -> None:
-        self._transcript.finish_calls(normal=normal, detail="the stream ended without a finish reason")
-        self._transcript.end_response(self._finish_reason, self._usage)
+    def _end_without_finish(self) -> None:
+        for call in self._transcript.open_calls():
+            if call.encoding == "json":  # of free text nobody can say whether it is whole
+                self._transcript.end_call(call)
+        self._end()
+
+    def _end(self) -> None:
+        if self._begun:
+            self._transcript.finish_calls(normal=False, detail="the stream ended without a finish reason")
+            self._transcript.end_response(self._finish_reason, self._usage)
         self._forget_response()
 
     def _read_whole(self, body: bytes) -> None:
         answer: Completion = self._decoded(body, self._payloads)
-        self._raise_error_in(answer)
+        failed = _error_of(answer)
+        if failed is not None:
+            raise failed
         if answer.choices is None:
             raise WireError(f"expected a chat completion with choices, got {body[:200]!r}")
-        self._transcript.response_message_id = answer.id
+        self._begun = True
+        self._transcript.response_message_id = answer.id if isinstance(answer.id, str) else None
         self._usage = answer.usage if isinstance(answer.usage, dict) else None
         for choice in answer.choices:
             if choice.message is not None:
                 self._delta(choice.message, choice.index or 0)
-            self._finish(choice)
-        self._end(normal=False)
+            if choice.finish_reason:
+                self._finish(choice)
+        self._end_without_finish()
+
+
+def _error_of(chunk: Completion) -> WireError | None:
+    """The error that a chunk reports: beside its choices, in one of them, or instead of them."""
+    for error in (chunk.error, *(choice.error for choice in chunk.choices or ())):
+        if error:
+            return error_in({"error": error})
+    if chunk.object == "error" or chunk.choices is None:
+        return error_in({"message": chunk.message, "detail": chunk.detail})
+    return None
 
 
 def _attributed(
@@ -204,24 +255,34 @@ def _attributed(
 ) -> WireCall | None:
     """The call of the choice that a delta belongs to, None if it begins one.
 
-    - An id that is known names its call, even if it is repeated on every delta (TGI, Kimi), unless the index or the name
-      says that the id was used twice.
+    - An id that is known names its call, even if it is repeated on every delta (TGI, Kimi), unless the index or the
+      name says that the id was used twice.
     - An id that is new begins a call if the delta has a name, whatever the index says (Cerebras and Gemini through
-      OpenRouter send 0 for all); without a name it is the open call under an id that changed.
+      OpenRouter send 0 for all), unless the call of that name is in the middle of its text; without a name it is the
+      open call under an id that changed.
     - Without an id the index tells; without either the open call goes on. A name then begins a new call if the one
       before has another name, or has all its arguments (whole calls without ids).
     """
     if provider_id is not None:
         for known_index, call in reversed(calls):
-            if call.provider_id == provider_id and known_index == index and name in (None, call.name):
+            if call.provider_id == provider_id and _agree(known_index, index) and name in (None, call.name):
                 return call
-        if name is not None:
-            return None
     for known_index, call in reversed(calls):
-        if index is not None and known_index is not None and known_index != index:
+        if not _agree(known_index, index):
             continue
-        if name is None or call.name is None:
+        if name is None:
             return call
-        begins_another = name != call.name or (text and is_strict_json(call.text.join()))
-        return None if begins_another else call
+        if provider_id is not None:
+            return call if name == call.name and not (call.text.is_blank or _is_whole(call)) else None
+        if call.name is None:
+            return call
+        return None if name != call.name or (text and _is_whole(call)) else call
     return None
+
+
+def _agree(one: int | None, other: int | None) -> bool:
+    return one == other or one is None or other is None
+
+
+def _is_whole(call: WireCall) -> bool:
+    return call.final or (call.text.ends_with("}") and is_strict_json(call.text.join()))

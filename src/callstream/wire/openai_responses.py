@@ -16,7 +16,7 @@ import msgspec
 
 from callstream.errors import WireError
 from callstream.events import Encoding
-from callstream.wire.argtext import ArgumentText, is_strict_json
+from callstream.wire.argtext import ArgumentText, is_strict_json, json_text
 from callstream.wire.decoder import Decoder, error_in
 from callstream.wire.transcript import WireCall
 
@@ -40,7 +40,12 @@ class Item(msgspec.Struct):
     @property
     def args_text(self) -> str:
         """The arguments or the input of a call, as far as the item has them."""
-        return _text(self.input if self.type == "custom_tool_call" else self.arguments)
+        return _args(self.input if self.type == "custom_tool_call" else self.arguments)
+
+    @property
+    def kind(self) -> str:
+        """What the texts of the item are, nothing where it has none."""
+        return {"message": "text", "reasoning": "reasoning"}.get(self.type, "")
 
     def spoken(self) -> Iterator[str]:
         """The texts of a message or a reasoning item."""
@@ -85,6 +90,11 @@ class OutputCall:
         self.item_ids = {item_id}
         self.output_index = output_index
         self.announced = ""  # arguments that came with the item itself
+        self.cut = False  # the item ended, but not its arguments
+
+    def announced_text(self) -> str:
+        """The arguments that came with the item, if no others have come since: {} may stand for those that follow."""
+        return self.announced if self.call.text.is_blank else ""
 
 
 class OpenAIResponsesDecoder(Decoder[StreamEvent]):
@@ -94,25 +104,27 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
+        self._ended_id: str | None = None
         self._forget_response()
 
     def _forget_response(self) -> None:
         self._begun = False
+        self._response_id: str | None = None
         self._calls: list[OutputCall] = []
         self._spoken: set[tuple[int | None, str]] = set()  # (output index, kind) of items whose text came as deltas
 
     def _chunk(self, chunk: StreamEvent) -> None:
         match chunk.type:
             case "response.function_call_arguments.delta" | "response.custom_tool_call_input.delta":
-                self._transcript.append_args(self._call_of(chunk).call, _text(chunk.delta))
+                self._transcript.append_args(self._call_of(chunk).call, _args(chunk.delta))
             case "response.output_text.delta" | "response.refusal.delta":
                 self._say(chunk, "text")
             case "response.reasoning_text.delta" | "response.reasoning_summary_text.delta":
                 self._say(chunk, "reasoning")
             case "response.function_call_arguments.done":
-                self._agree(self._call_of(chunk), _text(chunk.arguments))
+                self._agree(self._call_of(chunk), _args(chunk.arguments))
             case "response.custom_tool_call_input.done":
-                self._agree(self._call_of(chunk), _text(chunk.input))
+                self._agree(self._call_of(chunk), _args(chunk.input))
             case "response.output_item.added":
                 if chunk.item is not None:
                     self._item_added(chunk.item, chunk.output_index)
@@ -123,13 +135,15 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
                 self._response_began(chunk.response)
             case "response.failed":
                 failure = chunk.response.error if chunk.response is not None else None
-                raise error_in(failure) or WireError("the provider reported that the response failed")
+                raise error_in({"error": failure}) or WireError("the provider reported that the response failed")
             case end if end in ENDS:
                 self._response_ended(chunk.response or Response(), chunk.type)
-            case _ if chunk.type == "error" or (chunk.error is not None and not chunk.type.startswith("response.")):
+            case _ if chunk.type == "error" or (chunk.error and not chunk.type.startswith("response.")):
                 raise error_in({"error": chunk.error, "message": chunk.message, "code": chunk.code}) or WireError(
                     "the provider reported an error"
                 )
+            case "":
+                raise WireError(f"expected an event of the openai_responses wire, which has a type, got {chunk!r:.200}")
             case _:
                 pass  # the parts of items, server-side tools, and events that are newer than this code
 
@@ -142,18 +156,21 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
                 f"expected response.output_item.added before {chunk.type}, got item {chunk.item_id!r} at output index "
                 f"{chunk.output_index}"
             )
+        self._transcript.piece_of(known.call)
         return known
 
     def _known(
         self, item_id: str | None, output_index: int | None, provider_id: str | None = None
     ) -> OutputCall | None:
-        for output in self._calls:
+        for output in reversed(self._calls):
             if (item_id and item_id in output.item_ids) or (provider_id and output.call.provider_id == provider_id):
                 return output
-        for output in reversed(self._calls):
-            if output_index is not None and output.output_index == output_index:
-                return output
-        return None
+        if output_index is not None:
+            return next((output for output in reversed(self._calls) if output.output_index == output_index), None)
+        if provider_id is not None:
+            return None
+        unfinished = [output for output in self._calls if not output.call.final]
+        return unfinished[0] if len(unfinished) == 1 else None
 
     def _open(self, item: Item, output_index: int | None) -> OutputCall:
         call = self._transcript.open_call(item.name, item.call_id or item.id, encoding=CALL_ITEMS[item.type])
@@ -170,26 +187,45 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
         so_far = call.text.join()
         if whole.startswith(so_far):
             self._transcript.append_args(call, text if not so_far else whole[len(so_far) :])
+        elif call.text.is_blank:
+            self._transcript.append_args(call, text)
         elif not _same_json(so_far, whole):
             self._transcript.discard_call(call, "malformed", "the deltas and the final arguments differ")
 
     def _item_added(self, item: Item, output_index: int | None) -> None:
         self._begun = True
         self._transcript.believe_ends()
-        if item.type in CALL_ITEMS:
-            self._open(item, output_index).announced = item.args_text
+        if item.type not in CALL_ITEMS:
+            return
+        output = self._open_under(item.call_id)
+        if output is None:
+            output = self._open(item, output_index)
+            output.announced = item.args_text
+        self._transcript.piece_of(output.call)
+
+    def _open_under(self, provider_id: str | None) -> OutputCall | None:
+        """The call that is open under this id: an item may be announced twice."""
+        if provider_id is None:
+            return None
+        return next(
+            (known for known in self._calls if known.call.provider_id == provider_id and not known.call.final), None
+        )
 
     def _item_done(self, item: Item, output_index: int | None) -> None:
         if item.type not in CALL_ITEMS:
-            self._say_whole(item, output_index)
+            if item.kind and not self._spoken & {(output_index, item.kind), (None, item.kind)}:
+                self._spoken.add((output_index, item.kind))  # its deltas never came
+                self._say_whole(item)
             return
+        self._begun = True
         output = self._known(item.id, output_index, item.call_id) or self._open(item, output_index)
+        self._transcript.piece_of(output.call)
         if output.call.name is None and item.name:
             self._transcript.name_call(output.call, item.name)
-        self._agree(output, item.args_text or output.announced)
-        if item.status == "incomplete":
-            return  # the end of the response says why
-        self._transcript.end_call(output.call)
+        self._agree(output, item.args_text or output.announced_text())
+        output.cut = item.status == "incomplete"
+        if not output.cut:
+            self._transcript.end_call(output.call)
 
     # -- text --
 
@@ -198,13 +234,9 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
         self._spoken.add((chunk.output_index, kind))
         self._append_spoken(kind, _text(chunk.delta))
 
-    def _say_whole(self, item: Item, output_index: int | None) -> None:
-        """The text of an item whose deltas never came."""
-        kind = "reasoning" if item.type == "reasoning" else "text"
-        if item.type in ("message", "reasoning") and not self._spoken & {(output_index, kind), (None, kind)}:
-            self._spoken.add((output_index, kind))
-            for text in item.spoken():
-                self._append_spoken(kind, text)
+    def _say_whole(self, item: Item) -> None:
+        for text in item.spoken():
+            self._append_spoken(item.kind, text)
 
     def _append_spoken(self, kind: str, text: str) -> None:
         if not text:
@@ -218,16 +250,32 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
 
     def _response_began(self, response: Response | None) -> None:
         if response is not None and response.id:
-            self._transcript.response_message_id = response.id
+            if self._response_id not in (None, response.id):
+                self._end_of_body()  # another response in the same body
+            self._response_id = self._transcript.response_message_id = response.id
         self._begun = True
 
     def _response_ended(self, response: Response, how: str) -> None:
-        for output_index, item in enumerate(response.output or ()):
-            self._item_done(item, output_index)
+        if not self._begun and self._transcript.any_response and response.id in (None, self._ended_id):
+            return  # a second end of the response before: some servers send completed and done
+        self._ended_id = response.id or self._response_id
+        # The final list may leave items out, so that places in it say nothing of output indices.
+        spoken = {kind for _, kind in self._spoken}
+        for item in response.output or ():
+            if item.type in CALL_ITEMS:
+                self._item_done(item, None)
+            elif item.kind and item.kind not in spoken:
+                self._say_whole(item)
         status = response.status or how.removeprefix("response.")
         details = response.incomplete_details
         finish_reason = (details.reason if details is not None else None) or status
-        self._transcript.finish_calls(normal=status in ("completed", "done"), detail=f"response {finish_reason}")
+        normal = status in ("completed", "done")
+        for output in self._calls:
+            if output.cut and not output.call.final:
+                self._transcript.discard_call(output.call, "truncated", f"response {finish_reason}")
+            elif normal:
+                self._agree(output, output.announced_text())
+        self._transcript.finish_calls(normal=normal, detail=f"response {finish_reason}")
         self._transcript.end_response(finish_reason, response.usage if isinstance(response.usage, dict) else None)
         self._forget_response()
 
@@ -239,8 +287,8 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
 
     def _read_whole(self, body: bytes) -> None:
         response: Response = self._decoded(body, self._responses)
-        if response.error is not None:
-            raise error_in(response.error) or WireError(f"the provider reported an error: {response.error}")
+        if response.error or response.status == "failed":
+            raise error_in({"error": response.error}) or WireError("the provider reported that the response failed")
         if response.output is None:
             raise WireError(f"expected a response with output, got {body[:200]!r}")
         self._response_began(response)
@@ -249,6 +297,13 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
+
+
+def _args(value: Any) -> str:
+    """Arguments as text; some servers send them as an object, or null."""
+    if isinstance(value, str):
+        return value
+    return "" if value is None else json_text(value)
 
 
 def _same_json(one: str, other: str) -> bool:

@@ -1,12 +1,14 @@
 """What a request says: the results of tools, and the new messages of its user.
 
-A request carries the whole conversation. Its last turn is what follows the last word of the model (words that the request
-puts into the model's mouth, at its very end, do not count). Results are given from the whole conversation, in order, those
-of the last turn marked ``latest``; messages from the last turn alone.
+A request carries the whole conversation. Its last turn is what follows the last word of the model (words that the
+request puts into the model's mouth, at its very end, do not count). Results are given from the whole conversation, in
+order, those of the last turn marked ``latest``; messages from the last turn alone. A result without a name gets that of
+the call before it with its id, because ids are used again.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -37,16 +39,17 @@ def results_in(wire: str, request_body: bytes) -> list[RequestEvent]:
     except KeyError:
         raise UsageError(f"expected one of the wires {', '.join(_READERS)}, got {wire!r}") from None
     turns = list(turns_of(request_body))
-    names = {call_id: name for turn in turns for call_id, name in turn.calls if call_id is not None}
     end = len(turns)
     while end and turns[end - 1].role == MODEL:
         end -= 1
     start = max((index + 1 for index in range(end) if turns[index].role == MODEL), default=0)
     found: list[RequestEvent] = []
+    names: dict[str | None, str] = {}
     for index, turn in enumerate(turns[:end]):
+        names.update(turn.calls)
         for event in turn.events:
             if isinstance(event, ResultReceived):
-                name = event.name or names.get(event.provider_id or "")
+                name = event.name or (names.get(event.provider_id) if event.provider_id else None)
                 found.append(msgspec.structs.replace(event, name=name, latest=index >= start))
             elif index >= start:
                 found.append(event)
@@ -56,8 +59,15 @@ def results_in(wire: str, request_body: bytes) -> list[RequestEvent]:
 # -- Gemini --
 
 
-class _GeminiBlob(msgspec.Struct, rename="camel"):
-    mime_type: str | None = None
+class _GeminiBlob(msgspec.Struct):
+    """The API takes both spellings of a name, and its own examples use both."""
+
+    camel_type: str | None = msgspec.field(name="mimeType", default=None)
+    snake_type: str | None = msgspec.field(name="mime_type", default=None)
+
+    @property
+    def mime_type(self) -> str:
+        return self.camel_type or self.snake_type or "file"
 
 
 class _GeminiFunction(msgspec.Struct):
@@ -66,12 +76,16 @@ class _GeminiFunction(msgspec.Struct):
     response: Any = None
 
 
-class _GeminiPart(msgspec.Struct, rename="camel"):
+class _GeminiPart(msgspec.Struct):
     text: str | None = None
-    inline_data: _GeminiBlob | None = None
-    file_data: _GeminiBlob | None = None
-    function_call: _GeminiFunction | None = None
-    function_response: _GeminiFunction | None = None
+    camel_inline: _GeminiBlob | None = msgspec.field(name="inlineData", default=None)
+    snake_inline: _GeminiBlob | None = msgspec.field(name="inline_data", default=None)
+    camel_file: _GeminiBlob | None = msgspec.field(name="fileData", default=None)
+    snake_file: _GeminiBlob | None = msgspec.field(name="file_data", default=None)
+    camel_call: _GeminiFunction | None = msgspec.field(name="functionCall", default=None)
+    snake_call: _GeminiFunction | None = msgspec.field(name="function_call", default=None)
+    camel_response: _GeminiFunction | None = msgspec.field(name="functionResponse", default=None)
+    snake_response: _GeminiFunction | None = msgspec.field(name="function_response", default=None)
 
 
 class _GeminiContent(msgspec.Struct):
@@ -84,32 +98,29 @@ class _GeminiRequest(msgspec.Struct):
 
 
 def _gemini(body: bytes) -> Iterator[Turn]:
-    request = _decoded("gemini", body, _GeminiRequest)
-    contents = request.contents or []
+    contents = _decoded("gemini", body, _GeminiRequest).contents or []
     for content in contents if isinstance(contents, list) else [contents]:
         parts = content.parts or []
         if content.role == "model":
-            calls = [part.function_call for part in parts if part.function_call is not None]
+            calls = [call for part in parts if (call := part.camel_call or part.snake_call) is not None]
             yield Turn(MODEL, [], [(call.id, call.name or "") for call in calls])
             continue
-        events: list[RequestEvent] = []
-        for part in parts:
-            answer = part.function_response
-            if answer is not None:
-                response = answer.response
-                failed = isinstance(response, dict) and set(response) == {"error"}
-                events.append(ResultReceived(answer.id or None, answer.name, response, is_error=failed))
+        answers = [answer for part in parts if (answer := part.camel_response or part.snake_response) is not None]
+        blobs = [part.camel_inline or part.snake_inline or part.camel_file or part.snake_file for part in parts]
         text = "".join(part.text for part in parts if part.text)
-        blobs = [blob for part in parts if (blob := part.inline_data or part.file_data) is not None]
-        events += _message(text, [blob.mime_type or "file" for blob in blobs])
-        yield Turn("user", events)
+        events: list[RequestEvent] = [
+            ResultReceived(answer.id or None, answer.name, answer.response, is_error=_is_error(answer.response))
+            for answer in answers
+        ]
+        yield Turn("user", [*events, *_message(text, [blob.mime_type for blob in blobs if blob is not None])])
+
+
+def _is_error(response: Any) -> bool:
+    """The API's own convention: an ``error`` member, and no ``output`` or other result beside it."""
+    return isinstance(response, dict) and set(response) == {"error"}
 
 
 # -- Anthropic --
-
-
-class _AnthropicSource(msgspec.Struct):
-    media_type: str | None = None
 
 
 class _AnthropicBlock(msgspec.Struct):
@@ -120,7 +131,7 @@ class _AnthropicBlock(msgspec.Struct):
     tool_use_id: str | None = None
     content: Any = None
     is_error: bool | None = None
-    source: _AnthropicSource | None = None
+    source: Any = None
 
 
 class _AnthropicMessage(msgspec.Struct):
@@ -139,15 +150,22 @@ def _anthropic(body: bytes) -> Iterator[Turn]:
         if message.role == "assistant":
             yield Turn(MODEL, [], [(block.id, block.name or "") for block in blocks if block.type == "tool_use"])
             continue
+        if message.role != "user":
+            continue  # the program's own
         events: list[RequestEvent] = [
             ResultReceived(block.tool_use_id, None, block.content, is_error=bool(block.is_error))
             for block in blocks
             if block.type == "tool_result"
         ]
         text = "".join(block.text for block in blocks if block.type == "text" and block.text)
-        media = [block for block in blocks if block.type in ("image", "document")]
-        events += _message(text, [(block.source and block.source.media_type) or block.type for block in media])
+        media = [_media_type(block) for block in blocks if block.type in ("image", "document")]
+        events += _message(text, media)
         yield Turn("user", events)
+
+
+def _media_type(block: _AnthropicBlock) -> str:
+    found = block.source.get("media_type") if isinstance(block.source, dict) else None
+    return found if isinstance(found, str) else block.type
 
 
 # -- OpenAI chat completions --
@@ -218,6 +236,8 @@ def _openai_responses(body: bytes) -> Iterator[Turn]:
                 yield Turn("user", _openai_message(item.content))
             case "message" if item.role != "assistant":
                 pass  # system and developer messages are the program's own
+            case other if other.endswith("_output") or other == "mcp_approval_response":
+                yield Turn("tool", [])  # an answer to the server's own tools
             case "function_call" | "custom_tool_call":
                 yield Turn(MODEL, [], [(item.call_id, item.name or "")])
             case _:
@@ -231,9 +251,17 @@ _Request = TypeVar("_Request", bound=msgspec.Struct)
 
 def _decoded(wire: str, body: bytes, request: type[_Request]) -> _Request:
     try:
-        return msgspec.json.decode(body, type=request)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        try:
+            return msgspec.json.decode(body, type=request)
+        except msgspec.DecodeError:
+            return msgspec.json.decode(_without_surrogates(body), type=request)
+    except (ValueError, RecursionError) as error:
         raise WireError(f"expected the body of a {wire} request, got {body[:200]!r} ({error})") from None
+
+
+def _without_surrogates(body: bytes) -> bytes:
+    """The body with a question mark for each lone surrogate, which msgspec refuses."""
+    return json.dumps(json.loads(body), ensure_ascii=False).encode("utf-8", "replace")
 
 
 def _message(text: str, attachments: list[str]) -> list[RequestEvent]:

@@ -1,19 +1,22 @@
 """Server-sent events, by the standard's section 9.2: bytes in, (event name, data) out.
 
-Lines end in LF, CRLF or CR; a byte order mark at the very beginning is skipped; lines that begin with a colon and fields
-that are not known are ignored; several data lines make one text with LF between them. Chunk boundaries mean nothing.
-Beyond the standard: at the end of the body an event without its final blank line still counts, because servers leave it
-out, and a body that is not server-sent events at all is a WireError instead of silence.
+Lines end in LF, CRLF or CR; a byte order mark at the very beginning is skipped; lines that begin with a colon and
+fields that are not known are ignored; several data lines make one text with LF between them. Chunk boundaries mean
+nothing. Beyond the standard: at the end of the body an event without its final blank line still counts, because servers
+leave it out, and a body that is not server-sent events at all is a WireError instead of silence. So is a line that
+begins with a brace: a server that fails in the middle of a stream may write its error as bare JSON.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from callstream.errors import WireError
 
 _BOM = b"\xef\xbb\xbf"
 _LOOKS_LIKE_A_FIELD = re.compile(rb"\s*(?::|(?:data|event|id|retry)\s*(?::|$)|[\w-]{1,40}:)")
+_KNOWN_FIELDS = (b"", b"data", b"event", b"id", b"retry")
 
 
 class SseStream:
@@ -22,65 +25,73 @@ class SseStream:
     def __init__(self, *, max_event_bytes: int = 64 * 1024 * 1024) -> None:
         self._max_event_bytes = max_event_bytes
         self._unfinished: list[bytes] = []  # the line that has not ended yet
-        self._held = 0  # bytes in the unfinished line and in the data lines of the unfinished event
+        self._unfinished_bytes = 0
         self._after_cr = False  # a LF that comes next belongs to the CR before it
         self._at_start = True
         self._any_event = False
+        self._unknown: bytes | None = None  # the first line that no event stream of ours has, while there was no event
         self._event = b""
         self._data: list[bytes] = []
+        self._data_bytes = 0
 
-    def feed(self, data: bytes) -> list[tuple[bytes, bytes]]:
-        """The events that these bytes finish."""
+    def feed(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """The events that these bytes finish, one by one, so that those before an error are not lost with it."""
         if self._at_start:
             data = self._without_bom(data)
         if self._after_cr and data:
             self._after_cr = False
             data = data.removeprefix(b"\n")
         if b"\n" not in data and b"\r" not in data:
-            self._unfinished.append(data)
-            self._hold(len(data))
-            return []
+            self._leave_unfinished(data)
+            return
         if self._unfinished:
             data = b"".join((*self._unfinished, data))
             self._unfinished.clear()
+            self._unfinished_bytes = 0
         lines = data.splitlines()
         last = data[-1:]
+        rest = b""
         if last == b"\r":
             self._after_cr = True
         elif last != b"\n":
-            self._unfinished.append(lines.pop())
-        events: list[tuple[bytes, bytes]] = []
+            rest = lines.pop()
+        may_be_too_long = self._data_bytes + len(data) > self._max_event_bytes
         waiting = self._data
         for line in lines:
+            if may_be_too_long:
+                self._check_size(len(line))
             if line.startswith(b"data: "):
                 waiting.append(line[6:])
+                self._data_bytes += len(line)
             elif not line:
                 if waiting:
-                    events.append((self._event, waiting[0] if len(waiting) == 1 else b"\n".join(waiting)))
+                    self._any_event = True
+                    found = (self._event, waiting[0] if len(waiting) == 1 else b"\n".join(waiting))
                     waiting.clear()
+                    self._data_bytes = 0
+                    yield found
                 self._event = b""
             elif line.startswith(b"event: "):
                 self._event = line[7:]
             else:
                 self._field(line)
-        self._any_event = self._any_event or bool(events)
-        self._held = 0
-        if waiting or self._unfinished:
-            self._hold(sum(map(len, waiting)) + sum(map(len, self._unfinished)))
-        return events
+        self._leave_unfinished(rest)
 
-    def end(self) -> list[tuple[bytes, bytes]]:
+    def end(self) -> Iterator[tuple[bytes, bytes]]:
         """The event that the body ended in, if it ended in one. It may be cut off anywhere."""
-        events = self.feed(b"\n\n")
-        self._unfinished.clear()
-        return events
+        yield from self.feed(b"\n\n")
+        if self._unknown is not None and not self._any_event:
+            raise _not_events(self._unknown)
 
-    def _hold(self, size: int) -> None:
-        self._held += size
-        if self._held > self._max_event_bytes:
-            raise WireError(
-                f"expected an event of at most {self._max_event_bytes} bytes, got {self._held} and no end of it"
-            )
+    def _leave_unfinished(self, data: bytes) -> None:
+        if data:
+            self._unfinished.append(data)
+            self._unfinished_bytes += len(data)
+            self._check_size(self._unfinished_bytes)
+
+    def _check_size(self, line_bytes: int) -> None:
+        if self._data_bytes + line_bytes > self._max_event_bytes:
+            raise WireError(f"expected an event of at most {self._max_event_bytes} bytes, got more and no end of it")
 
     def _without_bom(self, data: bytes) -> bytes:
         head = b"".join(self._unfinished) + data
@@ -88,16 +99,23 @@ class SseStream:
             return data  # not enough to tell yet
         self._at_start = False
         self._unfinished.clear()
-        self._held = 0
+        self._unfinished_bytes = 0
         return head.removeprefix(_BOM)
 
     def _field(self, line: bytes) -> None:
-        """A line that is not one of the usual two. Before the first event it shows whether the body is events at all."""
-        if not self._any_event and not _LOOKS_LIKE_A_FIELD.match(line):
-            raise WireError(f"expected server-sent events, got {line[:200]!r}")
+        """A line that is not one of the usual two. Before the first event it shows whether this is an event stream."""
+        if line.startswith(b"{") or not (self._any_event or _LOOKS_LIKE_A_FIELD.match(line)):
+            raise _not_events(line)
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"event":
             self._event = value
         elif name == b"data":
             self._data.append(value)
+            self._data_bytes += len(line)
+        elif self._unknown is None and name not in _KNOWN_FIELDS:
+            self._unknown = line
+
+
+def _not_events(line: bytes) -> WireError:
+    return WireError(f"expected server-sent events, got {line[:200]!r}")

@@ -70,10 +70,14 @@ class Transcript:
         self._new_id = new_id
         self._events: list[WireEvent] = []
         self._call_ids: set[str] = set()
-        self._messages: dict[int, str] = {}  # by choice
-        self._message_number = 0
+        self._messages: dict[int, str] = {}  # the open ones, by choice
+        self._message_ids: set[str] = set()
         self._calls: list[WireCall] = []  # not final yet
         self._surrogates: dict[str, SurrogateJoin] | None = None
+        self.pieces: list[str | None] = []
+        """The calls that the pieces of the bytes being read belong to; the decoder empties it before it reads on."""
+        self.any_response = False
+        """Whether a response has ended."""
         self.response_message_id: str | None = None
         """The provider's own name for the message, set by the decoder as soon as it is known."""
 
@@ -93,10 +97,7 @@ class Transcript:
         """The id of the choice's message, which starts now if it has not."""
         message_id = self._messages.get(choice)
         if message_id is None:
-            self._message_number += 1
-            message_id = self.response_message_id or f"message_{self._message_number}"
-            if message_id in self._messages.values():
-                message_id = f"{message_id}~{choice + 1}"
+            message_id = _taken(self.response_message_id or f"message_{len(self._message_ids) + 1}", self._message_ids)
             self._messages[choice] = message_id
             self._events.append(MessageStarted(message_id))
         return message_id
@@ -118,6 +119,10 @@ class Transcript:
             return text
         return self._surrogates.setdefault(key, SurrogateJoin()).feed(text)
 
+    def _rest(self, key: str) -> str:
+        waiting = (self._surrogates or {}).pop(key, None)
+        return "" if waiting is None else waiting.end()
+
     # -- calls --
 
     def open_call(
@@ -131,18 +136,17 @@ class Transcript:
     ) -> WireCall:
         """A new call. It starts now if it has a name, else when ``name_call`` gives it one."""
         provider_id = provider_id or None
-        call_id = wanted = provider_id or self._new_id()
-        number = 1
-        while call_id in self._call_ids:
-            number += 1
-            call_id = f"{wanted}~{number}"
-        self._call_ids.add(call_id)
+        call_id = _taken(provider_id or self._new_id(), self._call_ids)
         call = WireCall(call_id, provider_id, encoding, choice, self.message(choice))
         call.signature = signature
         self._calls.append(call)
         if name:
             self.name_call(call, name)
         return call
+
+    def piece_of(self, call: WireCall | None) -> None:
+        """The wire sent a piece of this call, empty or not; None for a piece that belongs to no call."""
+        self.pieces.append(None if call is None else call.call_id)
 
     def name_call(self, call: WireCall, name: str) -> None:
         """The wire has named the call. A call is named once; what waited for the name follows."""
@@ -177,7 +181,7 @@ class Transcript:
             text = call.text.append(text)
         else:
             text = call.text.append_raw(text)
-        if call.name is not None:
+        if text and call.name is not None:
             self._events.append(ArgsAppended(call.call_id, text))
 
     def end_call(self, call: WireCall) -> None:
@@ -210,6 +214,8 @@ class Transcript:
         if call.encoding == "json" and call.text.is_blank:
             # A tool without parameters: no text means no arguments.
             self._events.append(ArgsAppended(call.call_id, call.text.append("{}")))
+        elif call.encoding == "text" and (rest := self._rest(f"call {call.call_id}")):
+            self._events.append(ArgsAppended(call.call_id, call.text.append_raw(rest)))
         text = call.text.join()
         if call.encoding == "text":
             text = json_text(text)
@@ -230,7 +236,7 @@ class Transcript:
         reason: DiscardReason = "truncated",
         choice: int | None = None,
     ) -> None:
-        """The response, or one choice of it, is over: open calls are completed after a normal finish, else discarded."""
+        """The response, or one choice of it, is over: open calls are completed if it ended normally, else discarded."""
         for call in self.open_calls():
             if choice is not None and call.choice != choice:
                 continue
@@ -244,9 +250,7 @@ class Transcript:
     def end_messages(self) -> None:
         for message_id in self._messages.values():
             for kind, append in (("text", TextAppended), ("reasoning", ReasoningAppended)):
-                waiting = (self._surrogates or {}).get(f"{kind} {message_id}")
-                rest = waiting.end() if waiting is not None else ""
-                if rest:
+                if rest := self._rest(f"{kind} {message_id}"):
                     self._events.append(append(message_id, rest))
             self._events.append(MessageEnded(message_id))
         self._messages.clear()
@@ -255,4 +259,15 @@ class Transcript:
     def end_response(self, finish_reason: str | None, usage: dict[str, Any] | None) -> None:
         """The response is over; what is open must have been finished before."""
         self.end_messages()
+        self.any_response = True
         self._events.append(ResponseEnded(finish_reason, usage))
+
+
+def _taken(wanted: str, taken: set[str]) -> str:
+    """The id itself if it is free, else the first free one of ``id~2``, ``id~3``, …; it is taken from now on."""
+    free, number = wanted, 1
+    while free in taken:
+        number += 1
+        free = f"{wanted}~{number}"
+    taken.add(free)
+    return free

@@ -1,0 +1,15 @@
+"""Runs as AG-UI 1.0: journal records in, events out. Pure.
+
+``Translator`` is for a client that sees a run from its beginning, ``Conversation`` for one that joins, and for whoever
+wants a thread's messages. ``View`` says what they are shown. ``encode_sse`` writes events, ``merge`` makes them fewer.
+"""
+
+from __future__ import annotations
+
+from callstream.agui.conversation import Conversation
+from callstream.agui.events import AguiEvent, encode, encode_sse, merge
+from callstream.agui.messages import Message
+from callstream.agui.translator import Translator
+from callstream.agui.view import View
+
+__all__ = ["AguiEvent", "Conversation", "Message", "Translator", "View", "encode", "encode_sse", "merge"]

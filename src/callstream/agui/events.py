@@ -1,0 +1,267 @@
+"""The events of AG-UI 1.0 that Callstream sends: what they carry, how they are written, how they are merged.
+
+As JSON an event has camelCase names, no nulls, and ``metadata.seq``, the number of the journal record behind it. Calls
+are sent as START, ARGS, END; chunk events are not used.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from callstream.agui.messages import Message, Metadata
+
+PROTOCOL_VERSION: Final = "1.0"
+
+
+def _tag(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper()
+
+
+class _Tagged(msgspec.Struct, frozen=True, tag_field="type", tag=_tag, rename="camel", omit_defaults=True):
+    pass
+
+
+class _Event(_Tagged, frozen=True, kw_only=True):
+    metadata: Metadata
+
+
+# -- the run --
+
+
+class RunStarted(_Event, frozen=True, kw_only=True):
+    thread_id: str
+    run_id: str
+    protocol_version: str
+
+
+class _Outcome(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", rename="camel", omit_defaults=True):
+    pass
+
+
+class Success(_Outcome, frozen=True, tag="success"):
+    """``pending_tool_call_ids``: the run's calls that the application has to answer, in the order they were made."""
+
+    pending_tool_call_ids: tuple[str, ...] | None = None
+
+
+class Interrupt(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    id: str
+    reason: str
+    message: str
+    tool_call_id: str
+    response_schema: dict[str, Any] | None = None
+
+
+class Interrupted(_Outcome, frozen=True, tag="interrupt"):
+    interrupts: tuple[Interrupt, ...]
+
+
+class Cancelled(_Outcome, frozen=True, tag="cancelled"):
+    """The run was stopped: it neither failed nor waits for anything."""
+
+
+class RunFinished(_Event, frozen=True, kw_only=True):
+    thread_id: str
+    run_id: str
+    outcome: Success | Interrupted | Cancelled
+
+
+class RunError(_Event, frozen=True, kw_only=True):
+    message: str
+    code: str
+
+
+# -- text and reasoning --
+
+
+class TextMessageStart(_Event, frozen=True, kw_only=True):
+    message_id: str
+    role: str
+
+
+class TextMessageContent(_Event, frozen=True, kw_only=True):
+    message_id: str
+    delta: str
+
+
+class TextMessageEnd(_Event, frozen=True, kw_only=True):
+    message_id: str
+
+
+class ReasoningStart(_Event, frozen=True, kw_only=True):
+    message_id: str
+
+
+class ReasoningMessageStart(_Event, frozen=True, kw_only=True):
+    message_id: str
+    role: str
+
+
+class ReasoningMessageContent(_Event, frozen=True, kw_only=True):
+    message_id: str
+    delta: str
+
+
+class ReasoningMessageEnd(_Event, frozen=True, kw_only=True):
+    message_id: str
+
+
+class ReasoningEnd(_Event, frozen=True, kw_only=True):
+    message_id: str
+
+
+class ReasoningEncryptedValue(_Event, frozen=True, kw_only=True):
+    subtype: str
+    entity_id: str
+    encrypted_value: str
+
+
+# -- calls --
+
+
+class ToolCallStart(_Event, frozen=True, kw_only=True):
+    tool_call_id: str
+    tool_call_name: str
+    parent_message_id: str
+
+
+class ToolCallArgs(_Event, frozen=True, kw_only=True):
+    tool_call_id: str
+    delta: str
+
+
+class ToolCallEnd(_Event, frozen=True, kw_only=True):
+    tool_call_id: str
+
+
+class ToolCallResult(_Tagged, frozen=True, kw_only=True):
+    """Without metadata where it is an answer that another client sent: clients fold metadata into the message."""
+
+    message_id: str
+    tool_call_id: str
+    content: str
+    metadata: Metadata | None = None
+
+
+class ActivitySnapshot(_Event, frozen=True, kw_only=True):
+    message_id: str
+    activity_type: str
+    content: dict[str, Any]
+    replace: bool
+
+
+# -- the whole --
+
+
+class StateSnapshot(_Event, frozen=True, kw_only=True):
+    snapshot: Any
+
+
+class StateDelta(_Event, frozen=True, kw_only=True):
+    delta: list[dict[str, Any]]
+
+
+class MessagesSnapshot(_Event, frozen=True, kw_only=True):
+    messages: tuple[Message, ...]
+
+
+AguiEvent: TypeAlias = (
+    RunStarted
+    | RunFinished
+    | RunError
+    | TextMessageStart
+    | TextMessageContent
+    | TextMessageEnd
+    | ReasoningStart
+    | ReasoningMessageStart
+    | ReasoningMessageContent
+    | ReasoningMessageEnd
+    | ReasoningEnd
+    | ReasoningEncryptedValue
+    | ToolCallStart
+    | ToolCallArgs
+    | ToolCallEnd
+    | ToolCallResult
+    | ActivitySnapshot
+    | StateSnapshot
+    | StateDelta
+    | MessagesSnapshot
+)
+
+_encoder: Final = msgspec.json.Encoder()
+
+
+def encode(event: AguiEvent) -> bytes:
+    """The event as JSON on one line."""
+    return json_bytes(event)
+
+
+def encode_sse(events: Sequence[AguiEvent], seq: int) -> bytes:
+    """The events of one record, or of several up to ``seq``, as server-sent events; LF only.
+
+    The last one carries ``id: <seq>``: whoever has read up to an id has read all records up to that number.
+    """
+    frames = [b"data: %b\n\n" % encode(event) for event in events]
+    if frames:
+        frames[-1] = b"id: %d\n%b" % (seq, frames[-1])
+    return b"".join(frames)
+
+
+def json_bytes(value: Any) -> bytes:
+    """JSON without spaces. Half a surrogate pair, which a model may send, is written as an escape."""
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError:
+        return json.dumps(msgspec.to_builtins(value), separators=(",", ":")).encode()
+
+
+def merge(events: Iterable[AguiEvent]) -> list[AguiEvent]:
+    """The same events with fewer deltas, for a reader that is behind: what they fold to is the same.
+
+    Deltas of one call or message are joined where nothing but other deltas lies between them, and stand where the last
+    of them stood, with its ``seq``; of progress reports of one call in such a stretch the last is kept. Nothing else
+    is moved, and no two calls' first progress reports change places.
+    """
+    merged: list[AguiEvent] = []
+    waiting: dict[tuple[type, str], list[_Mergeable]] = {}
+    for event in events:
+        key = _merge_key(event)
+        is_second_activity = isinstance(event, ActivitySnapshot) and any(
+            kind is ActivitySnapshot and key != (kind, name) for kind, name in waiting
+        )
+        if key is None or is_second_activity:
+            merged += map(_joined, waiting.values())
+            waiting.clear()
+        if key is None:
+            merged.append(event)
+        else:
+            group = waiting.pop(key, [])
+            group.append(event)  # type: ignore[arg-type]  # it has a key
+            waiting[key] = group
+    merged += map(_joined, waiting.values())
+    return merged
+
+
+_Mergeable: TypeAlias = TextMessageContent | ReasoningMessageContent | ToolCallArgs | ActivitySnapshot
+
+
+def _merge_key(event: AguiEvent) -> tuple[type, str] | None:
+    match event:
+        case TextMessageContent() | ReasoningMessageContent() | ActivitySnapshot():
+            return type(event), event.message_id
+        case ToolCallArgs():
+            return type(event), event.tool_call_id
+        case _:
+            return None
+
+
+def _joined(group: list[_Mergeable]) -> AguiEvent:
+    last = group[-1]
+    if len(group) == 1 or isinstance(last, ActivitySnapshot):
+        return last
+    return msgspec.structs.replace(last, delta="".join([event.delta for event in group]))  # type: ignore[union-attr]

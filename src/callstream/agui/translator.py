@@ -1,0 +1,375 @@
+"""Journal records of one run in, AG-UI 1.0 events out.
+
+What the rules of the protocol are, the translator keeps: the first event is RUN_STARTED, nothing is continued that is
+not open, nothing open is opened again, everything is closed before the run ends, nothing comes after its end. Ids are
+derived, never made up, so that every process tells the same story of a run:
+
+- a message, and the ``parentMessageId`` of its calls: the ``message_id`` of the records;
+- its reasoning, the span and the message in it: ``reasoning-<message_id>``;
+- a call's result: ``result-<call_id>``; its progress: ``progress-<call_id>``.
+
+Text and reasoning open with their first character and close when something else of their message begins; where they go
+on after that, the same id is opened again, which the protocol allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum, auto
+from typing import Any, Final, assert_never
+
+from callstream.agui.events import (
+    PROTOCOL_VERSION,
+    ActivitySnapshot,
+    AguiEvent,
+    Cancelled,
+    Interrupt,
+    Interrupted,
+    ReasoningEncryptedValue,
+    ReasoningEnd,
+    ReasoningMessageContent,
+    ReasoningMessageEnd,
+    ReasoningMessageStart,
+    ReasoningStart,
+    RunError,
+    RunFinished,
+    StateDelta,
+    StateSnapshot,
+    Success,
+    TextMessageContent,
+    TextMessageEnd,
+    TextMessageStart,
+    ToolCallArgs,
+    ToolCallEnd,
+    ToolCallResult,
+    ToolCallStart,
+    json_bytes,
+)
+from callstream.agui.events import RunStarted as AguiRunStarted
+from callstream.agui.messages import Metadata
+from callstream.agui.results import result_text
+from callstream.agui.view import View
+from callstream.errors import UsageError
+from callstream.events import (
+    ArgsAppended,
+    CallAwaiting,
+    CallCompleted,
+    CallDiscarded,
+    CallExecuting,
+    CallFailed,
+    CallProgressed,
+    CallReleased,
+    CallReturned,
+    CallSigned,
+    CallStarted,
+    MessageEnded,
+    MessageReceived,
+    MessageStarted,
+    ReasoningAppended,
+    Record,
+    ResponseEnded,
+    RunEnded,
+    RunStarted,
+    StateChanged,
+    TextAppended,
+)
+
+TOOL_PROGRESS: Final = "tool_progress"
+"""The activity type of progress."""
+
+
+class _Stage(Enum):
+    OPEN = auto()
+    """Its arguments are being written: START was sent, END was not."""
+    CLOSED = auto()
+    AWAITING = auto()
+    ANSWERED = auto()
+
+
+class _Call:
+    """A call of the run: how far the client knows it. ``seq`` is that of its last START, ARGS or END."""
+
+    __slots__ = ("call_id", "is_text", "message_id", "name", "seq", "stage", "wrote")
+
+    def __init__(self, started: CallStarted, message_id: str, seq: int) -> None:
+        self.call_id = started.call_id
+        self.name = started.name
+        self.message_id = message_id
+        self.is_text = started.encoding == "text"
+        self.stage = _Stage.OPEN
+        self.wrote = False
+        self.seq = seq
+
+
+class Translator:
+    """The events of one run, for a client that sees it from its beginning; ``Conversation`` is for those who join.
+
+    What the client itself has sent is not sent back: its messages, and answers to calls of earlier runs that it gave as
+    tool messages (records with a ``message_id``). Answers that came another way are.
+    """
+
+    def __init__(self, view: View | None = None) -> None:
+        self.view = view or View()
+        self.seq = 0
+        """The number of the last record taken in."""
+        self._run: AguiRunStarted | None = None
+        self._is_over = False
+        self._texts: dict[str, int] = {}  # open messages, and the seq of their last event
+        self._thoughts: dict[str, int] = {}
+        self._calls: dict[str, _Call] = {}
+
+    def feed(self, record: Record) -> list[AguiEvent]:
+        """What the client is to be told of the record; nothing, for many of them."""
+        if self._is_over:
+            raise UsageError(f"run {record.run_id!r} has ended; record {record.seq} cannot follow")
+        if self._run is None and not isinstance(record.event, RunStarted):
+            raise UsageError(f"expected the first record of run {record.run_id!r}, got record {record.seq}")
+        self.seq = record.seq
+        return list(self._events(record))
+
+    def end(self) -> list[AguiEvent]:
+        """For a stream that has to end before its run: the client is told so, which a mere end would not tell it."""
+        if self._is_over:
+            return []
+        closing = [*self._closing_texts(), *(self._end_of(call) for call in self._open_calls())]
+        self._is_over = True
+        return [*closing, self._error("The stream ended before the run did.", "incomplete")]
+
+    def reopening(self) -> list[AguiEvent]:
+        """START again for what is open, for a client that has its beginning from a snapshot."""
+        events: list[AguiEvent] = []
+        for message_id, seq in self._thoughts.items():
+            events += _thought_starts(message_id, Metadata(seq))
+        events += [_text_start(message_id, Metadata(seq)) for message_id, seq in self._texts.items()]
+        return events + [_call_start(call, Metadata(call.seq)) for call in self._open_calls()]
+
+    def knows(self, call_id: str) -> bool:
+        """Whether the call is of this run."""
+        return call_id in self._calls
+
+    # -- record by record --
+
+    def _events(self, record: Record) -> Iterator[AguiEvent]:
+        match record.event:
+            case RunStarted(thread_id=thread_id):
+                self._run = AguiRunStarted(
+                    thread_id=thread_id,
+                    run_id=record.run_id,
+                    protocol_version=PROTOCOL_VERSION,
+                    metadata=self._metadata,
+                )
+                yield self._run
+            case TextAppended(message_id=message_id, text=text):
+                yield from self._text(message_id, text)
+            case ReasoningAppended(message_id=message_id, text=text):
+                yield from self._thought(message_id, text)
+            case MessageEnded(message_id=message_id):
+                yield from self._closing(message_id)
+            case CallStarted() as started:
+                yield from self._started(started, record.response_id)
+            case CallSigned(call_id=call_id, signature=signature):
+                yield self._signed(call_id, signature)
+            case ArgsAppended(call_id=call_id, text=text):
+                yield from self._written(self._calls[call_id], text)
+            case CallCompleted(call_id=call_id, args_json=whole):
+                yield from self._completed(self._calls[call_id], whole)
+            case CallAwaiting(call_id=call_id):
+                if call_id in self._calls:
+                    self._calls[call_id].stage = _Stage.AWAITING
+            case CallProgressed(call_id=call_id, data=data):
+                yield self._progress(call_id, data)
+            case CallReturned() | CallFailed() | CallDiscarded() | CallReleased() as outcome:
+                yield from self._outcome(outcome)
+            case StateChanged(snapshot=snapshot, patch=patch):
+                if patch is None:
+                    yield StateSnapshot(snapshot=snapshot, metadata=self._metadata)
+                else:
+                    yield StateDelta(delta=patch, metadata=self._metadata)
+            case RunEnded() as ended:
+                yield from self._ended(ended)
+            case MessageStarted() | MessageReceived() | ResponseEnded() | CallExecuting():
+                pass
+            case _:
+                assert_never(record.event)
+
+    @property
+    def _metadata(self) -> Metadata:
+        return Metadata(self.seq)
+
+    # -- text and reasoning --
+
+    def _text(self, message_id: str, text: str) -> Iterator[AguiEvent]:
+        if not text:
+            return
+        yield from self._closing_thought(message_id)
+        if message_id not in self._texts:
+            yield _text_start(message_id, self._metadata)
+        self._texts[message_id] = self.seq
+        yield TextMessageContent(message_id=message_id, delta=text, metadata=self._metadata)
+
+    def _thought(self, message_id: str, text: str) -> Iterator[AguiEvent]:
+        if not text or not self.view.reasoning:
+            return
+        yield from self._closing_text(message_id)
+        if message_id not in self._thoughts:
+            yield from _thought_starts(message_id, self._metadata)
+        self._thoughts[message_id] = self.seq
+        yield ReasoningMessageContent(message_id=_thought_id(message_id), delta=text, metadata=self._metadata)
+
+    def _closing(self, message_id: str) -> Iterator[AguiEvent]:
+        yield from self._closing_thought(message_id)
+        yield from self._closing_text(message_id)
+
+    def _closing_text(self, message_id: str) -> Iterator[AguiEvent]:
+        if self._texts.pop(message_id, None) is not None:
+            yield TextMessageEnd(message_id=message_id, metadata=self._metadata)
+
+    def _closing_thought(self, message_id: str) -> Iterator[AguiEvent]:
+        if self._thoughts.pop(message_id, None) is not None:
+            yield ReasoningMessageEnd(message_id=_thought_id(message_id), metadata=self._metadata)
+            yield ReasoningEnd(message_id=_thought_id(message_id), metadata=self._metadata)
+
+    def _closing_texts(self) -> Iterator[AguiEvent]:
+        for message_id in [*self._thoughts, *self._texts]:
+            yield from self._closing(message_id)
+
+    # -- calls --
+
+    def _open_calls(self) -> list[_Call]:
+        return [call for call in self._calls.values() if call.stage is _Stage.OPEN]
+
+    def _started(self, started: CallStarted, response_id: str | None) -> Iterator[AguiEvent]:
+        message_id = started.message_id or response_id or f"message-{started.call_id}"
+        yield from self._closing(message_id)
+        call = self._calls[started.call_id] = _Call(started, message_id, self.seq)
+        yield _call_start(call, self._metadata)
+        if started.signature is not None:
+            yield self._signed(started.call_id, started.signature)
+
+    def _signed(self, call_id: str, signature: str) -> AguiEvent:
+        return ReasoningEncryptedValue(
+            subtype="tool-call", entity_id=call_id, encrypted_value=signature, metadata=self._metadata
+        )
+
+    def _written(self, call: _Call, text: str) -> Iterator[AguiEvent]:
+        """Argument text. AG-UI's is JSON, so the input of a free-text tool goes out as the inside of a JSON string."""
+        if call.is_text:
+            text = json_bytes(text).decode()[1:-1]
+            text = text if call.wrote else f'"{text}'
+        if text:
+            call.wrote = True
+            call.seq = self.seq
+            yield ToolCallArgs(tool_call_id=call.call_id, delta=text, metadata=self._metadata)
+
+    def _completed(self, call: _Call, whole: str | None) -> Iterator[AguiEvent]:
+        rest = ""
+        if not call.wrote:  # it came without pieces
+            rest = whole or ('""' if call.is_text else "{}")
+        elif call.is_text:
+            rest = '"'
+        if rest:
+            yield ToolCallArgs(tool_call_id=call.call_id, delta=rest, metadata=self._metadata)
+        yield self._end_of(call)
+
+    def _end_of(self, call: _Call) -> AguiEvent:
+        call.stage = _Stage.CLOSED
+        call.seq = self.seq
+        return ToolCallEnd(tool_call_id=call.call_id, metadata=self._metadata)
+
+    def _progress(self, call_id: str, data: Any) -> AguiEvent:
+        call = self._calls.get(call_id)
+        name = {} if call is None else {"toolCallName": call.name}
+        return ActivitySnapshot(
+            message_id=f"progress-{call_id}",
+            activity_type=TOOL_PROGRESS,
+            content={"toolCallId": call_id, **name, "progress": data},
+            replace=True,
+            metadata=self._metadata,
+        )
+
+    def _outcome(self, outcome: CallReturned | CallFailed | CallDiscarded | CallReleased) -> Iterator[AguiEvent]:
+        call = self._calls.get(outcome.call_id)
+        sent_as = outcome.message_id if isinstance(outcome, CallReturned | CallFailed) else None
+        if call is None and sent_as is not None:
+            return  # the client brought this answer, so it has it
+        if call is not None:
+            if call.stage is _Stage.OPEN:
+                yield self._end_of(call)
+            call.stage = _Stage.ANSWERED
+        yield ToolCallResult(
+            message_id=sent_as or f"result-{outcome.call_id}",
+            tool_call_id=outcome.call_id,
+            content=result_text(outcome, self.view),
+            metadata=self._metadata,
+        )
+
+    # -- the end --
+
+    def _ended(self, ended: RunEnded) -> Iterator[AguiEvent]:
+        yield from self._closing_texts()
+        for call in self._calls.values():
+            # A journal closes every call before its run; should one be left, the client must not take it for pending.
+            if call.stage in (_Stage.OPEN, _Stage.CLOSED):
+                yield from self._outcome(CallDiscarded(call.call_id, "interrupted"))
+        self._is_over = True
+        match ended.outcome:
+            case "finished":
+                yield self._finished(self._waiting_for())
+            case "cancelled":
+                yield self._finished(Cancelled())
+            case "failed":
+                told = f": {ended.reason}" if self.view.errors and ended.reason else ""
+                code = "interrupted" if ended.reason == "interrupted" else "failed"
+                yield self._error(f"The run failed{told or '.'}", code)
+            case _:
+                assert_never(ended.outcome)
+
+    def _waiting_for(self) -> Success | Interrupted:
+        waiting = [call for call in self._calls.values() if call.stage is _Stage.AWAITING]
+        asked = [call for call in waiting if call.name not in self.view.client_tools]
+        if asked and self.view.emit_interrupt_outcome:
+            return Interrupted(interrupts=tuple(map(self._interrupt, asked)))
+        return Success(pending_tool_call_ids=tuple(call.call_id for call in waiting) or None)
+
+    def _interrupt(self, call: _Call) -> Interrupt:
+        return Interrupt(
+            id=call.call_id,
+            reason="tool_call",
+            message=f"{call.name} awaits an answer.",
+            tool_call_id=call.call_id,
+            response_schema=self.view.response_schemas.get(call.name),
+        )
+
+    def _finished(self, outcome: Success | Interrupted | Cancelled) -> AguiEvent:
+        assert self._run is not None
+        return RunFinished(
+            thread_id=self._run.thread_id, run_id=self._run.run_id, outcome=outcome, metadata=self._metadata
+        )
+
+    def _error(self, message: str, code: str) -> AguiEvent:
+        return RunError(message=message, code=code, metadata=self._metadata)
+
+
+def _thought_id(message_id: str) -> str:
+    return f"reasoning-{message_id}"
+
+
+def _thought_starts(message_id: str, metadata: Metadata) -> list[AguiEvent]:
+    thought_id = _thought_id(message_id)
+    return [
+        ReasoningStart(message_id=thought_id, metadata=metadata),
+        ReasoningMessageStart(message_id=thought_id, role="reasoning", metadata=metadata),
+    ]
+
+
+def _text_start(message_id: str, metadata: Metadata) -> AguiEvent:
+    return TextMessageStart(message_id=message_id, role="assistant", metadata=metadata)
+
+
+def _call_start(call: _Call, metadata: Metadata) -> AguiEvent:
+    return ToolCallStart(
+        tool_call_id=call.call_id,
+        tool_call_name=call.name,
+        parent_message_id=call.message_id,
+        metadata=metadata,
+    )

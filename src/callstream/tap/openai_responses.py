@@ -1,0 +1,277 @@
+"""OpenAI Responses: a whole call is the events of its item, the deltas among them folded into one.
+
+The events are those that the server sent, with its own sequence numbers; a server that sends only some of them (no
+deltas, or the finished item alone, or nothing but the final response) is passed on as it is. What is made the same where
+it is not: the item's id, which some servers change from event to event, and the arguments, which may hold characters that
+JSON forbids. Sequence numbers stay strictly increasing, and only where calls were interleaved are frames numbered anew.
+
+A call that is left out is left out of the final response too, since that is where programs take calls from. Reasoning
+goes as ``order`` says.
+
+A response that the server keeps (``stored``) is rewritten no further than that: its reasoning passes at once and stays in
+the final response, because what the next request refers to is the server's own copy. That copy still holds the call that
+was left out. Whether the server then accepts a next turn without an answer to that call is for the server to say; to hand
+the call out as if it could be executed would be worse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from callstream.tap.frames import payload_of
+from callstream.tap.order import Call, Output, Passing, Reasoning, Rewriter, decoded, edited, value_of
+from callstream.wire import Decoder
+from callstream.wire.openai_responses import CALL_ITEMS, ENDS
+
+ADDED = "response.output_item.added"
+DONE = "response.output_item.done"
+ASIDES = ("response.in_progress", "response.queued")
+# Quotes inside a JSON string are escaped, so that these bytes can only be the type of the event itself.
+DELTAS = (b'"response.function_call_arguments.delta"', b'"response.custom_tool_call_input.delta"')
+
+
+class _Item(msgspec.Struct):
+    type: str = ""
+
+
+class _Event(msgspec.Struct):
+    type: str = ""
+    output_index: int | None = None
+    item: _Item | None = None
+
+    @property
+    def is_reasoning_item(self) -> bool:
+        return self.item is not None and self.item.type == "reasoning"
+
+
+_EVENTS = msgspec.json.Decoder(_Event)
+
+
+class ItemCall(Call):
+    """A call and the frames of its item that leave with it."""
+
+    output_index: int | None = None
+    added: bytes | None = None
+    delta: bytes | None = None  # the first one
+    text_done: bytes | None = None
+    item_done: bytes | None = None
+
+    @property
+    def text_field(self) -> str:
+        return "arguments" if self.encoding == "json" else "input"
+
+
+class ResponseStart(Passing):
+    """A new response: its items are numbered from the beginning."""
+
+    __slots__ = ()
+
+
+class ResponseEnd(Passing):
+    """The final response. ``pieces``: the calls in its output; ``first_seen``: those that came with nothing else."""
+
+    __slots__ = ("first_seen", "pieces")
+
+    def __init__(self, raw: bytes, pieces: Sequence[str | None], first_seen: tuple[str, ...]) -> None:
+        super().__init__(raw, counts=False)
+        self.pieces = pieces
+        self.first_seen = first_seen
+
+
+class OpenAIResponsesRewriter(Rewriter[ItemCall]):
+    _call_type = ItemCall
+
+    def __init__(self, decoder: Decoder[Any], **settings: Any) -> None:
+        super().__init__(decoder, **settings)
+        self._reasoning: dict[int | None, Reasoning] = {}  # the open items
+        self._missing: list[int] = []  # the output indices of what was left out
+        self._floor: int | None = None  # the last sequence number that left, while later frames may have lower ones
+
+    def _is_mere_delta(self, call: ItemCall, raw: bytes) -> bool:
+        if call.delta is not None:
+            return DELTAS[0] in raw or DELTAS[1] in raw
+        return False
+
+    # -- places --
+
+    def _take(self, raw: bytes, pieces: Sequence[str | None]) -> None:
+        payload = payload_of(raw)
+        event: _Event | None = decoded(payload, _EVENTS) if payload else None
+        if event is None:
+            self._add_aside(raw)
+        elif event.type in ENDS:
+            new = [call for piece in pieces if (call := self._calls[piece]).collapsed and not call.placed]
+            for call in new:
+                call.placed = call.gone = True
+            first_seen = tuple(call.call_id for call in new if call.state == "completed")
+            self._slots.append(ResponseEnd(raw, pieces, first_seen))
+        elif pieces and (call := self._calls[pieces[0]]).collapsed:
+            self._withhold(call, event, raw)
+        elif not self._is_reasoning(event, raw):
+            self._pass_on(event, raw)
+
+    def _withhold(self, call: ItemCall, event: _Event, raw: bytes) -> None:
+        if call.gone:  # a server repeats itself
+            if call.state == "completed":
+                self._slots.append(Passing(raw))
+            return
+        if call.output_index is None:
+            call.output_index = event.output_index
+        match event.type:
+            case kind if kind == ADDED:
+                call.added = call.added or raw
+            case kind if kind == DONE:
+                call.item_done = raw
+            case kind if kind.endswith(".delta"):
+                call.delta = call.delta or raw
+            case _:
+                call.text_done = raw
+        if not call.placed:
+            self._place(call)
+
+    def _is_reasoning(self, event: _Event, raw: bytes) -> bool:
+        """Takes in a frame of a reasoning item; false if it is none, or if reasoning is not held."""
+        if self._stored:
+            return False
+        known = self._reasoning.get(event.output_index)
+        if known is not None and (
+            event.output_index is not None or event.is_reasoning_item or event.type.startswith("response.reasoning")
+        ):
+            self._add_reasoning(known, raw, is_last=event.type == DONE)
+        elif event.is_reasoning_item:
+            known = self._reasoning[event.output_index] = Reasoning(raw, event.output_index, is_open=event.type != DONE)
+            self._slots.append(known)
+        else:
+            return False
+        if not known.is_open:
+            del self._reasoning[event.output_index]
+        return True
+
+    def _pass_on(self, event: _Event, raw: bytes) -> None:
+        if event.type == "response.created":
+            self._reasoning.clear()
+            self._slots.append(ResponseStart(raw, counts=False))
+        elif event.type in ASIDES or not event.type.startswith("response."):
+            self._add_aside(raw)
+        else:
+            self._slots.append(Passing(raw))
+
+    # -- leaving --
+
+    def _whole(self, call: ItemCall) -> list[Output]:
+        item_id: str | None = None
+        frames = []
+        for raw in (call.added, call.delta, call.text_done, call.item_done):
+            if raw is None:
+                continue
+            event = value_of(raw)
+            item = event.get("item")
+            item_id = item_id or (item["id"] if item and item.get("id") else event.get("item_id"))
+            numbered = self._numbered(self._unified(call, event, item_id))
+            frames.append(edited(raw, event, numbered))
+            self._floor = numbered.get("sequence_number", self._floor)
+        return [Output(b"".join(frames), (call.call_id,))]
+
+    def _unified(self, call: ItemCall, event: dict[str, Any], item_id: str | None) -> dict[str, Any]:
+        """The event with the whole arguments, or with none before they come, and with the one id of its item."""
+        event = dict(event)
+        field = call.text_field
+        item = event.get("item")
+        if event.get("item_id") and item_id:
+            event["item_id"] = item_id
+        if item is not None:
+            event["item"] = item = dict(item)
+            if event["type"] == DONE or (item.get(field) and call.delta is None):
+                item[field] = call.args_text
+            elif item.get(field):
+                item[field] = ""
+            if item.get("id"):
+                item["id"] = item_id
+        elif event["type"].endswith(".delta"):
+            event["delta"] = call.args_text
+            event.pop("obfuscation", None)  # padding to the length of the delta that it came with
+        else:
+            event[field] = call.args_text
+        return event
+
+    def _left_out(self, call: ItemCall) -> list[Output]:
+        self._miss(call.output_index)
+        return []
+
+    def _reasoning_left_out(self, slot: Reasoning) -> None:
+        self._miss(slot.index)
+
+    def _miss(self, index: int | None) -> None:
+        if index is not None:
+            self._missing.append(index)
+
+    def _passes(self, slot: Passing) -> list[Output]:
+        if isinstance(slot, ResponseEnd):
+            return [self._ended(slot)]
+        if isinstance(slot, ResponseStart):
+            self._missing.clear()
+            self._floor = None
+        return super()._passes(slot)
+
+    def _passed(self, raw: bytes) -> bytes:
+        if not self._missing and self._floor is None:
+            return raw
+        event = value_of(raw)
+        if not isinstance(event, dict):
+            return raw
+        numbered = self._numbered(event)
+        number = numbered.get("sequence_number")
+        if isinstance(number, int):
+            self._floor = None if number == event["sequence_number"] else number
+        return edited(raw, event, numbered)
+
+    def _numbered(self, event: dict[str, Any]) -> dict[str, Any]:
+        """The event with numbers that follow those that have left."""
+        event = dict(event)
+        index = event.get("output_index")
+        if isinstance(index, int):
+            event["output_index"] = index - sum(missing < index for missing in self._missing)
+        number = event.get("sequence_number")
+        if self._floor is not None and isinstance(number, int) and number <= self._floor:
+            event["sequence_number"] = self._floor + 1
+        return event
+
+    def _ended(self, slot: ResponseEnd) -> Output:
+        event = value_of(slot.raw)
+        output = (event.get("response") or {}).get("output")
+        after = self._numbered(event)
+        if isinstance(output, list):
+            after["response"] = {**event["response"], "output": self._kept(output, list(slot.pieces))}
+        self._missing.clear()
+        return Output(edited(slot.raw, event, after), slot.first_seen)
+
+    def _kept(self, output: list[dict[str, Any]], pieces: list[str | None]) -> list[dict[str, Any]]:
+        """The items of the final response without what was left out, with the arguments that the calls have."""
+        kept: list[dict[str, Any]] = []
+        reasoning: list[dict[str, Any]] = []  # which may have led to nothing
+        left_out = False
+        for item in output:
+            call = self._call_of(item, pieces)
+            if call is not None and call.state == "left_out":
+                left_out = True
+                continue
+            if item.get("type") == "reasoning" and not self._stored:
+                if left_out:
+                    reasoning = []
+                reasoning.append(item)
+            else:
+                kept += reasoning
+                reasoning = []
+                kept.append(item if call is None else {**item, call.text_field: call.args_text})
+            left_out = False
+        return kept if left_out else kept + reasoning
+
+    def _call_of(self, item: dict[str, Any], pieces: list[str | None]) -> ItemCall | None:
+        """The collapsed call that an item is. A second end of a response is not attributed: there the ids tell."""
+        if item.get("type") not in CALL_ITEMS:
+            return None
+        call = self._calls.get(pieces.pop(0) if pieces else item.get("call_id") or item.get("id"))
+        return call if call is not None and call.collapsed else None

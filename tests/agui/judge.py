@@ -1,0 +1,80 @@
+"""The official AG-UI client as a judge: one Node process that takes event streams and says what it made of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+FOLDER = Path(__file__).parent / "client"
+
+
+class Unavailable(Exception):
+    """The official client cannot be had here; the text says why."""
+
+
+def install() -> None:
+    """Installs the official client beside its package.json, unless that very version is there."""
+    wanted = json.loads((FOLDER / "package.json").read_text(encoding="utf-8"))["dependencies"]
+    if all(_version(name) == version for name, version in wanted.items()):
+        return
+    npm = shutil.which("npm")
+    if npm is None or shutil.which("node") is None:
+        raise Unavailable("the official AG-UI client needs node and npm, and they are not here")
+    command = [npm, "install", "--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts"]
+    try:
+        run = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=False, timeout=300)
+    except subprocess.TimeoutExpired:
+        raise Unavailable("npm install took longer than five minutes") from None
+    if run.returncode:
+        raise Unavailable(f"npm install failed: {run.stderr[-500:]}")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return str(json.loads((FOLDER / "node_modules" / name / "package.json").read_text(encoding="utf-8"))["version"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+class Judge:
+    """``judge(steps)`` lives through a client's steps and returns the verdict on each: see ``client/judge.mjs``."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            ["node", "judge.mjs"],
+            cwd=FOLDER,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+        )
+
+    def __call__(self, *steps: dict[str, Any], messages: list[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"steps": steps, "messages": messages or []}) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        assert line, "the judge has died"
+        verdicts: list[dict[str, Any]] = json.loads(line)
+        return verdicts
+
+    def __enter__(self) -> Judge:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()

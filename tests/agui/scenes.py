@@ -1,0 +1,359 @@
+"""Threads played through the real runtime: what happens in them, and the records that it leaves.
+
+A scene is a sequence of runs, a run a sequence of acts. All of it is data, so that hypothesis can make scenes up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from callstream import CallState, Callstream, Record, Reject, Run
+from callstream.agui import Translator, View, encode_sse
+from callstream.errors import CallstreamError
+from callstream.events import MessageReceived, StateChanged
+from callstream.testing import Call, Failure, Finish, Parallel, Script, Step, Text, Thought, Truncated, encode
+
+CLIENT_TOOL = "pick_colour"
+REJECTED_TOOL = "delete_everything"
+CRASHED_TOOL = "crash"
+
+FATES = ("text", "json", "none", "fail", "await", "ask", "progress", "release")
+"""What becomes of a call: its tool returns, fails, awaits an answer (executing, or at once), is never seen again."""
+
+
+class Respond(msgspec.Struct, frozen=True):
+    """The model answers. ``fates`` go to its calls in turn. ``stop_at``: the run is stopped after that many chunks."""
+
+    script: Script
+    wire: str = "anthropic"
+    fates: Sequence[str] = ("json",)
+    stop_at: int | None = None
+
+
+class Together(msgspec.Struct, frozen=True):
+    """Two responses at once, as parallel agents make them: their chunks alternate."""
+
+    one: Respond
+    other: Respond
+
+
+class State(msgspec.Struct, frozen=True):
+    snapshot: Any = None
+    patch: list[dict[str, Any]] | None = None
+
+
+class Overheard(msgspec.Struct, frozen=True):
+    """A user message that a framework wrote into a request by itself."""
+
+    text: str
+
+
+class Break(msgspec.Struct, frozen=True):
+    """The program around the run raises."""
+
+
+class Stop(msgspec.Struct, frozen=True):
+    pass
+
+
+Act = Respond | Together | State | Overheard | Break | Stop
+
+
+class Play(msgspec.Struct, frozen=True):
+    """One run. ``says``: the user's message, None for none. ``answers``: how many of the open calls it answers."""
+
+    acts: Sequence[Act] = ()
+    says: str | None = "Hello"
+    answers: int = 9
+
+
+class Played(msgspec.Struct):
+    """One run as it was: its records, and what the client sent to have it."""
+
+    records: list[Record] = []
+    sent: list[dict[str, Any]] = []
+    resume: list[dict[str, Any]] = []
+
+
+class Scene(msgspec.Struct):
+    view: View
+    runs: list[Played] = []
+    executed: dict[str, Any] = {}
+    """The arguments of calls that ran or were asked of somebody, by ``call_id``."""
+
+    def earlier(self, number: int) -> list[Record]:
+        return [record for run in self.runs[:number] for record in run.records]
+
+    def steps(self) -> list[dict[str, Any]]:
+        """The life of a client that sees every run from its beginning."""
+        return [
+            {"how": "run", "body": body_of(run.records, self.view), "add": run.sent, "resume": run.resume or None}
+            for run in self.runs
+        ]
+
+
+def body_of(records: Sequence[Record], view: View) -> str:
+    translator = Translator(view)
+    return b"".join(encode_sse(translator.feed(record), record.seq) for record in records).decode()
+
+
+def play(plays: Sequence[Play], view: View | None = None) -> Scene:
+    return asyncio.run(_play(plays, view or View(client_tools=frozenset({CLIENT_TOOL}))))
+
+
+async def _play(plays: Sequence[Play], view: View) -> Scene:
+    scene = Scene(view)
+    async with Callstream("memory:") as cs:
+
+        async def refuse(call: Any, signal: Any) -> None:
+            raise Reject("not today")
+
+        async def crash(call: Any, signal: Any) -> None:
+            raise RuntimeError("a secret of the house")
+
+        cs.on_args_complete(REJECTED_TOOL, refuse)
+        cs.on_args_complete(CRASHED_TOOL, crash)
+        for number, played in enumerate(plays):
+            await _play_run(cs, f"run-{number}", played, scene)
+    return scene
+
+
+async def _play_run(cs: Callstream, run_id: str, plan: Play, scene: Scene) -> None:
+    played = Played()
+    waiting = await cs.journal.calls(thread_id="thread", states=[CallState.AWAITING])
+    run = await cs.start("thread", run_id)
+    try:
+        async with run:
+            # What the client has sent as messages comes first: it has them before anything of the run reaches it.
+            for call in sorted(waiting[: plan.answers], key=lambda call: call.name != CLIENT_TOOL):
+                if scene.view.emit_interrupt_outcome and call.name != CLIENT_TOOL:
+                    await run.answer(call.call_id, {"approved": True})
+                    entry = {"interruptId": call.call_id, "status": "resolved", "payload": {"approved": True}}
+                    played.resume.append(entry)
+                else:
+                    message_id = f"answer-to-{call.call_id}"
+                    await run.answer(call.call_id, "blue", message_id=message_id)
+                    played.sent.append(
+                        {"id": message_id, "role": "tool", "toolCallId": call.call_id, "content": "blue"}
+                    )
+            if plan.says is not None:
+                message_id = f"user-{run_id}"
+                await run.receive([MessageReceived("user", plan.says, message_id)])
+                played.sent.append({"id": message_id, "role": "user", "content": plan.says})
+            for act in plan.acts:
+                await _act(run, act, scene)
+    except (CallstreamError, LookupError):
+        pass  # the run has failed, which its records say
+    played.records = [record async for record in cs.journal.read(run_id)]
+    scene.runs.append(played)
+
+
+async def _act(run: Run, act: Act, scene: Scene) -> None:
+    match act:
+        case Respond():
+            await _respond(run, [act], scene)
+        case Together(one=one, other=other):
+            await _respond(run, [one, other], scene)
+        case State(snapshot=snapshot, patch=patch):
+            await run.record([StateChanged(snapshot, patch)])
+        case Overheard(text=text):
+            await run.receive([MessageReceived("user", text)])
+        case Break():
+            raise LookupError("the database of accounts is gone")
+        case Stop():
+            await run.stop("the user pressed stop")
+
+
+async def _respond(run: Run, answers: Sequence[Respond], scene: Scene) -> None:
+    responses = [run.response(answer.wire) for answer in answers]
+    bodies = [list(encode(answer.wire, answer.script)) for answer in answers]
+    try:
+        for number in range(max(map(len, bodies))):
+            for answer, response, body in zip(answers, responses, bodies, strict=True):
+                if number == answer.stop_at:
+                    await run.stop("the user pressed stop")
+                    return
+                if number < len(body):
+                    await response.feed(body[number])
+        for response in responses:
+            await response.end()
+    except BaseException:
+        for response in responses:
+            await response.interrupt()
+        raise
+    for answer, response in zip(answers, responses, strict=True):
+        for number, call_id in enumerate(response.call_ids.values()):
+            await _meet(run, call_id, answer.fates[number % len(answer.fates)], scene)
+
+
+async def _meet(run: Run, call_id: str, fate: str, scene: Scene) -> None:
+    """What a host does with a call."""
+    try:
+        if run.call(call_id).name == CLIENT_TOOL or fate == "ask":
+            call = await run.await_answer(call_id)
+        elif fate == "release":
+            return
+        else:
+            call = await run.execute(call_id)
+    except CallstreamError:
+        return  # it was discarded
+    scene.executed[call_id] = call.args
+    if call.state is CallState.AWAITING:
+        return
+    match fate:
+        case "text":
+            await run.complete(call_id, "It is done.\n…🎉")
+        case "json":
+            await run.complete(call_id, {"ok": True, "items": [1, None, "é"]})
+        case "none":
+            await run.complete(call_id, None)
+        case "fail":
+            await run.fail(call_id, ValueError("a secret of the tool"))
+        case "await":
+            await run.await_answer(call_id)
+        case "progress":
+            for done in range(3):
+                await run.progress(call_id, {"done": done, "total": 2, "message": None})
+            await run.complete(call_id, "made progress")
+
+
+# -- scenes that have a name -------------------------------------------------------------------------------------------
+
+LONG = {"title": 'A "quoted" title', "content": "line\n" * 12, "nested": {"list": [1, 2.5, None, True, {"k": "🎈"}]}}
+
+_calls = [Call("write", LONG), Call("lookup", {"q": "x"}), Call("write", {"title": "t"}, streamed=False)]
+
+SCENES: dict[str, tuple[Sequence[Play], View | None]] = {
+    "text": ([Play([Respond([Text("Hello there.", size=3)])])], None),
+    "nothing": ([Play()], None),
+    "reasoning_then_text": ([Play([Respond([Thought("Hm, let me see.", size=4), Text("Yes.", size=2)])])], None),
+    "reasoning_hidden": (
+        [Play([Respond([Thought("Secret."), Text("Yes."), Call("write", {"a": 1})])])],
+        View(reasoning=False),
+    ),
+    "one_call": ([Play([Respond([Text("Let me write."), Call("write", LONG)]), Respond([Text("Done.")])])], None),
+    "call_without_text": ([Play([Respond([Call("write", LONG)])])], None),
+    "call_without_arguments": ([Play([Respond([Call("now", {})])])], None),
+    "text_between_calls": (
+        [Play([Respond([Text("a"), Call("f", {"x": 1}), Text("b"), Call("g", {"y": 2}), Text("c")], "anthropic")])],
+        None,
+    ),
+    "reasoning_between_calls": (
+        [Play([Respond([Thought("a"), Text("b"), Thought("c"), Call("f", {"x": 1}), Thought("d")])])],
+        None,
+    ),
+    "parallel_calls": ([Play([Respond([Parallel(_calls)], "openai_chat", FATES[:4])])], None),
+    "parallel_agents": (
+        [
+            Play(
+                [
+                    Together(
+                        Respond([Thought("one"), Text("left side", size=2), Call("write", LONG)], fates=["progress"]),
+                        Respond([Text("right side", size=3), Call("lookup", {"q": "y"})], "openai_responses"),
+                    )
+                ]
+            )
+        ],
+        None,
+    ),
+    "signature": ([Play([Respond([Call("write", LONG, signature="c2lnbmF0dXJl")], "gemini")])], None),
+    "free_text_tool": (
+        [Play([Respond([Call("shell", custom=True, text='echo "hi"\n\t…🎈', size=3)], "openai_responses", ["ask"])])],
+        None,
+    ),
+    "free_text_tool_without_text": (
+        [Play([Respond([Call("shell", custom=True, text="")], "openai_responses", ["ask"])])],
+        None,
+    ),
+    "truncated": ([Play([Respond([Text("x"), Call("write", LONG, stop_after=3), Finish("length")])])], None),
+    "cut_off": ([Play([Respond([Text("x"), Call("write", LONG, stop_after=3), Truncated()])])], None),
+    "provider_fails": ([Play([Respond([Text("x"), Call("write", LONG, stop_after=3), Failure("overloaded")])])], None),
+    "provider_fails_shown": (
+        [Play([Respond([Text("x"), Call("write", LONG, stop_after=3), Failure("overloaded")])])],
+        View(errors=True),
+    ),
+    "malformed": ([Play([Respond([Call("write", text='{"a": tru}')], "openai_chat")])], None),
+    "rejected": ([Play([Respond([Call(REJECTED_TOOL, {"sure": True})])])], None),
+    "hook_fails": ([Play([Respond([Call(CRASHED_TOOL, {"sure": True}), Call("write", LONG)])])], None),
+    "tool_fails": ([Play([Respond([Call("write", LONG)], fates=["fail"])])], None),
+    "tool_fails_shown": ([Play([Respond([Call("write", LONG)], fates=["fail"])])], View(errors=True)),
+    "progress": ([Play([Respond([Call("write", LONG), Call("lookup", {"q": "z"})], fates=["progress"])])], None),
+    "released": ([Play([Respond([Call("write", LONG), Call("lookup", {})], fates=["release"])])], None),
+    "client_tool": (
+        [
+            Play([Respond([Text("Which?"), Call(CLIENT_TOOL, {"of": ["red", "blue"]})])]),
+            Play([Respond([Text("Blue it is.")])], says=None),
+        ],
+        None,
+    ),
+    "client_tools_answered_in_part": (
+        [
+            Play([Respond([Call(CLIENT_TOOL, {"n": 1}), Call(CLIENT_TOOL, {"n": 2}), Call("write", {"n": 3})])]),
+            Play([Respond([Text("One more.")])], says=None, answers=1),
+            Play([Respond([Text("Thanks."), Call("write", LONG)])], says="Go on"),
+        ],
+        None,
+    ),
+    "approval_pending": (
+        [
+            Play([Respond([Call("approve", {"sum": 7})], fates=["await"])]),
+            Play([Respond([Text("Approved.")])], says="Here you are"),
+        ],
+        None,
+    ),
+    "approval_interrupts": (
+        [
+            Play([Respond([Call("approve", {"sum": 7}), Call("write", LONG)], fates=["ask", "json"])]),
+            Play([Respond([Text("Approved.")])], says=None),
+        ],
+        View(emit_interrupt_outcome=True, response_schemas={"approve": {"type": "object"}}),
+    ),
+    "approval_beside_a_client_tool": (
+        [
+            Play([Respond([Call("approve", {"sum": 7}), Call(CLIENT_TOOL, {"n": 1})], fates=["ask"])]),
+            Play([Respond([Text("Both are there.")])], says=None),
+        ],
+        View(emit_interrupt_outcome=True, client_tools=frozenset({CLIENT_TOOL})),
+    ),
+    "state": (
+        [
+            Play(
+                [
+                    State({"count": 1, "list": [1]}),
+                    Respond([Text("Counting.")]),
+                    State(patch=[{"op": "add", "path": "/list/-", "value": {"a~/b": 2}}]),
+                    State(patch=[{"op": "replace", "path": "/nowhere/x", "value": 1}]),
+                    State(patch=[{"op": "replace", "path": "/list/1/a~0~1b", "value": 3}]),
+                ]
+            ),
+            Play([State(patch=[{"op": "remove", "path": "/count"}]), Respond([Text("Removed.")])]),
+        ],
+        None,
+    ),
+    "state_without_a_snapshot": ([Play([State(patch=[{"op": "add", "path": "/a", "value": None}])])], None),
+    "stopped_in_arguments": ([Play([Respond([Text("x"), Call("write", LONG)], stop_at=6)])], None),
+    "stopped_between": ([Play([Respond([Call("write", LONG)], fates=["release"]), Stop()])], None),
+    "broken": ([Play([Respond([Text("x"), Call("write", LONG)], fates=["release"]), Break()])], None),
+    "broken_shown": ([Play([Respond([Text("x")]), Break()])], View(errors=True)),
+    "overheard": ([Play([Respond([Text("a")]), Overheard("[writer] said: a"), Respond([Text("b")])])], None),
+    "many_turns": (
+        [
+            Play([Respond([Thought("t"), Text("one"), Call("write", LONG)], wire, FATES), Respond([Text("two")], wire)])
+            for wire in ("gemini", "anthropic", "openai_chat", "openai_responses")
+        ],
+        None,
+    ),
+}
+
+
+def same_arguments(text: str, arguments: Any) -> bool:
+    return bool(json.loads(text) == arguments)
+
+
+def steps_of(script: Script) -> list[Step]:
+    return list(script)

@@ -1,0 +1,98 @@
+"""The official AG-UI client judges every scene: accepted without a warning, and folded to what was executed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from callstream.agui import Conversation, Translator, encode_sse, merge
+from tests.agui.judge import Judge
+from tests.agui.scenes import SCENES, Scene, play
+
+
+@pytest.fixture(scope="module", params=SCENES)
+def scene(request: pytest.FixtureRequest) -> Scene:
+    return play(*SCENES[request.param])
+
+
+def accepted(verdict: dict[str, Any]) -> dict[str, Any]:
+    expected = [warning for warning in verdict["warnings"] if "Failed to apply state patch" in warning]
+    assert verdict["error"] is None, verdict["error"]
+    assert verdict["warnings"] == expected
+    assert verdict["ended"] is not None
+    return verdict
+
+
+def calls_in(messages: list[dict[str, Any]]) -> dict[str, str]:
+    return {call["id"]: call["function"]["arguments"] for message in messages for call in message.get("toolCalls", ())}
+
+
+def test_official_client_accepts_every_scene(judge: Judge, scene: Scene) -> None:
+    verdicts = judge(*scene.steps())
+    for number, verdict in enumerate(verdicts):
+        accepted(verdict)
+        conversation = Conversation.of(scene.earlier(number + 1), scene.view)
+        assert verdict["messages"] == as_plain(conversation)
+        assert verdict["state"] == (conversation.state or {})
+    arguments = calls_in(verdicts[-1]["messages"])
+    for call_id, executed in scene.executed.items():
+        assert json.loads(arguments[call_id]) == executed
+        assert [verdict["args"][call_id] for verdict in verdicts if call_id in verdict["args"]] == [executed]
+
+
+def as_plain(conversation: Conversation) -> list[dict[str, Any]]:
+    plain: list[dict[str, Any]] = json.loads(encode_sse([conversation.snapshot()], 1).split(b"data: ")[1])["messages"]
+    return plain
+
+
+def joined_body(scene: Scene, number: int, seen: int) -> str:
+    """What a client gets that joins the run after ``seen`` of its records."""
+    records = scene.runs[number].records
+    conversation = Conversation.of([*scene.earlier(number), *records[:seen]], scene.view)
+    body = encode_sse(conversation.prelude(), conversation.seq)
+    return (body + b"".join(encode_sse(conversation.feed(record), record.seq) for record in records[seen:])).decode()
+
+
+def test_join_mid_arguments_by_the_official_client_after_every_record(judge: Judge, scene: Scene) -> None:
+    whole = judge(*scene.steps())
+    for number, run in enumerate(scene.runs):
+        for seen in range(1, len(run.records) + 1):
+            [verdict] = judge({"how": "connect", "body": joined_body(scene, number, seen)})
+            accepted(verdict)
+            assert verdict["messages"] == whole[number]["messages"], (number, seen)
+            assert verdict["state"] == whole[number]["state"]
+            assert verdict["ended"]["outcome"] == whole[number]["ended"]["outcome"]
+            for named in ("pendingToolCallIds", "interrupts"):
+                assert verdict["ended"].get(named) == whole[number]["ended"].get(named), (number, seen)
+
+
+def test_join_mid_arguments_with_the_messages_that_the_client_kept(judge: Judge, scene: Scene) -> None:
+    """The connection breaks at one record and the same client comes back some records later."""
+    whole = judge(*scene.steps())
+    last = len(scene.runs) - 1
+    records = scene.runs[last].records
+    for seen in range(1, len(records) + 1, 3):
+        *before, step = scene.steps()
+        translator = Translator(scene.view)
+        broken = b"".join(encode_sse(translator.feed(record), record.seq) for record in records[:seen]).decode()
+        back = min(seen + 5, len(records))
+        rejoin = {"how": "connect", "body": joined_body(scene, last, back), "resume": step["resume"]}
+        *_, verdict = judge(*before, {**step, "body": broken}, rejoin)
+        accepted(verdict)
+        assert verdict["messages"] == whole[last]["messages"], seen
+        assert verdict["state"] == whole[last]["state"]
+
+
+def test_slow_reader_merged_sees_the_same(judge: Judge, scene: Scene) -> None:
+    whole = judge(*scene.steps())
+    steps = []
+    for run, step in zip(scene.runs, scene.steps(), strict=True):
+        translator = Translator(scene.view)
+        events = [event for record in run.records for event in translator.feed(record)]
+        steps.append({**step, "body": encode_sse(merge(events), run.records[-1].seq).decode()})
+    for merged, verdict in zip(judge(*steps), whole, strict=True):
+        accepted(merged)
+        assert merged["messages"] == verdict["messages"]
+        assert merged["state"] == verdict["state"]

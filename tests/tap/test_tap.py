@@ -1,0 +1,504 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import anthropic
+import httpx
+import httpx2
+import openai
+import pytest
+
+from callstream import Callstream, CallState, Reject
+from callstream.errors import CallRejected, RunOver, UsageError
+from callstream.events import ArgsAppended, CallDiscarded, MessageReceived
+from callstream.tap import TapSettings
+from callstream.tap.body import Limits
+from callstream.testing import Call, Cut, Delay, Failure, Finish, Refusal, ScriptedProvider, Text, Truncated
+from callstream.wire import WIRES
+from tests.tap.clients import ASK, SCHEMA, ask, sdk
+
+ARGS = {"title": "Notes", "content": "one\ntwo ☃ three" * 5}
+WRITE = Call("write", ARGS, call_id="c1")
+
+
+@pytest.fixture
+async def cs() -> AsyncIterator[Callstream]:
+    async with Callstream() as callstream:
+        yield callstream
+
+
+@pytest.fixture
+def environment_without_proxies(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    yield
+
+
+def serving(wire: str, script: Any, **options: Any) -> ScriptedProvider:
+    """A provider that streams arguments on every wire, so that all four can be held to the same."""
+    return ScriptedProvider(wire, script, stream_args_unasked=True, **options)
+
+
+async def journalled(cs: Callstream, call_id: str) -> list[Any]:
+    call = await cs.journal.call(call_id)
+    assert call is not None
+    assert call.run_id is not None
+    return [record.event async for record in cs.journal.read(call.run_id)]
+
+
+async def left(provider: ScriptedProvider) -> bool:
+    """Whether the provider notices, soon, that its client is gone."""
+    for _ in range(200):
+        if provider.requests[-1].fate == "left":
+            return True
+        await asyncio.sleep(0.01)
+    return False
+
+
+@pytest.mark.parametrize("collapse", ["known", "all", "none"])
+@pytest.mark.parametrize("wire", WIRES)
+async def test_the_sdk_puts_together_what_it_would_without_the_tap(cs: Callstream, wire: str, collapse: str) -> None:
+    cs.on_args_delta("write", lambda delta, signal: None)
+    script = [Text("Let me see.", size=4), WRITE, Call("other", {"title": "x"}, call_id="c2")]
+    async with serving(wire, script) as provider:
+        tapped = await ask(wire, provider, cs, collapse=collapse)
+        plain = await ask(wire, provider, None)
+    assert tapped.text == plain.text == "Let me see."
+    assert tapped.finish == plain.finish
+    if wire != "gemini":  # google-genai gives streamed calls in pieces, and leaves them so
+        assert [(name, args) for _, name, args in tapped.calls] == [(name, args) for _, name, args in plain.calls]
+    if collapse == "all":
+        assert [(name, args) for _, name, args in tapped.calls] == [("write", ARGS), ("other", {"title": "x"})]
+        assert tapped.events <= plain.events - 10
+    elif collapse == "known":
+        assert ("write", ARGS) in [(name, args) for _, name, args in tapped.calls]
+    else:
+        assert tapped.events == plain.events
+    calls = await cs.journal.calls()
+    assert [(call.name, (await cs.journal.call(call.call_id)).args) for call in calls] == [  # type: ignore[union-attr]
+        ("write", ARGS),
+        ("other", {"title": "x"}),
+    ]
+
+
+@pytest.mark.parametrize("wire", ["gemini", "openai_chat"])  # the other two have no form without an id
+async def test_one_id_at_the_sdk_and_in_the_journal(cs: Callstream, wire: str) -> None:
+    async with serving(wire, [Call("write", ARGS, call_id="")]) as provider:
+        answer = await ask(wire, provider, cs, collapse="all")
+    ((wire_id, _, args),) = answer.calls
+    (call,) = await cs.journal.calls()
+    assert args == ARGS
+    assert wire_id == (call.provider_id or call.call_id)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("ending", [Truncated(), Finish("length")], ids=["truncated", "length"])
+async def test_truncated_never_runs_over_the_tap(cs: Callstream, wire: str, ending: Any) -> None:
+    script = [Text("Writing."), Call("write", ARGS, call_id="c1", stop_after=3), ending]
+    async with serving(wire, script) as provider:
+        answer = await ask(wire, provider, cs, collapse="all")
+    assert answer.calls == []
+    assert answer.text == "Writing."
+    (call,) = await cs.journal.calls()
+    assert (call.state, call.reason) == (CallState.DISCARDED, "truncated")
+
+
+@pytest.mark.parametrize("wire", ["anthropic", "openai_chat", "openai_responses"])
+async def test_malformed_never_runs_over_the_tap(cs: Callstream, wire: str) -> None:
+    script = [Call("write", call_id="c1", text='{"title": 1,}'), Call("other", {"title": "x"}, call_id="c2")]
+    async with serving(wire, script) as provider:
+        answer = await ask(wire, provider, cs, collapse="all")
+    assert [name for _, name, _ in answer.calls] == ["other"]
+    kept = await cs.journal.call("c1")
+    assert kept is not None
+    assert (kept.state, kept.reason, kept.args_json) == (CallState.DISCARDED, "malformed", '{"title": 1,}')
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_slow_hook_beside_second_call(cs: Callstream, wire: str) -> None:
+    """The hooks of the second call run while the first one's hook still waits, over the tap too."""
+    gate = asyncio.Event()
+    second = asyncio.Event()
+
+    async def slow(delta: Any, signal: Any) -> None:
+        await gate.wait()
+
+    async def fast(call: Any, signal: Any) -> None:
+        second.set()
+
+    cs.on_args_delta("slow", slow)
+    cs.on_args_complete("fast", fast)
+    script = [Call("slow", ARGS, call_id="s"), Call("fast", ARGS, call_id="f")]
+    async with serving(wire, script) as provider:
+        asking = asyncio.create_task(ask(wire, provider, cs))
+        await asyncio.wait_for(second.wait(), 5)
+        assert not asking.done()
+        gate.set()
+        answer = await asking
+    assert [name for _, name, _ in answer.calls] == ["slow", "fast"]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_hooks_settle_before_the_call_reaches_the_sdk(cs: Callstream, wire: str) -> None:
+    seen: list[str] = []
+
+    async def watch(delta: Any, signal: Any) -> None:
+        await asyncio.sleep(0.001)
+        seen.append(delta.text)
+
+    cs.on_args_delta("write", watch)
+    async with serving(wire, [WRITE]) as provider, sdk(wire, provider, cs) as client:
+        await ASK[wire](client)
+    kept = await cs.journal.call("c1")
+    assert kept is not None
+    assert "".join(seen) == kept.args_json
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_rejected_call_rises_where_no_host_can_refuse_it(cs: Callstream, wire: str) -> None:
+    async def refuse(call: Any, signal: Any) -> None:
+        raise Reject("not today")
+
+    cs.on_args_complete("write", refuse)
+    async with serving(wire, [WRITE]) as provider:
+        with pytest.raises(CallRejected, match="not today"):
+            async with cs.run("thread"):
+                await ask(wire, provider, cs)
+    (run,) = await cs.journal.runs()
+    assert run.outcome == "failed"
+    (call,) = await cs.journal.calls()
+    assert (call.state, call.reason, call.detail) == (CallState.DISCARDED, "rejected", "not today")
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_held_call_sends_comments_down(cs: Callstream, wire: str) -> None:
+    gate = asyncio.Event()
+
+    async def slow(delta: Any, signal: Any) -> None:
+        await gate.wait()
+
+    cs.on_args_delta("write", slow)
+    tap = cs.transport(settings=TapSettings(collapse="all", limits=Limits(comment_every=0.02)))
+    async with serving(wire, [WRITE]) as provider, httpx.AsyncClient(transport=tap) as client:
+        url, body = _raw(wire, provider)
+        comments = 0
+        async with client.stream("POST", url, json=body) as response:
+            async for data in response.aiter_raw():
+                if data.startswith(b": "):
+                    comments += 1
+                    if comments == 3:
+                        gate.set()
+    assert comments >= 3
+
+
+async def test_the_reader_stops_when_too_much_waits_for_the_sdk(cs: Callstream) -> None:
+    tap = cs.transport(settings=TapSettings(limits=Limits(max_held=20_000)))
+    script = [Text("x" * 2_000_000, size=1000)]
+    async with ScriptedProvider("anthropic", script) as provider, httpx.AsyncClient(transport=tap) as client:
+        url, body = _raw("anthropic", provider)
+        async with client.stream("POST", url, json=body) as response:
+            read = response.aiter_raw()
+            first = await anext(read)
+            await asyncio.sleep(0.2)
+            (run,) = await cs.journal.runs()
+            early = run.last_seq
+            rest = b"".join([data async for data in read])
+    assert early < 1500, "the reader took it all, though nobody read"
+    assert (first + rest).count(b"text_delta") == 2000
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_the_consumers_end_closes_upstream_and_discards(cs: Callstream, wire: str) -> None:
+    script = [Text("Hello. "), Call("write", ARGS, call_id="c1", stop_after=2), Delay(30), Finish()]
+    async with serving(wire, script) as provider:
+        async with sdk(wire, provider, cs) as client:
+            asking = asyncio.create_task(ASK[wire](client))
+            while not await cs.journal.calls(states=[CallState.ARGS_STREAMING]):
+                await asyncio.sleep(0.01)
+            began = time.monotonic()
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+        assert await left(provider)
+        assert time.monotonic() - began < 5
+        while not (await cs.journal.calls())[0].is_final:
+            await asyncio.sleep(0.01)
+    (call,) = await cs.journal.calls()
+    assert (call.state, call.reason) == (CallState.DISCARDED, "aborted")
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_stopping_the_run_closes_upstream(cs: Callstream, wire: str) -> None:
+    script = [Call("write", ARGS, call_id="c1", stop_after=2), Delay(30), Finish()]
+    async with serving(wire, script) as provider:
+        run = await cs.start("thread")
+        asking = asyncio.create_task(ask(wire, provider, cs))
+        while not await cs.journal.calls(states=[CallState.ARGS_STREAMING]):
+            await asyncio.sleep(0.01)
+        await run.stop("enough")
+        assert await left(provider)
+        with pytest.raises(RunOver):
+            await asking
+    (call,) = await cs.journal.calls()
+    assert (call.state, call.reason) == (CallState.DISCARDED, "aborted")
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_an_error_in_the_stream_is_the_sdks_to_raise(cs: Callstream, wire: str) -> None:
+    script = [Text("Hello. "), Call("write", ARGS, call_id="c1", stop_after=2), Failure("overloaded today")]
+
+    async def outcome(callstream: Callstream | None) -> str:
+        try:
+            answer = await ask(wire, provider, callstream, collapse="all") if callstream else await ask(wire, provider, None)
+        except Exception as error:  # noqa: BLE001
+            return type(error).__name__
+        return f"answered {answer.text}"
+
+    async with serving(wire, script) as provider:
+        assert await outcome(cs) == await outcome(None)
+    events = await journalled(cs, "c1")
+    assert [event.reason for event in events if isinstance(event, CallDiscarded)] == ["interrupted"]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_broken_connection_behaves_as_without_the_tap(cs: Callstream, wire: str) -> None:
+    script = [Text("Hello. "), Call("write", ARGS, call_id="c1", stop_after=2), Cut()]
+
+    async def outcome(callstream: Callstream | None) -> type[BaseException]:
+        with pytest.raises(Exception) as raised:  # noqa: PT011  # the SDK's own; which one is compared
+            await ask(wire, provider, callstream)
+        return type(raised.value)
+
+    async with serving(wire, script) as provider:
+        assert await outcome(cs) is await outcome(None)
+    events = await journalled(cs, "c1")
+    assert [event.reason for event in events if isinstance(event, CallDiscarded)] == ["interrupted"]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_refusals_are_retried_by_the_sdk_and_leave_one_run(cs: Callstream, wire: str) -> None:
+    scripts = [[Refusal(429, "slow down", retry_after=0)], [WRITE]]
+    async with serving(wire, scripts) as provider:
+        answer = await ask(wire, provider, cs, collapse="all", max_retries=2)
+        assert len(provider.requests) == 2
+    assert [args for _, _, args in answer.calls] == [ARGS]
+    assert len(await cs.journal.runs()) == 1
+
+
+async def test_4xx_pass_untouched(cs: Callstream) -> None:
+    async with ScriptedProvider("openai_chat", [Refusal(400, "no such model")]) as provider:
+        with pytest.raises(openai.BadRequestError, match="no such model"):
+            await ask("openai_chat", provider, cs)
+    assert await cs.journal.runs() == []
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+@pytest.mark.parametrize("wire", WIRES)
+async def test_what_comes_compressed_anyway_is_read(cs: Callstream, wire: str, encoding: Any) -> None:
+    async with serving(wire, [WRITE], encoding=encoding) as provider:
+        answer = await ask(wire, provider, cs, collapse="all")
+        assert provider.requests[0].headers["accept-encoding"] == "identity"
+    assert [args for _, _, args in answer.calls] == [ARGS]
+    assert len([event for event in await journalled(cs, "c1") if isinstance(event, ArgsAppended)]) > 5
+
+
+async def test_whole_answers_are_journalled_and_wait_for_hooks(cs: Callstream) -> None:
+    seen: list[str] = []
+    cs.on_args_delta("write", lambda delta, signal: seen.append(delta.text))
+    async with ScriptedProvider("anthropic", [WRITE]) as provider, sdk("anthropic", provider, cs) as client:
+        tools: Any = [{"name": "write", "input_schema": SCHEMA}]
+        message = await client.messages.create(
+            model="claude", max_tokens=10, messages=[{"role": "user", "content": "go"}], tools=tools
+        )
+    assert message.content[0].input == ARGS
+    assert len(seen) == 1
+    kept = await cs.journal.call("c1")
+    assert kept is not None
+    assert kept.args == ARGS
+
+
+async def test_results_in_the_next_request_complete_the_calls_of_a_program_that_knows_nothing(cs: Callstream) -> None:
+    async with ScriptedProvider("anthropic", [[WRITE], [Text("Done.")]]) as provider, sdk(
+        "anthropic", provider, cs
+    ) as client:
+        tools: Any = [{"name": "write", "input_schema": SCHEMA}]
+        messages: list[Any] = [{"role": "user", "content": "go"}]
+        async with client.messages.stream(model="claude", max_tokens=10, messages=messages, tools=tools) as stream:
+            answer = await stream.get_final_message()
+        (waiting,) = await cs.journal.runs()
+        assert waiting.outcome is None
+        result = {"type": "tool_result", "tool_use_id": "c1", "content": "written"}
+        messages += [{"role": "assistant", "content": answer.content}, {"role": "user", "content": [result]}]
+        async with client.messages.stream(model="claude", max_tokens=10, messages=messages, tools=tools) as stream:
+            await stream.get_final_message()
+    kept = await cs.journal.call("c1")
+    assert kept is not None
+    assert (kept.state, kept.result) == (CallState.COMPLETED, "written")
+    runs = await cs.journal.runs()
+    assert [run.outcome for run in runs] == ["finished", "finished"]
+    assert len({run.thread_id for run in runs}) == 1
+
+
+async def test_what_no_request_answers_is_released_when_callstream_closes() -> None:
+    cs = Callstream("memory:kept-open")
+    async with ScriptedProvider("anthropic", [WRITE]) as provider:
+        await ask("anthropic", provider, cs)
+    watcher = Callstream("memory:kept-open")
+    await cs.aclose()
+    kept = await watcher.journal.call("c1")
+    assert kept is not None
+    assert kept.state is CallState.RELEASED
+    await watcher.aclose()
+
+
+async def test_the_input_of_a_run_is_read_from_its_requests(cs: Callstream) -> None:
+    async with ScriptedProvider("openai_responses", [Text("Hello.")]) as provider:
+        async with cs.run("thread") as run:
+            await ask("openai_responses", provider, cs)
+            await ask("openai_responses", provider, cs)
+    events = [record.event async for record in cs.journal.read(run.run_id)]
+    assert [event.text for event in events if isinstance(event, MessageReceived)] == ["go"]
+
+
+async def test_unknown_paths_pass_untouched(cs: Callstream) -> None:
+    async def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, json={"got": request.content.decode()}, headers={"x-kept": "yes"})
+
+    transport = cs.transport(httpx.MockTransport(answer))
+    async with httpx.AsyncClient(transport=transport) as client:
+        response = await client.post("http://127.0.0.1/v1/embeddings", content=b"data: {}")
+    assert response.json() == {"got": "data: {}"}
+    assert response.headers["x-kept"] == "yes"
+    assert await cs.journal.runs() == []
+
+
+async def test_an_inner_transport_of_the_users_and_a_stated_wire(cs: Callstream) -> None:
+    from callstream.testing import encode
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        assert request.headers["content-length"] == str(len(request.content))
+        body = b"".join(encode("openai_chat", [WRITE]))
+        return httpx.Response(200, content=body, headers={"content-type": "text/event-stream"})
+
+    transport = cs.transport(httpx.MockTransport(answer), wire="openai_chat", collapse="all")
+    async with httpx.AsyncClient(transport=transport) as client:
+        response = await client.post("http://127.0.0.1/my/gateway", json={"messages": []})
+    assert response.text.count('"tool_calls":[') == 1
+    assert (await cs.journal.calls())[0].name == "write"
+
+
+async def test_wrong_settings_are_told(cs: Callstream) -> None:
+    with pytest.raises(UsageError, match="expected one of the wires"):
+        cs.transport(wire="telepathy")
+    with pytest.raises(UsageError, match="expected collapse"):
+        cs.transport(collapse="some")  # type: ignore[arg-type]
+
+
+async def test_vertex_is_asked_for_streamed_arguments_with_the_right_length(cs: Callstream) -> None:
+    async with ScriptedProvider("gemini", [WRITE]) as provider:
+        async with cs.httpx_client(collapse="all") as client:
+            path = "/v1beta1/projects/p/locations/global/publishers/google/models/gemini-3:streamGenerateContent?alt=sse"
+            tools = [{"functionDeclarations": [{"name": "write"}]}]
+            body = {"contents": [{"role": "user", "parts": [{"text": "go"}]}], "tools": tools}
+            response = await client.post(f"{provider.origin}{path}", json=body)
+    assert response.status_code == 200
+    asked = provider.requests[0].json
+    assert asked["toolConfig"]["functionCallingConfig"]["streamFunctionCallArguments"] is True
+    assert len([event for event in await journalled(cs, "c1") if isinstance(event, ArgsAppended)]) > 5
+
+
+async def test_lost_signatures_are_repaired_where_it_is_asked_for(cs: Callstream) -> None:
+    history = [
+        {"role": "user", "parts": [{"text": "go"}]},
+        {"role": "model", "parts": [{"functionCall": {"name": "write", "args": {}, "id": "c1"}}]},
+        {"role": "user", "parts": [{"functionResponse": {"name": "write", "id": "c1", "response": {}}}]},
+    ]
+    scripts = [[Call("write", {}, call_id="c1")], [Text("Done.")]]
+    async with ScriptedProvider("gemini", scripts, strict_signatures=True) as provider:
+        settings = TapSettings(repair_gemini_signatures=True)
+        async with cs.run("thread"), httpx.AsyncClient(transport=cs.transport(settings=settings)) as client:
+            url = f"{provider.base_url}/v1beta/models/gemini-3:streamGenerateContent?alt=sse"
+            await client.post(url, json={"contents": history[:1]})
+            answer = await client.post(url, json={"contents": history})
+    assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.usefixtures("environment_without_proxies")
+async def test_the_environments_proxies_count(cs: Callstream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plain HTTP proxy is asked for the whole URL; the scripted provider takes that for the path, so it can play one."""
+    async with ScriptedProvider("openai_chat", [WRITE]) as provider:
+        monkeypatch.setenv("HTTP_PROXY", provider.origin)
+        async with openai.AsyncOpenAI(
+            base_url="http://provider.invalid/v1", api_key="none", http_client=cs.httpx_client(collapse="all")
+        ) as client:
+            answer = await ASK["openai_chat"](client)
+        assert provider.requests[0].headers["host"] == "provider.invalid"
+        monkeypatch.setenv("NO_PROXY", "provider.invalid")
+        async with openai.AsyncOpenAI(
+            base_url="http://provider.invalid/v1", api_key="none", http_client=cs.httpx_client(), max_retries=0
+        ) as client:
+            with pytest.raises(openai.APIConnectionError):
+                await ASK["openai_chat"](client)
+    assert [args for _, _, args in answer.calls] == [ARGS]
+
+
+def test_two_event_loops_share_one_client() -> None:
+    """One Callstream and one SDK client, from two loops one after the other and at once."""
+    cs = Callstream()
+    with ScriptedProvider("anthropic", [Call("write", ARGS)]) as provider:
+        client = anthropic.AsyncAnthropic(
+            base_url=provider.base_url,
+            api_key="none",
+            # Nobody closes the connections of a loop that ends, so none is kept.
+            http_client=cs.httpx2_client(collapse="all", limits=httpx2.Limits(max_keepalive_connections=0)),
+            max_retries=0,
+        )
+        answers: list[Any] = []
+
+        def program() -> None:
+            async def main() -> None:
+                for _ in range(3):
+                    answers.append(await ASK["anthropic"](client))
+
+            asyncio.run(main())
+
+        program()
+        threads = [threading.Thread(target=program) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        program()
+    assert len(answers) == 12
+    assert all([args for _, _, args in answer.calls] == [ARGS] for answer in answers)
+    asyncio.run(cs.aclose())
+
+
+async def test_many_streams_at_once_through_one_client(cs: Callstream) -> None:
+    async with ScriptedProvider("openai_chat", [Call("write", ARGS, size=20)]) as provider:
+        async with sdk("openai_chat", provider, cs, collapse="all") as client:
+            answers = await asyncio.gather(*(ASK["openai_chat"](client) for _ in range(300)))
+    assert all([args for _, _, args in answer.calls] == [ARGS] for answer in answers)
+    assert len(await cs.journal.calls()) == 300
+
+
+async def test_a_sync_client_is_told_to_be_async(cs: Callstream) -> None:
+    with pytest.raises(UsageError, match="AsyncClient"):
+        httpx.Client(transport=cs.transport()).get("http://127.0.0.1/")  # type: ignore[arg-type]
+
+
+def _raw(wire: str, provider: ScriptedProvider) -> tuple[str, dict[str, Any]]:
+    """The URL and a body that get a stream from the provider."""
+    match wire:
+        case "anthropic":
+            return f"{provider.base_url}/v1/messages", {"model": "m", "max_tokens": 1, "stream": True, "messages": []}
+        case "openai_chat":
+            return f"{provider.base_url}/chat/completions", {"model": "m", "stream": True, "messages": []}
+        case "openai_responses":
+            return f"{provider.base_url}/responses", {"model": "m", "stream": True, "input": "go", "store": False}
+        case _:
+            return f"{provider.base_url}/v1beta/models/g:streamGenerateContent?alt=sse", {"contents": []}

@@ -1,0 +1,368 @@
+"""What holds for every wire: errors, limits, characters, and who completes a call."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from callstream.errors import UsageError, WireError
+from callstream.events import CallCompleted, CallDiscarded, CallStarted, MessageEnded, ResponseEnded
+from callstream.wire import WIRES, decoder_for
+from callstream.wire.decoder import error_in
+from tests.decoding import bytewise, calls, decode, ended, failure, fed, only_call, reasoning, sse, text, whole
+from tests.wire.payloads import (
+    added,
+    args_delta,
+    block_start,
+    block_stop,
+    called,
+    choice,
+    chunk,
+    completed,
+    created,
+    custom_call,
+    done,
+    event,
+    function,
+    function_call,
+    generated,
+    input_delta,
+    message_delta,
+    message_start,
+    partial_json,
+    piece,
+    pieces,
+    said,
+    text_delta,
+    tool_calls,
+    tool_use,
+)
+
+every_wire = pytest.mark.parametrize("wire", WIRES)
+
+
+def opened(wire: str, *texts: str) -> list[dict[str, Any]]:
+    """The payloads of a call that has begun and got these pieces of text (Gemini: of the string ``a``), but no end."""
+    match wire:
+        case "anthropic":
+            return [message_start(), tool_use(), *(partial_json(text) for text in texts)]
+        case "openai_chat":
+            return [tool_calls(called("", "f", "1")), *(tool_calls(called(text)) for text in texts)]
+        case "openai_responses":
+            return [created(), added(function_call()), *(args_delta(text) for text in texts)]
+        case _:
+            return [
+                generated(function(name="f", more=True)),
+                *(generated(pieces(piece("$.a", text, more=True))) for text in texts),
+            ]
+
+
+def spoken(wire: str, text: str, kind: str = "text") -> dict[str, Any]:
+    match wire, kind:
+        case "anthropic", "text":
+            return text_delta(text)
+        case "anthropic", _:
+            return {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": text}}
+        case "openai_chat", _:
+            return said(**{"content" if kind == "text" else "reasoning": text})
+        case "openai_responses", _:
+            return event("output_text.delta" if kind == "text" else "reasoning_text.delta", output_index=0, delta=text)
+        case _:
+            return generated({"text": text, "thought": kind != "text"})
+
+
+def ends(wire: str, *, normal: bool) -> list[dict[str, Any]]:
+    match wire:
+        case "anthropic":
+            return [message_delta("tool_use" if normal else "max_tokens"), {"type": "message_stop"}]
+        case "openai_chat":
+            return [said("tool_calls" if normal else "length")]
+        case "openai_responses":
+            return [completed(status="completed" if normal else "incomplete")]
+        case _:
+            return [generated(finish="STOP" if normal else "MAX_TOKENS")]
+
+
+# -- who completes a call --
+
+
+@every_wire
+def test_never_completed_by_parse(wire: str) -> None:
+    """Text that is whole JSON completes nothing before the wire's end; a cut then discards it."""
+    body = sse(*opened(wire, "" if wire == "gemini" else '{"a": 1}'))
+    decoder = decoder_for(wire)
+    before = decoder.feed(body)
+    assert only_call(before).outcome == "open"
+    after = decoder.end()
+    assert [item.reason for item in after if isinstance(item, CallDiscarded)] == ["truncated"]
+    assert only_call(decode(wire, body + sse(*ends(wire, normal=False)))).outcome == "truncated"
+    assert only_call(decode(wire, body + sse(*ends(wire, normal=True)))).outcome == "completed"
+
+
+@every_wire
+def test_blank_arguments_at_a_cut_are_not_an_empty_object(wire: str) -> None:
+    for payloads in (opened(wire), opened(wire, "") if wire != "gemini" else opened(wire)):
+        assert only_call(decode(wire, sse(*payloads))).outcome == "truncated"
+        assert only_call(decode(wire, sse(*payloads, *ends(wire, normal=False)))).outcome == "truncated"
+        assert only_call(decode(wire, sse(*payloads, *ends(wire, normal=True)))).args == {}
+
+
+@every_wire
+def test_message_ends_once_and_before_the_response(wire: str) -> None:
+    call = opened(wire, "x" if wire == "gemini" else "{}")
+    events = decode(wire, sse(*call, spoken(wire, "Hi"), *ends(wire, normal=True)))
+    kinds = [type(item) for item in events]
+    assert kinds.count(MessageEnded) == kinds.count(ResponseEnded) == 1
+    assert kinds[-2:] == [MessageEnded, ResponseEnded]
+
+
+def test_custom_tool_text_is_never_parsed() -> None:
+    body = sse(
+        created(), added(custom_call()), input_delta("{}"), input_delta("{not json"), done(custom_call("{}{not json"))
+    )
+    call = only_call(decode("openai_responses", body + sse(completed())))
+    assert (call.text, call.args_json) == ("{}{not json", '"{}{not json"')
+
+
+# -- errors --
+
+
+@every_wire
+def test_events_before_an_error_are_returned_first(wire: str) -> None:
+    body = sse(*opened(wire, "x" if wire == "gemini" else "{")) + b"data: oops\n\n"
+    decoder = decoder_for(wire)
+    events = decoder.feed(body)
+    assert isinstance(events[-2], CallDiscarded)
+    assert events[-2].reason == "interrupted"
+    assert "oops" in (events[-2].detail or "")
+    assert isinstance(events[-1], MessageEnded)
+    with pytest.raises(WireError, match="oops") as first:
+        decoder.feed(b"")
+    for again in (lambda: decoder.feed(body), decoder.end, lambda: decoder.whole(b"{}")):
+        with pytest.raises(WireError) as later:
+            again()
+        assert later.value is first.value
+
+
+@every_wire
+def test_error_with_nothing_before_it_is_raised_at_once(wire: str) -> None:
+    with pytest.raises(WireError, match="oops"):
+        decoder_for(wire).feed(b"data: oops\n\n")
+
+
+@every_wire
+@pytest.mark.parametrize(
+    ("body", "match"),
+    [
+        (b"<html><body>502 Bad Gateway</body></html>", "expected server-sent events, got b'<html>"),
+        (b"upstream request timeout", "expected server-sent events, got b'upstream"),
+        (b'{"error": {"message": "no"}}', 'expected server-sent events, got b\'{"error"'),
+        (b"data: <html>\n\n", "got b'<html>'"),
+        (b"data: 17\n\n", "expected"),
+        (b'data: "text"\n\n', "expected"),
+        (b"data: [1, 2]\n\n", "expected"),
+        (b'data: {"a": \xff}\n\n', "expected JSON of the"),
+        (b'data: {"type": "\xff\xfe"}\n\n', "expected"),
+        (b'data: {"x": "cut\n\n', "expected JSON of the"),
+        (b'data: {"candidate": [], "choice": [], "type": "x"}\n\n', "expected a response of the"),
+        (b'event: error\ndata: {"message": "no"}\n\n', "the provider reported an error: no"),
+        (b"event: error\ndata: no\n\n", "the provider reported an error: no"),
+        (b"event: error\ndata: 5\n\n", "the provider reported an error: 5"),
+        (b"event: error\ndata:\n\n", "the provider reported an error"),
+    ],
+)
+def test_bytes_that_are_not_the_wire(wire: str, body: bytes, match: str) -> None:
+    events, error = failure(wire, body)
+    assert events == []
+    assert match in error
+
+
+@every_wire
+def test_event_that_the_body_ends_in(wire: str) -> None:
+    whole_body = sse(spoken(wire, "Hi"), *opened(wire, "x" if wire == "gemini" else "{}"), *ends(wire, normal=True))
+    assert only_call(decode(wire, whole_body.removesuffix(b"\n\n"))).outcome == "completed"
+    assert text(decode(wire, whole_body[:-9])) == "Hi"
+    assert decode(wire, b"") == []
+    assert decode(wire, b": nothing\n\ndata: [DONE]\n\ndata:\n\ndata:  \n\n") == []
+
+
+@every_wire
+def test_error_at_the_very_end_is_not_lost(wire: str) -> None:
+    body = sse(*opened(wire)) + b'event: error\ndata: {"error": "no"}'
+    events, error = failure(wire, body)
+    assert error == "the provider reported an error: no"
+    assert only_call(events).outcome == "interrupted"
+
+
+@every_wire
+def test_sentinel_ends_nothing_twice(wire: str) -> None:
+    body = sse(*opened(wire, "x" if wire == "gemini" else "{}"), *ends(wire, normal=True), done=True)
+    events = decode(wire, body + b"data: [DONE] \n\n")
+    assert len(ended(events)) == 1
+    assert only_call(events).outcome == "completed"
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"error": {"message": "no", "type": "kind"}}, "the provider reported kind: no"),
+        ({"error": {"message": "no", "status": "UNAVAILABLE", "code": 503}}, "the provider reported UNAVAILABLE: no"),
+        ({"error": "no"}, "the provider reported an error: no"),
+        ({"error": {"detail": "no"}}, "the provider reported an error: no"),
+        ({"error": {}, "msg": "no"}, None),
+        ({"msg": "no", "code": 7}, "the provider reported 7: no"),
+        ({"detail": "no"}, "the provider reported an error: no"),
+        ({"error": "no", "message": "yes", "type": "error"}, "the provider reported an error: no"),
+        ({"a": 1}, None),
+    ],
+)
+def test_error_in_all_shapes_that_occur(value: Any, message: str | None) -> None:
+    error = error_in(value)
+    assert (None if error is None else str(error)) == message
+    if error is not None:
+        assert error.provider_message == "no"
+
+
+# -- limits --
+
+
+@every_wire
+def test_depth_and_size_limits(wire: str) -> None:
+    deep = "[" * 100_000 + "]" * 100_000
+    for field in ("candidates", "usage", "extra", "message"):
+        body = f'data: {{"type": "message_start", "{field}": {deep}}}\n\n'.encode()
+        with pytest.raises(WireError, match=r"nested too deep|expected"):
+            decoder_for(wire).feed(body)
+    with pytest.raises(WireError, match="the provider reported an error"):
+        decoder_for(wire).feed(f"event: error\ndata: {deep}\n\n".encode())
+    cut_off = decoder_for(wire)
+    cut_off.feed(f"data: {deep}".encode())
+    assert cut_off.end() == []
+    with pytest.raises(WireError):
+        decoder_for(wire).whole(deep.encode())
+
+
+@pytest.mark.parametrize("wire", [wire for wire in WIRES if wire != "gemini"])
+def test_arguments_nested_too_deep_to_read_are_malformed(wire: str) -> None:
+    deep = "[" * 50_000 + "]" * 50_000
+    assert only_call(decode(wire, sse(*opened(wire, deep), *ends(wire, normal=True)))).outcome == "malformed"
+
+
+def test_depth_of_whole_arguments() -> None:
+    before, after = json.dumps(generated(function(name="f", args={"a": "HERE"}))).encode().split(b'"HERE"')
+    for depth in range(300, 1100, 10):
+        body = b"data: " + before + b"[" * depth + b"]" * depth + after + b"\n\n"
+        events, error = fed(decoder_for("gemini"), [body, sse(generated(finish="STOP"))])
+        outcomes = [call.outcome for call in calls(events)]
+        assert outcomes in (["completed"], ["malformed"]) or (error is not None and "nested" in str(error))
+
+
+# -- characters --
+
+
+@every_wire
+@pytest.mark.parametrize("kind", ["text", "reasoning"])
+def test_halves_of_a_character_are_never_shown(wire: str, kind: str) -> None:
+    parts = ["a\ud83d", "\ude00b", "\ud83d", "c\ude00", "d\ud83d"]
+    body = sse(*(spoken(wire, part, kind) for part in parts), *ends(wire, normal=True))
+    assert (text if kind == "text" else reasoning)(decode(wire, body)) == "a😀b\ufffdc\ufffdd\ufffd"
+    broken, _ = failure(wire, sse(*(spoken(wire, part, kind) for part in parts)) + b"data: oops\n\n")
+    assert (text if kind == "text" else reasoning)(broken) == "a😀b\ufffdc\ufffdd\ufffd"
+
+
+@every_wire
+def test_halves_of_a_character_in_arguments_make_one(wire: str) -> None:
+    texts = ["x\ud83d", "\ude00y"] if wire == "gemini" else ['{"a":"x\ud83d', '\ude00y"}']
+    assert only_call(decode(wire, sse(*opened(wire, *texts), *ends(wire, normal=True)))).args == {"a": "x😀y"}
+    alone = ["x\ud83d", "y"] if wire == "gemini" else ['{"a":"x\ud83d', 'y"}']
+    assert only_call(decode(wire, sse(*opened(wire, *alone), *ends(wire, normal=True)))).args == {"a": "x\ud83dy"}
+
+
+def test_halves_of_a_character_in_free_text_make_one() -> None:
+    for texts, expected in ((["x\ud83d", "\ude00y"], "x😀y"), (["x\ud83d"], "x\ufffd")):
+        body = sse(created(), added(custom_call()), *map(input_delta, texts), completed())
+        call = only_call(decode("openai_responses", body))
+        assert (call.text, call.args) == (expected, expected)
+
+
+@pytest.mark.parametrize("wire", [wire for wire in WIRES if wire != "gemini"])
+def test_escape_cut_in_two_passes_unchanged(wire: str) -> None:
+    whole_text = '{"a":"\\ud83d\\ude00 \\u00e9 \\\\ \\" \n"}'
+    for at in range(len(whole_text)):
+        payloads = [*opened(wire, whole_text[:at], whole_text[at:]), *ends(wire, normal=True)]
+        events, error = fed(decoder_for(wire), [sse(*payloads)])
+        assert error is None
+        call = only_call(events)
+        assert call.text == call.args_json == whole_text.replace("\n", "\\n")
+
+
+def test_surrogates_beside_fields_of_the_wrong_type() -> None:
+    body = b'data: {"x": "\\ud83d", "candidates": 7}\n\n'
+    with pytest.raises(WireError, match="expected gemini data, got something else"):
+        decoder_for("gemini").feed(body)
+
+
+# -- whole answers and the door --
+
+
+@every_wire
+@pytest.mark.parametrize(
+    ("body", "match"),
+    [
+        (b"<html>", "expected JSON of the"),
+        (b"{}", "expected a"),
+        (b'{"odd": 1}', "expected a"),
+        (b"[]", "expected"),
+        (b'{"error": {"message": "no", "type": "kind"}}', "the provider reported kind: no"),
+        (b'{"type": "error", "error": {"message": "no"}}', "the provider reported an error: no"),
+    ],
+)
+def test_whole_answer_that_is_none(wire: str, body: bytes, match: str) -> None:
+    decoder = decoder_for(wire)
+    with pytest.raises(WireError, match=match):
+        decoder.whole(body)
+    with pytest.raises(WireError, match=match):
+        decoder.feed(b"")
+
+
+def test_whole_answers_that_failed() -> None:
+    for wire, answer, match in (
+        ("openai_responses", {"status": "failed", "output": []}, "the response failed"),
+        ("openai_responses", {"status": "failed", "error": {"message": "no"}}, "reported an error: no"),
+        ("anthropic", {"type": "error"}, "reported an error"),
+        ("openai_chat", chunk(choice(None, "error", error={"message": "no"})), "reported an error: no"),
+        ("openai_chat", {"message": "no"}, "reported an error: no"),
+    ):
+        with pytest.raises(WireError, match=match):
+            whole(wire, answer)
+
+
+def test_unknown_wire_is_the_caller_s_fault() -> None:
+    with pytest.raises(UsageError, match="expected one of the wires gemini, anthropic, openai_chat, openai_responses"):
+        decoder_for("smoke_signals")
+
+
+@every_wire
+def test_default_ids_are_counted(wire: str) -> None:
+    payloads: dict[str, Any] = {
+        "anthropic": [block_start(0, type="tool_use", name="f"), block_stop()],
+        "openai_chat": [tool_calls(called("{}", "f", index=None), called("{}", "g", index=None))],
+        "openai_responses": [done({"type": "function_call", "name": "f", "arguments": "{}"})],
+        "gemini": [generated(function(name="f"), function(name="g"))],
+    }
+    events = decode(wire, sse(*payloads[wire], *ends(wire, normal=True)))
+    ids = [item.call_id for item in events if isinstance(item, CallStarted)]
+    assert ids == ["call_1", "call_2"][: len(ids)]
+    assert all(item.provider_id is None for item in events if isinstance(item, CallStarted))
+    assert len([item for item in events if isinstance(item, CallCompleted)]) == len(ids)
+
+
+@every_wire
+def test_bytes_one_by_one_give_events_as_early_as_they_can(wire: str) -> None:
+    """A delta is given by the byte that ends its event, and not later."""
+    body = sse(spoken(wire, "Hi"))
+    decoder = decoder_for(wire)
+    given = [bool(decoder.feed(byte)) for byte in bytewise(body)]
+    assert given == [False] * (len(body) - 1) + [True]
