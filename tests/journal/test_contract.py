@@ -796,6 +796,21 @@ async def test_concurrent_appends_to_one_run_are_numbered_without_gaps(journal: 
     assert sorted(texts, key=int) == [str(n) for n in range(200)]
 
 
+async def test_concurrent_appends_to_a_new_run_are_numbered_without_gaps(journal: Journal) -> None:
+    """The run is opened, written and ended by appends that wait together."""
+    await journal.open()
+    for name in ("a", "b", "c"):
+        pieces = [journal.append(name, [TextAppended("m", str(n)), CallStarted(f"{name}{n}", "t")]) for n in range(20)]
+        numbers = await asyncio.gather(journal.append(name, [START]), *pieces)
+        assert numbers == list(range(1, 42, 2))
+        assert await journal.append(name, [TextAppended("m", "last")]) == 42
+        assert [record.seq for record in await records(journal, name)] == list(range(1, 43))
+    together = [journal.append("d", [event]) for event in (START, TextAppended("m", "x"), DONE)]
+    assert await asyncio.gather(*together) == [1, 2, 3]
+    (run,) = await journal.runs(run_id="d")
+    assert (run.outcome, run.last_seq) == ("finished", 3)
+
+
 async def test_settings_that_do_not_exist_are_refused(place: Place) -> None:
     with pytest.raises(UsageError, match="does not know such settings"):
         place.journal(colour="red")

