@@ -56,6 +56,7 @@ class Judge:
     def __call__(self, *steps: dict[str, Any], messages: list[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        assert self._process.poll() is None, "the judge has died"
         self._process.stdin.write(json.dumps({"steps": steps, "messages": messages or []}) + "\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
