@@ -94,15 +94,17 @@ def test_a_message_without_text_gives_no_text_events_but_its_id() -> None:
 
 def test_reasoning_closes_before_text_and_opens_again_after_it() -> None:
     assert sent(
-        ReasoningAppended("m", "Hm."),
+        ReasoningAppended("m", "Hm"),
         ReasoningAppended("m", ""),
+        ReasoningAppended("m", "."),
         TextAppended("m", "So"),
         ReasoningAppended("m", "Oh."),
         MessageEnded("m"),
     ) == [
         {"type": "REASONING_START", "messageId": "reasoning-m"},
         {"type": "REASONING_MESSAGE_START", "messageId": "reasoning-m", "role": "reasoning"},
-        {"type": "REASONING_MESSAGE_CONTENT", "messageId": "reasoning-m", "delta": "Hm."},
+        {"type": "REASONING_MESSAGE_CONTENT", "messageId": "reasoning-m", "delta": "Hm"},
+        {"type": "REASONING_MESSAGE_CONTENT", "messageId": "reasoning-m", "delta": "."},
         {"type": "REASONING_MESSAGE_END", "messageId": "reasoning-m"},
         {"type": "REASONING_END", "messageId": "reasoning-m"},
         {"type": "TEXT_MESSAGE_START", "messageId": "m", "role": "assistant"},
