@@ -18,12 +18,12 @@ class Unavailable(Exception):
 
 def install() -> None:
     """Installs the official client beside its package.json, unless that very version is there."""
-    wanted = json.loads((FOLDER / "package.json").read_text(encoding="utf-8"))["dependencies"]
-    if all(_version(name) == version for name, version in wanted.items()):
-        return
     npm = shutil.which("npm")
     if npm is None or shutil.which("node") is None:
         raise Unavailable("the official AG-UI client needs node and npm, and they are not here")
+    wanted = json.loads((FOLDER / "package.json").read_text(encoding="utf-8"))["dependencies"]
+    if all(_version(name) == version for name, version in wanted.items()):
+        return
     command = [npm, "install", "--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts"]
     try:
         run = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=False, timeout=300)
