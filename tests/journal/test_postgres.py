@@ -46,7 +46,8 @@ class _Cut(Exception):
 
 class Proxy:
     """Stands between a journal and the server. ``lose`` counts down the answers to commands; the one at 0 is lost, and its
-    connection with it."""
+    connection with it.
+    """
 
     def __init__(self, url: str) -> None:
         self._server_url = url

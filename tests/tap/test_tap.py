@@ -12,7 +12,7 @@ import httpx2
 import openai
 import pytest
 
-from callstream import Callstream, CallState, Reject
+from callstream import CallState, Callstream, Reject
 from callstream.errors import CallRejected, RunOver, UsageError
 from callstream.events import ArgsAppended, CallDiscarded, MessageReceived
 from callstream.tap import TapSettings
@@ -253,7 +253,9 @@ async def test_an_error_in_the_stream_is_the_sdks_to_raise(cs: Callstream, wire:
 
     async def outcome(callstream: Callstream | None) -> str:
         try:
-            answer = await ask(wire, provider, callstream, collapse="all") if callstream else await ask(wire, provider, None)
+            answer = (
+                await ask(wire, provider, callstream, collapse="all") if callstream else await ask(wire, provider, None)
+            )
         except Exception as error:  # noqa: BLE001
             return type(error).__name__
         return f"answered {answer.text}"
@@ -269,7 +271,7 @@ async def test_a_broken_connection_behaves_as_without_the_tap(cs: Callstream, wi
     script = [Text("Hello. "), Call("write", ARGS, call_id="c1", stop_after=2), Cut()]
 
     async def outcome(callstream: Callstream | None) -> type[BaseException]:
-        with pytest.raises(Exception) as raised:  # noqa: PT011  # the SDK's own; which one is compared
+        with pytest.raises(Exception) as raised:  # the SDK's own; which one is compared
             await ask(wire, provider, callstream)
         return type(raised.value)
 
@@ -322,9 +324,10 @@ async def test_whole_answers_are_journalled_and_wait_for_hooks(cs: Callstream) -
 
 
 async def test_results_in_the_next_request_complete_the_calls_of_a_program_that_knows_nothing(cs: Callstream) -> None:
-    async with ScriptedProvider("anthropic", [[WRITE], [Text("Done.")]]) as provider, sdk(
-        "anthropic", provider, cs
-    ) as client:
+    async with (
+        ScriptedProvider("anthropic", [[WRITE], [Text("Done.")]]) as provider,
+        sdk("anthropic", provider, cs) as client,
+    ):
         tools: Any = [{"name": "write", "input_schema": SCHEMA}]
         messages: list[Any] = [{"role": "user", "content": "go"}]
         async with client.messages.stream(model="claude", max_tokens=10, messages=messages, tools=tools) as stream:
@@ -401,7 +404,9 @@ async def test_wrong_settings_are_told(cs: Callstream) -> None:
 async def test_vertex_is_asked_for_streamed_arguments_with_the_right_length(cs: Callstream) -> None:
     async with ScriptedProvider("gemini", [WRITE]) as provider:
         async with cs.httpx_client(collapse="all") as client:
-            path = "/v1beta1/projects/p/locations/global/publishers/google/models/gemini-3:streamGenerateContent?alt=sse"
+            path = (
+                "/v1beta1/projects/p/locations/global/publishers/google/models/gemini-3:streamGenerateContent?alt=sse"
+            )
             tools = [{"functionDeclarations": [{"name": "write"}]}]
             body = {"contents": [{"role": "user", "parts": [{"text": "go"}]}], "tools": tools}
             response = await client.post(f"{provider.origin}{path}", json=body)

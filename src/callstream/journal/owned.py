@@ -17,7 +17,8 @@ from callstream.journal.rows import Row, Source
 
 class Append(msgspec.Struct, eq=False):
     """One append on its way. ``base`` is the run's last number when it was first planned: with it, planning the append
-    again after a commit of which nobody knows whether it happened finds out."""
+    again after a commit of which nobody knows whether it happened finds out.
+    """
 
     run_id: str
     rows: Sequence[Row]

@@ -25,8 +25,8 @@ import msgspec
 
 from callstream.calls import Call, CallState
 from callstream.errors import CallstreamError, JournalError, UsageError
-from callstream.journal.follow import Folded, Followers, Page
 from callstream.journal.draft import RecordColumns
+from callstream.journal.follow import Folded, Followers, Page
 from callstream.journal.owned import Append, Held, Memory, Owned, RunFacts, claimed
 from callstream.journal.plan import Plan, Repeat, closing, repeated
 from callstream.journal.protocol import RunRow
@@ -255,7 +255,8 @@ class SqliteStore:
 
     def _insert_records(self, run: Any, records: Sequence[RecordColumns]) -> None:
         """Many rows a statement. Between statements the driver hands the interpreter over to other threads and has to wait
-        for it again, which costs more than a row."""
+        for it again, which costs more than a row.
+        """
         start = 0
         for size, statement in _INSERT_RECORDS.items():
             while len(records) - start >= size:
@@ -283,7 +284,8 @@ class SqliteStore:
 
     async def watch(self) -> None:
         """``data_version`` of the writing connection changes when any other connection has committed, and costs a look
-        into shared memory."""
+        into shared memory.
+        """
         seen: dict[str, int] = {}
         version = None
         while True:
