@@ -70,7 +70,7 @@ class TappedBody:
         self._room.set()
         self._error: BaseException | None = None
         self._broken_off = False
-        self._interrupted_calls = False
+        self._was_interrupted = False
         self._undo_stop = response.run.on_stop(self._stopped)
         self._reader = asyncio.create_task(self._read(), name=f"callstream reader of {response.response_id}")
         self._reader.add_done_callback(lambda reader: self._news.set())
@@ -129,26 +129,32 @@ class TappedBody:
             return
         outputs: list[Output] = []
         events: list[WireEvent] = []
+        broken: WireError | None = None
         frames = self._frames.feed(data)
         for number, frame in enumerate(frames):
             try:
                 found = self._response.decoder.feed(frame)
             except WireError as error:
-                if error.provider_message is None and self._interrupted_calls:
-                    raise  # the SDK would get the rest of a call whose beginning was withheld
-                logger.warning("response %s cannot be read on: %s", self._response.response_id, error)
-                self._passes = True
+                broken = error
                 outputs += self._rewriter.end([])
                 outputs += [Output(frame) for frame in [*frames[number:], *self._frames.end()]]
                 break
             events += found
             outputs += self._rewriter.frame(frame, found)
-            self._interrupted_calls |= any(
-                type(event) is CallDiscarded and event.reason == "interrupted" for event in found
-            )
-        if events:
-            await self._response.record(events)
+        await self._response.record(events)
+        self._was_interrupted |= any(
+            isinstance(event, CallDiscarded) and event.reason == "interrupted" for event in events
+        )
+        if broken is not None:
+            self._break(broken)
         self._forward(outputs)
+
+    def _break(self, error: WireError) -> None:
+        """The wire cannot be read on. The rest is the SDK's to judge, unless it would be half a call."""
+        if error.provider_message is None and self._was_interrupted:
+            raise error
+        logger.warning("response %s cannot be read on: %s", self._response.response_id, error)
+        self._passes = True
 
     async def _end(self) -> None:
         if self._passes:
