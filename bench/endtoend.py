@@ -11,24 +11,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
 import httpx2
 
+from bench.providers import provider
 from bench.table import Table
 from callstream import Callstream
 from callstream.testing import Call, Text
 from callstream.testing.provider import STAMP
-from callstream.testing.script import script_to_json
 
 SIZE = 8
 WANTED_BARE, WANTED_FULL = 20.0, 12.0
@@ -38,22 +34,6 @@ WIRES = ("gemini", "anthropic", "openai_chat")
 def text_of(deltas: int) -> str:
     line = "def f(x):\n    return x + 1\n"
     return (line * (deltas * SIZE // len(line) + 1))[: deltas * SIZE]
-
-
-@contextmanager
-def provider(wire: str, scripts: list[list[Any]], *options: str) -> Iterator[str]:
-    """A scripted provider in a process of its own; its base URL."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "script.json"
-        file.write_bytes(script_to_json(scripts))
-        command = [sys.executable, "-m", "callstream.testing.provider", "--wire", wire, "--script", str(file), *options]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        try:
-            assert process.stdout is not None
-            yield process.stdout.readline().strip()
-        finally:
-            process.terminate()
-            process.wait(10)
 
 
 def model_of(wire: str, base_url: str, cs: Callstream | None) -> Any:
