@@ -1,12 +1,12 @@
 """What the journal costs: ``python -m bench.journal [--quick] [--backend sqlite|postgres|both]``.
 
 Three tables. **Rate**: durable deltas per second with 1, 100 and 1,000 runs at once, each appending one delta of eight
-characters after the other, beside a bare loop of the driver that writes the same rows into the same table in batches of the
-same size (SQLite: ``executemany`` in a transaction; PostgreSQL: asyncpg's ``executemany``, which is a transaction).
-**Bytes**: what is stored per byte of arguments, everything counted (all tables and indexes, the whole file), as growth of
-the store while runs of that size are written, with incompressible text. PostgreSQL's files grow by pages of 8 KiB for each
-table and index, so small runs are measured many at a time; how many is in the table. **Follow**: the time from calling
-``append`` to the record in a follower's hands, in the same process and in another.
+characters after the other, beside a bare loop of the driver that writes the same rows into the same table in batches of
+the same size (SQLite: ``executemany`` in a transaction; PostgreSQL: asyncpg's ``executemany``, which is a transaction).
+**Bytes**: what is stored per byte of arguments, everything counted (all tables and indexes, the whole file), as growth
+of the store while runs of that size are written, with incompressible text. PostgreSQL's files grow by pages of 8 KiB
+for each table and index, so small runs are measured many at a time; how many is in the table. **Follow**: the time from
+calling ``append`` to the record in a follower's hands, in the same process and in another.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ async def fresh(backend: str, server: str | None, folder: str) -> AsyncIterator[
     await connection.close()
 
 
-# -- rate ---------------------------------------------------------------------------------------------------------------
+# -- rate --------------------------------------------------------------------------------------------------------------
 
 
 async def our_rate(store: Store, runs: int, each: int) -> tuple[float, float]:
@@ -155,7 +155,7 @@ async def rate_table(backend: str, server: str | None, folder: str, quick: bool,
             )
 
 
-# -- bytes --------------------------------------------------------------------------------------------------------------
+# -- bytes -------------------------------------------------------------------------------------------------------------
 
 
 async def write_run(journal: Journal, name: str, size: int, chance: random.Random) -> None:
@@ -195,11 +195,11 @@ async def bytes_table(backend: str, server: str | None, folder: str, quick: bool
             verdicts.say(after <= 1.3, f"{backend}, {size // 1024} KiB: at most 1.3 after compaction ({after:.2f})")
 
 
-# -- follow -------------------------------------------------------------------------------------------------------------
+# -- follow ------------------------------------------------------------------------------------------------------------
 
 
 async def delays(journal: Journal, run_id: str) -> list[float]:
-    """Seconds from append to here, for each record that carries its time. The clock is the machine's, for all processes."""
+    """Seconds from append to here, for each record that carries its time. All processes share the machine's clock."""
     found = []
     async for record in journal.follow(run_id):
         if isinstance(record.event, TextAppended):

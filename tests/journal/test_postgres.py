@@ -45,8 +45,8 @@ class _Cut(Exception):
 
 
 class Proxy:
-    """Stands between a journal and the server. ``lose`` counts down the answers to commands; the one at 0 is lost, and its
-    connection with it.
+    """Stands between a journal and the server. ``lose`` counts down the answers to commands; the one at 0 is lost, and
+    its connection with it.
     """
 
     def __init__(self, url: str) -> None:
@@ -156,7 +156,8 @@ async def test_append_idempotent_when_acknowledgements_are_lost(url: str) -> Non
         proxy.lose = 1
         assert await journal.append("r", [RunEnded("finished")]) == 23
         call = await journal.call("c")
-        assert call is not None and call.args_json == "".join(f"{number}," for number in range(20))
+        assert call is not None
+        assert call.args_json == "".join(f"{number}," for number in range(20))
         assert [record.seq for record in await records(journal)] == list(range(1, 24))
 
 
@@ -205,7 +206,8 @@ async def test_append_idempotent_when_backends_are_killed(url: str) -> None:
         assert await journal.append("r", [RunEnded("finished")]) == 103
         assert [record.seq for record in await asyncio.wait_for(follower, 30)] == list(range(1, 104))
         call = await journal.call("c")
-        assert call is not None and call.args_json == "".join(f"{number}," for number in range(100))
+        assert call is not None
+        assert call.args_json == "".join(f"{number}," for number in range(100))
     await killer.close()
 
 

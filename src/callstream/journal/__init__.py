@@ -14,10 +14,10 @@ __all__ = ["Entry", "Housekeeping", "Journal", "RunRow", "open_journal"]
 def open_journal(url: str, **settings: Any) -> Journal:
     """The journal that the URL names; it opens itself at the first use.
 
-    ``memory:``, ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``postgresql://user@host/database``. Settings are
-    those of ``Settings`` (``redact``, ``housekeeping``, ``lease_ttl``, …); SQLite also takes ``durability="power"``, which
-    the URL can say too (``?durability=power``); PostgreSQL takes ``schema``, ``listen`` and ``statement_cache_size`` in the
-    URL's query.
+    ``memory:``, ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``postgresql://user@host/database``. Settings
+    are those of ``Settings`` (``redact``, ``housekeeping``, ``lease_ttl``, …); SQLite also takes
+    ``durability="power"``, which the URL can say too (``?durability=power``); PostgreSQL takes ``schema``, ``listen``
+    and ``statement_cache_size`` in the URL's query.
     """
     scheme, colon, rest = url.partition(":")
     durability = settings.pop("durability", None)

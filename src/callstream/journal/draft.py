@@ -1,4 +1,4 @@
-"""One append, checked row by row: by the table of transitions, by the ids that are taken, by what a run may hold. Pure."""
+"""One append, checked row by row: by the table of transitions, the ids that are taken, what a run may hold. Pure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SourceColumns: TypeAlias = tuple[int, int, str | None, str | None, str | None]
 
 
 class RunChange(msgspec.Struct, frozen=True):
-    """What a batch does to the row of a run: makes it, ends it, or both. Its last number is in the memory of the run."""
+    """What a batch does to the row of a run: makes it, ends it, or both. Its last number is in the run's memory."""
 
     key: int
     run_id: str
@@ -181,7 +181,7 @@ class Draft:
     def _advance(self, held: Held, state: CallState, event: CallEvent) -> None:
         if held.run_key != self._run.key and (state in _WRITING or type(event) in _OF_ARGUMENTS):
             raise TransitionError(
-                f"call {held.call_id!r} is {state} and belongs to another run; {type(event).__name__} is its own run's to say"
+                f"call {held.call_id!r} is {state} and of another run, which alone may say {type(event).__name__}"
             )
         after = TRANSITIONS.get((state, type(event)))
         if after is None:

@@ -1,7 +1,7 @@
 """Readers of the log: page by page, and those who wait for more.
 
-A reader holds nothing of the store between two pages. A follower registers before it reads, so what is committed after its
-last page wakes it; it is woken through its own event loop, from whichever thread committed.
+A reader holds nothing of the store between two pages. A follower registers before it reads, so what is committed after
+its last page wakes it; it is woken through its own event loop, from whichever thread committed.
 """
 
 from __future__ import annotations

@@ -16,8 +16,10 @@ from callstream.journal.rows import Row, Source
 
 
 class Append(msgspec.Struct, eq=False):
-    """One append on its way. ``base`` is the run's last number when it was first planned: with it, planning the append
-    again after a commit of which nobody knows whether it happened finds out.
+    """One append on its way.
+
+    ``base`` is the run's last number when it was first planned. With it, planning the append again, after a commit of
+    which nobody knows whether it happened, finds out.
     """
 
     run_id: str
@@ -68,8 +70,8 @@ class RunFacts(msgspec.Struct, frozen=True):
 def claimed(facts: RunFacts, writer: str) -> Owned:
     """The run as that writer may use it.
 
-    The epoch of a run rises when it is taken over. So an ended run refuses a stranger because it ended; one that was taken
-    over refuses everyone but its taker because the lease was lost.
+    The epoch of a run rises when it is taken over. So an ended run refuses a stranger because it ended; one that was
+    taken over refuses everyone but its taker because the lease was lost.
     """
     refusal: CallstreamError | None = None
     if facts.writer != writer:

@@ -1,7 +1,7 @@
 """What a batch of appends writes, decided from what the writer remembers. Pure: no store, no clock.
 
-A process writes many runs at once, and everything that waits is written in one transaction. Whose fault an append is stays
-with that append: it is refused as a whole, and its neighbours are written.
+A process writes many runs at once, and everything that waits is written in one transaction. Whose fault an append is
+stays with that append: it is refused as a whole, and its neighbours are written.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ Outcome: TypeAlias = int | CallstreamError | Repeat
 class Plan:
     """Everything that one transaction writes, and what becomes of each append of the batch.
 
-    Planning brings the memory to where it will be when the plan is committed. If that does not happen the memory is wrong
-    and must be cleared. ``bases`` are the runs that get records, with their last number before; ``runs`` those of them of
-    which more changes than that number.
+    Planning brings the memory to where it will be when the plan is committed. If that does not happen the memory is
+    wrong and must be cleared. ``bases`` are the runs that get records, with their last number before; ``runs`` those of
+    them of which more changes than that number.
     """
 
     def __init__(self, batch: Sequence[Append], memory: Memory, now: float) -> None:
@@ -73,8 +73,8 @@ class Plan:
     def add_others(self, places: Sequence[int], named: Mapping[str, Held], taker: str | None = None) -> None:
         """Plans those appends. The memory has all their runs now.
 
-        ``named``: the calls of other runs that they name and the store has. ``taker``: the writer that takes the runs over
-        on the way (a sweep).
+        ``named``: the calls of other runs that they name and the store has. ``taker``: the writer that takes the runs
+        over on the way (a sweep).
         """
         calls = dict(named)
         for place in places:

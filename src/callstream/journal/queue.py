@@ -1,10 +1,10 @@
 """The way of an append from any event loop to the journal's thread and back.
 
-Bounded: appends wait in the order in which they came. When more than ``max_bytes`` wait, a further append waits until there
-is room, and fails with JournalError when it has not got any within its time.
+Bounded: appends wait in the order in which they came. When more than ``max_bytes`` wait, a further append waits until
+there is room, and fails with JournalError when it has not got any within its time.
 
-Everything that waits is taken at once, and all answers of a batch go back to a loop in one call, because waking a loop costs
-more than writing a record.
+Everything that waits is taken at once, and all answers of a batch go back to a loop in one call, because waking a loop
+costs more than writing a record.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_BATCH = 4096
 
 
 class Waiting(Append, eq=False):
-    """An append in the queue, with the loop that waits for it. The defaults are there for the order of the fields alone."""
+    """An append in the queue, with the loop that waits for it. The fields before have defaults, so these do."""
 
     size: int = 0
     deadline: float = 0.0
@@ -149,8 +149,8 @@ class AppendQueue:
                     await turn
             except TimeoutError:
                 raise JournalError(
-                    f"the store did not keep up: {self._bytes} bytes wait to be written (at most {self._max_bytes}), and "
-                    f"no room came free within {self._patience:g} s; nothing of this append was kept"
+                    f"the store did not keep up: {self._bytes} bytes wait to be written (at most {self._max_bytes}), "
+                    f"and no room came free within {self._patience:g} s; nothing of this append was kept"
                 ) from None
             turn = self._put(waiting)
         return await waiting.done

@@ -1,10 +1,10 @@
 """Records as a table keeps them: events into columns and back, and the pieces of an ended run folded. Pure.
 
-The text of a piece (of arguments, of text, of reasoning) is the ``body`` as it is; any other event is JSON. A text that a
-database cannot keep as text (a NUL, half a surrogate pair) is kept as ASCII JSON, which the kind says.
+The text of a piece (of arguments, of text, of reasoning) is the ``body`` as it is; any other event is JSON. A text that
+a database cannot keep as text (a NUL, half a surrogate pair) is kept as ASCII JSON, which the kind says.
 
-What a record carries beside its event hardly ever changes from one record to the next, so it lies in a row of its own, the
-``Source``, and the record holds that row's number.
+What a record carries beside its event hardly ever changes from one record to the next, so it lies in a row of its own,
+the ``Source``, and the record holds that row's number.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ARGS_KINDS = (Kind.ARGS, Kind.ARGS | ESCAPED)
 
 
 class Source(NamedTuple):
-    """Where a record came from. ``message_id`` only for pieces of text and reasoning, which name it in no other place."""
+    """Where a record came from. ``message_id`` only for pieces of text and reasoning: it stands nowhere else."""
 
     response_id: str | None
     author: str | None
@@ -75,7 +75,7 @@ class Stored(NamedTuple):
 
 
 RecordRow: TypeAlias = tuple[int, int, int, str, str | None, str | None, str | None, str | None, int | None]
-"""seq, at_ms, kind, body, response_id, author, message_id, call_id, first_seq: what the queries that read records give."""
+"""seq, at_ms, kind, body, response_id, author, message_id, call_id, first_seq: what queries for records give."""
 
 _EVENT_TYPES = frozenset(get_args(RunEvent))
 _encoder = msgspec.json.Encoder()
@@ -250,7 +250,7 @@ def folded(rows: Iterable[Stored]) -> list[Stored]:
 
 
 def folded_range(ranges: Sequence[tuple[int, int]], after: int) -> tuple[int, int] | None:
-    """The folded range around a place in the log, grown until no range reaches over its beginning; None if there is none.
+    """The folded range around a place in the log, or None; grown until no range reaches over its beginning.
 
     ``ranges`` are (first, last) of folded records. Ranges of parallel calls overlap: reading from ``first - 1`` is
     possible only where no other range is cut either.

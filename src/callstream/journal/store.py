@@ -40,8 +40,8 @@ def check_version(version: int, oldest_code: int, where: str) -> None:
 
 def must_migrate(version: int, where: str) -> JournalError:
     return JournalError(
-        f"{where} has schema {version}, this code needs {SCHEMA_VERSION}: run `callstream migrate`, or open the journal with "
-        "migrate=True"
+        f"{where} has schema {version}, this code needs {SCHEMA_VERSION}: run `callstream migrate`, or open the "
+        "journal with migrate=True"
     )
 
 

@@ -1,8 +1,9 @@
 """A journal over a database: one thread of its own, group commit, followers, leases and housekeeping.
 
-Every method may be awaited in any event loop, in several at once too. Appends go through a bounded queue to the journal's
-thread, which commits everything that waits in one transaction; while one transaction is under way the next batch gathers.
-The thread runs an event loop, on which the store is used; a store that blocks (SQLite) blocks only this thread.
+Every method may be awaited in any event loop, in several at once too. Appends go through a bounded queue to the
+journal's thread, which commits everything that waits in one transaction; while one transaction is under way the next
+batch gathers. The thread runs an event loop, on which the store is used; a store that blocks (SQLite) blocks only this
+thread.
 """
 
 from __future__ import annotations
@@ -263,8 +264,8 @@ class StoredJournal:
         late = [waiting for waiting in batch if waiting.deadline <= now]
         if late:
             gave_up = JournalError(
-                f"{self._store.where} was away for {self._settings.retry_seconds:g} s ({error}); whether this append is "
-                "written is not known: repeat it with after="
+                f"{self._store.where} was away for {self._settings.retry_seconds:g} s ({error}); whether this append "
+                "is written is not known: repeat it with after="
             )
             gave_up.__cause__ = error
             self._queue.settle(late, [gave_up] * len(late))

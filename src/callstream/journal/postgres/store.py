@@ -1,16 +1,16 @@
 """The journal in PostgreSQL, for many processes on many machines.
 
 A batch is one call of a function in the database: one round trip, one transaction, durable by the server's own setting
-(``synchronous_commit``). The function checks the owner and the epoch of every run it writes to, so a process that lost its
-lease cannot write, whatever its clock says.
+(``synchronous_commit``). The function checks the owner and the epoch of every run it writes to, so a process that lost
+its lease cannot write, whatever its clock says.
 
-When the server is away, appends wait, for ``retry_seconds`` and ``max_pending_bytes`` at most, and are then tried again; an
-append whose acknowledgement was lost is recognised by its number and not written twice. Readers wait in the same way, and
-followers go on from where they were.
+When the server is away, appends wait, for ``retry_seconds`` and ``max_pending_bytes`` at most, and are then tried
+again; an append whose acknowledgement was lost is recognised by its number and not written twice. Readers wait in the
+same way, and followers go on from where they were.
 
-Followers in other processes hear of new records by NOTIFY. Behind a pooler that does not pass LISTEN on (``?listen=off``)
-the runs that are followed are looked at every 25 ms instead. For a pooler in transaction mode also say
-``statement_cache_size=0``.
+Followers in other processes hear of new records by NOTIFY. Behind a pooler that does not pass LISTEN on
+(``?listen=off``) the runs that are followed are looked at every 25 ms instead. For a pooler in transaction mode also
+say ``statement_cache_size=0``.
 """
 
 from __future__ import annotations

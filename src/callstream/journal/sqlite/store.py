@@ -1,12 +1,12 @@
 """The journal in one SQLite file: the default, for one machine.
 
-WAL: readers have connections of their own and never block the writer. Several processes may use one file; each takes the
-write lock for one batch at a time.
+WAL: readers have connections of their own and never block the writer. Several processes may use one file; each takes
+the write lock for one batch at a time.
 
 What was acknowledged survives the end of the process, kill -9 included. With ``durability="process"`` (the default,
-``synchronous=NORMAL``) a power cut or a crash of the operating system can take the last moments of acknowledged records with
-it (those since the last checkpoint, about 4 MB of log), always from the end and never leaving the file unreadable. With
-``durability="power"`` (``synchronous=FULL``) every batch is flushed to the disk before it is acknowledged.
+``synchronous=NORMAL``) a power cut or a crash of the operating system can take the last moments of acknowledged records
+with it (those since the last checkpoint, about 4 MB of log), always from the end and never leaving the file unreadable.
+With ``durability="power"`` (``synchronous=FULL``) every batch is flushed to the disk before it is acknowledged.
 """
 
 from __future__ import annotations
@@ -145,7 +145,9 @@ class SqliteStore:
 
     @contextmanager
     def _transaction(self, kind: str = "IMMEDIATE") -> Iterator[Any]:
-        """Gives the connection's ``execute``. Whatever goes wrong, nothing of it is kept and the memory is read anew."""
+        """Gives the connection's ``execute``. Whatever goes wrong, nothing of it is kept and the memory is read
+        anew.
+        """
         connection = self._connection
         with failure(self.where):
             connection.execute(f"BEGIN {kind}")
@@ -186,8 +188,8 @@ class SqliteStore:
     def _check(self, run: Any, batch: Sequence[Append]) -> None:
         """Drops from memory what another process has changed.
 
-        Nobody else can write now, and ``data_version`` says whether anybody has since it was last looked at; if not, all
-        that is remembered is true, and nothing is read.
+        Nobody else can write now, and ``data_version`` says whether anybody has since it was last looked at; if not,
+        all that is remembered is true, and nothing is read.
         """
         (version,) = run("PRAGMA data_version").fetchone()
         if version != self._version:
@@ -254,8 +256,8 @@ class SqliteStore:
                 raise _Stale
 
     def _insert_records(self, run: Any, records: Sequence[RecordColumns]) -> None:
-        """Many rows a statement. Between statements the driver hands the interpreter over to other threads and has to wait
-        for it again, which costs more than a row.
+        """Many rows a statement. Between statements the driver hands the interpreter over to other threads and has to
+        wait for it again, which costs more than a row.
         """
         start = 0
         for size, statement in _INSERT_RECORDS.items():
@@ -283,7 +285,9 @@ class SqliteStore:
     # -- other processes -----------------------------------------------------------------------------------------------
 
     async def watch(self) -> None:
-        """``data_version`` of the writing connection changes when any other connection has committed, and costs a look
+        """Looks whether anybody else has committed.
+
+        ``data_version`` of the writing connection changes with every commit of any other connection, and costs a look
         into shared memory.
         """
         seen: dict[str, int] = {}
