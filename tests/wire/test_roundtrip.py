@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from callstream.testing import WIRES, Call, Failure, Finish, Parallel, Text, Thought, Truncated, encode, encode_whole
@@ -56,7 +56,6 @@ def read(found: list[Folded]) -> list[tuple[str, Any]]:
 
 @every_wire
 @given(steps=STEPS, data=st.data())
-@settings(max_examples=30)
 def test_any_script_comes_back(wire: str, steps: list[Any], data: st.DataObject) -> None:
     body = b"".join(encode(wire, steps))
     places = data.draw(st.lists(st.integers(0, len(body)), max_size=10))
@@ -76,7 +75,6 @@ def test_any_script_comes_back(wire: str, steps: list[Any], data: st.DataObject)
 
 @every_wire
 @given(steps=STEPS)
-@settings(max_examples=30)
 def test_whole_answer_same_calls(wire: str, steps: list[Any]) -> None:
     streamed, error = fed(decoder_for(wire), encode(wire, steps))
     assert error is None
@@ -89,7 +87,6 @@ def test_whole_answer_same_calls(wire: str, steps: list[Any]) -> None:
 
 @every_wire
 @given(steps=STEPS, finish=st.sampled_from([Finish(), Finish("length"), Failure("no"), Truncated()]), data=st.data())
-@settings(max_examples=30)
 def test_truncated_anywhere_completes_nothing_unfinished(
     wire: str, steps: list[Any], finish: Any, data: st.DataObject
 ) -> None:
@@ -114,7 +111,6 @@ def test_truncated_anywhere_completes_nothing_unfinished(
 @every_wire
 @pytest.mark.parametrize("finish", [Finish("length"), Truncated(), Failure("no")])
 @given(before=st.lists(CALLS, max_size=2), args=ARGS.filter(bool), stop_after=st.integers(0, 3))
-@settings(max_examples=25)
 def test_truncated_call_is_discarded_and_those_before_it_are_not(
     wire: str, finish: Any, before: list[Call], args: Any, stop_after: int
 ) -> None:

@@ -142,6 +142,7 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
 
     def _forget_response(self) -> None:
         self._begun = False
+        self._in_doubt = False
         self._response_id: str | None = None
         self._streamed: dict[int, list[StreamedCall]] = {}  # the open ones, by candidate
         self._last: dict[int, WireCall] = {}  # by candidate
@@ -164,6 +165,8 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
         if isinstance(chunk.usage_metadata, dict):
             self._usage = chunk.usage_metadata
         for candidate in chunk.candidates or ():
+            # A call that comes with such a finish is the one that it speaks of, however whole it looks.
+            self._in_doubt = candidate.finish_reason in MALFORMED_FINISHES
             for part in (candidate.content and candidate.content.parts) or ():
                 self._part(part, candidate.index or 0)
             if candidate.finish_reason and candidate.finish_reason != NO_FINISH and not chunk.error:
@@ -195,7 +198,7 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
             self._last[choice] = call
             if part.is_whole():
                 self._transcript.append_args(call, json_text(part.args or {}))
-                self._transcript.end_call(call)
+                self._end_call(call)
                 return
             streamed = StreamedCall(call, self._tools.get(part.name or ""))
             self._streamed.setdefault(choice, []).append(streamed)
@@ -206,7 +209,11 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
         self._take_in(streamed, part)
         if not part.will_continue:
             self._close(streamed)
-            self._transcript.end_call(streamed.call)
+            self._end_call(streamed.call)
+
+    def _end_call(self, call: WireCall) -> None:
+        if not self._in_doubt:
+            self._transcript.end_call(call)
 
     def _continued(self, part: FunctionCall, choice: int) -> StreamedCall | None:
         """The open call that the part belongs to, None if it begins one."""

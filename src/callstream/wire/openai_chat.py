@@ -28,6 +28,8 @@ NORMAL_FINISHES = frozenset(
 # OpenRouter translates the finish reasons of others, sometimes into a normal one; the native one is the true one.
 CUT = frozenset({"length", "max_tokens", "max_output_tokens", "model_length"})
 MALFORMED = frozenset({"malformed_function_call", "unexpected_tool_call", "too_many_tool_calls"})
+# What servers write for the id in the deltas after the first.
+NO_ID = frozenset({"", "null"})
 # text-generation-inference names itself so; it ends a stream of calls with neither a finish reason nor a sentinel.
 TEXT_GENERATION_INFERENCE = re.compile(r"\d+\.\d+\.\d+\S*-(?:native|sha-\w+)")
 
@@ -91,6 +93,7 @@ class Completion(msgspec.Struct):
     error: Any = None
     message: Any = None
     detail: Any = None
+    x_groq: Any = None
 
 
 class OpenAIChatDecoder(Decoder[Completion]):
@@ -125,13 +128,14 @@ class OpenAIChatDecoder(Decoder[Completion]):
                 raise reported(choice.error)
             if choice.finish_reason and not chunk.error:
                 self._finish(choice)
-        if chunk.error or chunk.choices is None:
+        if chunk.error or chunk.choices is None or chunk.x_groq:
             self._raise_error_in(chunk)
 
     def _raise_error_in(self, chunk: Completion) -> None:
         """Raises an error beside the choices, or one that came instead of them."""
-        if chunk.error:
-            raise reported(chunk.error)
+        error = chunk.error or (chunk.x_groq.get("error") if isinstance(chunk.x_groq, dict) else None)
+        if error:
+            raise reported(error)
         failed = error_in({"message": chunk.message, "detail": chunk.detail})
         if chunk.choices is None and failed is not None:
             raise failed
@@ -175,7 +179,7 @@ class OpenAIChatDecoder(Decoder[Completion]):
 
     def _tool_call(self, delta: ToolCall, choice: int) -> None:
         calls = self._calls.setdefault(choice, [])
-        provider_id = str(delta.id) if delta.id not in (None, "") else None
+        provider_id = None if delta.id is None or str(delta.id).strip() in NO_ID else str(delta.id)
         index = delta.index if isinstance(delta.index, int) and delta.index >= 0 else None
         if delta.custom is not None:
             name, text = delta.custom.name, delta.custom.input or ""
@@ -195,7 +199,7 @@ class OpenAIChatDecoder(Decoder[Completion]):
     def _finish(self, choice: Choice) -> None:
         self._finish_reason = choice.finish_reason
         index = choice.index or 0
-        said = (choice.finish_reason or "").lower()
+        said = (choice.finish_reason or "").lower().replace("-", "_")
         native = (choice.native_finish_reason or "").lower()
         reason: DiscardReason = "malformed" if MALFORMED & {said, native} else "truncated"
         cut = bool(CUT & {said, native})
@@ -250,18 +254,19 @@ def _attributed(
 ) -> WireCall | None:
     """The call of the choice that a delta belongs to, None if it begins one.
 
-    - An id that is known names its call, even if it is repeated on every delta (TGI, Kimi), unless the index or the
-      name says that the id was used twice.
+    - An id that is known names its call, even if it is repeated on every delta (TGI, Kimi), unless the delta has a name
+      and the index or the name says that the id was used twice.
     - An id that is new begins a call if the delta has a name, whatever the index says (Cerebras and Gemini through
       OpenRouter send 0 for all), unless the call of that name is in the middle of its text; without a name it is the
       open call under an id that changed.
-    - Without an id the index tells; without either the open call goes on. A name then begins a new call if the one
-      before has another name, or has all its arguments (whole calls without ids).
+    - Without an id the index tells; without either the open call goes on, and so it does under an index that nothing
+      began, if it is in the middle of its text. A name then begins a new call if the one before has another name, or
+      has all its arguments (whole calls without ids).
     """
     if provider_id is not None:
         for known_index, call in reversed(calls):
             differ = index is not None and known_index is not None and known_index != index
-            if call.provider_id == provider_id and not differ and name in (None, call.name):
+            if call.provider_id == provider_id and (name is None or (name == call.name and not differ)):
                 return call
     for known_index, call in reversed(calls):
         if index is not None and known_index is not None and known_index != index:
@@ -273,7 +278,8 @@ def _attributed(
         if call.name is None:
             return call
         return None if name != call.name or (text and _is_whole(call)) else call
-    return None
+    begun = calls[-1][1] if calls and name is None and provider_id is None else None
+    return None if begun is None or _is_whole(begun) else begun
 
 
 def _is_whole(call: WireCall) -> bool:
