@@ -94,6 +94,10 @@ class Run:
         """The number of the last record of the run."""
         return self._seq
 
+    def make_current(self) -> None:
+        """Makes this the current run of the calling task, and of those that it starts from now on."""
+        _current_run.set(self)
+
     # -- what happens to it --
 
     async def record(
@@ -199,6 +203,13 @@ class Run:
             await self.record([CallFailed(call.call_id, error, message_id)])
         return True
 
+    async def resume(self, call_id: str) -> Call | None:
+        """Takes in a call of this thread that awaits an answer, by its ``call_id`` or its wire id, so that it can execute.
+
+        None if the call has its answer already. Raises UsageError if this thread has no such call.
+        """
+        return await self._answers.awaiting(call_id)
+
     async def progress(self, call_id: str, data: Any) -> None:
         """What an executing call tells its interface; the model never sees it."""
         await self.record([CallProgressed(call_id, data)])
@@ -243,6 +254,15 @@ class Run:
         """Ends the run as cancelled: hooks are aborted, open calls discarded, upstream streams closed."""
         await self._end("cancelled", reason)
 
+    async def end(self, error: BaseException | None) -> None:
+        """Ends the run by what ended its work: nothing finishes it, a cancellation cancels it, all else fails it."""
+        if error is None:
+            await self._end("finished", None)
+        elif isinstance(error, asyncio.CancelledError | GeneratorExit):
+            await self._end("cancelled", "cancelled")
+        else:
+            await self._end("failed", _described(error))
+
     def on_stop(self, callback: Callable[[str], None]) -> Callable[[], None]:
         """Has the callback called, on the run's loop, when the run ends. Returns what takes that back."""
         self._on_stop.append(callback)
@@ -257,12 +277,7 @@ class Run:
     ) -> Literal[False]:
         if self._token is not None:
             _current_run.reset(self._token)
-        if error is None:
-            await self._end("finished", None)
-        elif isinstance(error, asyncio.CancelledError | GeneratorExit):
-            await self._end("cancelled", "cancelled")
-        else:
-            await self._end("failed", _described(error))
+        await self.end(error)
         return False
 
     # -- inside --

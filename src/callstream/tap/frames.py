@@ -160,9 +160,17 @@ def read_json(payload: bytes) -> Any:
     return None
 
 
+_LINE_ENDS = {line_end.encode(): f"\\u{ord(line_end):04x}".encode() for line_end in "\x85\u2028\u2029"}
+"""What Python takes for the end of a line, and so does google-genai, which splits the stream into lines as Python does."""
+
+
 def write_json(value: Any) -> bytes:
-    """A value as JSON. ``msgspec.Raw`` in it is JSON already and stays as it is."""
+    """A value as JSON, on one line. ``msgspec.Raw`` in it is JSON already and stays as it is."""
     try:
-        return msgspec.json.encode(value)
+        data = msgspec.json.encode(value)
+        for line_end, escape in _LINE_ENDS.items():
+            if line_end in data:
+                data = data.replace(line_end, escape)
+        return data
     except UnicodeEncodeError:  # a lone surrogate: as an escape it can be sent
         return json.dumps(value, separators=(",", ":"), default=lambda raw: json.loads(bytes(raw))).encode()
