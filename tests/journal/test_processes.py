@@ -83,7 +83,8 @@ async def test_several_processes_write_at_once(place: Place) -> None:
     assert {run.run_id: run.last_seq for run in await journal.runs()} == {"mine": 101, "a": 104, "b": 104}
     for run_id in ("a", "b"):
         call = await journal.call(f"call {run_id}")
-        assert call is not None and call.args_json == "".join(f"{number}," for number in range(100))
+        assert call is not None
+        assert call.args_json == "".join(f"{number}," for number in range(100))
 
 
 async def test_swept_by_state_after_a_kill(place: Place, eventually: Callable[..., Any]) -> None:

@@ -23,11 +23,11 @@ async def settled_in_loop() -> None:
 async def test_queue_takes_everything_that_waits_at_once() -> None:
     wakes: list[int] = []
     queue = AppendQueue(10**6, 1.0, lambda: wakes.append(1))
-    tasks = [asyncio.create_task(queue.put(f"r{n}", [ROW], None)) for n in range(5)]
+    tasks = [asyncio.ensure_future(queue.put(f"r{n}", [ROW], None)) for n in range(5)]
     await settled_in_loop()
     assert wakes == [1]
     batch = queue.take()
-    assert [waiting.append.run_id for waiting in batch] == ["r0", "r1", "r2", "r3", "r4"]
+    assert [waiting.run_id for waiting in batch] == ["r0", "r1", "r2", "r3", "r4"]
     assert queue.pending_bytes == 5 * SIZE
     error = UsageError("wrong")
     queue.settle(batch, [1, 2, error, 4, 5])
@@ -38,11 +38,11 @@ async def test_queue_takes_everything_that_waits_at_once() -> None:
 async def test_queue_makes_a_batch_of_bounded_size_but_never_splits_an_append() -> None:
     queue = AppendQueue(10**9, 1.0, lambda: None)
     sizes = [MAX_BATCH // 2, MAX_BATCH // 2, 1, MAX_BATCH * 2, 1]
-    tasks = [asyncio.create_task(queue.put("r", [ROW] * size, None)) for size in sizes]
+    tasks = [asyncio.ensure_future(queue.put("r", [ROW] * size, None)) for size in sizes]
     await settled_in_loop()
     taken = []
     while batch := queue.take():
-        taken.append([len(waiting.append.rows) for waiting in batch])
+        taken.append([len(waiting.rows) for waiting in batch])
         queue.settle(batch, [0] * len(batch))
     assert taken == [[MAX_BATCH // 2, MAX_BATCH // 2], [1], [MAX_BATCH * 2], [1]]
     await asyncio.gather(*tasks)
@@ -50,13 +50,13 @@ async def test_queue_makes_a_batch_of_bounded_size_but_never_splits_an_append() 
 
 async def test_full_queue_lets_appends_wait_until_there_is_room() -> None:
     queue = AppendQueue(2 * SIZE, 5.0, lambda: None)
-    tasks = [asyncio.create_task(queue.put(f"r{n}", [ROW], None)) for n in range(5)]
+    tasks = [asyncio.ensure_future(queue.put(f"r{n}", [ROW], None)) for n in range(5)]
     served = []
     while len(served) < 5:
         await settled_in_loop()
         batch = queue.take()
         assert len(batch) <= 2
-        served += [waiting.append.run_id for waiting in batch]
+        served += [waiting.run_id for waiting in batch]
         queue.settle(batch, [1] * len(batch))
     assert served == ["r0", "r1", "r2", "r3", "r4"]
     assert await asyncio.gather(*tasks) == [1] * 5
@@ -64,19 +64,19 @@ async def test_full_queue_lets_appends_wait_until_there_is_room() -> None:
 
 async def test_full_queue_refuses_clearly_when_no_room_comes() -> None:
     queue = AppendQueue(SIZE, 0.05, lambda: None)
-    first = asyncio.create_task(queue.put("r", [ROW], None))
+    first = asyncio.ensure_future(queue.put("r", [ROW], None))
     await settled_in_loop()
     with pytest.raises(JournalError, match="did not keep up: 300 bytes wait"):
         await queue.put("s", [ROW], None)
     batch = queue.take()
-    assert [waiting.append.run_id for waiting in batch] == ["r"]
+    assert [waiting.run_id for waiting in batch] == ["r"]
     queue.settle(batch, [7])
     assert await first == 7
 
 
 async def test_an_append_larger_than_the_queue_gets_in_alone() -> None:
     queue = AppendQueue(SIZE, 1.0, lambda: None)
-    task = asyncio.create_task(queue.put("r", [ROW] * 10, None))
+    task = asyncio.ensure_future(queue.put("r", [ROW] * 10, None))
     await settled_in_loop()
     batch = queue.take()
     assert len(batch) == 1
@@ -86,7 +86,7 @@ async def test_an_append_larger_than_the_queue_gets_in_alone() -> None:
 
 async def test_a_cancelled_append_is_written_still_and_harms_nobody() -> None:
     queue = AppendQueue(10**6, 1.0, lambda: None)
-    task = asyncio.create_task(queue.put("r", [ROW], None))
+    task = asyncio.ensure_future(queue.put("r", [ROW], None))
     await settled_in_loop()
     task.cancel()
     await settled_in_loop()
@@ -100,8 +100,8 @@ async def test_a_cancelled_append_is_written_still_and_harms_nobody() -> None:
 
 async def test_closed_queue_refuses_who_is_in_line_and_who_comes() -> None:
     queue = AppendQueue(SIZE, 5.0, lambda: None)
-    first = asyncio.create_task(queue.put("r", [prepared(RunStarted("t"))], None))
-    in_line = asyncio.create_task(queue.put("s", [ROW], None))
+    first = asyncio.ensure_future(queue.put("r", [prepared(RunStarted("t"))], None))
+    in_line = asyncio.ensure_future(queue.put("s", [ROW], None))
     await settled_in_loop()
     queue.close("closed for the day")
     with pytest.raises(UsageError, match="closed for the day"):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+import uuid
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -30,6 +32,8 @@ from callstream.events import (
     TextAppended,
 )
 from callstream.journal import Entry, Journal, open_journal
+
+from .conftest import drop_schema, schema_url
 
 RUNS = ("r1", "r2", "r3")
 call_ids = st.sampled_from(["a", "b", "c"])
@@ -95,19 +99,30 @@ async def everything(journal: Journal) -> Any:
     )
 
 
+async def compare(url: str, program: list[Any]) -> None:
+    reference, other = open_journal("memory:", housekeeping=None), open_journal(url, housekeeping=None)
+    try:
+        for step in program:
+            assert await outcome(other, step) == await outcome(reference, step), step
+        assert await everything(other) == await everything(reference)
+    finally:
+        await other.aclose()
+        await reference.aclose()
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(steps, max_size=25))
 def test_one_suite_three_backends_agree_on_random_programs(program: list[Any]) -> None:
-    async def compare() -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            reference = open_journal("memory:", housekeeping=None)
-            sqlite = open_journal(f"sqlite:///{folder}/j.db", housekeeping=None)
-            try:
-                for step in program:
-                    assert await outcome(sqlite, step) == await outcome(reference, step), step
-                assert await everything(sqlite) == await everything(reference)
-            finally:
-                await sqlite.aclose()
-                await reference.aclose()
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(compare(f"sqlite:///{folder}/j.db", program))
 
-    asyncio.run(compare())
+
+@pytest.mark.postgres
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(program=st.lists(steps, max_size=25))
+def test_one_suite_three_backends_agree_on_random_programs_in_postgres(postgres_url: str, program: list[Any]) -> None:
+    schema = f"test_{uuid.uuid4().hex[:12]}"
+    try:
+        asyncio.run(compare(schema_url(postgres_url, schema), program))
+    finally:
+        asyncio.run(drop_schema(postgres_url, schema))

@@ -12,7 +12,7 @@ import pytest
 from callstream.errors import JournalError
 from callstream.events import ArgsAppended, CallCompleted, CallStarted, RunEnded, RunStarted
 from callstream.journal import Journal
-from callstream.journal.postgres_link import address
+from callstream.journal.postgres.link import address
 
 from .conftest import Place
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import subprocess
 import sys
@@ -135,9 +136,10 @@ async def test_forgotten_text_is_overwritten(tmp_path: Path) -> None:
     await journal.append("s", [RunStarted("u"), TextAppended("m", "stays"), RunEnded("finished")])
     assert await journal.forget(thread="t") == 1
     await journal.aclose()
-    assert [path.name for path in tmp_path.iterdir()] == ["j.db"]
-    assert b"very-secret-text" not in (tmp_path / "j.db").read_bytes()
-    assert b"stays" in (tmp_path / "j.db").read_bytes()
+    assert os.listdir(tmp_path) == ["j.db"]
+    kept = (tmp_path / "j.db").read_bytes()
+    assert b"very-secret-text" not in kept
+    assert b"stays" in kept
 
 
 async def test_many_open_one_new_file_at_once(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ async def test_nobody_waits_for_a_thread_that_is_gone(tmp_path: Path, monkeypatc
     with pytest.raises(JournalError, match="thread has ended"):
         await journal.sweep()
     await journal.aclose()
+    journal._thread.join()  # type: ignore[attr-defined]
 
 
 async def collected(records: Any) -> list[Any]:

@@ -14,10 +14,10 @@ __all__ = ["Entry", "Housekeeping", "Journal", "RunRow", "open_journal"]
 def open_journal(url: str, **settings: Any) -> Journal:
     """The journal that the URL names; it opens itself at the first use.
 
-    ``memory:``, ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``postgresql://user@host/database``. Settings are
-    those of ``Settings`` (``redact``, ``housekeeping``, ``lease_ttl``, …); SQLite also takes ``durability="power"``, which
-    the URL can say too (``?durability=power``); PostgreSQL takes ``schema``, ``listen`` and ``statement_cache_size`` in the
-    URL's query.
+    ``memory:``, ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``postgresql://user@host/database``. Settings
+    are those of ``Settings`` (``redact``, ``housekeeping``, ``lease_ttl``, …); SQLite also takes
+    ``durability="power"``, which the URL can say too (``?durability=power``); PostgreSQL takes ``schema``, ``listen``
+    and ``statement_cache_size`` in the URL's query.
     """
     scheme, colon, rest = url.partition(":")
     durability = settings.pop("durability", None)
@@ -47,10 +47,9 @@ def open_journal(url: str, **settings: Any) -> Journal:
             return StoredJournal(store, common)
         case "postgresql" | "postgres":
             try:
-                from callstream.journal.postgres import PostgresStore
+                from callstream.journal.postgres import PostgresStore, address
             except ImportError as error:
                 raise UsageError("a PostgreSQL journal needs asyncpg: pip install callstream[postgres]") from error
-            from callstream.journal.postgres_link import address
             from callstream.journal.stored import StoredJournal
 
             return StoredJournal(

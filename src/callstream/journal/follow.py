@@ -1,7 +1,7 @@
 """Readers of the log: page by page, and those who wait for more.
 
-A reader holds nothing of the store between two pages. A follower registers before it reads, so what is committed after its
-last page wakes it; it is woken through its own event loop, from whichever thread committed.
+A reader holds nothing of the store between two pages. A follower registers before it reads, so what is committed after
+its last page wakes it; it is woken through its own event loop, from whichever thread committed.
 """
 
 from __future__ import annotations
@@ -44,8 +44,14 @@ class Follower:
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         self.loop = asyncio.get_running_loop()
-        self.closed = False
+        self._closed = False
         self._news = asyncio.Event()
+
+    def close(self) -> None:
+        self._closed = True
+
+    def is_closed(self) -> bool:
+        return self._closed
 
     async def wait(self) -> None:
         await self._news.wait()
@@ -80,7 +86,8 @@ class Followers:
     def add(self, run_id: str) -> Follower:
         follower = Follower(run_id)
         with self._lock:
-            follower.closed = self._closed
+            if self._closed:
+                follower.close()
             self._by_run.setdefault(run_id, set()).add(follower)
             watcher = self._watcher if len(self._by_run) == 1 else None
         if watcher is not None:
@@ -100,6 +107,8 @@ class Followers:
             return list(self._by_run)
 
     def wake(self, run_ids: Iterable[str]) -> None:
+        if not self._by_run:
+            return
         with self._lock:
             woken = [follower for run_id in run_ids for follower in self._by_run.get(run_id, ())]
         _notify(woken)
@@ -114,7 +123,7 @@ class Followers:
             self.error = error
             woken = [follower for waiting in self._by_run.values() for follower in waiting]
             for follower in woken:
-                follower.closed = True
+                follower.close()
         _notify(woken)
 
 
@@ -135,13 +144,13 @@ async def follow(read_page: ReadPage, followers: Followers, run_id: str, after: 
     follower = followers.add(run_id)
     found = False
     try:
-        if follower.closed:
+        if follower.is_closed():
             raise followers.error or UsageError("the journal is closed")
-        while not follower.closed:
+        while not follower.is_closed():
             try:
                 page = await _page(read_page, run_id, after, found=found)
             except UsageError:
-                if follower.closed and found:
+                if follower.is_closed() and found:
                     break
                 raise
             found = True
@@ -152,7 +161,7 @@ async def follow(read_page: ReadPage, followers: Followers, run_id: str, after: 
                     return
             if page.ended:
                 return
-            if len(page.records) < PAGE and not follower.closed:
+            if len(page.records) < PAGE and not follower.is_closed():
                 await follower.wait()
         if followers.error is not None:
             raise followers.error

@@ -1,8 +1,8 @@
-"""The journal in memory: the reference that the others are measured against, for tests and for programs that need no disk.
+"""The journal in memory: the reference for the others, and for tests and programs that need no disk.
 
-``memory:`` is a store of its own. ``memory:name`` is shared by all journals of the process that name it, and lives as long
-as one of them; each stands for a process of its own, with its own lease. There is no thread: every method does its work at
-once, under a lock, so any event loop may call it. What a journal does by itself it does when it is next used.
+``memory:`` is a store of its own. ``memory:name`` is shared by all journals of the process that name it, and lives as
+long as one of them; each stands for a process of its own, with its own lease. There is no thread: every method does its
+work at once, under a lock, so any event loop may call it. What a journal does by itself it does when it is next used.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from callstream.events import (
 )
 from callstream.journal import follow as following
 from callstream.journal.follow import Folded, Followers, Page
-from callstream.journal.plan import ended_error
+from callstream.journal.owned import ended_error
 from callstream.journal.protocol import Entry, RunRow
 from callstream.journal.rows import (
     Kind,
@@ -301,7 +301,7 @@ class MemoryJournal:
                 return last
             self._check_owner(run)
         raise UsageError(
-            f"run {run_id!r} has {last_seq} records, and what comes after record {after} is not this append of {len(rows)}: "
+            f"run {run_id!r} has {last_seq} records; what follows record {after} is not this append of {len(rows)}: "
             "either it skips records, or two tasks write to the run"
         )
 
@@ -390,7 +390,7 @@ def _next(call: Call | None, event: CallEvent, row: RunRow, at: float) -> Call:
     being_written = call.state in (CallState.STARTED, CallState.ARGS_STREAMING)
     if call.run_id != row.run_id and (being_written or isinstance(event, ArgsAppended | CallSigned | CallCompleted)):
         raise TransitionError(
-            f"call {call.call_id!r} is {call.state} and belongs to another run; {type(event).__name__} is its own run's to say"
+            f"call {call.call_id!r} is {call.state} and of another run, which alone may say {type(event).__name__}"
         )
     after = advanced(call, event, at=at)
     # The row is not touched for every piece: its time is that of the last change of state.

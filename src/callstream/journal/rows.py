@@ -1,17 +1,16 @@
 """Records as a table keeps them: events into columns and back, and the pieces of an ended run folded. Pure.
 
-The text of a piece (of arguments, of text, of reasoning) is the ``body`` as it is; any other event is JSON. A text that a
-database cannot keep as text (a NUL, half a surrogate pair) is kept as ASCII JSON, which the kind says.
+The text of a piece (of arguments, of text, of reasoning) is the ``body`` as it is; any other event is JSON. A text that
+a database cannot keep as text (a NUL, half a surrogate pair) is kept as ASCII JSON, which the kind says.
 
-What a record carries beside its event hardly ever changes from one record to the next, so it lies in a row of its own, the
-``Source``, and the record holds that row's number.
+What a record carries beside its event hardly ever changes from one record to the next, so it lies in a row of its own,
+the ``Source``, and the record holds that row's number.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from enum import IntEnum
 from typing import Any, NamedTuple, TypeAlias, cast, get_args
 
 import msgspec
@@ -31,7 +30,9 @@ from callstream.events import (
 from callstream.journal.protocol import Entry
 
 
-class Kind(IntEnum):
+class Kind:
+    """Plain numbers, because one is looked at for every record."""
+
     EVENT = 0
     ARGS = 1
     TEXT = 2
@@ -40,11 +41,11 @@ class Kind(IntEnum):
 
 ESCAPED = 8
 """Added to a kind whose body is ASCII JSON because the text itself cannot be stored."""
-ARGS_KINDS = (int(Kind.ARGS), Kind.ARGS | ESCAPED)
+ARGS_KINDS = (Kind.ARGS, Kind.ARGS | ESCAPED)
 
 
 class Source(NamedTuple):
-    """Where a record came from. ``message_id`` only for pieces of text and reasoning, which name it in no other place."""
+    """Where a record came from. ``message_id`` only for pieces of text and reasoning: it stands nowhere else."""
 
     response_id: str | None
     author: str | None
@@ -74,11 +75,12 @@ class Stored(NamedTuple):
 
 
 RecordRow: TypeAlias = tuple[int, int, int, str, str | None, str | None, str | None, str | None, int | None]
-"""seq, at_ms, kind, body, response_id, author, message_id, call_id, first_seq: what the queries that read records give."""
+"""seq, at_ms, kind, body, response_id, author, message_id, call_id, first_seq: what queries for records give."""
 
 _EVENT_TYPES = frozenset(get_args(RunEvent))
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(RunEvent)
+_NOWHERE = Source(None, None, None)
 _ID_FIELDS = ("call_id", "message_id", "provider_id", "thread_id", "principal", "name")
 
 
@@ -86,22 +88,26 @@ def prepared(entry: RunEvent | Entry) -> Row:
     """The row of an event. Raises UsageError for what is no event of a run or cannot be written as JSON."""
     if type(entry) is Entry:
         event, response_id, author = entry.event, entry.response_id, entry.author
+        source = Source(response_id, author, None)
     else:
-        event, response_id, author = cast(RunEvent, entry), None, None
+        event, response_id, author = entry, None, None  # type: ignore[assignment]
+        source = _NOWHERE
     kind = type(event)
     if kind is ArgsAppended:
-        text = cast(ArgsAppended, event).text
-        return Row(event, *_body(Kind.ARGS, text), Source(response_id, author, None))
+        text: str = event.text  # type: ignore[union-attr]  # cast would be a call for every delta
+        if text.isascii() and "\0" not in text:
+            return Row(event, Kind.ARGS, text, source)
+        return Row(event, *_body(Kind.ARGS, text), source)
     if kind is TextAppended or kind is ReasoningAppended:
-        piece = cast(TextAppended, event)
         code = Kind.TEXT if kind is TextAppended else Kind.REASONING
+        piece = cast(TextAppended, event)
         return Row(event, *_body(code, piece.text), Source(response_id, author, checked_id(piece.message_id)))
     if kind not in _EVENT_TYPES:
         raise UsageError(f"expected an event of a run, got {kind.__name__}: {event!r:.200}")
     if kind is CallStarted or kind is RunStarted:
         for field in _ID_FIELDS:
             checked_id(getattr(event, field, None))
-    return Row(event, *_json(_without_args(event)), Source(response_id, author, None))
+    return Row(event, *_json(_without_args(event)), source)
 
 
 def redacted(entry: RunEvent | Entry, redact: Callable[[RunEvent], RunEvent]) -> RunEvent | Entry:
@@ -244,7 +250,7 @@ def folded(rows: Iterable[Stored]) -> list[Stored]:
 
 
 def folded_range(ranges: Sequence[tuple[int, int]], after: int) -> tuple[int, int] | None:
-    """The folded range around a place in the log, grown until no range reaches over its beginning; None if there is none.
+    """The folded range around a place in the log, or None; grown until no range reaches over its beginning.
 
     ``ranges`` are (first, last) of folded records. Ranges of parallel calls overlap: reading from ``first - 1`` is
     possible only where no other range is cut either.

@@ -28,12 +28,12 @@ class Housekeeping(msgspec.Struct, frozen=True, kw_only=True):
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings that all journals share.
 
-    ``writer_id``: a name for this process in the store; made unique by the journal. ``lease_ttl``: seconds after which a
-    process that no longer renews its lease counts as dead. ``renew``: False stops the renewing, which makes a zombie (for
-    tests). ``retry_seconds``: how long an append waits for a store that is away, and for room in the queue.
-    ``max_pending_bytes``: how much may wait to be written. ``redact`` is applied to every event before it is stored; it sees
-    the pieces of a call one by one, so what is spread over several pieces it cannot recognise. ``migrate``: bring an older
-    schema up to date at opening; otherwise that is an error.
+    ``writer_id``: a name for this process in the store; made unique by the journal. ``lease_ttl``: seconds after which
+    a process that no longer renews its lease counts as dead. ``renew``: False stops the renewing, which makes a zombie
+    (for tests). ``retry_seconds``: how long an append waits for a store that is away, and for room in the queue.
+    ``max_pending_bytes``: how much may wait to be written. ``redact`` is applied to every event before it is stored; it
+    sees the pieces of a call one by one, so what is spread over several pieces it cannot recognise. ``migrate``: bring
+    an older schema up to date at opening; otherwise that is an error.
     """
 
     writer_id: str | None = None

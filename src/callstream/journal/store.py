@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from callstream.calls import Call, CallState
 from callstream.errors import CallstreamError, JournalError
 from callstream.journal.follow import Folded, Followers, Page
-from callstream.journal.plan import Append
+from callstream.journal.owned import Append
 from callstream.journal.protocol import RunRow
 
 SCHEMA_VERSION = 1
@@ -40,8 +40,8 @@ def check_version(version: int, oldest_code: int, where: str) -> None:
 
 def must_migrate(version: int, where: str) -> JournalError:
     return JournalError(
-        f"{where} has schema {version}, this code needs {SCHEMA_VERSION}: run `callstream migrate`, or open the journal with "
-        "migrate=True"
+        f"{where} has schema {version}, this code needs {SCHEMA_VERSION}: run `callstream migrate`, or open the "
+        "journal with migrate=True"
     )
 
 

@@ -1,8 +1,9 @@
 """A journal over a database: one thread of its own, group commit, followers, leases and housekeeping.
 
-Every method may be awaited in any event loop, in several at once too. Appends go through a bounded queue to the journal's
-thread, which commits everything that waits in one transaction; while one transaction is under way the next batch gathers.
-The thread runs an event loop, on which the store is used; a store that blocks (SQLite) blocks only this thread.
+Every method may be awaited in any event loop, in several at once too. Appends go through a bounded queue to the
+journal's thread, which commits everything that waits in one transaction; while one transaction is under way the next
+batch gathers. The thread runs an event loop, on which the store is used; a store that blocks (SQLite) blocks only this
+thread.
 """
 
 from __future__ import annotations
@@ -93,7 +94,8 @@ class StoredJournal:
         if redact is not None:
             events = [redacted(event, redact) for event in events]
         rows = [prepared(event) for event in events]
-        checked_id(run_id)
+        if not run_id.isascii() or "\0" in run_id:
+            checked_id(run_id)
         if self._loop is None:
             await self.open()
         return await self._queue.put(run_id, rows, after)
@@ -240,7 +242,7 @@ class StoredJournal:
         back_off = 0.01
         while batch:
             try:
-                committed = await self._store.commit([waiting.append for waiting in batch])
+                committed = await self._store.commit(batch)
             except StoreAway as error:
                 batch = self._still_in_time(batch, error)
                 await asyncio.sleep(back_off)
@@ -262,8 +264,8 @@ class StoredJournal:
         late = [waiting for waiting in batch if waiting.deadline <= now]
         if late:
             gave_up = JournalError(
-                f"{self._store.where} was away for {self._settings.retry_seconds:g} s ({error}); whether this append is "
-                "written is not known: repeat it with after="
+                f"{self._store.where} was away for {self._settings.retry_seconds:g} s ({error}); whether this append "
+                "is written is not known: repeat it with after="
             )
             gave_up.__cause__ = error
             self._queue.settle(late, [gave_up] * len(late))

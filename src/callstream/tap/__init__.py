@@ -51,17 +51,27 @@ class Callstream(runtime.Callstream):
         return TapTransport(self, self._implicit, inner, settings=settings or TapSettings(wire, collapse))
 
     def httpx_client(
-        self, *, wire: str | None = None, collapse: Collapse = "known", **kwargs: Any
+        self,
+        *,
+        wire: str | None = None,
+        collapse: Collapse = "known",
+        settings: TapSettings | None = None,
+        **kwargs: Any,
     ) -> httpx.AsyncClient:
         """An ``httpx.AsyncClient`` with the tap in it, for google-genai and openai. Takes httpx's usual arguments."""
-        client: httpx.AsyncClient = self._client("httpx", TapSettings(wire, collapse), kwargs)
+        client: httpx.AsyncClient = self._client("httpx", settings or TapSettings(wire, collapse), kwargs)
         return client
 
     def httpx2_client(
-        self, *, wire: str | None = None, collapse: Collapse = "known", **kwargs: Any
+        self,
+        *,
+        wire: str | None = None,
+        collapse: Collapse = "known",
+        settings: TapSettings | None = None,
+        **kwargs: Any,
     ) -> httpx2.AsyncClient:
         """An ``httpx2.AsyncClient`` with the tap in it, for anthropic and openai. Takes httpx2's usual arguments."""
-        client: httpx2.AsyncClient = self._client("httpx2", TapSettings(wire, collapse), kwargs)
+        client: httpx2.AsyncClient = self._client("httpx2", settings or TapSettings(wire, collapse), kwargs)
         return client
 
     async def aclose(self) -> None:

@@ -41,7 +41,8 @@ WHERE expires_at < (julianday('now') - 2440587.5) * 86400 - 3600
 SELECT coalesce(max(run_key), 0) + 1 FROM run
 
 -- name: load_run
-SELECT run_id, run_key, writer, epoch, started_at, last_seq,
+SELECT run_id, run_key, writer, epoch, started_at,
+       coalesce(last_seq, (SELECT max(record.seq) FROM record WHERE record.run_key = run.run_key)),
        coalesce((SELECT at_ms FROM record WHERE record.run_key = run.run_key ORDER BY seq DESC LIMIT 1), 0),
        outcome IS NOT NULL
 FROM run WHERE run_id = :run_id
@@ -56,14 +57,15 @@ SELECT response_id, author, message_id, number FROM source WHERE run_key = :run_
 SELECT call_id, run_key, number, state FROM tool_call WHERE call_id = :call_id
 
 -- name: insert_run
-INSERT INTO run (run_key, run_id, thread_id, principal, started_at, last_seq, writer, epoch)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO run (run_key, run_id, thread_id, principal, started_at, writer, epoch) VALUES (?, ?, ?, ?, ?, ?, ?)
 
--- name: advance_run
-UPDATE run SET last_seq = ? WHERE run_key = ? AND writer = ? AND epoch = ? AND last_seq = ?
+-- name: check_runs
+SELECT run_key, writer, epoch,
+       coalesce(last_seq, (SELECT max(record.seq) FROM record WHERE record.run_key = run.run_key))
+FROM run WHERE run_key IN (SELECT value FROM json_each(:run_keys))
 
 -- name: end_run
-UPDATE run SET outcome = ?, reason = ?, ended_at = ?, writer = ?, epoch = ? WHERE run_key = ?
+UPDATE run SET outcome = ?, reason = ?, ended_at = ?, last_seq = ?, writer = ?, epoch = ? WHERE run_key = ?
 
 -- name: insert_record
 INSERT INTO record (run_key, seq, at_ms, source, call, kind, body) VALUES (?, ?, ?, ?, ?, ?, ?)
@@ -97,7 +99,9 @@ SELECT kind, body FROM record WHERE run_key = :run_key AND seq BETWEEN :first AN
 -- == reading ==
 
 -- name: read_run
-SELECT run_key, started_at, outcome IS NOT NULL, last_seq, compacted FROM run WHERE run_id = :run_id
+SELECT run_key, started_at, outcome IS NOT NULL,
+       coalesce(last_seq, (SELECT max(record.seq) FROM record WHERE record.run_key = run.run_key)), compacted
+FROM run WHERE run_id = :run_id
 
 -- name: read_log
 SELECT record.seq, record.at_ms, record.kind, record.body,
@@ -121,13 +125,17 @@ ORDER BY archive.seq LIMIT :limit
 SELECT first_seq, seq FROM archive WHERE run_key = :run_key AND first_seq IS NOT NULL
 
 -- name: followed_runs
-SELECT run.run_id, run.last_seq FROM json_each(:run_ids) AS wanted JOIN run ON run.run_id = wanted.value
+SELECT run.run_id,
+       coalesce(run.last_seq, (SELECT max(record.seq) FROM record WHERE record.run_key = run.run_key))
+FROM json_each(:run_ids) AS wanted JOIN run ON run.run_id = wanted.value
 
 -- name: read_call
 SELECT tool_call.call_id, tool_call.name, tool_call.state, run.run_id, run.thread_id, tool_call.provider_id,
        tool_call.message_id, tool_call.signature, tool_call.encoding, tool_call.reason, tool_call.detail,
        tool_call.result, tool_call.error, tool_call.started_at, tool_call.updated_at,
-       tool_call.run_key, tool_call.number, tool_call.first_seq, coalesce(tool_call.args_seq, run.last_seq)
+       tool_call.run_key, tool_call.number, tool_call.first_seq, coalesce(
+           tool_call.args_seq, run.last_seq,
+           (SELECT max(record.seq) FROM record WHERE record.run_key = run.run_key))
 FROM tool_call JOIN run ON run.run_key = tool_call.run_key
 WHERE tool_call.call_id = :call_id
 
@@ -148,7 +156,8 @@ WHERE {where}
 ORDER BY tool_call.started_at, tool_call.run_key, tool_call.number LIMIT :limit
 
 -- name: list_runs
-SELECT run.run_id, run.thread_id, run.principal, run.outcome, run.reason, run.started_at, run.ended_at, run.last_seq
+SELECT run.run_id, run.thread_id, run.principal, run.outcome, run.reason, run.started_at, run.ended_at,
+       coalesce(run.last_seq, (SELECT max(record.seq) FROM record WHERE record.run_key = run.run_key))
 FROM run
 WHERE {where}
 ORDER BY run.run_key DESC LIMIT :limit
@@ -168,7 +177,8 @@ SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()
 -- == housekeeping ==
 
 -- name: orphaned_runs
-SELECT run_id, run_key, writer, epoch, started_at, last_seq,
+SELECT run_id, run_key, writer, epoch, started_at,
+       coalesce(last_seq, (SELECT max(record.seq) FROM record WHERE record.run_key = run.run_key)),
        coalesce((SELECT at_ms FROM record WHERE record.run_key = run.run_key ORDER BY seq DESC LIMIT 1), 0),
        outcome IS NOT NULL
 FROM run

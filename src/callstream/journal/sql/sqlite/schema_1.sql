@@ -21,7 +21,7 @@ CREATE TABLE run (
     reason     TEXT,
     started_at REAL NOT NULL,
     ended_at   REAL,
-    last_seq   INTEGER NOT NULL,
+    last_seq   INTEGER,            -- when it has ended; before, the log's last number is it, and no row changes with a record
     compacted  INTEGER NOT NULL DEFAULT 0,
     writer     TEXT NOT NULL,      -- the process that owns it
     epoch      INTEGER NOT NULL    -- rises with every change of owner

@@ -9,7 +9,7 @@ from typing import Any
 
 from callstream.errors import JournalError
 from callstream.journal.follow import Followers
-from callstream.journal.postgres_link import Link, failure
+from callstream.journal.postgres.link import Link, failure
 from callstream.journal.store import StoreAway
 
 _log = logging.getLogger("callstream.journal")

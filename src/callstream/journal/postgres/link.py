@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: made on the journal's loop, made again when the server was away, errors in the journal's words."""
+"""Connections to PostgreSQL: made on the journal's loop, made again when the server was away."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from callstream.calls import Call
 from callstream.events import RunEnded
 from callstream.journal.follow import Folded, Page
-from callstream.journal.postgres_link import Link
+from callstream.journal.postgres.link import Link
 from callstream.journal.protocol import RunRow
 from callstream.journal.rows import call_of, call_with_pieces, folded_range, record_of
 

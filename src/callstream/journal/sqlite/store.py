@@ -1,12 +1,12 @@
 """The journal in one SQLite file: the default, for one machine.
 
-WAL: readers have connections of their own and never block the writer. Several processes may use one file; each takes the
-write lock for one batch at a time.
+WAL: readers have connections of their own and never block the writer. Several processes may use one file; each takes
+the write lock for one batch at a time.
 
 What was acknowledged survives the end of the process, kill -9 included. With ``durability="process"`` (the default,
-``synchronous=NORMAL``) a power cut or a crash of the operating system can take the last moments of acknowledged records with
-it (those since the last checkpoint, about 4 MB of log), always from the end and never leaving the file unreadable. With
-``durability="power"`` (``synchronous=FULL``) every batch is flushed to the disk before it is acknowledged.
+``synchronous=NORMAL``) a power cut or a crash of the operating system can take the last moments of acknowledged records
+with it (those since the last checkpoint, about 4 MB of log), always from the end and never leaving the file unreadable.
+With ``durability="power"`` (``synchronous=FULL``) every batch is flushed to the disk before it is acknowledged.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -24,24 +25,14 @@ import msgspec
 
 from callstream.calls import Call, CallState
 from callstream.errors import CallstreamError, JournalError, UsageError
+from callstream.journal.draft import RecordColumns
 from callstream.journal.follow import Folded, Followers, Page
-from callstream.journal.plan import (
-    Append,
-    Held,
-    Memory,
-    Owned,
-    Plan,
-    Repeat,
-    RunFacts,
-    claimed,
-    closing,
-    planned,
-    repeated,
-)
+from callstream.journal.owned import Append, Held, Memory, Owned, RunFacts, claimed
+from callstream.journal.plan import Plan, Repeat, closing, repeated
 from callstream.journal.protocol import RunRow
 from callstream.journal.queries import queries, schema
 from callstream.journal.rows import Source, Stored, folded
-from callstream.journal.sqlite_reader import SqliteReader, connected, failure, where
+from callstream.journal.sqlite.reader import SqliteReader, connected, failure, where
 from callstream.journal.store import SCHEMA_VERSION, Committed, StoreAway, check_version, must_migrate
 
 Durability: TypeAlias = Literal["process", "power"]
@@ -52,6 +43,16 @@ _SQL = queries("sqlite")
 _SWEEP_LIMIT = 100
 _FORGET_LIMIT = 200
 _VACUUM_PAGES = 4096
+
+
+def _of_many(statement: str, count: int) -> str:
+    """The INSERT of one row as an INSERT of that many."""
+    head, values, row = statement.partition("VALUES")
+    return head + values + ",".join([row] * count)
+
+
+# At most 999 parameters a statement, which older versions of SQLite hold to.
+_INSERT_RECORDS = {size: _of_many(_SQL["insert_record"], size) for size in (128, 64, 32, 16, 8, 4, 2, 1)}
 
 
 class _Stale(Exception):
@@ -71,6 +72,8 @@ class SqliteStore:
         self._ttl = lease_ttl
         self._may_migrate = migrate
         self._memory = Memory()
+        self._version = -1
+        self._doubtful: set[str] = set()
         self._reader = SqliteReader(path, busy_seconds)
 
     # -- opening and closing -------------------------------------------------------------------------------------------
@@ -116,11 +119,11 @@ class SqliteStore:
     def _prepare(self) -> None:
         run = self._connection.execute
         deadline = time.monotonic() + self._busy_seconds
-        while True:
+        mode = None
+        while mode is None:
             try:
                 run("PRAGMA auto_vacuum = INCREMENTAL")  # counts only while the file is empty
-                mode = run("PRAGMA journal_mode = WAL").fetchone()[0]
-                break
+                (mode,) = run("PRAGMA journal_mode = WAL").fetchone()
             except sqlite3.OperationalError as error:
                 # Changing the mode does not wait for a lock by itself.
                 if not _is_busy(error) or time.monotonic() > deadline:
@@ -142,7 +145,9 @@ class SqliteStore:
 
     @contextmanager
     def _transaction(self, kind: str = "IMMEDIATE") -> Iterator[Any]:
-        """Gives the connection's ``execute``. Whatever goes wrong, nothing of it is kept and the memory is read anew."""
+        """Gives the connection's ``execute``. Whatever goes wrong, nothing of it is kept and the memory is read
+        anew.
+        """
         connection = self._connection
         with failure(self.where):
             connection.execute(f"BEGIN {kind}")
@@ -167,18 +172,45 @@ class SqliteStore:
 
     def _commit(self, batch: Sequence[Append]) -> Committed:
         with self._transaction() as run:
-            self._load(run, batch)
-            others = {}
-            for call_id in self._memory.unknown_calls(batch):
-                if row := run(_SQL["load_call"], {"call_id": call_id}).fetchone():
-                    others[call_id] = _held(row)
-            plan = planned(batch, self._memory, others, time.time())
+            self._check(run, batch)
+            plan = Plan(batch, self._memory, time.time())
+            if others := plan.add_pieces():
+                rest = [batch[place] for place in others]
+                self._load(run, rest)
+                plan.add_others(others, self._named_calls(run, rest))
             self._write(run, plan)
             outcomes = [
                 self._repeated(run, append, outcome) if isinstance(outcome, Repeat) else outcome
                 for append, outcome in zip(batch, plan.outcomes, strict=True)
             ]
         return Committed(outcomes, plan.changed_runs)
+
+    def _check(self, run: Any, batch: Sequence[Append]) -> None:
+        """Drops from memory what another process has changed.
+
+        Nobody else can write now, and ``data_version`` says whether anybody has since it was last looked at; if not,
+        all that is remembered is true, and nothing is read.
+        """
+        (version,) = run("PRAGMA data_version").fetchone()
+        if version != self._version:
+            self._version, self._doubtful = version, set(self._memory.runs)
+        if not self._doubtful:
+            return
+        asked = self._doubtful.intersection([append.run_id for append in batch])
+        remembered = {run_id: self._memory.runs[run_id] for run_id in asked if run_id in self._memory.runs}
+        keys = [owned.key for owned in remembered.values()]
+        true = set(run(_SQL["check_runs"], {"run_keys": _json(keys)}).fetchall())
+        for run_id, owned in remembered.items():
+            if (owned.key, owned.writer, owned.epoch, owned.last_seq) not in true:
+                self._memory.drop(run_id)
+        self._doubtful -= asked
+
+    def _named_calls(self, run: Any, batch: Sequence[Append]) -> dict[str, Held]:
+        found = {}
+        for call_id in self._memory.unknown_calls(batch):
+            if row := run(_SQL["load_call"], {"call_id": call_id}).fetchone():
+                found[call_id] = _held(row)
+        return found
 
     def _load(self, run: Any, batch: Sequence[Append]) -> None:
         next_key = 0
@@ -206,26 +238,32 @@ class SqliteStore:
         return repeated(append, repeat, stored, bool(compacted))
 
     def _write(self, run: Any, plan: Plan) -> None:
-        many = self._connection.executemany
-        for change in plan.runs.values():
+        for owned, change in plan.runs.items():
             if change.is_new:
                 first = (change.key, change.run_id, change.thread_id, change.principal, change.started_at)
-                run(_SQL["insert_run"], (*first, change.last_seq, change.writer, change.epoch))
-            else:
-                expected = (change.key, change.old_writer, change.old_epoch, change.base)
-                if run(_SQL["advance_run"], (change.last_seq, *expected)).rowcount != 1:
-                    raise _Stale
+                run(_SQL["insert_run"], (*first, change.writer, change.epoch))
             if change.outcome is not None:
-                end = (change.outcome, change.reason, change.ended_at, change.writer, change.epoch, change.key)
-                run(_SQL["end_run"], end)
-        many(_SQL["insert_source"], plan.sources)
-        many(_SQL["insert_record"], plan.records)
+                end = (change.outcome, change.reason, change.ended_at, owned.last_seq, change.writer, change.epoch)
+                run(_SQL["end_run"], (*end, change.key))
+        if plan.sources:
+            self._connection.executemany(_SQL["insert_source"], plan.sources)
+        self._insert_records(run, plan.records)
         for call in plan.calls.values():
             columns = msgspec.structs.asdict(call)
             if call.old_state is None:
                 run(_SQL["insert_call"], columns)
             elif run(_SQL["advance_call"], columns).rowcount != 1:
                 raise _Stale
+
+    def _insert_records(self, run: Any, records: Sequence[RecordColumns]) -> None:
+        """Many rows a statement. Between statements the driver hands the interpreter over to other threads and has to
+        wait for it again, which costs more than a row.
+        """
+        start = 0
+        for size, statement in _INSERT_RECORDS.items():
+            while len(records) - start >= size:
+                run(statement, list(chain.from_iterable(records[start : start + size])))
+                start += size
 
     # -- leases --------------------------------------------------------------------------------------------------------
 
@@ -247,8 +285,11 @@ class SqliteStore:
     # -- other processes -----------------------------------------------------------------------------------------------
 
     async def watch(self) -> None:
-        """``data_version`` of the writing connection changes when any other connection has committed, and costs a look
-        into shared memory."""
+        """Looks whether anybody else has committed.
+
+        ``data_version`` of the writing connection changes with every commit of any other connection, and costs a look
+        into shared memory.
+        """
         seen: dict[str, int] = {}
         version = None
         while True:
@@ -260,7 +301,7 @@ class SqliteStore:
                     if now == version:
                         continue
                     run_ids = self._followers.runs()
-                    parameters = {"run_ids": msgspec.json.encode(run_ids).decode()}
+                    parameters = {"run_ids": _json(run_ids)}
                     found = dict(self._connection.execute(_SQL["followed_runs"], parameters).fetchall())
             except JournalError:
                 continue  # whoever reads will be told
@@ -283,7 +324,8 @@ class SqliteStore:
                     self._fill(run, owned)
                     memory.add(owned)
                     appends.append(Append(owned.run_id, closing(owned)))
-                plan = planned(appends, memory, {}, time.time(), taker=self._writer)
+                plan = Plan(appends, memory, time.time())
+                plan.add_others(range(len(appends)), {}, taker=self._writer)
                 self._write(run, plan)
             swept += plan.changed_runs
             if len(rows) < _SWEEP_LIMIT:
@@ -400,6 +442,10 @@ def _statements(script: str) -> Iterator[str]:
         if sqlite3.complete_statement(statement):
             yield statement
             statement = ""
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def _facts(row: Sequence[Any]) -> RunFacts:

@@ -1,16 +1,16 @@
 """The journal in PostgreSQL, for many processes on many machines.
 
 A batch is one call of a function in the database: one round trip, one transaction, durable by the server's own setting
-(``synchronous_commit``). The function checks the owner and the epoch of every run it writes to, so a process that lost its
-lease cannot write, whatever its clock says.
+(``synchronous_commit``). The function checks the owner and the epoch of every run it writes to, so a process that lost
+its lease cannot write, whatever its clock says.
 
-When the server is away, appends wait, for ``retry_seconds`` and ``max_pending_bytes`` at most, and are then tried again; an
-append whose acknowledgement was lost is recognised by its number and not written twice. Readers wait in the same way, and
-followers go on from where they were.
+When the server is away, appends wait, for ``retry_seconds`` and ``max_pending_bytes`` at most, and are then tried
+again; an append whose acknowledgement was lost is recognised by its number and not written twice. Readers wait in the
+same way, and followers go on from where they were.
 
-Followers in other processes hear of new records by NOTIFY. Behind a pooler that does not pass LISTEN on (``?listen=off``)
-the runs that are followed are looked at every 25 ms instead. For a pooler in transaction mode also say
-``statement_cache_size=0``.
+Followers in other processes hear of new records by NOTIFY. Behind a pooler that does not pass LISTEN on
+(``?listen=off``) the runs that are followed are looked at every 25 ms instead. For a pooler in transaction mode also
+say ``statement_cache_size=0``.
 """
 
 from __future__ import annotations
@@ -26,22 +26,11 @@ import msgspec
 from callstream.calls import Call, CallState
 from callstream.errors import CallstreamError, UsageError
 from callstream.journal.follow import Folded, Followers, Page
-from callstream.journal.plan import (
-    Append,
-    Held,
-    Memory,
-    Owned,
-    Plan,
-    Repeat,
-    RunFacts,
-    claimed,
-    closing,
-    planned,
-    repeated,
-)
-from callstream.journal.postgres_link import Address, Link
-from callstream.journal.postgres_reader import PostgresReader
-from callstream.journal.postgres_watch import PostgresWatch
+from callstream.journal.owned import Append, Held, Memory, Owned, RunFacts, claimed
+from callstream.journal.plan import Plan, Repeat, closing, repeated
+from callstream.journal.postgres.link import Address, Link
+from callstream.journal.postgres.reader import PostgresReader
+from callstream.journal.postgres.watch import PostgresWatch
 from callstream.journal.protocol import RunRow
 from callstream.journal.queries import queries, schema
 from callstream.journal.rows import Source, Stored, folded, json_text
@@ -141,19 +130,23 @@ class PostgresStore:
         raise StoreAway(f"{self.where} changed under the writer's hands five times")
 
     async def _commit(self, connection: Any, batch: Sequence[Append]) -> Committed:
-        await self._load(connection, batch)
-        others = {}
-        if names := self._memory.unknown_calls(batch):
-            rows = await connection.fetch(self._sql["load_call"], names)
-            others = {row[0]: _held(row) for row in rows}
-        plan = planned(batch, self._memory, others, time.time())
-        if plan.runs:
+        plan = Plan(batch, self._memory, time.time())
+        if others := plan.add_pieces():
+            rest = [batch[place] for place in others]
+            await self._load(connection, rest)
+            plan.add_others(others, await self._named_calls(connection, rest))
+        if plan.bases:
             await self._write(connection, plan)
         outcomes = [
             await self._repeated(connection, append, outcome) if isinstance(outcome, Repeat) else outcome
             for append, outcome in zip(batch, plan.outcomes, strict=True)
         ]
         return Committed(outcomes, plan.changed_runs)
+
+    async def _named_calls(self, connection: Any, batch: Sequence[Append]) -> dict[str, Held]:
+        names = self._memory.unknown_calls(batch)
+        rows = await connection.fetch(self._sql["load_call"], names) if names else ()
+        return {row[0]: _held(row) for row in rows}
 
     async def _load(self, connection: Any, batch: Sequence[Append]) -> None:
         unknown = self._memory.unknown_runs(batch)
@@ -186,17 +179,17 @@ class PostgresStore:
         return repeated(append, repeat, [tuple(columns) for columns in stored], row is not None and row[4])
 
     async def _write(self, connection: Any, plan: Plan) -> None:
-        known = [change for change in plan.runs.values() if not change.is_new]
-        records = list(zip(*plan.records, strict=True))
+        new = {change.key for change in plan.runs.values() if change.is_new}
+        known = [(run, base) for run, base in plan.bases.items() if run.key not in new]
         try:
             await connection.execute(
                 self._sql["append"],
-                [change.key for change in known],
-                [change.old_writer for change in known],
-                [change.old_epoch for change in known],
-                [change.base for change in known],
-                [change.last_seq for change in known],
-                *records,
+                [run.key for run, _ in known],
+                [run.writer for run, _ in known],
+                [run.epoch for run, _ in known],
+                [base for _, base in known],
+                [run.last_seq for run, _ in known],
+                *zip(*plan.records, strict=True),
                 _rest(plan),
                 self._channel,
                 self._notices(plan),
@@ -211,7 +204,7 @@ class PostgresStore:
     def _notices(self, plan: Plan) -> list[str]:
         if not self._channel:
             return []
-        keys = [str(key) for key in plan.runs]
+        keys = [str(run.key) for run in plan.bases]
         return [",".join(keys[start : start + _NOTICE_RUNS]) for start in range(0, len(keys), _NOTICE_RUNS)]
 
     # -- leases --------------------------------------------------------------------------------------------------------
@@ -254,7 +247,8 @@ class PostgresStore:
             for owned in orphans:
                 memory.add(owned)
             appends = [Append(owned.run_id, closing(owned)) for owned in orphans]
-            plan = planned(appends, memory, {}, time.time(), taker=self._writer)
+            plan = Plan(appends, memory, time.time())
+            plan.add_others(range(len(appends)), {}, taker=self._writer)
             try:
                 await self._write(connection, plan)
             except _Stale as stale:
@@ -374,7 +368,11 @@ def _held(row: Sequence[Any]) -> Held:
 def _rest(plan: Plan) -> str | None:
     """All that a batch of pieces has not, as one JSON argument."""
     rest = {
-        "runs": [change for change in plan.runs.values() if change.is_new],
+        "runs": [
+            {**msgspec.structs.asdict(change), "last_seq": run.last_seq}
+            for run, change in plan.runs.items()
+            if change.is_new
+        ],
         "ends": [change for change in plan.runs.values() if change.outcome is not None],
         "sources": plan.sources,
         "calls": [change for change in plan.calls.values() if change.old_state is None],

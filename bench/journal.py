@@ -1,0 +1,286 @@
+"""What the journal costs: ``python -m bench.journal [--quick] [--backend sqlite|postgres|both]``.
+
+Three tables. **Rate**: durable deltas per second with 1, 100 and 1,000 runs at once, each appending one delta of eight
+characters after the other, beside a bare loop of the driver that writes the same rows into the same table in batches of
+the same size (SQLite: ``executemany`` in a transaction; PostgreSQL: asyncpg's ``executemany``, which is a transaction).
+**Bytes**: what is stored per byte of arguments, everything counted (all tables and indexes, the whole file), as growth
+of the store while runs of that size are written, with incompressible text. PostgreSQL's files grow by pages of 8 KiB
+for each table and index, so small runs are measured many at a time; how many is in the table. **Follow**: the time from
+calling ``append`` to the record in a follower's hands, in the same process and in another.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sqlite3
+import string
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, nullcontext
+from typing import Any, NamedTuple
+
+from bench.postgres import postgres_url, with_schema
+from callstream.events import ArgsAppended, CallCompleted, CallStarted, RunEnded, RunStarted, TextAppended
+from callstream.journal import Journal, open_journal
+from callstream.journal.draft import RecordColumns
+from callstream.journal.postgres.link import address
+from callstream.journal.queries import queries
+
+PIECE = 8
+LETTERS = string.ascii_letters + string.digits + "+/"
+
+
+class Verdicts:
+    """PASS and FAIL lines, and the exit code."""
+
+    def __init__(self) -> None:
+        self.failed = 0
+
+    def say(self, good: bool, what: str) -> None:
+        self.failed += not good
+        print(f"{'PASS' if good else 'FAIL'}: {what}")
+
+
+class Store(NamedTuple):
+    backend: str
+    url: str
+
+
+@asynccontextmanager
+async def fresh(backend: str, server: str | None, folder: str) -> AsyncIterator[Store]:
+    """An empty store; a schema is dropped at the end."""
+    name = f"bench_{uuid.uuid4().hex[:12]}"
+    if backend == "sqlite":
+        yield Store(backend, f"sqlite:///{folder}/{name}.db")
+        return
+    assert server is not None
+    import asyncpg
+
+    yield Store(backend, with_schema(server, name))
+    connection = await asyncpg.connect(server)
+    await connection.execute(f'DROP SCHEMA IF EXISTS "{name}" CASCADE')
+    await connection.close()
+
+
+# -- rate --------------------------------------------------------------------------------------------------------------
+
+
+async def our_rate(store: Store, runs: int, each: int) -> tuple[float, float]:
+    """Deltas per second, and deltas in a transaction on average."""
+    journal = open_journal(store.url, housekeeping=None)
+    for number in range(runs):
+        await journal.append(f"run {number}", [RunStarted("thread"), CallStarted(f"call {number}", "tool")])
+    commits = 0
+    inner = journal._store.commit  # type: ignore[attr-defined]
+
+    async def counted(batch: Sequence[Any]) -> Any:
+        nonlocal commits
+        commits += 1
+        return await inner(batch)
+
+    journal._store.commit = counted  # type: ignore[attr-defined]
+
+    async def write(number: int) -> None:
+        call_id, run_id = f"call {number}", f"run {number}"
+        for _ in range(each):
+            await journal.append(run_id, [ArgsAppended(call_id, "12345678")])
+
+    begin = time.perf_counter()
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(runs):
+            tasks.create_task(write(number))
+    seconds = time.perf_counter() - begin
+    await journal.aclose()
+    return runs * each / seconds, runs * each / commits
+
+
+def rows(runs: int, each: int) -> list[RecordColumns]:
+    return [(run, seq + 3, seq, 1, 1, 1, "12345678") for seq in range(each) for run in range(1, runs + 1)]
+
+
+async def bare_rate(store: Store, runs: int, each: int, batch: int) -> float:
+    """The driver alone: the same rows, the same table, batches of the same size."""
+    journal = open_journal(store.url, housekeeping=None)
+    await journal.open()
+    await journal.aclose()
+    written = rows(runs, each)
+    batches = [written[start : start + batch] for start in range(0, len(written), batch)]
+    if store.backend == "sqlite":
+        connection = sqlite3.connect(store.url.removeprefix("sqlite:///"), isolation_level=None)
+        connection.execute("PRAGMA synchronous = NORMAL")
+        insert = queries("sqlite")["insert_record"]
+        begin = time.perf_counter()
+        for part in batches:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany(insert, part)
+            connection.execute("COMMIT")
+        seconds = time.perf_counter() - begin
+        connection.close()
+        return len(written) / seconds
+    import asyncpg
+
+    where = address(store.url)
+    link = await asyncpg.connect(where.dsn)
+    insert = (
+        f'INSERT INTO "{where.schema}".record (run_key, seq, at_ms, source, call, kind, body) '
+        "VALUES ($1, $2, $3, $4, $5, $6, $7)"
+    )
+    begin = time.perf_counter()
+    for part in batches:
+        await link.executemany(insert, part)
+    seconds = time.perf_counter() - begin
+    await link.close()
+    return len(written) / seconds
+
+
+async def rate_table(backend: str, server: str | None, folder: str, quick: bool, verdicts: Verdicts) -> None:
+    print(f"\njournal, rate, {backend}: durable deltas per second")
+    print(f"{'runs':>6} {'ours':>9} {'bare driver':>12} {'ours/bare':>10} {'deltas a commit':>16}")
+    total = 4_000 if quick else 20_000
+    for runs in (1, 100, 1000):
+        each = max(1, (total // 10 if runs == 1 else total) // runs)
+        async with fresh(backend, server, folder) as store:
+            ours, batch = await our_rate(store, runs, each)
+        async with fresh(backend, server, folder) as store:
+            bare = await bare_rate(store, runs, each, max(1, round(batch)))
+        print(f"{runs:>6} {ours:>9,.0f} {bare:>12,.0f} {ours / bare:>10.2f} {batch:>16.1f}")
+        if runs == 100:
+            verdicts.say(
+                ours >= bare / 3, f"{backend}, 100 runs: at least a third of the bare driver ({ours / bare:.2f})"
+            )
+
+
+# -- bytes -------------------------------------------------------------------------------------------------------------
+
+
+async def write_run(journal: Journal, name: str, size: int, chance: random.Random) -> None:
+    text = "".join(chance.choices(LETTERS, k=size))
+    await journal.append(name, [RunStarted("thread"), CallStarted(name, "tool")])
+    pieces = [ArgsAppended(name, text[start : start + PIECE]) for start in range(0, size, PIECE)]
+    for start in range(0, len(pieces), 256):
+        await journal.append(name, pieces[start : start + 256])
+    await journal.append(name, [CallCompleted(name), RunEnded("finished")])
+
+
+async def stored(journal: Journal) -> int:
+    return int((await journal.stats())["stored_bytes"])
+
+
+async def bytes_table(backend: str, server: str | None, folder: str, quick: bool, verdicts: Verdicts) -> None:
+    print(f"\njournal, bytes, {backend}: stored for a byte of arguments, in deltas of {PIECE} characters")
+    print(f"{'KiB':>6} {'runs':>6} {'before':>8} {'after compaction':>17}")
+    total = (1 if quick else 4) * 1024 * 1024
+    for size in (4 * 1024, 64 * 1024, 256 * 1024):
+        runs = total // size
+        chance = random.Random(size)
+        async with fresh(backend, server, folder) as store:
+            journal = open_journal(store.url, housekeeping=None)
+            await journal.open()
+            empty = await stored(journal)
+            for number in range(runs):
+                await write_run(journal, f"run {number}", size, chance)
+            before = (await stored(journal) - empty) / (runs * size)
+            for number in range(runs):
+                await journal.compact(f"run {number}")
+            after = (await stored(journal) - empty) / (runs * size)
+            await journal.aclose()
+        print(f"{size // 1024:>6} {runs:>6} {before:>8.2f} {after:>17.2f}")
+        verdicts.say(before <= 12, f"{backend}, {size // 1024} KiB: at most 12 before compaction ({before:.2f})")
+        if size > 4 * 1024:
+            verdicts.say(after <= 1.3, f"{backend}, {size // 1024} KiB: at most 1.3 after compaction ({after:.2f})")
+
+
+# -- follow ------------------------------------------------------------------------------------------------------------
+
+
+async def delays(journal: Journal, run_id: str) -> list[float]:
+    """Seconds from append to here, for each record that carries its time. All processes share the machine's clock."""
+    found = []
+    async for record in journal.follow(run_id):
+        if isinstance(record.event, TextAppended):
+            found.append(time.monotonic() - float(record.event.text))
+    return found
+
+
+async def follow_elsewhere(url: str, run_id: str) -> None:
+    """The other process: follows, and prints the delays."""
+    journal = open_journal(url, housekeeping=None)
+    await journal.open()
+    print("ready", flush=True)
+    print(" ".join(str(delay) for delay in await delays(journal, run_id)))
+    await journal.aclose()
+
+
+async def write_times(journal: Journal, count: int) -> None:
+    chance = random.Random(1)
+    for _ in range(count):
+        await journal.append("run", [TextAppended("message", str(time.monotonic()))])
+        await asyncio.sleep(chance.uniform(0.002, 0.02))
+    await journal.append("run", [RunEnded("finished")])
+
+
+async def follow_table(backend: str, server: str | None, folder: str, quick: bool, verdicts: Verdicts) -> None:
+    print(f"\njournal, follow, {backend}: milliseconds from append to a follower")
+    print(f"{'follower':>16} {'p50':>8} {'p99':>8}")
+    count = 100 if quick else 400
+    for place in ("same process", "other process"):
+        async with fresh(backend, server, folder) as store:
+            journal = open_journal(store.url, housekeeping=None)
+            await journal.append("run", [RunStarted("thread")])
+            if place == "same process":
+                follower = asyncio.create_task(delays(journal, "run"))
+                await asyncio.sleep(0.1)
+                await write_times(journal, count)
+                found = await follower
+            else:
+                other = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-m", "bench.journal", "--follow", store.url), stdout=asyncio.subprocess.PIPE
+                )
+                assert other.stdout is not None
+                await other.stdout.readline()
+                await asyncio.sleep(0.2)
+                await write_times(journal, count)
+                found = [float(text) for text in (await other.stdout.read()).split()]
+                await other.wait()
+            await journal.aclose()
+        assert len(found) == count
+        found.sort()
+        p50, p99 = found[len(found) // 2] * 1000, found[len(found) * 99 // 100] * 1000
+        print(f"{place:>16} {p50:>8.2f} {p99:>8.2f}")
+        if place == "other process":
+            verdicts.say(
+                p50 <= 50, f"{backend}: half of the records are in another process within 50 ms ({p50:.1f} ms)"
+            )
+
+
+async def measure(backend: str, server: str | None, quick: bool, verdicts: Verdicts) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        await rate_table(backend, server, folder, quick, verdicts)
+        await bytes_table(backend, server, folder, quick, verdicts)
+        await follow_table(backend, server, folder, quick, verdicts)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="What the journal costs.")
+    parser.add_argument("--backend", choices=["sqlite", "postgres", "both"], default="both")
+    parser.add_argument("--quick", action="store_true", help="fewer rows, a rougher figure")
+    parser.add_argument("--follow", metavar="URL", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.follow:
+        asyncio.run(follow_elsewhere(options.follow, "run"))
+        return 0
+    verdicts = Verdicts()
+    backends = ["sqlite", "postgres"] if options.backend == "both" else [options.backend]
+    for backend in backends:
+        with postgres_url() if backend == "postgres" else nullcontext(None) as server:
+            asyncio.run(measure(backend, server, options.quick, verdicts))
+    return 1 if verdicts.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

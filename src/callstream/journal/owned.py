@@ -1,0 +1,131 @@
+"""What a writer remembers of the runs that it owns, so that a delta needs no question to the store.
+
+A cache of what was committed and nothing else: the store checks every fact that it rests on in the writing transaction,
+and on any doubt it is emptied and read anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from callstream.calls import CallState
+from callstream.errors import CallstreamError, LeaseLost, UsageError
+from callstream.journal.rows import Row, Source
+
+
+class Append(msgspec.Struct, eq=False):
+    """One append on its way.
+
+    ``base`` is the run's last number when it was first planned. With it, planning the append again, after a commit of
+    which nobody knows whether it happened, finds out.
+    """
+
+    run_id: str
+    rows: Sequence[Row]
+    after: int | None = None
+    base: int | None = None
+
+
+class Held(msgspec.Struct, eq=False):
+    """A call as the writer remembers it. Its number counts the calls of its run."""
+
+    call_id: str
+    run_key: int
+    number: int
+    state: CallState
+
+
+class Owned(msgspec.Struct, eq=False):
+    """A run as the writer remembers it. ``refusal`` is set where this process may not write to it."""
+
+    run_id: str
+    key: int
+    writer: str
+    epoch: int
+    started_at: float = 0.0
+    last_seq: int = 0
+    last_ms: int = 0
+    ended: bool = False
+    is_new: bool = False
+    refusal: CallstreamError | None = None
+    sources: dict[Source, int] = {}
+    calls: dict[str, Held] = {}
+
+
+class RunFacts(msgspec.Struct, frozen=True):
+    """A run's row as far as ownership goes."""
+
+    run_id: str
+    key: int
+    writer: str
+    epoch: int
+    started_at: float
+    last_seq: int
+    last_ms: int
+    ended: bool
+
+
+def claimed(facts: RunFacts, writer: str) -> Owned:
+    """The run as that writer may use it.
+
+    The epoch of a run rises when it is taken over. So an ended run refuses a stranger because it ended; one that was
+    taken over refuses everyone but its taker because the lease was lost.
+    """
+    refusal: CallstreamError | None = None
+    if facts.writer != writer:
+        if facts.ended and facts.epoch == 1:
+            refusal = ended_error(facts.run_id)
+        else:
+            what = "was taken over" if facts.epoch > 1 else "belongs to another process"
+            refusal = LeaseLost(f"run {facts.run_id!r} {what} (writer {facts.writer!r}); this is writer {writer!r}")
+    return Owned(
+        facts.run_id,
+        facts.key,
+        facts.writer,
+        facts.epoch,
+        facts.started_at,
+        facts.last_seq,
+        facts.last_ms,
+        facts.ended,
+        refusal=refusal,
+    )
+
+
+def ended_error(run_id: str) -> UsageError:
+    return UsageError(f"run {run_id!r} has ended: nothing can be added to it")
+
+
+class Memory:
+    """The runs that this process owns and the calls in them, by id."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, Owned] = {}
+        self.calls: dict[str, Held] = {}
+
+    def add(self, run: Owned) -> None:
+        self.runs[run.run_id] = run
+        self.calls.update(run.calls)
+
+    def drop(self, run_id: str) -> None:
+        run = self.runs.pop(run_id, None)
+        for call_id in run.calls if run else ():
+            self.calls.pop(call_id, None)
+
+    def clear(self) -> None:
+        self.runs.clear()
+        self.calls.clear()
+
+    def unknown_runs(self, batch: Iterable[Append]) -> list[str]:
+        return list(dict.fromkeys([append.run_id for append in batch if append.run_id not in self.runs]))
+
+    def unknown_calls(self, batch: Iterable[Append]) -> list[str]:
+        """The calls of which the store must say whether they exist and where they stand."""
+        names: dict[str, None] = {}
+        for append in batch:
+            for row in append.rows:
+                call_id = getattr(row.event, "call_id", None)
+                if call_id is not None and call_id not in self.calls:
+                    names[call_id] = None
+        return list(names)
