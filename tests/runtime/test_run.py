@@ -593,3 +593,15 @@ async def test_equal_pieces_are_kept_as_two(cs: Callstream) -> None:
     assert "".join(pieces) == '{"a":"xxxxxxxx"}'
     completed = next(event for event in await events(cs, run) if isinstance(event, CallCompleted))
     assert completed.args_json is None
+
+
+async def test_result_on_its_way_when_the_run_is_stopped(cs: Callstream) -> None:
+    """What is open is closed after that was written, so the call has one outcome and the run an end."""
+    run = await cs.start("thread")
+    await run.record([CallStarted("c", "f"), ArgsAppended("c", "{}"), CallCompleted("c", "{}")])
+    await run.execute("c")
+    await asyncio.gather(run.fail("c", "out of paper"), run.stop())
+    call = await cs.journal.call("c")
+    assert call is not None
+    assert (call.state, call.error) == (CallState.FAILED, "out of paper")
+    assert run.outcome == "cancelled"
