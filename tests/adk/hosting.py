@@ -96,9 +96,7 @@ class FakeLlm(BaseLlm):
     answers: list[Any] = []
     requests: list[LlmRequest] = []
 
-    async def generate_content_async(
-        self, llm_request: LlmRequest, stream: bool = False
-    ) -> AsyncIterator[LlmResponse]:  # type: ignore[override]
+    async def generate_content_async(self, llm_request: LlmRequest, stream: bool = False) -> AsyncIterator[LlmResponse]:  # type: ignore[override]
         self.requests.append(llm_request)
         for response in self.answers.pop(0):
             if isinstance(response, Exception):

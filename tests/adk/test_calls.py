@@ -9,7 +9,15 @@ import pytest
 
 from callstream import ArgsDelta, Call, Callstream, FieldDelta, Progress, Reject, no_progress, tool
 from callstream.calls import CallState
-from callstream.events import ArgsAppended, CallCompleted, CallExecuting, CallReturned, CallStarted, MessageReceived, TextAppended
+from callstream.events import (
+    ArgsAppended,
+    CallCompleted,
+    CallExecuting,
+    CallReturned,
+    CallStarted,
+    MessageReceived,
+    TextAppended,
+)
 from callstream.testing import Call as Calls
 from callstream.testing import Finish, Text
 

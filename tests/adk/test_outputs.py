@@ -65,9 +65,7 @@ async def test_output_key_whole(build: Any, path: str, config: Any, cs: Callstre
 
 @pytest.mark.parametrize("build", [root, workflow])
 @pytest.mark.parametrize("resumable", [False, True])
-async def test_output_key_whole_across_a_pause(
-    build: Any, resumable: bool, cs: Callstream, models: Models
-) -> None:
+async def test_output_key_whole_across_a_pause(build: Any, resumable: bool, cs: Callstream, models: Models) -> None:
     def approve(what: str) -> None:
         """Asks."""
 
@@ -90,7 +88,12 @@ async def test_output_key_whole_across_a_pause(
 
 async def test_output_key_whole_of_each_agent_and_each_round(cs: Callstream, models: Models) -> None:
     """Other authors' text is not the agent's, and every run of an agent starts empty."""
-    script = [[Text("Draft one."), Finish()], [Text("Review."), Finish()], [Text("Draft two."), Finish()], [Text("Ok."), Finish()]]
+    script = [
+        [Text("Draft one."), Finish()],
+        [Text("Review."), Finish()],
+        [Text("Draft two."), Finish()],
+        [Text("Ok."), Finish()],
+    ]
     async with scripted("gemini", script) as provider:
         model = models(provider)
         critic = LlmAgent(name="critic", model=model, output_key="review")

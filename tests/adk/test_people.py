@@ -108,9 +108,7 @@ async def test_old_thread_goes_on(cs: Callstream, models: Models) -> None:
     async with scripted("gemini", [[Calls("approve", {"what": "x"}), Finish()], END]) as provider:
         agent = agent_of(models(provider, "partial"), LongRunningFunctionTool(approve))
         host = Host(cs, agent)
-        plain = Runner(
-            app=App(name="app", root_agent=agent), session_service=host.sessions, auto_create_session=True
-        )
+        plain = Runner(app=App(name="app", root_agent=agent), session_service=host.sessions, auto_create_session=True)
         message = types.Content(role="user", parts=[types.Part(text="Go")])
         events = [event async for event in plain.run_async(user_id="user", session_id="session", new_message=message)]
         (asked,) = function_calls_in(events)

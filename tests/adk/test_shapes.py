@@ -75,7 +75,11 @@ SHAPES: dict[str, tuple[list[dict[str, Any]], list[tuple[str, dict[str, Any]]]]]
         ONE,
     ),
     "first that carries data": (
-        [{"name": "alpha", **pieces(piece("$.a", stringValue="one ", willContinue=True)), **MORE}, *text("$.a", "two"), END],
+        [
+            {"name": "alpha", **pieces(piece("$.a", stringValue="one ", willContinue=True)), **MORE},
+            *text("$.a", "two"),
+            END,
+        ],
         ONE,
     ),
     "whole": ([{"name": "alpha", "args": {"a": "one two"}}], ONE),

@@ -33,11 +33,13 @@ class Writer:
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("wire", WIRES)
-async def test_truncated_never_runs_and_the_model_is_told(
-    wire: str, path: str, cs: Callstream, models: Models
-) -> None:
+async def test_truncated_never_runs_and_the_model_is_told(wire: str, path: str, cs: Callstream, models: Models) -> None:
     writer = Writer()
-    script = [[Text("I write."), UNFINISHED, Finish("length")], [Calls("write", ARGS), Finish()], [Text("Ok."), Finish()]]
+    script = [
+        [Text("I write."), UNFINISHED, Finish("length")],
+        [Calls("write", ARGS), Finish()],
+        [Text("Ok."), Finish()],
+    ]
     async with scripted(wire, script) as provider:
         host = Host(cs, agent_of(models(provider, path), writer.tool()))
         try:

@@ -226,7 +226,9 @@ class PartialReader:
                     self._discard(known, response, "the whole response does not have this call")
             self._calls.clear()
         if not self._calls:
-            usage = response.usage_metadata.model_dump(mode="json", exclude_none=True) if response.usage_metadata else None
+            usage = (
+                response.usage_metadata.model_dump(mode="json", exclude_none=True) if response.usage_metadata else None
+            )
             self._transcript.end_response(finish, usage)
 
     def _decide_call(

@@ -253,5 +253,3 @@ class _Failed(Exception):
 
 def _new_call_id() -> str:
     return f"{MINTED_PREFIX}{uuid.uuid4()}"
-
-
