@@ -14,7 +14,7 @@ PURE = src/callstream/errors.py,src/callstream/events.py,src/callstream/jsonpath
 PURE_COVERAGE = 100
 
 # One module a table, each run as `python -m bench.<name>`.
-TABLES = preview decode rewrite journal hooks
+TABLES = preview decode rewrite journal hooks endtoend many
 
 .PHONY: help venv test check format-check lint types imports coverage format demo bench crash docs clean
 
