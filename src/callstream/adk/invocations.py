@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
 
+from google.adk.agents.base_agent import BaseAgent
 from google.adk.agents.invocation_context import InvocationContext
+from google.adk.agents.llm_agent import LlmAgent
 from google.adk.events.event_actions import EventActions
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
@@ -19,10 +22,13 @@ from google.genai import types
 
 from callstream.adk.partials import PartialReader
 from callstream.calls import Call, CallState
-from callstream.errors import RunOver
 from callstream.events import WireEvent
 from callstream.runtime import Callstream, Response, Run
 from callstream.runtime.modelcall import ModelCall
+
+
+_ABORT_POLL = 0.1
+"""Seconds."""
 
 
 class Step:
@@ -192,7 +198,13 @@ class Endings:
         self._ending: set[asyncio.Task[None]] = set()
 
     def watch(self, invocation: Invocation, context: InvocationContext) -> None:
-        """Stops the run if the task that drives the invocation is cancelled, or if nothing holds it any more."""
+        """Stops the run if the task that drives the invocation is cancelled, or if nothing holds it any more.
+
+        And if it is aborted while a model stalls: google-adk cancels what runs as a node, but agents of the older kind
+        ask only between two events, and nothing but ``is_aborted`` tells.
+        """
+        if isinstance(context.agent, BaseAgent) and not isinstance(context.agent, LlmAgent):
+            self._keep(self._stop_if_aborted(invocation, context))
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         if task is not None:
             task.add_done_callback(lambda done: self._stop(invocation) if done.cancelled() else None)
@@ -206,16 +218,22 @@ class Endings:
     def _stop(self, invocation: Invocation) -> None:
         if invocation.run.outcome is not None:
             return
-        stopping = asyncio.ensure_future(_stopped(invocation.run))
-        self._ending.add(stopping)
-        stopping.add_done_callback(self._ending.discard)
+        self._keep(invocation.run.stop("cancelled"))
+
+    async def _stop_if_aborted(self, invocation: Invocation, context: InvocationContext) -> None:
+        watched = weakref.ref(context)
+        del context
+        while invocation.run.outcome is None and (context_now := watched()) is not None:
+            if context_now.is_aborted:
+                await invocation.run.stop("aborted")
+                return
+            del context_now
+            await asyncio.sleep(_ABORT_POLL)
+
+    def _keep(self, ending: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(ending)
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
     async def settled(self) -> None:
         await asyncio.gather(*self._ending)
-
-
-async def _stopped(run: Run) -> None:
-    try:
-        await run.stop("cancelled")
-    except RunOver:
-        pass

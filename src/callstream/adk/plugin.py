@@ -218,6 +218,9 @@ class CallstreamPlugin(BasePlugin):
                 await step.interrupt(error)
             except RunOver:
                 pass
+        if callback_context.is_aborted:
+            # What was stopped broke off; that is no error of the model.
+            return LlmResponse(error_code="ABORTED", error_message="the run was stopped", turn_complete=True)
         return None
 
     # -- the tools --
