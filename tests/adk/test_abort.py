@@ -114,7 +114,7 @@ async def stopping(host: Host, watched: Watched) -> None:
 
 async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(10):
-        while not await condition():
+        while not await condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 

@@ -26,7 +26,6 @@ from callstream.events import WireEvent
 from callstream.runtime import Callstream, Response, Run
 from callstream.runtime.modelcall import ModelCall
 
-
 _ABORT_POLL = 0.1
 """Seconds."""
 

@@ -20,7 +20,7 @@ from callstream.events import ArgsAppended
 from callstream.progress import Progress, no_progress
 from callstream.tap import Callstream
 from callstream.testing.provider import ScriptedProvider
-from callstream.testing.script import Call, Text
+from callstream.testing.script import Call, Step, Text
 from callstream.tools import AbortSignal, tool
 
 DOCUMENT = """# Tides
@@ -30,7 +30,7 @@ When sun and moon pull together, the tide runs high; when they pull apart, it ha
 
 Write it down, and the next page is ready before the ink is dry.
 """
-SCRIPTS = [
+SCRIPTS: list[list[Step]] = [
     [Text("I will write that down."), Call("write_document", {"title": "Tides", "content": DOCUMENT}, size=6)],
     [Call("look_up", {"topic": topic}) for topic in ("the moon", "the sun")],
     [Call("print_copies", {"copies": 20})],
