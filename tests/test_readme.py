@@ -141,3 +141,12 @@ def test_links_lead_somewhere(document: Any) -> None:
         if anchor:
             headings = re.findall(r"^#+ (.+)$", target.read_text(encoding="utf-8"), re.MULTILINE)
             assert anchor in [heading.lower().replace(" ", "-") for heading in headings]
+
+
+@pytest.mark.parametrize("page", ["hooks", "journal"])
+def test_the_code_of_a_how_to_runs(page: str) -> None:
+    text = (ROOT / "docs" / "howto" / f"{page}.md").read_text(encoding="utf-8")
+    found = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert found
+    for block in found:
+        exec(compile(block, f"{page}.md", "exec"), {})
