@@ -92,6 +92,7 @@ class Invocation:
         """Calls of a process that died, whose abort hooks have still to hear of it."""
         self.errors: dict[str, BaseException] = {}
         """What tools raised, by call, until it is known whether somebody makes a result of it."""
+        self.root_agent = context.agent
         self._context = weakref.ref(context)
         self._steps: list[Step] = []
         self._bound: dict[str, str] = {}  # call_id by the id that google-adk knows
@@ -204,15 +205,20 @@ class Endings:
         """
         if isinstance(context.agent, BaseAgent) and not isinstance(context.agent, LlmAgent):
             self._keep(self._stop_if_aborted(invocation, context))
-        task, loop = asyncio.current_task(), asyncio.get_running_loop()
-        if task is not None:
-            task.add_done_callback(lambda done: self._stop(invocation) if done.cancelled() else None)
+        self.watch_task(invocation)
+        loop = asyncio.get_running_loop()
 
         def forgotten() -> None:
             if not loop.is_closed() and invocation.run.outcome is None:
                 loop.call_soon_threadsafe(self._stop, invocation)
 
         weakref.finalize(context, forgotten).atexit = False
+
+    def watch_task(self, invocation: Invocation) -> None:
+        """Stops the run if the current task is cancelled."""
+        task = asyncio.current_task()
+        if task is not None:
+            task.add_done_callback(lambda done: self._stop(invocation) if done.cancelled() else None)
 
     def _stop(self, invocation: Invocation) -> None:
         if invocation.run.outcome is not None:

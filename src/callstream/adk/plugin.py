@@ -15,6 +15,7 @@ from typing import Any
 from google.adk.agents.base_agent import BaseAgent
 from google.adk.agents.callback_context import CallbackContext
 from google.adk.agents.invocation_context import InvocationContext
+from google.adk.agents.llm_agent import LlmAgent
 from google.adk.events.event import Event
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
@@ -155,6 +156,11 @@ class CallstreamPlugin(BasePlugin):
     ) -> types.Content | None:
         invocation = self._invocations.get(callback_context.invocation_id)
         if invocation is not None:
+            root = invocation.root_agent
+            if invocation.owns_run and isinstance(root, LlmAgent) and root.name == agent.name and root.timeout is None:
+                # It runs in a task of its own, which is cancelled when whoever drives the invocation is. One that goes
+                # on after that, as asyncio.timeout() lets it, tells nobody.
+                self._endings.watch_task(invocation)
             self._outputs.agent_begins(invocation, agent, callback_context.branch, callback_context.session)
         return None
 

@@ -283,11 +283,16 @@ class Run:
     # -- inside --
 
     async def _write(
-        self, events: Sequence[RunEvent], response_id: str | None = None, author: str | None = None
+        self,
+        events: Sequence[RunEvent] | Callable[[], Sequence[RunEvent]],
+        response_id: str | None = None,
+        author: str | None = None,
     ) -> None:
+        """Writes the events. A function is asked for them when all that was on its way is written."""
         cancelled = False
         async with self._writing:
-            wanted = [event for event in events if not self._is_stale(event)]
+            given = events() if callable(events) else events
+            wanted = [event for event in given if not self._is_stale(event)]
             if not wanted:
                 return
             entries = [Entry(event, response_id, author) for event in wanted]
@@ -386,10 +391,10 @@ class Run:
                 hooked.abort(call, discard or "interrupted", keep=True)
         for hooked in self._hooks.values():
             await hooked.settled()
-        last = [_closing(call, discard) for call in self._ledger.open_calls()]
         if outcome == "finished" and self._failure is not None:
             outcome, reason = "failed", _described(self._failure)
-        await self._write([*last, RunEnded(outcome, reason)])
+        end = RunEnded(outcome, reason)
+        await self._write(lambda: [*(_closing(call, discard) for call in self._ledger.open_calls()), end])
         self.outcome = outcome
         self.callstream.forget_run(self)
 
