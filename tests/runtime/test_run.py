@@ -405,6 +405,31 @@ async def test_a_tool_that_raises_is_recorded_and_rises(journal_url: str) -> Non
         assert (kept.state, kept.error) == (CallState.FAILED, "ValueError: no room")
 
 
+async def test_stopping_the_run_cancels_the_tools_that_it_runs(journal_url: str) -> None:
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def write(title: str, content: str) -> None:
+        began.set()
+        try:
+            await asyncio.sleep(30)
+        finally:
+            ended.set()
+
+    async with Callstream(journal_url, tools=[write]) as cs:
+        run = await cs.start("thread")
+        await read(run, "anthropic", [WRITE])
+        invoking = asyncio.ensure_future(run.invoke("c1"))
+        await began.wait()
+        await run.stop("user")
+        with pytest.raises(RunOver, match="while tool 'write' ran"):
+            await invoking
+        assert ended.is_set()
+        kept = await cs.journal.call("c1")
+        assert kept is not None
+        assert (kept.state, kept.error) == (CallState.FAILED, "aborted")
+
+
 async def test_progress_is_merged_and_the_last_value_kept(journal_url: str) -> None:
     @tool
     async def write(title: str, content: str, progress: Progress = no_progress) -> None:
