@@ -288,6 +288,26 @@ async def test_abort_during_barrier_never_executes(cs: Callstream) -> None:
     assert aborted == ["aborted"]
 
 
+@pytest.mark.parametrize("turns", range(6))
+async def test_abort_at_the_very_moment_of_execution(cs: Callstream, turns: int) -> None:
+    """Whichever comes first: a tool that is let run has not been aborted, and one that was aborted is not let run."""
+    aborted: list[str] = []
+    cs.on_args_abort("write", lambda call, reason: aborted.append(reason))
+    run = await cs.start("thread")
+    await read(run, "anthropic", [WRITE])
+    executing = asyncio.ensure_future(run.execute("c1"))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    was_let_run = executing.done()
+    await run.stop("user")
+    (outcome,) = await asyncio.gather(executing, return_exceptions=True)
+    assert was_let_run or isinstance(outcome, RunOver | CallDropped)
+    kept = await cs.journal.call("c1")
+    assert kept is not None
+    assert (kept.state is CallState.DISCARDED) == (aborted == ["aborted"])
+    assert kept.is_final
+
+
 async def test_append_before_deliver(cs: Callstream) -> None:
     """What a hook is handed is in the journal at that moment."""
     missing: list[str] = []
