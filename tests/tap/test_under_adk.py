@@ -41,7 +41,7 @@ def model(wire: str, provider: ScriptedProvider, cs: Callstream) -> Any:
             made = AsyncAnthropic(
                 base_url=provider.base_url, api_key="none", http_client=cs.httpx2_client(collapse="all")
             )
-            return AnthropicLlm(model="claude-sonnet-4-5", client=made)
+            return AnthropicLlm(model="claude-sonnet-5-5", client=made)
         case _:
             from google.adk.integrations.openai import OpenAILlm, OpenAIResponsesLlm
             from openai import AsyncOpenAI
