@@ -256,6 +256,7 @@ class StoredJournal(Openable):
                 return
             else:
                 self._queue.settle(batch, committed.outcomes)
+                self._followers.push(committed.fresh)
                 self._followers.wake(committed.changed)
                 return
 
