@@ -36,9 +36,12 @@ class Step:
     ``actions`` are those of the event that google-adk builds from it: every callback of the step is handed the same.
     """
 
-    def __init__(self, model_call: ModelCall, request: LlmRequest, actions: EventActions) -> None:
+    def __init__(
+        self, model_call: ModelCall, request: LlmRequest, actions: EventActions, branch: str | None = None
+    ) -> None:
         self.model_call = model_call
         self.actions = actions
+        self.branch = branch
         self.shown: set[str] = set()
         """The calls that google-adk was given in a response."""
         self._request = request
@@ -95,7 +98,7 @@ class Invocation:
         self.root_agent = context.agent
         self._context = weakref.ref(context)
         self._steps: list[Step] = []
-        self._bound: dict[str, str] = {}  # call_id by the id that google-adk knows
+        self._bound: dict[tuple[str | None, str], str] = {}  # call_id by branch and the id that google-adk knows
         self._undo_stop: Callable[[], None] | None = None
 
     def abort_with_run(self) -> None:
@@ -136,18 +139,18 @@ class Invocation:
             free.remove(call)
             step.shown.add(call.call_id)
             function_call.id = wire_id(call)
-            self._bound[function_call.id] = call.call_id
+            self.bind_id(step.branch, function_call.id, call.call_id)
 
-    def call_named(self, function_call_id: str | None) -> Call | None:
-        """The call of this run that google-adk means by an id: of several, the newest."""
-        if function_call_id is None:
-            return None
-        if function_call_id in self._bound:
-            return self.run.call(self._bound[function_call_id])
-        return next((call for call in reversed(self.run.calls) if wire_id(call) == function_call_id), None)
+    def call_named(self, branch: str | None, function_call_id: str | None) -> Call | None:
+        """The call of this run that google-adk means by an id: of several in a branch, the newest.
 
-    def bind_id(self, function_call_id: str, call_id: str) -> None:
-        self._bound[function_call_id] = call_id
+        Agents that run beside each other have branches of their own, and their models may use the same ids.
+        """
+        call_id = self._bound.get((branch, function_call_id or ""))
+        return None if call_id is None else self.run.call(call_id)
+
+    def bind_id(self, branch: str | None, function_call_id: str, call_id: str) -> None:
+        self._bound[branch, function_call_id] = call_id
 
 
 def wire_id(call: Call) -> str:

@@ -55,7 +55,10 @@ class PartialCall:
 
     def paths(self) -> Iterator[Path]:
         for chunk in self.waiting:
-            yield from (parse_path(piece.json_path) for piece in chunk.partial_args or () if piece.json_path)
+            for piece in chunk.partial_args or ():
+                path = _path(piece.json_path) if piece.json_path else None
+                if path is not None:
+                    yield path
             yield from ((name,) for name in chunk.args or ())
 
     def text_of(self, chunk: types.FunctionCall) -> str:
@@ -67,7 +70,9 @@ class PartialCall:
         for piece in chunk.partial_args or ():
             if piece.json_path:
                 self.dialect = "paths"
-                text.append(self._writer.write(parse_path(piece.json_path), _value(piece), bool(piece.will_continue)))
+                path = _path(piece.json_path)
+                if path is not None:
+                    text.append(self._writer.write(path, _value(piece), bool(piece.will_continue)))
             elif piece.string_value:
                 self.dialect = "text"
                 text.append(piece.string_value)
@@ -294,6 +299,17 @@ def _trouble(response: LlmResponse) -> str | None:
 
 def _signature(part: types.Part) -> str | None:
     return base64.b64encode(part.thought_signature).decode() if part.thought_signature else None
+
+
+def _path(text: str) -> Path | None:
+    """The place that a piece is for; None for a path that google-adk did not write as the standard wants it.
+
+    Then the whole response brings what the preview lacks.
+    """
+    try:
+        return parse_path(text)
+    except WireError:
+        return None
 
 
 def _value(piece: types.PartialArg) -> Any:

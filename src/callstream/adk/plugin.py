@@ -193,7 +193,7 @@ class CallstreamPlugin(BasePlugin):
             reports=True,
             new_call_id=_new_call_id,
         )
-        invocation.begin(Step(model_call, llm_request, callback_context.actions))
+        invocation.begin(Step(model_call, llm_request, callback_context.actions, callback_context.branch))
         current_model_call.set(model_call)
         return None
 
