@@ -92,15 +92,15 @@ def test_named_diffs_without_ids() -> None:
 def test_raw_text() -> None:
     """Interactions: the id with the name alone, then text under the name, and no path."""
     start = function(id="x", name="f", partial_args=[])
-    texts = [function(name="f", partial_args=[at(None, text)]) for text in ('{"a": "o', 'ne"', ', "big": 9007199254740993}')]
+    texts = [
+        function(name="f", partial_args=[at(None, text)]) for text in ('{"a": "o', 'ne"', ', "big": 9007199254740993}')
+    ]
     events = read(
         response(start),
         *map(response, texts),
         final(function(id="x", name="f", args={"a": "one", "big": 9007199254740993})),
     )
-    assert calls(events) == [
-        ("x", '{"a": "one", "big": 9007199254740993}', {"a": "one", "big": 9007199254740993})
-    ]
+    assert calls(events) == [("x", '{"a": "one", "big": 9007199254740993}', {"a": "one", "big": 9007199254740993})]
     assert {part.function_call.id for part in texts if part.function_call} == {"x"}
 
 
@@ -118,7 +118,9 @@ def test_raw_text_that_is_cut_off_never_runs() -> None:
 
 def test_accumulated_args() -> None:
     growing = [{"a": "o"}, {"a": "one"}, {"a": "one", "items": [1]}, {"a": "one", "items": [1, 23]}]
-    events = read(*(response(function(name="f", args=args)) for args in growing), final(function(name="f", args=growing[-1])))
+    events = read(
+        *(response(function(name="f", args=args)) for args in growing), final(function(name="f", args=growing[-1]))
+    )
     assert [event.text for event in events if isinstance(event, ArgsAppended)] == [
         '{"a":"o', "ne", '"', ',"items":[1', ",23]}",
     ]  # fmt: skip
@@ -154,7 +156,12 @@ def test_exact_arguments_are_those_of_the_whole_response() -> None:
 
 @pytest.mark.parametrize(
     ("finish", "reason"),
-    [("MAX_TOKENS", "truncated"), ("MALFORMED_FUNCTION_CALL", "malformed"), ("SAFETY", "truncated"), (None, "truncated")],
+    [
+        ("MAX_TOKENS", "truncated"),
+        ("MALFORMED_FUNCTION_CALL", "malformed"),
+        ("SAFETY", "truncated"),
+        (None, "truncated"),
+    ],
 )
 def test_truncated_never_runs(finish: str | None, reason: str) -> None:
     end = {"finish_reason": types.FinishReason(finish) if finish else None, "error_code": finish}
@@ -189,7 +196,11 @@ def test_two_whole_responses_of_one_request() -> None:
 
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=6),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=6),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
     max_leaves=8,
 )
@@ -208,7 +219,7 @@ def test_fold_equals_args(args: dict[str, Any], sizes: list[int]) -> None:
         responses.append(response(function(**chunk, partial_args=pieces or None)))
         position += size
     events = read(*responses, final(function(id="c", name="f", args=args)))
-    ((_, shown, end),) = calls(events)
+    ((_, _shown, end),) = calls(events)
     assert end == args
 
 
