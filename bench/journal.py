@@ -3,6 +3,8 @@
 Three tables. **Rate**: durable deltas per second with 1, 100 and 1,000 runs at once, each appending one delta of eight
 characters after the other, beside a bare loop of the driver that writes the same rows into the same table in batches of
 the same size (SQLite: ``executemany`` in a transaction; PostgreSQL: asyncpg's ``executemany``, which is a transaction).
+Both are measured in turns and for equally long, so that what else the machine does hits both; the median of the rounds
+counts.
 **Bytes**: what is stored per byte of arguments, everything counted (all tables and indexes, the whole file), as growth
 of the store while runs of that size are written, with incompressible text. PostgreSQL's files grow by pages of 8 KiB
 for each table and index, so small runs are measured many at a time; how many is in the table. **Follow**: the time from
@@ -20,15 +22,18 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
+from itertools import count, islice
+from statistics import median
 from typing import Any, NamedTuple
 
 from bench.postgres import postgres_url, with_schema
+from bench.table import Table
 from callstream.events import ArgsAppended, CallCompleted, CallStarted, RunEnded, RunStarted, TextAppended
 from callstream.journal import Journal, open_journal
 from callstream.journal.draft import RecordColumns
-from callstream.journal.postgres.link import address
+from callstream.journal.postgres import address
 from callstream.journal.queries import queries
 
 PIECE = 8
@@ -40,10 +45,15 @@ class Verdicts:
 
     def __init__(self) -> None:
         self.failed = 0
+        self._lines: list[str] = []
 
-    def say(self, good: bool, what: str) -> None:
+    def add(self, good: bool, what: str) -> None:
         self.failed += not good
-        print(f"{'PASS' if good else 'FAIL'}: {what}")
+        self._lines.append(f"{'PASS' if good else 'FAIL'}: {what}")
+
+    def print(self) -> None:
+        print("\n".join(self._lines), flush=True)
+        self._lines.clear()
 
 
 class Store(NamedTuple):
@@ -70,8 +80,14 @@ async def fresh(backend: str, server: str | None, folder: str) -> AsyncIterator[
 # -- rate --------------------------------------------------------------------------------------------------------------
 
 
-async def our_rate(store: Store, runs: int, each: int) -> tuple[float, float]:
-    """Deltas per second, and deltas in a transaction on average."""
+class Measured(NamedTuple):
+    rate: float
+    seconds: float
+    batch: float
+
+
+async def our_rate(store: Store, runs: int, each: int) -> Measured:
+    """Deltas per second, how long it took, and deltas in a transaction on average."""
     journal = open_journal(store.url, housekeeping=None)
     for number in range(runs):
         await journal.append(f"run {number}", [RunStarted("thread"), CallStarted(f"call {number}", "tool")])
@@ -96,63 +112,77 @@ async def our_rate(store: Store, runs: int, each: int) -> tuple[float, float]:
             tasks.create_task(write(number))
     seconds = time.perf_counter() - begin
     await journal.aclose()
-    return runs * each / seconds, runs * each / commits
+    return Measured(runs * each / seconds, seconds, runs * each / commits)
 
 
-def rows(runs: int, each: int) -> list[RecordColumns]:
-    return [(run, seq + 3, seq, 1, 1, 1, "12345678") for seq in range(each) for run in range(1, runs + 1)]
+def batches(runs: int, size: int) -> Iterator[list[RecordColumns]]:
+    """The rows of that many runs, one delta of each after the other, for as long as somebody takes them."""
+    rows = ((run, seq, seq, 1, 1, 1, "12345678") for seq in count(3) for run in range(1, runs + 1))
+    while True:
+        yield list(islice(rows, size))
 
 
-async def bare_rate(store: Store, runs: int, each: int, batch: int) -> float:
-    """The driver alone: the same rows, the same table, batches of the same size."""
+async def bare_rate(store: Store, runs: int, size: int, seconds: float) -> float:
+    """The driver alone: the same rows, the same table, batches of that size, for that long."""
     journal = open_journal(store.url, housekeeping=None)
     await journal.open()
     await journal.aclose()
-    written = rows(runs, each)
-    batches = [written[start : start + batch] for start in range(0, len(written), batch)]
+    written = 0
+    begin = time.perf_counter()
     if store.backend == "sqlite":
         connection = sqlite3.connect(store.url.removeprefix("sqlite:///"), isolation_level=None)
         connection.execute("PRAGMA synchronous = NORMAL")
         insert = queries("sqlite")["insert_record"]
-        begin = time.perf_counter()
-        for part in batches:
+        for batch in batches(runs, size):
             connection.execute("BEGIN IMMEDIATE")
-            connection.executemany(insert, part)
+            connection.executemany(insert, batch)
             connection.execute("COMMIT")
-        seconds = time.perf_counter() - begin
+            written += size
+            if time.perf_counter() - begin > seconds:
+                break
         connection.close()
-        return len(written) / seconds
-    import asyncpg
+    else:
+        import asyncpg
 
-    where = address(store.url)
-    link = await asyncpg.connect(where.dsn)
-    insert = (
-        f'INSERT INTO "{where.schema}".record (run_key, seq, at_ms, source, call, kind, body) '
-        "VALUES ($1, $2, $3, $4, $5, $6, $7)"
-    )
-    begin = time.perf_counter()
-    for part in batches:
-        await link.executemany(insert, part)
-    seconds = time.perf_counter() - begin
-    await link.close()
-    return len(written) / seconds
+        where = address(store.url)
+        link = await asyncpg.connect(where.dsn)
+        insert = (
+            f'INSERT INTO "{where.schema}".record (run_key, seq, at_ms, source, call, kind, body) '
+            "VALUES ($1, $2, $3, $4, $5, $6, $7)"
+        )
+        for batch in batches(runs, size):
+            await link.executemany(insert, batch)
+            written += size
+            if time.perf_counter() - begin > seconds:
+                break
+        await link.close()
+    return written / (time.perf_counter() - begin)
 
 
 async def rate_table(backend: str, server: str | None, folder: str, quick: bool, verdicts: Verdicts) -> None:
-    print(f"\njournal, rate, {backend}: durable deltas per second")
-    print(f"{'runs':>6} {'ours':>9} {'bare driver':>12} {'ours/bare':>10} {'deltas a commit':>16}")
-    total = 4_000 if quick else 20_000
+    table = Table(
+        f"journal, rate, {backend}: durable deltas per second",
+        ["runs at once", "ours", "bare driver", "ours / bare", "deltas a commit"],
+    )
+    total, rounds = (5_000, 3) if quick else (20_000, 7)
     for runs in (1, 100, 1000):
         each = max(1, (total // 10 if runs == 1 else total) // runs)
-        async with fresh(backend, server, folder) as store:
-            ours, batch = await our_rate(store, runs, each)
-        async with fresh(backend, server, folder) as store:
-            bare = await bare_rate(store, runs, each, max(1, round(batch)))
-        print(f"{runs:>6} {ours:>9,.0f} {bare:>12,.0f} {ours / bare:>10.2f} {batch:>16.1f}")
+        all_ours, all_bare = [], []
+        for _ in range(rounds):
+            async with fresh(backend, server, folder) as store:
+                measured = await our_rate(store, runs, each)
+            async with fresh(backend, server, folder) as store:
+                all_bare.append(await bare_rate(store, runs, max(1, round(measured.batch)), measured.seconds))
+            all_ours.append(measured)
+        ours, bare = median(one.rate for one in all_ours), median(all_bare)
+        batch = median(one.batch for one in all_ours)
+        table.row(runs, ours, bare, ours / bare, batch)
         if runs == 100:
-            verdicts.say(
+            verdicts.add(
                 ours >= bare / 3, f"{backend}, 100 runs: at least a third of the bare driver ({ours / bare:.2f})"
             )
+    table.print()
+    verdicts.print()
 
 
 # -- bytes -------------------------------------------------------------------------------------------------------------
@@ -172,8 +202,10 @@ async def stored(journal: Journal) -> int:
 
 
 async def bytes_table(backend: str, server: str | None, folder: str, quick: bool, verdicts: Verdicts) -> None:
-    print(f"\njournal, bytes, {backend}: stored for a byte of arguments, in deltas of {PIECE} characters")
-    print(f"{'KiB':>6} {'runs':>6} {'before':>8} {'after compaction':>17}")
+    table = Table(
+        f"journal, bytes, {backend}: stored for a byte of arguments, in deltas of {PIECE} characters",
+        ["KiB a run", "runs", "before compaction", "after"],
+    )
     total = (1 if quick else 4) * 1024 * 1024
     for size in (4 * 1024, 64 * 1024, 256 * 1024):
         runs = total // size
@@ -189,10 +221,12 @@ async def bytes_table(backend: str, server: str | None, folder: str, quick: bool
                 await journal.compact(f"run {number}")
             after = (await stored(journal) - empty) / (runs * size)
             await journal.aclose()
-        print(f"{size // 1024:>6} {runs:>6} {before:>8.2f} {after:>17.2f}")
-        verdicts.say(before <= 12, f"{backend}, {size // 1024} KiB: at most 12 before compaction ({before:.2f})")
+        table.row(size // 1024, runs, before, after)
+        verdicts.add(before <= 12, f"{backend}, {size // 1024} KiB: at most 12 before compaction ({before:.2f})")
         if size > 4 * 1024:
-            verdicts.say(after <= 1.3, f"{backend}, {size // 1024} KiB: at most 1.3 after compaction ({after:.2f})")
+            verdicts.add(after <= 1.3, f"{backend}, {size // 1024} KiB: at most 1.3 after compaction ({after:.2f})")
+    table.print()
+    verdicts.print()
 
 
 # -- follow ------------------------------------------------------------------------------------------------------------
@@ -225,37 +259,42 @@ async def write_times(journal: Journal, count: int) -> None:
 
 
 async def follow_table(backend: str, server: str | None, folder: str, quick: bool, verdicts: Verdicts) -> None:
-    print(f"\njournal, follow, {backend}: milliseconds from append to a follower")
-    print(f"{'follower':>16} {'p50':>8} {'p99':>8}")
+    table = Table(f"journal, follow, {backend}: milliseconds from append to a follower", ["follower", "p50", "p99"])
     count = 100 if quick else 400
     for place in ("same process", "other process"):
         async with fresh(backend, server, folder) as store:
             journal = open_journal(store.url, housekeeping=None)
             await journal.append("run", [RunStarted("thread")])
-            if place == "same process":
-                follower = asyncio.create_task(delays(journal, "run"))
-                await asyncio.sleep(0.1)
-                await write_times(journal, count)
-                found = await follower
-            else:
-                other = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-m", "bench.journal", "--follow", store.url), stdout=asyncio.subprocess.PIPE
-                )
-                assert other.stdout is not None
-                await other.stdout.readline()
-                await asyncio.sleep(0.2)
-                await write_times(journal, count)
-                found = [float(text) for text in (await other.stdout.read()).split()]
-                await other.wait()
+            found = await (followed_here if place == "same process" else followed_elsewhere)(journal, store.url, count)
             await journal.aclose()
         assert len(found) == count
         found.sort()
         p50, p99 = found[len(found) // 2] * 1000, found[len(found) * 99 // 100] * 1000
-        print(f"{place:>16} {p50:>8.2f} {p99:>8.2f}")
+        table.row(place, p50, p99)
         if place == "other process":
-            verdicts.say(
-                p50 <= 50, f"{backend}: half of the records are in another process within 50 ms ({p50:.1f} ms)"
-            )
+            verdicts.add(p50 <= 50, f"{backend}: a record is in another process within 50 ms (p50 {p50:.1f} ms)")
+    table.print()
+    verdicts.print()
+
+
+async def followed_here(journal: Journal, url: str, count: int) -> list[float]:
+    follower = asyncio.create_task(delays(journal, "run"))
+    await asyncio.sleep(0.1)
+    await write_times(journal, count)
+    return await follower
+
+
+async def followed_elsewhere(journal: Journal, url: str, count: int) -> list[float]:
+    other = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "bench.journal", "--follow", url), stdout=asyncio.subprocess.PIPE
+    )
+    assert other.stdout is not None
+    await other.stdout.readline()
+    await asyncio.sleep(0.2)
+    await write_times(journal, count)
+    found = [float(text) for text in (await other.stdout.read()).split()]
+    await other.wait()
+    return found
 
 
 async def measure(backend: str, server: str | None, quick: bool, verdicts: Verdicts) -> None:

@@ -115,7 +115,7 @@ async def stopping(host: Host, watched: Watched) -> None:
 
 async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(10):
-        while not await condition():  # noqa: ASYNC110  # the journal of another task, and a server
+        while not await condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 

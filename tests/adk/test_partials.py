@@ -219,7 +219,7 @@ def test_fold_equals_args(args: dict[str, Any], sizes: list[int]) -> None:
         responses.append(response(function(**chunk, partial_args=pieces or None)))
         position += size
     events = read(*responses, final(function(id="c", name="f", args=args)))
-    ((_, _, end),) = calls(events)
+    ((_, _shown, end),) = calls(events)
     assert end == args
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
 import subprocess
@@ -22,8 +23,13 @@ def install() -> None:
     if npm is None or shutil.which("node") is None:
         raise Unavailable("the official AG-UI client needs node and npm, and they are not here")
     wanted = json.loads((FOLDER / "package.json").read_text(encoding="utf-8"))["dependencies"]
-    if all(_version(name) == version for name, version in wanted.items()):
-        return
+    with (FOLDER / ".installing").open("w") as lock:  # tests may run in several processes
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if any(_version(name) != version for name, version in wanted.items()):
+            _run_npm(npm)
+
+
+def _run_npm(npm: str) -> None:
     command = [npm, "install", "--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts"]
     try:
         run = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=False, timeout=300)

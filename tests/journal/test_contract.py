@@ -589,10 +589,10 @@ async def test_zombie_fenced(place: Place, eventually: Callable[..., Any]) -> No
 
 
 async def test_zombie_fenced_but_the_living_are_not(place: Place) -> None:
-    writer, other = place.journal(lease_ttl=0.3), place.journal()
+    writer, other = place.journal(lease_ttl=1.5), place.journal()
     await writer.append("r", [START])
-    for _ in range(8):
-        await asyncio.sleep(0.1)
+    for _ in range(10):
+        await asyncio.sleep(0.2)
         assert await other.sweep() == []
     assert await writer.append("r", [DONE]) == 2
 
@@ -843,3 +843,10 @@ async def test_closing_twice_is_allowed_and_before_opening_too(place: Place) -> 
     await journal.aclose()
     with pytest.raises(UsageError, match="closed"):
         await journal.open()
+
+
+async def test_a_journal_may_be_opened_by_awaiting_or_entering_it(place: Place) -> None:
+    journal = await place.journal()
+    assert await journal.append("run", [RunStarted("thread")]) == 1
+    async with place.journal() as other:
+        assert [run.run_id for run in await other.runs()] == ["run"]

@@ -76,7 +76,7 @@ class Run:
         self._seq = 0
         self._ending: asyncio.Task[None] | None = None
         self._failure: Exception | None = None
-        self._on_stop: list[Callable[[str], None]] = []
+        self._on_stop: list[Callable[[str], object]] = []
         self._token: Token[Run | None] | None = None
 
     # -- what is known --
@@ -107,8 +107,7 @@ class Run:
 
         What the wire still says of a call that was discarded meanwhile is left out.
         """
-        if self._ending is not None:
-            raise RunOver(f"run {self.run_id!r} is over")
+        self._check_going_on()
         await self._write(events, response_id, author)
         if self._failure is not None:
             raise self._failure
@@ -157,6 +156,7 @@ class Run:
             raise _dropped(self._ledger[call_id])
         self._claim(call_id)
         await self.record([CallExecuting(call_id)])
+        self._check_going_on()  # the run may have been ended while that was written
         return self._ledger[call_id]
 
     async def settled(self, call_id: str) -> Call:
@@ -231,16 +231,23 @@ class Run:
     async def invoke(self, call_id: str) -> Any:
         """Runs the tool that Callstream was given for this call, from barrier to result, and returns the result.
 
-        What the tool raises is recorded and rises unchanged.
+        What the tool raises is recorded and rises unchanged. If the run is ended meanwhile, the tool is cancelled (a sync
+        one runs on in its thread) and RunOver rises.
         """
         tool = self.callstream.tool(self._ledger[call_id].name)
         call = await self.execute(call_id)
+        running = asyncio.ensure_future(self.callstream.call_tool(tool, call, self.progress_of(call_id)))
+        undo = self.on_stop(lambda reason: running.cancel())
         try:
-            result = await self.callstream.call_tool(tool, call, self.progress_of(call_id))
+            result = await running
         except BaseException as error:
             if self._ending is None:
                 await self.fail(call_id, error)
+            elif isinstance(error, asyncio.CancelledError) and not _is_being_cancelled():
+                raise RunOver(f"run {self.run_id!r} was ended while tool {call.name!r} ran") from None
             raise
+        finally:
+            undo()
         await self.complete(call_id, result)
         return result
 
@@ -263,7 +270,7 @@ class Run:
         else:
             await self._end("failed", _described(error))
 
-    def on_stop(self, callback: Callable[[str], None]) -> Callable[[], None]:
+    def on_stop(self, callback: Callable[[str], object]) -> Callable[[], None]:
         """Has the callback called, on the run's loop, when the run ends. Returns what takes that back."""
         self._on_stop.append(callback)
         return lambda: self._on_stop.remove(callback) if callback in self._on_stop else None
@@ -310,6 +317,10 @@ class Run:
                 self._took(event)
         if cancelled:
             raise asyncio.CancelledError
+
+    def _check_going_on(self) -> None:
+        if self._ending is not None:
+            raise RunOver(f"run {self.run_id!r} is over")
 
     def _is_stale(self, event: RunEvent) -> bool:
         return (
@@ -362,6 +373,7 @@ class Run:
 
     def _claim(self, call_id: str) -> None:
         """Takes the call over from its hooks, which from now on cannot be aborted any more."""
+        self._check_going_on()
         hooked = self._hooks.get(call_id)
         if hooked is not None and not hooked.claim():
             raise _dropped(self._ledger[call_id])
@@ -397,6 +409,11 @@ class Run:
         await self._write(lambda: [*(_closing(call, discard) for call in self._ledger.open_calls()), end])
         self.outcome = outcome
         self.callstream.forget_run(self)
+
+
+def _is_being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _closing(call: Call, discard: DiscardReason | None) -> RunEvent:

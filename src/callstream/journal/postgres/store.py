@@ -141,7 +141,7 @@ class PostgresStore:
             await self._repeated(connection, append, outcome) if isinstance(outcome, Repeat) else outcome
             for append, outcome in zip(batch, plan.outcomes, strict=True)
         ]
-        return Committed(outcomes, plan.changed_runs)
+        return Committed(outcomes, plan.changed_runs, plan.records_of(self._followers.runs()))
 
     async def _named_calls(self, connection: Any, batch: Sequence[Append]) -> dict[str, Held]:
         names = self._memory.unknown_calls(batch)

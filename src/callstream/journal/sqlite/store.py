@@ -183,7 +183,7 @@ class SqliteStore:
                 self._repeated(run, append, outcome) if isinstance(outcome, Repeat) else outcome
                 for append, outcome in zip(batch, plan.outcomes, strict=True)
             ]
-        return Committed(outcomes, plan.changed_runs)
+        return Committed(outcomes, plan.changed_runs, plan.records_of(self._followers.runs()))
 
     def _check(self, run: Any, batch: Sequence[Append]) -> None:
         """Drops from memory what another process has changed.
@@ -300,7 +300,7 @@ class SqliteStore:
                     (now,) = self._connection.execute("PRAGMA data_version").fetchone()
                     if now == version:
                         continue
-                    run_ids = self._followers.runs()
+                    run_ids = list(self._followers.runs())
                     parameters = {"run_ids": _json(run_ids)}
                     found = dict(self._connection.execute(_SQL["followed_runs"], parameters).fetchall())
             except JournalError:
