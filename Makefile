@@ -7,13 +7,14 @@ BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 TESTS = tests
 ARGS =
+WORKERS = 2
 
 # The rooms that do no I/O: nothing but their own tests can show that they are right, so they are held to more.
 PURE = src/callstream/errors.py,src/callstream/events.py,src/callstream/jsonpath.py,src/callstream/jsonstream.py,src/callstream/jsonwriter.py,src/callstream/jsonshape.py,src/callstream/jsontree.py,src/callstream/wire/*,src/callstream/calls.py,src/callstream/agui/*
 PURE_COVERAGE = 100
 
 # One module a table, each run as `python -m bench.<name>`.
-TABLES = preview decode journal hooks
+TABLES = preview decode rewrite journal hooks endtoend many
 
 .PHONY: help venv test check format-check lint types imports coverage format demo bench crash docs clean
 
@@ -27,7 +28,7 @@ help: ## list these targets (default)
 venv: $(VENV)/.installed-dev ## make .venv with all that tests and checks need
 
 test: $(VENV)/.installed-dev ## run the tests
-	@$(BIN)/python -m pytest $(TESTS) $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(TESTS) $(ARGS)
 
 check: format-check lint types imports coverage ## all that CI runs: format, lint, types, imports, tests, coverage
 	@echo "==> all checks passed"
@@ -50,7 +51,7 @@ imports: $(VENV)/.installed-dev ## check who imports whom only
 
 coverage: $(VENV)/.installed-dev ## run the tests and hold them to the coverage thresholds
 	@echo "==> tests with coverage"
-	@$(BIN)/python -m pytest --cov --cov-report= --cov-fail-under=0 $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --cov --cov-report= --cov-fail-under=0 $(ARGS)
 	@echo "==> coverage, all rooms"
 	@$(BIN)/coverage report
 	@echo "==> coverage, pure rooms: at least $(PURE_COVERAGE) %"

@@ -24,6 +24,7 @@ def scripted(wire: str) -> ScriptedProvider:
             [*lookups],
             [Text("The document is written.")],
         ],
+        stream_args_unasked=True,
     )
 
 

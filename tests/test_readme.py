@@ -8,10 +8,12 @@ import io
 import json
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from callstream.testing import Call, ScriptedProvider
 from tests.captures import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -73,10 +75,32 @@ def printed_for(chunks: Iterable[bytes]) -> str:
     namespace: dict[str, Any] = {}
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
-        for block in blocks("python"):
-            exec(compile(block, "README.md", "exec"), namespace)
+        exec(compile(blocks("python")[1], "README.md", "exec"), namespace)
         namespace["watch"](chunks)
     return output.getvalue()
+
+
+async def test_the_example_with_the_sdk_shows_content_while_it_is_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first block as it stands, with the SDK's own environment variables pointing to a scripted provider."""
+    document = {"title": "Tides", "content": "The moon pulls.\n" * 20}
+    async with ScriptedProvider("anthropic", [Call("write_document", document, call_id="c1")]) as provider:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.base_url)
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "none")
+        namespace: dict[str, Any] = {}
+        exec(compile(blocks("python")[0], "README.md", "exec"), namespace)
+        tools = [namespace["write_document"].schema("anthropic")]
+        asked = {"model": "claude", "max_tokens": 100, "messages": [{"role": "user", "content": "go"}], "tools": tools}
+        async with namespace["client"] as client, client.messages.stream(**asked) as stream:
+            message = await stream.get_final_message()
+        assert message.content[0].input == document
+        assert capsys.readouterr().out == document["content"]
+        kept = await namespace["cs"].journal.call("c1")
+        assert kept.args == document
+        await namespace["cs"].aclose()
+    assert (tmp_path / "calls.db").exists()
 
 
 def test_example_prints_what_the_readme_says() -> None:
@@ -117,3 +141,12 @@ def test_links_lead_somewhere(document: Any) -> None:
         if anchor:
             headings = re.findall(r"^#+ (.+)$", target.read_text(encoding="utf-8"), re.MULTILINE)
             assert anchor in [heading.lower().replace(" ", "-") for heading in headings]
+
+
+@pytest.mark.parametrize("page", ["hooks", "journal"])
+def test_the_code_of_a_how_to_runs(page: str) -> None:
+    text = (ROOT / "docs" / "howto" / f"{page}.md").read_text(encoding="utf-8")
+    found = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert found
+    for block in found:
+        exec(compile(block, f"{page}.md", "exec"), {})

@@ -330,7 +330,7 @@ class JsonWriter:
         known = {} if node is None else node.children
         steps = [*known, *(step for step in (range(len(value)) if array else value) if step not in known)]
         if len(steps) > len(value):
-            lost = next(step for step in known if array and step == len(value) or not array and step not in value)
+            lost = next(step for step in known if (array and step == len(value)) or (not array and step not in value))
             raise _changed(known[lost], (*path, lost), EMPTY)
         for number, step in enumerate(steps, 1):
             place, child = (*path, step), known.get(step)

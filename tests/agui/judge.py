@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
 import subprocess
@@ -18,12 +19,17 @@ class Unavailable(Exception):
 
 def install() -> None:
     """Installs the official client beside its package.json, unless that very version is there."""
-    wanted = json.loads((FOLDER / "package.json").read_text(encoding="utf-8"))["dependencies"]
-    if all(_version(name) == version for name, version in wanted.items()):
-        return
     npm = shutil.which("npm")
     if npm is None or shutil.which("node") is None:
         raise Unavailable("the official AG-UI client needs node and npm, and they are not here")
+    wanted = json.loads((FOLDER / "package.json").read_text(encoding="utf-8"))["dependencies"]
+    with (FOLDER / ".installing").open("w") as lock:  # tests may run in several processes
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if any(_version(name) != version for name, version in wanted.items()):
+            _run_npm(npm)
+
+
+def _run_npm(npm: str) -> None:
     command = [npm, "install", "--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts"]
     try:
         run = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=False, timeout=300)
@@ -56,6 +62,7 @@ class Judge:
     def __call__(self, *steps: dict[str, Any], messages: list[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        assert self._process.poll() is None, "the judge has died"
         self._process.stdin.write(json.dumps({"steps": steps, "messages": messages or []}) + "\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()

@@ -6,7 +6,6 @@ A scene is a sequence of runs, a run a sequence of acts. All of it is data, so t
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from callstream import CallState, Callstream, Record, Reject, Run
 from callstream.agui import Translator, View, encode_sse
 from callstream.errors import CallstreamError
 from callstream.events import MessageReceived, StateChanged
-from callstream.testing import Call, Failure, Finish, Parallel, Script, Step, Text, Thought, Truncated, encode
+from callstream.testing import Call, Failure, Finish, Parallel, Script, Text, Thought, Truncated, encode
 
 CLIENT_TOOL = "pick_colour"
 REJECTED_TOOL = "delete_everything"
@@ -76,6 +75,7 @@ class Played(msgspec.Struct):
     """One run as it was: its records, and what the client sent to have it."""
 
     records: list[Record] = []
+    compacted: list[Record] = []
     sent: list[dict[str, Any]] = []
     resume: list[dict[str, Any]] = []
 
@@ -120,6 +120,10 @@ async def _play(plays: Sequence[Play], view: View) -> Scene:
         cs.on_args_complete(CRASHED_TOOL, crash)
         for number, played in enumerate(plays):
             await _play_run(cs, f"run-{number}", played, scene)
+        for run in scene.runs:
+            run_id = run.records[0].run_id
+            await cs.journal.compact(run_id)
+            run.compacted = [record async for record in cs.journal.read(run_id)]
     return scene
 
 
@@ -349,11 +353,3 @@ SCENES: dict[str, tuple[Sequence[Play], View | None]] = {
         None,
     ),
 }
-
-
-def same_arguments(text: str, arguments: Any) -> bool:
-    return bool(json.loads(text) == arguments)
-
-
-def steps_of(script: Script) -> list[Step]:
-    return list(script)

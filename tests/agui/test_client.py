@@ -96,3 +96,45 @@ def test_slow_reader_merged_sees_the_same(judge: Judge, scene: Scene) -> None:
         accepted(merged)
         assert merged["messages"] == verdict["messages"]
         assert merged["state"] == verdict["state"]
+
+
+# -- the judge itself --
+
+
+def sse(*events: dict[str, Any]) -> str:
+    return "".join(f"data: {json.dumps(event)}\n\n" for event in events)
+
+
+STARTED = {"type": "RUN_STARTED", "threadId": "thread", "runId": "run"}
+FINISHED = {"type": "RUN_FINISHED", "threadId": "thread", "runId": "run"}
+START = {"type": "TOOL_CALL_START", "toolCallId": "c", "toolCallName": "write", "parentMessageId": "m"}
+ARGS = {"type": "TOOL_CALL_ARGS", "toolCallId": "c", "delta": "{}"}
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [ARGS],
+        [STARTED, ARGS],
+        [STARTED, START, START],
+        [STARTED, START, FINISHED],
+        [STARTED, FINISHED, START],
+        [STARTED, {"type": "TOOL_CALL_START", "toolCallId": 7}],
+    ],
+)
+def test_official_client_refuses_what_the_rules_forbid(judge: Judge, events: list[dict[str, Any]]) -> None:
+    [verdict] = judge({"how": "run", "body": sse(*events)})
+    assert verdict["error"] is not None
+
+
+def test_official_client_is_taken_at_its_warnings(judge: Judge) -> None:
+    """It drops what it does not know, and goes on; here that does not count as accepted."""
+    [verdict] = judge({"how": "run", "body": sse(STARTED, {**START, "colour": "red"}, {"type": "NEWS"}, FINISHED)})
+    assert len(verdict["warnings"]) >= 2
+
+
+def test_official_client_takes_a_stream_that_merely_stops_for_success(judge: Judge) -> None:
+    """Which is why a translator has an ``end``."""
+    [verdict] = judge({"how": "run", "body": sse(STARTED, START, ARGS)})
+    assert verdict["error"] is None
+    assert verdict["ended"] is None

@@ -843,3 +843,10 @@ async def test_closing_twice_is_allowed_and_before_opening_too(place: Place) -> 
     await journal.aclose()
     with pytest.raises(UsageError, match="closed"):
         await journal.open()
+
+
+async def test_a_journal_may_be_opened_by_awaiting_or_entering_it(place: Place) -> None:
+    journal = await place.journal()
+    assert await journal.append("run", [RunStarted("thread")]) == 1
+    async with place.journal() as other:
+        assert [run.run_id for run in await other.runs()] == ["run"]

@@ -1,16 +1,30 @@
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from callstream import Callstream
+from tests.journal.conftest import drop_schema, postgres_url, schema_url, sqlite_url
+
+__all__ = ["postgres_url"]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def journal_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/calls.db" if request.param == "sqlite" else "memory:"
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+async def journal_url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[str]:
+    """The three journals, so that all that runs promise is shown on each."""
+    match request.param:
+        case "memory":
+            yield "memory:"
+        case "sqlite":
+            yield sqlite_url(tmp_path / "calls.db")
+        case _:
+            server = request.getfixturevalue("postgres_url")
+            schema = f"s{uuid.uuid4().hex}"
+            yield schema_url(server, schema)
+            await drop_schema(server, schema)
 
 
 @pytest.fixture

@@ -102,7 +102,7 @@ def register(cs: Callstream, name: str, behaviour: str, watch: Watch, journalled
 async def run_program(url: str, program: dict[str, Any]) -> None:
     watches: dict[str, Watch] = {}
     executed: dict[str, str | None] = {}
-    settings = Settings(hook_timeout=0.02)
+    settings = Settings(hook_timeout=0.3)
     async with Callstream(url, settings=settings) as cs:
         run = await cs.start("thread")
 

@@ -288,6 +288,26 @@ async def test_abort_during_barrier_never_executes(cs: Callstream) -> None:
     assert aborted == ["aborted"]
 
 
+@pytest.mark.parametrize("turns", range(6))
+async def test_abort_at_the_very_moment_of_execution(cs: Callstream, turns: int) -> None:
+    """Whichever comes first: a tool that is let run has not been aborted, and one that was aborted is not let run."""
+    aborted: list[str] = []
+    cs.on_args_abort("write", lambda call, reason: aborted.append(reason))
+    run = await cs.start("thread")
+    await read(run, "anthropic", [WRITE])
+    executing = asyncio.ensure_future(run.execute("c1"))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    was_let_run = executing.done()
+    await run.stop("user")
+    (outcome,) = await asyncio.gather(executing, return_exceptions=True)
+    assert was_let_run or isinstance(outcome, RunOver | CallDropped)
+    kept = await cs.journal.call("c1")
+    assert kept is not None
+    assert (kept.state is CallState.DISCARDED) == (aborted == ["aborted"])
+    assert kept.is_final
+
+
 async def test_append_before_deliver(cs: Callstream) -> None:
     """What a hook is handed is in the journal at that moment."""
     missing: list[str] = []
@@ -403,6 +423,31 @@ async def test_a_tool_that_raises_is_recorded_and_rises(journal_url: str) -> Non
         kept = await cs.journal.call("c1")
         assert kept is not None
         assert (kept.state, kept.error) == (CallState.FAILED, "ValueError: no room")
+
+
+async def test_stopping_the_run_cancels_the_tools_that_it_runs(journal_url: str) -> None:
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def write(title: str, content: str) -> None:
+        began.set()
+        try:
+            await asyncio.sleep(30)
+        finally:
+            ended.set()
+
+    async with Callstream(journal_url, tools=[write]) as cs:
+        run = await cs.start("thread")
+        await read(run, "anthropic", [WRITE])
+        invoking = asyncio.ensure_future(run.invoke("c1"))
+        await began.wait()
+        await run.stop("user")
+        with pytest.raises(RunOver, match="while tool 'write' ran"):
+            await invoking
+        assert ended.is_set()
+        kept = await cs.journal.call("c1")
+        assert kept is not None
+        assert (kept.state, kept.error) == (CallState.FAILED, "aborted")
 
 
 async def test_progress_is_merged_and_the_last_value_kept(journal_url: str) -> None:
@@ -593,3 +638,15 @@ async def test_equal_pieces_are_kept_as_two(cs: Callstream) -> None:
     assert "".join(pieces) == '{"a":"xxxxxxxx"}'
     completed = next(event for event in await events(cs, run) if isinstance(event, CallCompleted))
     assert completed.args_json is None
+
+
+async def test_result_on_its_way_when_the_run_is_stopped(cs: Callstream) -> None:
+    """What is open is closed after that was written, so the call has one outcome and the run an end."""
+    run = await cs.start("thread")
+    await run.record([CallStarted("c", "f"), ArgsAppended("c", "{}"), CallCompleted("c", "{}")])
+    await run.execute("c")
+    await asyncio.gather(run.fail("c", "out of paper"), run.stop())
+    call = await cs.journal.call("c")
+    assert call is not None
+    assert (call.state, call.error) == (CallState.FAILED, "out of paper")
+    assert run.outcome == "cancelled"

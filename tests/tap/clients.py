@@ -90,7 +90,9 @@ async def ask_openai_responses(client: openai.AsyncOpenAI) -> Answer:
             answer.calls.append((event.item.call_id, event.item.name, _loads(event.item.arguments)))
         elif event.type in ("response.completed", "response.incomplete"):
             answer.finish = event.response.status
-            final = [(i.call_id, i.name, _loads(i.arguments)) for i in event.response.output if i.type == "function_call"]
+            final = [
+                (i.call_id, i.name, _loads(i.arguments)) for i in event.response.output if i.type == "function_call"
+            ]
             assert final == answer.calls
     return answer
 

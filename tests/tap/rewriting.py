@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -9,11 +10,11 @@ import msgspec
 
 from callstream.errors import WireError
 from callstream.events import CallCompleted, WireEvent
-from callstream.tap.frames import FrameSplitter
+from callstream.tap.frames import FrameSplitter, payload_of
 from callstream.tap.rewriter import Output, Rewriter, rewriter_for
 from callstream.wire import decoder_for
-from tests.captures import Capture, captures, declared_tools
-from tests.decoding import calls, ended, fed, merged, reasoning, text
+from tests.captures import Capture, declared_tools
+from tests.decoding import calls, ended, fed, merged, reasoning, splits, text
 
 Collapse = Callable[[str], bool]
 
@@ -36,8 +37,6 @@ class Tapped(msgspec.Struct):
     outputs: list[Output]
     events: list[WireEvent]
     error: WireError | None = None
-    steps: list[bytes] = []
-    """What had left after each frame."""
 
     @property
     def body(self) -> bytes:
@@ -59,25 +58,32 @@ class Tap:
 
     def feed(self, data: bytes) -> bytes:
         """What leaves now."""
-        before = len(self.tapped.body)
+        before = len(self.tapped.outputs)
         for frame in self.splitter.feed(data):
             self._frame(frame)
-        return self.tapped.body[before:]
+        return self._left_since(before)
 
     def end(self) -> bytes:
-        before = len(self.tapped.body)
+        before = len(self.tapped.outputs)
         for frame in self.splitter.end():
             self._frame(frame)
         events: list[WireEvent] = []
         if self.tapped.error is None:
             try:
                 events = self.decoder.end()
-                self.decoder.feed(b"")  # a decoder that broke at the end says so now
             except WireError as error:
                 self.tapped.error = error
         self.tapped.events += events
         self.tapped.outputs += self.rewriter.end(events)
-        return self.tapped.body[before:]
+        assert not self.rewriter.is_holding
+        try:
+            self.decoder.feed(b"")  # a decoder that broke at the end says so now
+        except WireError as error:
+            self.tapped.error = error
+        return self._left_since(before)
+
+    def _left_since(self, before: int) -> bytes:
+        return b"".join(output.data for output in self.tapped.outputs[before:])
 
     def _frame(self, frame: bytes) -> None:
         events: list[WireEvent] = []
@@ -89,7 +95,6 @@ class Tap:
             return
         self.tapped.events += events
         self.tapped.outputs += self.rewriter.frame(frame, events)
-        self.tapped.steps.append(self.tapped.body)
 
 
 def tapped(wire: str, pieces: Iterable[bytes], collapse: Collapse | None = every, **settings: Any) -> Tapped:
@@ -98,6 +103,20 @@ def tapped(wire: str, pieces: Iterable[bytes], collapse: Collapse | None = every
         tap.feed(piece)
     tap.end()
     return tap.tapped
+
+
+def tapped_at_any_split(wire: str, body: bytes, collapse: Collapse | None = every, **settings: Any) -> Tapped:
+    """The body whole, after trying that every split gives the same bytes."""
+    expected = tapped(wire, [body], collapse, **settings)
+    for pieces in splits(body, count=4):
+        assert tapped(wire, pieces, collapse, **settings).outputs == expected.outputs
+    return expected
+
+
+def payloads(body: bytes) -> list[Any]:
+    """The JSON payloads of a body of events, in order."""
+    found = [payload_of(frame) for frame in FrameSplitter().feed(body)]
+    return [json.loads(payload) for payload in found if payload.startswith(b"{")]
 
 
 def tools_of(capture: Capture) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -17,16 +18,19 @@ Made = dict[str, Any]
 """What an SDK accumulated; or ``error``, where it raised."""
 
 
-def made_by(read: Callable[[bytes], Made], body: bytes) -> Made:
+def made_by(read: Callable[[bytes, Made], None], body: bytes) -> Made:
+    """What the SDK made of it, as far as it came."""
+    made: Made = {}
     try:
-        return read(body)
+        read(body, made)
     except (openai.OpenAIError, anthropic.AnthropicError, genai.errors.APIError) as error:
-        return {"error": f"{type(error).__name__}: {error}"}
-    except (RuntimeError, IndexError, AssertionError, TypeError, ValueError, AttributeError, KeyError) as error:
-        return {"error": type(error).__name__}  # not an error that an SDK means to raise: it got lost
+        made["error"] = f"{type(error).__name__}: {error}"
+    except (RuntimeError, IndexError, AssertionError, TypeError, ValueError) as error:
+        made["error"] = type(error).__name__  # not one that an SDK means to raise: it got lost
+    return made
 
 
-# -- chat completions ---------------------------------------------------------------------------------------------------
+# -- chat completions -------------------------------------------------------------------------------------------------
 
 
 def _openai(body: bytes) -> openai.OpenAI:
@@ -35,24 +39,21 @@ def _openai(body: bytes) -> openai.OpenAI:
     return openai.OpenAI(api_key="none", base_url="http://test/v1", http_client=client, max_retries=0)
 
 
-def chat_raw(body: bytes) -> Made:
+def chat_raw(body: bytes, made: Made) -> None:
     """The chunks of the raw stream, folded by index as frameworks do it."""
-    choices: dict[int, Made] = {}
-    usage = None
+    choices = made["choices"] = {}
     with (
         _openai(body) as client,
         client.chat.completions.create(model="m", messages=[], stream=True) as stream,
     ):
         for chunk in stream:
-            usage = chunk.usage or usage
+            if chunk.usage is not None:
+                made["usage"] = chunk.usage.to_dict()
             for choice in chunk.choices or ():
-                made = choices.setdefault(
-                    choice.index or 0, {"text": "", "other": {}, "calls": {}, "function_call": None, "finish": None}
-                )
-                made["finish"] = choice.finish_reason or made["finish"]
+                folded = choices.setdefault(choice.index or 0, {"text": "", "other": {}, "calls": {}, "finish": None})
+                folded["finish"] = choice.finish_reason or folded["finish"]
                 if choice.delta is not None:
-                    _fold_delta(made, choice.delta.to_dict())
-    return {"choices": choices, "usage": usage.to_dict() if usage is not None else None}
+                    _fold_delta(folded, choice.delta.to_dict())
 
 
 def _fold_delta(made: Made, delta: dict[str, Any]) -> None:
@@ -63,8 +64,7 @@ def _fold_delta(made: Made, delta: dict[str, Any]) -> None:
                     call = made["calls"].setdefault(entry.get("index"), {"id": None, "name": None, "text": ""})
                     _fold_call(call, entry, entry.get("function") or entry.get("custom") or {})
             case "function_call", dict():
-                made["function_call"] = made["function_call"] or {"id": None, "name": None, "text": ""}
-                _fold_call(made["function_call"], {}, value)
+                _fold_call(made["calls"].setdefault("legacy", {"id": None, "name": None, "text": ""}), {}, value)
             case "content", str():
                 made["text"] += value
             case "role", str():
@@ -83,13 +83,13 @@ def _fold_call(call: Made, entry: dict[str, Any], function: dict[str, Any]) -> N
         call[field] = entry[field]
 
 
-def chat_helper(body: bytes) -> Made:
+def chat_helper(body: bytes, made: Made) -> None:
     with (
         _openai(body) as client,
         client.chat.completions.stream(model="m", messages=[]) as stream,
     ):
         completion = stream.get_final_completion()
-    choices = {}
+    choices = made["choices"] = {}
     for choice in completion.choices:
         message = choice.message.to_dict()
         calls = {
@@ -98,31 +98,34 @@ def chat_helper(body: bytes) -> Made:
         }
         content = message.pop("content", None) or ""
         message.pop("parsed", None)
+        # A server that repeats the role on every delta makes the helper repeat it too; with fewer deltas, less often.
+        role = re.sub("^(assistant)+$", "assistant", message.pop("role", None) or "")
         choices[choice.index or 0] = {
             "text": content,
             "calls": calls,
-            "role": message.pop("role", None),
+            "role": role,
             "other": {field: value for field, value in message.items() if value},
             "finish": choice.finish_reason,
         }
-    return {"choices": choices, "usage": completion.usage.to_dict() if completion.usage else None}
+    if completion.usage is not None:
+        made["usage"] = completion.usage.to_dict()
 
 
-# -- responses ----------------------------------------------------------------------------------------------------------
+# -- responses --------------------------------------------------------------------------------------------------------
 
 
-def responses_helper(body: bytes) -> Made:
+def responses_helper(body: bytes, made: Made) -> None:
     with _openai(body) as client, client.responses.stream(model="m", input="") as stream:
-        events = [event.type for event in stream if not event.type.endswith((".delta", ".done"))]
+        made["events"] = [event.type for event in stream if not event.type.endswith((".delta", ".done"))]
         response = stream.get_final_response().to_dict()
     for item in response["output"]:
         item.pop("parsed_arguments", None)
-    return {"events": events, "response": response}
+    made["response"] = response
 
 
-def responses_raw(body: bytes) -> Made:
-    """The raw events: the items as they are when done, the text of each as its deltas make it, and the final responses."""
-    made: Made = {"items": [], "texts": {}, "final": [], "numbers": []}
+def responses_raw(body: bytes, made: Made) -> None:
+    """The raw events: the items when they are done, their texts as the deltas make them, and the final responses."""
+    made |= {"items": [], "texts": {}, "final": [], "numbers": []}
     with (
         _openai(body) as client,
         client.responses.create(model="m", input="", stream=True) as stream,
@@ -137,10 +140,9 @@ def responses_raw(body: bytes) -> Made:
                 made["texts"][key] = made["texts"].get(key, "") + str(fields["delta"])
             elif event.type in ("response.completed", "response.incomplete", "response.failed"):
                 made["final"].append(fields["response"])
-    return made
 
 
-# -- anthropic ----------------------------------------------------------------------------------------------------------
+# -- anthropic --------------------------------------------------------------------------------------------------------
 
 
 def _anthropic(body: bytes) -> anthropic.Anthropic:
@@ -149,17 +151,17 @@ def _anthropic(body: bytes) -> anthropic.Anthropic:
     return anthropic.Anthropic(api_key="none", base_url="http://test", http_client=client, max_retries=0)
 
 
-def anthropic_helper(body: bytes) -> Made:
+def anthropic_helper(body: bytes, made: Made) -> None:
     with (
         _anthropic(body) as client,
         client.messages.stream(model="m", max_tokens=1, messages=[]) as stream,
     ):
-        return {"message": stream.get_final_message().to_dict()}
+        made["message"] = stream.get_final_message().to_dict()
 
 
-def anthropic_raw(body: bytes) -> Made:
+def anthropic_raw(body: bytes, made: Made) -> None:
     """The raw events, folded by block."""
-    messages: list[Made] = []
+    messages = made["messages"] = []
     with (
         _anthropic(body) as client,
         client.messages.create(model="m", max_tokens=1, messages=[], stream=True) as stream,
@@ -182,20 +184,20 @@ def anthropic_raw(body: bytes) -> Made:
                 messages[-1]["end"] = fields
     for message in messages:
         for block in message["blocks"].values():
-            if block["json"]:
-                block["json"] = json.loads(block["json"], strict=False)
-    return {"messages": messages}
+            text = block.pop("json")
+            if "input" in block["block"] and text:
+                block["block"]["input"] = json.loads(text, strict=False)
 
 
-# -- gemini -------------------------------------------------------------------------------------------------------------
+# -- gemini -----------------------------------------------------------------------------------------------------------
 
 
-def gemini(body: bytes) -> Made:
+def gemini(body: bytes, made: Made) -> None:
     """The parts of all chunks: texts joined, calls as they are. google-genai accumulates nothing itself."""
     answer = httpx.Response(200, headers={"content-type": "text/event-stream"}, content=body)
     client = httpx.Client(transport=httpx.MockTransport(lambda request: answer))
     options = types.HttpOptions(httpx_client=client, base_url="http://test")
-    made: Made = {"parts": [], "finish": [], "usage": None, "ids": set()}
+    made |= {"parts": [], "finish": [], "ids": set()}
     with genai.Client(api_key="none", http_options=options) as sdk:
         for chunk in sdk.models.generate_content_stream(model="m", contents="x"):
             made["ids"].add((chunk.response_id, chunk.model_version))
@@ -206,7 +208,6 @@ def gemini(body: bytes) -> Made:
                     made["finish"].append(candidate.finish_reason)
                 for part in (candidate.content and candidate.content.parts) or ():
                     _fold_part(made["parts"], part.to_json_dict())
-    return made
 
 
 def _fold_part(parts: list[dict[str, Any]], part: dict[str, Any]) -> None:
@@ -217,7 +218,7 @@ def _fold_part(parts: list[dict[str, Any]], part: dict[str, Any]) -> None:
         parts.append(part)
 
 
-READERS: dict[str, tuple[Callable[[bytes], Made], ...]] = {
+READERS: dict[str, tuple[Callable[[bytes, Made], None], ...]] = {
     "gemini": (gemini,),
     "anthropic": (anthropic_raw, anthropic_helper),
     "openai_chat": (chat_raw, chat_helper),

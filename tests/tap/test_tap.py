@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import anthropic
@@ -12,12 +12,12 @@ import httpx2
 import openai
 import pytest
 
-from callstream import Callstream, CallState, Reject
-from callstream.errors import CallRejected, RunOver, UsageError
+from callstream import CallState, Callstream, Reject
+from callstream.errors import CallRejected, RunOver, UsageError, WireError
 from callstream.events import ArgsAppended, CallDiscarded, MessageReceived
 from callstream.tap import TapSettings
 from callstream.tap.body import Limits
-from callstream.testing import Call, Cut, Delay, Failure, Finish, Refusal, ScriptedProvider, Text, Truncated
+from callstream.testing import Call, Cut, Delay, Failure, Finish, Refusal, ScriptedProvider, Text, Truncated, encode
 from callstream.wire import WIRES
 from tests.tap.clients import ASK, SCHEMA, ask, sdk
 
@@ -32,11 +32,15 @@ async def cs() -> AsyncIterator[Callstream]:
 
 
 @pytest.fixture
-def environment_without_proxies(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def environment_without_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
-    yield
+
+
+def serving(wire: str, script: Any, **options: Any) -> ScriptedProvider:
+    """A provider that streams arguments on every wire, so that all four can be held to the same."""
+    return ScriptedProvider(wire, script, stream_args_unasked=True, **options)
 
 
 async def journalled(cs: Callstream, call_id: str) -> list[Any]:
@@ -60,7 +64,7 @@ async def left(provider: ScriptedProvider) -> bool:
 async def test_the_sdk_puts_together_what_it_would_without_the_tap(cs: Callstream, wire: str, collapse: str) -> None:
     cs.on_args_delta("write", lambda delta, signal: None)
     script = [Text("Let me see.", size=4), WRITE, Call("other", {"title": "x"}, call_id="c2")]
-    async with ScriptedProvider(wire, script) as provider:
+    async with serving(wire, script) as provider:
         tapped = await ask(wire, provider, cs, collapse=collapse)
         plain = await ask(wire, provider, None)
     assert tapped.text == plain.text == "Let me see."
@@ -81,9 +85,9 @@ async def test_the_sdk_puts_together_what_it_would_without_the_tap(cs: Callstrea
     ]
 
 
-@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("wire", ["gemini", "openai_chat"])  # the other two have no form without an id
 async def test_one_id_at_the_sdk_and_in_the_journal(cs: Callstream, wire: str) -> None:
-    async with ScriptedProvider(wire, [Call("write", ARGS, call_id="")]) as provider:
+    async with serving(wire, [Call("write", ARGS, call_id="")]) as provider:
         answer = await ask(wire, provider, cs, collapse="all")
     ((wire_id, _, args),) = answer.calls
     (call,) = await cs.journal.calls()
@@ -95,7 +99,7 @@ async def test_one_id_at_the_sdk_and_in_the_journal(cs: Callstream, wire: str) -
 @pytest.mark.parametrize("ending", [Truncated(), Finish("length")], ids=["truncated", "length"])
 async def test_truncated_never_runs_over_the_tap(cs: Callstream, wire: str, ending: Any) -> None:
     script = [Text("Writing."), Call("write", ARGS, call_id="c1", stop_after=3), ending]
-    async with ScriptedProvider(wire, script) as provider:
+    async with serving(wire, script) as provider:
         answer = await ask(wire, provider, cs, collapse="all")
     assert answer.calls == []
     assert answer.text == "Writing."
@@ -106,7 +110,7 @@ async def test_truncated_never_runs_over_the_tap(cs: Callstream, wire: str, endi
 @pytest.mark.parametrize("wire", ["anthropic", "openai_chat", "openai_responses"])
 async def test_malformed_never_runs_over_the_tap(cs: Callstream, wire: str) -> None:
     script = [Call("write", call_id="c1", text='{"title": 1,}'), Call("other", {"title": "x"}, call_id="c2")]
-    async with ScriptedProvider(wire, script) as provider:
+    async with serving(wire, script) as provider:
         answer = await ask(wire, provider, cs, collapse="all")
     assert [name for _, name, _ in answer.calls] == ["other"]
     kept = await cs.journal.call("c1")
@@ -129,7 +133,7 @@ async def test_slow_hook_beside_second_call(cs: Callstream, wire: str) -> None:
     cs.on_args_delta("slow", slow)
     cs.on_args_complete("fast", fast)
     script = [Call("slow", ARGS, call_id="s"), Call("fast", ARGS, call_id="f")]
-    async with ScriptedProvider(wire, script) as provider:
+    async with serving(wire, script) as provider:
         asking = asyncio.create_task(ask(wire, provider, cs))
         await asyncio.wait_for(second.wait(), 5)
         assert not asking.done()
@@ -147,7 +151,7 @@ async def test_hooks_settle_before_the_call_reaches_the_sdk(cs: Callstream, wire
         seen.append(delta.text)
 
     cs.on_args_delta("write", watch)
-    async with ScriptedProvider(wire, [WRITE]) as provider, sdk(wire, provider, cs) as client:
+    async with serving(wire, [WRITE]) as provider, sdk(wire, provider, cs) as client:
         await ASK[wire](client)
     kept = await cs.journal.call("c1")
     assert kept is not None
@@ -160,7 +164,7 @@ async def test_a_rejected_call_rises_where_no_host_can_refuse_it(cs: Callstream,
         raise Reject("not today")
 
     cs.on_args_complete("write", refuse)
-    async with ScriptedProvider(wire, [WRITE]) as provider:
+    async with serving(wire, [WRITE]) as provider:
         with pytest.raises(CallRejected, match="not today"):
             async with cs.run("thread"):
                 await ask(wire, provider, cs)
@@ -171,24 +175,51 @@ async def test_a_rejected_call_rises_where_no_host_can_refuse_it(cs: Callstream,
 
 
 @pytest.mark.parametrize("wire", WIRES)
-async def test_a_held_call_sends_comments_down(cs: Callstream, wire: str) -> None:
+async def test_a_held_call_keeps_the_stream_alive(cs: Callstream, wire: str) -> None:
     gate = asyncio.Event()
 
     async def slow(delta: Any, signal: Any) -> None:
         await gate.wait()
 
     cs.on_args_delta("write", slow)
-    tap = cs.transport(settings=TapSettings(collapse="all", limits=Limits(comment_every=0.02)))
-    async with ScriptedProvider(wire, [WRITE]) as provider, httpx.AsyncClient(transport=tap) as client:
+    tap = cs.transport(settings=TapSettings(collapse="all", limits=Limits(keep_alive_every=0.02)))
+    async with serving(wire, [WRITE]) as provider, httpx.AsyncClient(transport=tap) as client:
         url, body = _raw(wire, provider)
-        comments = 0
+        empty_lines = 0
         async with client.stream("POST", url, json=body) as response:
             async for data in response.aiter_raw():
-                if data.startswith(b": "):
-                    comments += 1
-                    if comments == 3:
+                if data == b"\n":
+                    empty_lines += 1
+                    if empty_lines == 3:
                         gate.set()
-    assert comments >= 3
+    assert empty_lines >= 3
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_the_sdks_stand_being_kept_alive(cs: Callstream, wire: str) -> None:
+    async def slow(delta: Any, signal: Any) -> None:
+        await asyncio.sleep(0.02)
+
+    cs.on_args_delta("write", slow)
+    settings = TapSettings(collapse="all", limits=Limits(keep_alive_every=0.005))
+    async with serving(wire, [WRITE]) as provider:
+        answer = await ask(wire, provider, cs, settings=settings)
+    assert [args for _, _, args in answer.calls] == [ARGS]
+
+
+async def test_bytes_that_are_not_the_wire_in_the_middle_of_a_withheld_call_rise(cs: Callstream) -> None:
+    frames = list(encode("anthropic", [WRITE]))
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        body = b"".join(frames[:6]) + b"data: not json\n\n" + b"".join(frames[6:])
+        return httpx.Response(200, content=body, headers={"content-type": "text/event-stream"})
+
+    transport = cs.transport(httpx.MockTransport(answer), collapse="all")
+    async with httpx.AsyncClient(transport=transport) as client:
+        with pytest.raises(WireError, match="expected JSON"):
+            await client.post("http://127.0.0.1/v1/messages", json={"messages": []})
+    (call,) = await cs.journal.calls()
+    assert (call.state, call.reason) == (CallState.DISCARDED, "interrupted")
 
 
 async def test_the_reader_stops_when_too_much_waits_for_the_sdk(cs: Callstream) -> None:
@@ -210,17 +241,17 @@ async def test_the_reader_stops_when_too_much_waits_for_the_sdk(cs: Callstream) 
 @pytest.mark.parametrize("wire", WIRES)
 async def test_the_consumers_end_closes_upstream_and_discards(cs: Callstream, wire: str) -> None:
     script = [Text("Hello. "), Call("write", ARGS, call_id="c1", stop_after=2), Delay(30), Finish()]
-    async with ScriptedProvider(wire, script) as provider:
+    async with serving(wire, script) as provider:
         async with sdk(wire, provider, cs) as client:
             asking = asyncio.create_task(ASK[wire](client))
-            while not await cs.journal.calls(states=[CallState.ARGS_STREAMING]):
+            while not await cs.journal.calls(states=[CallState.ARGS_STREAMING]):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             began = time.monotonic()
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
         assert await left(provider)
         assert time.monotonic() - began < 5
-        while not (await cs.journal.calls())[0].is_final:
+        while not (await cs.journal.calls())[0].is_final:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     (call,) = await cs.journal.calls()
     assert (call.state, call.reason) == (CallState.DISCARDED, "aborted")
@@ -229,10 +260,10 @@ async def test_the_consumers_end_closes_upstream_and_discards(cs: Callstream, wi
 @pytest.mark.parametrize("wire", WIRES)
 async def test_stopping_the_run_closes_upstream(cs: Callstream, wire: str) -> None:
     script = [Call("write", ARGS, call_id="c1", stop_after=2), Delay(30), Finish()]
-    async with ScriptedProvider(wire, script) as provider:
+    async with serving(wire, script) as provider:
         run = await cs.start("thread")
         asking = asyncio.create_task(ask(wire, provider, cs))
-        while not await cs.journal.calls(states=[CallState.ARGS_STREAMING]):
+        while not await cs.journal.calls(states=[CallState.ARGS_STREAMING]):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         await run.stop("enough")
         assert await left(provider)
@@ -248,12 +279,14 @@ async def test_an_error_in_the_stream_is_the_sdks_to_raise(cs: Callstream, wire:
 
     async def outcome(callstream: Callstream | None) -> str:
         try:
-            answer = await ask(wire, provider, callstream, collapse="all") if callstream else await ask(wire, provider, None)
+            answer = (
+                await ask(wire, provider, callstream, collapse="all") if callstream else await ask(wire, provider, None)
+            )
         except Exception as error:  # noqa: BLE001
             return type(error).__name__
         return f"answered {answer.text}"
 
-    async with ScriptedProvider(wire, script) as provider:
+    async with serving(wire, script) as provider:
         assert await outcome(cs) == await outcome(None)
     events = await journalled(cs, "c1")
     assert [event.reason for event in events if isinstance(event, CallDiscarded)] == ["interrupted"]
@@ -264,11 +297,11 @@ async def test_a_broken_connection_behaves_as_without_the_tap(cs: Callstream, wi
     script = [Text("Hello. "), Call("write", ARGS, call_id="c1", stop_after=2), Cut()]
 
     async def outcome(callstream: Callstream | None) -> type[BaseException]:
-        with pytest.raises(Exception) as raised:  # noqa: PT011  # the SDK's own; which one is compared
+        with pytest.raises(Exception) as raised:  # the SDK's own; which one is compared
             await ask(wire, provider, callstream)
         return type(raised.value)
 
-    async with ScriptedProvider(wire, script) as provider:
+    async with serving(wire, script) as provider:
         assert await outcome(cs) is await outcome(None)
     events = await journalled(cs, "c1")
     assert [event.reason for event in events if isinstance(event, CallDiscarded)] == ["interrupted"]
@@ -277,7 +310,7 @@ async def test_a_broken_connection_behaves_as_without_the_tap(cs: Callstream, wi
 @pytest.mark.parametrize("wire", WIRES)
 async def test_refusals_are_retried_by_the_sdk_and_leave_one_run(cs: Callstream, wire: str) -> None:
     scripts = [[Refusal(429, "slow down", retry_after=0)], [WRITE]]
-    async with ScriptedProvider(wire, scripts) as provider:
+    async with serving(wire, scripts) as provider:
         answer = await ask(wire, provider, cs, collapse="all", max_retries=2)
         assert len(provider.requests) == 2
     assert [args for _, _, args in answer.calls] == [ARGS]
@@ -294,7 +327,7 @@ async def test_4xx_pass_untouched(cs: Callstream) -> None:
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
 @pytest.mark.parametrize("wire", WIRES)
 async def test_what_comes_compressed_anyway_is_read(cs: Callstream, wire: str, encoding: Any) -> None:
-    async with ScriptedProvider(wire, [WRITE], encoding=encoding) as provider:
+    async with serving(wire, [WRITE], encoding=encoding) as provider:
         answer = await ask(wire, provider, cs, collapse="all")
         assert provider.requests[0].headers["accept-encoding"] == "identity"
     assert [args for _, _, args in answer.calls] == [ARGS]
@@ -317,9 +350,10 @@ async def test_whole_answers_are_journalled_and_wait_for_hooks(cs: Callstream) -
 
 
 async def test_results_in_the_next_request_complete_the_calls_of_a_program_that_knows_nothing(cs: Callstream) -> None:
-    async with ScriptedProvider("anthropic", [[WRITE], [Text("Done.")]]) as provider, sdk(
-        "anthropic", provider, cs
-    ) as client:
+    async with (
+        ScriptedProvider("anthropic", [[WRITE], [Text("Done.")]]) as provider,
+        sdk("anthropic", provider, cs) as client,
+    ):
         tools: Any = [{"name": "write", "input_schema": SCHEMA}]
         messages: list[Any] = [{"role": "user", "content": "go"}]
         async with client.messages.stream(model="claude", max_tokens=10, messages=messages, tools=tools) as stream:
@@ -372,8 +406,6 @@ async def test_unknown_paths_pass_untouched(cs: Callstream) -> None:
 
 
 async def test_an_inner_transport_of_the_users_and_a_stated_wire(cs: Callstream) -> None:
-    from callstream.testing import encode
-
     async def answer(request: httpx.Request) -> httpx.Response:
         assert request.headers["content-length"] == str(len(request.content))
         body = b"".join(encode("openai_chat", [WRITE]))
@@ -394,9 +426,11 @@ async def test_wrong_settings_are_told(cs: Callstream) -> None:
 
 
 async def test_vertex_is_asked_for_streamed_arguments_with_the_right_length(cs: Callstream) -> None:
-    async with ScriptedProvider("gemini", [WRITE], stream_args_when_asked=True) as provider:
+    async with ScriptedProvider("gemini", [WRITE]) as provider:
         async with cs.httpx_client(collapse="all") as client:
-            path = "/v1beta1/projects/p/locations/global/publishers/google/models/gemini-3:streamGenerateContent?alt=sse"
+            path = (
+                "/v1beta1/projects/p/locations/global/publishers/google/models/gemini-3:streamGenerateContent?alt=sse"
+            )
             tools = [{"functionDeclarations": [{"name": "write"}]}]
             body = {"contents": [{"role": "user", "parts": [{"text": "go"}]}], "tools": tools}
             response = await client.post(f"{provider.origin}{path}", json=body)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import urllib.error
+import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -11,11 +13,12 @@ import pytest
 from callstream.calls import Call, CallState
 from callstream.errors import CallDropped, CallRejected, Reject, UsageError
 from callstream.hooks import ArgsDelta, FieldDelta, HookSettings
-from callstream.testing import stream_args
+from callstream.testing import Text, stream_args
 from callstream.tools import AbortSignal, Progress, no_progress, tool
 
-pytest_plugins = ["pytester"]
+pytest_plugins = ["callstream.testing.pytest_plugin"]
 
+STARTED: list[Any] = []
 DOCUMENT = {"title": "Tides", "content": "The moon pulls.\nTwice a day: 🌊"}
 
 
@@ -233,46 +236,25 @@ async def test_a_function_that_is_no_tool_is_told() -> None:
 
 # -- the fixtures ------------------------------------------------------------------------------------------------------
 
-CONFTEST = 'pytest_plugins = ["callstream.testing.pytest_plugin"]\n'
-TESTS = """
-import urllib.request
-from callstream import tool
-from callstream.testing import Text
 
-providers = []
+async def test_fixture_streams_args(request: pytest.FixtureRequest) -> None:
+    write_document, _ = made()
+    driven = await request.getfixturevalue("stream_args")(write_document, DOCUMENT)
+    assert driven.ready
 
-def test_provider(scripted_provider):
+
+def test_fixture_starts_providers_that_end_with_the_test(scripted_provider: Any) -> None:
     provider = scripted_provider("anthropic", [Text("Hi")], encoding="gzip")
-    providers.append(provider)
+    other = scripted_provider("gemini", [Text("Hi")])
+    STARTED.extend([provider, other])
     request = urllib.request.Request(provider.base_url + "/v1/messages", b"{}")
-    assert urllib.request.urlopen(request).headers["content-encoding"] == "gzip"
+    with urllib.request.urlopen(request) as answer:
+        assert answer.headers["content-encoding"] == "gzip"
     assert len(provider.requests) == 1
 
-def test_provider_is_gone():
-    assert providers[0]._server._ended.done()
 
-async def test_args(stream_args):
-    @tool
-    async def double(x: int) -> int:
-        return 2 * x
-    driven = await stream_args(double, {"x": 4})
-    assert await driven.run() == 8
-
-def test_provider_that_failed(scripted_provider):
-    provider = scripted_provider("anthropic", lambda request: 1 / 0)
-    request = urllib.request.Request(provider.base_url + "/v1/messages", b"{}")
-    try:
-        urllib.request.urlopen(request)
-    except urllib.request.HTTPError as error:
-        error.close()
-"""
-
-
-def test_fixtures_serve_a_test(pytester: pytest.Pytester) -> None:
-    pytester.makeconftest(CONFTEST)
-    pytester.makepyfile(TESTS)
-    outcome = pytester.runpytest_inprocess(
-        "-p", "no:cacheprovider", "-o", "asyncio_mode=auto", "-o", "asyncio_default_fixture_loop_scope=function"
-    )
-    outcome.assert_outcomes(passed=4, errors=1)
-    outcome.stdout.fnmatch_lines(["*ZeroDivisionError*"])
+def test_fixture_has_ended_the_providers_of_the_test_before() -> None:
+    assert len(STARTED) == 2
+    for provider in STARTED:
+        with pytest.raises(urllib.error.URLError):
+            urllib.request.urlopen(provider.origin)

@@ -166,7 +166,7 @@ def keep(place: Path, number: int, path: str, content: bytes, **fields: Any) -> 
 
 
 async def got(provider: Provider, path: str) -> str:
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(verify=False) as client:
         return (await client.post(provider.origin + path, json={})).text
 
 
@@ -211,7 +211,7 @@ async def test_a_plain_body_is_served_in_pieces_of_any_size(size: int | None, tm
 
 async def test_a_plain_body_that_is_no_stream_is_json(tmp_path: Path) -> None:
     (tmp_path / "some.json").write_bytes(b'{"a": 1}')
-    async with replay(tmp_path / "some.json", wire="gemini") as provider, httpx.AsyncClient() as client:
+    async with replay(tmp_path / "some.json", wire="gemini") as provider, httpx.AsyncClient(verify=False) as client:
         answer = await client.post(f"{provider.base_url}/v1/models/any:generateContent", json={})
     assert answer.headers["content-type"] == "application/json"
     assert answer.json() == {"a": 1}
@@ -256,7 +256,7 @@ async def test_recorded_streams_are_served_as_they_were(capture: Capture) -> Non
     assert place is not None
     wire = next(name for name, recorded_as in captures.WIRES.items() if recorded_as == capture.wire)
     file = place / capture.file
-    async with replay(file, wire=wire, size=997) as provider, httpx.AsyncClient() as client:
+    async with replay(file, wire=wire, size=997) as provider, httpx.AsyncClient(verify=False) as client:
         path = {
             "gemini": "/v1beta/models/m:streamGenerateContent",
             "anthropic": "/v1/messages",

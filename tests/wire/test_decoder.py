@@ -197,6 +197,13 @@ def test_error_at_the_very_end_is_not_lost(wire: str) -> None:
 
 
 @every_wire
+def test_bare_json_in_the_middle_of_a_stream(wire: str) -> None:
+    events, error = failure(wire, sse(*opened(wire)) + b'{"error": "overloaded"}\n\n' + sse(*ends(wire, normal=True)))
+    assert error == 'expected server-sent events, got b\'{"error": "overloaded"}\''
+    assert only_call(events).outcome == "interrupted"
+
+
+@every_wire
 def test_sentinel_ends_nothing_twice(wire: str) -> None:
     body = sse(*opened(wire, "x" if wire == "gemini" else "{}"), *ends(wire, normal=True), done=True)
     events = decode(wire, body + b"data: [DONE] \n\n")

@@ -332,6 +332,14 @@ def test_call_that_is_open_at_an_abnormal_finish(finish: str, reason: str, parts
     assert [event.finish_reason for event in ended(events)] == [finish]
 
 
+def test_call_that_comes_with_a_malformed_finish_is_malformed_however_whole_it_looks() -> None:
+    for parts in ([function(name="f", args={"a": 1})], [pieces(piece("$.a", 1), more=None, name="f")]):
+        call = only_call(read(generated(*parts, finish="MALFORMED_FUNCTION_CALL")))
+        assert (call.text, call.outcome) == ('{"a":1}', "malformed")
+        earlier = read(generated(*parts), generated(finish="MALFORMED_FUNCTION_CALL"))
+        assert only_call(earlier).outcome == "completed"
+
+
 def test_call_that_is_open_at_a_normal_finish_is_complete() -> None:
     assert found(generated(function(name="f", more=True)), STOP) == [("f", {})]
     assert found(generated(function(name="f", more=True), finish="STOP")) == [("f", {})]

@@ -20,9 +20,11 @@ JSON = st.recursive(
 
 def elements(pieces: list[bytes], **settings: int) -> list[Any]:
     stream = JsonArrayStream(**settings)
-    found = [element for piece in pieces for element in stream.feed(piece)]
+    found = [element for piece in pieces for element in stream.feed(piece)] + stream.end()
+    if stream.error is not None:
+        raise stream.error
     assert all(name == b"" for name, _ in found)
-    return [json.loads(element) for _, element in [*found, *stream.end()]]
+    return [json.loads(element) for _, element in found]
 
 
 @given(st.lists(st.dictionaries(st.text(), JSON)), st.sampled_from([None, 0, 2]), st.booleans(), st.data())

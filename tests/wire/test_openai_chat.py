@@ -62,7 +62,7 @@ def test_index_missing_negative_from_one_or_the_same_for_all(index: Any) -> None
     ) == [("a", "1", '{"x":1}'), ("a", "2", "{}"), ("b", "3", "{}")]
 
 
-@pytest.mark.parametrize("later_id", ["1", "", None])
+@pytest.mark.parametrize("later_id", ["1", "", " ", "null", None])
 @pytest.mark.parametrize("later_name", ["a", "", None])
 @pytest.mark.parametrize("later_index", [0, None])
 def test_id_and_name_repeated_empty_or_left_out(later_id: Any, later_name: Any, later_index: Any) -> None:
@@ -91,6 +91,18 @@ def test_id_that_changes_with_every_delta(name: str | None) -> None:
         *(tool_calls(called(part, name, f"id_{number}")) for number, part in enumerate(later)),
         FINISH,
     ) == [("a", "first", '{"w":0,"x":{"y":1}}')]
+
+
+def test_index_that_does_not_fit_the_id_or_the_head_of_the_call() -> None:
+    # Seen behind gateways: the head of a second call under the first one's index, its tail under one of its own.
+    heads = [tool_calls(called('{"x":1}', "a", "1", 0)), tool_calls(called('{"y"', "b", "2", 0))]
+    expected = [("a", "1", '{"x":1}'), ("b", "2", '{"y":2}')]
+    assert found(*heads, tool_calls(called(":2}", index=1)), FINISH) == expected
+    assert found(*heads, tool_calls(called(":2}", None, "2", 1)), FINISH) == expected
+    # A call that has all its text does not go on: this is one without a name.
+    events = read(heads[0], tool_calls(called("{}", index=1)), FINISH)
+    assert only_call(events).args == {"x": 1}
+    assert any(getattr(event, "reason", None) == "malformed" for event in events)
 
 
 def test_id_used_twice_is_two_calls() -> None:
@@ -173,7 +185,9 @@ def test_custom_tool_text() -> None:
 # -- ends --
 
 
-@pytest.mark.parametrize("finish", ["tool_calls", "stop", "function_call", "STOP", "TOOL_CALL", "end_turn", "eos"])
+@pytest.mark.parametrize(
+    "finish", ["tool_calls", "stop", "function_call", "STOP", "TOOL_CALL", "tool-calls", "end_turn", "eos"]
+)
 def test_blank_arguments_complete_as_empty_object_at_a_normal_end(finish: str) -> None:
     assert found(tool_calls(called("", "f", "1")), said(finish)) == [("f", "1", "{}")]
     assert found(tool_calls(called("", "f", "1"), finish=finish), done=False) == [("f", "1", "{}")]
@@ -330,6 +344,7 @@ def test_azure_filter_chunk_and_comments() -> None:
         ({"object": "error", "message": "no", "type": "BadRequest"}, "the provider reported an error: no"),
         ({"message": "no", "statusCode": 429}, "the provider reported an error: no"),
         ({"detail": "no"}, "the provider reported an error: no"),
+        (chunk(x_groq={"id": "req_1", "error": "no"}), "the provider reported an error: no"),
         (chunk(choice({}, "error", error={"message": "no", "code": 1})), "the provider reported 1: no"),
     ],
 )
@@ -340,7 +355,7 @@ def test_error_objects_in_the_stream(payload: Any, message: str) -> None:
 
 
 def test_falsy_errors_are_none() -> None:
-    payload = tool_calls(called("{}", "f", "1"), finish="stop") | {"error": None}
+    payload = tool_calls(called("{}", "f", "1"), finish="stop") | {"error": None, "x_groq": {"id": "req_1"}}
     assert found(payload, payload | {"error": "", "choices": []}, payload | {"error": {}, "choices": []}) == [
         ("f", "1", "{}")
     ]

@@ -168,6 +168,25 @@ def test_output_index_missing() -> None:
     assert "expected response.output_item.added before" in failure("openai_responses", both)[1]
 
 
+def test_deltas_that_name_the_call_id() -> None:
+    def named(text: str, number: int) -> Any:
+        return event("function_call_arguments.delta", call_id=f"call_{number}", delta=text)
+
+    one, two = function_call(number=1), function_call(number=2, name="g")
+    start = [created(), added(one, 0), added(two, 1)]
+    assert found(*start, named('{"a"', 1), named("{}", 2), named(":1}", 1), completed()) == [
+        WHOLE,
+        ("g", "call_2", "{}"),
+    ]
+
+
+def test_final_list_that_gives_calls_new_ids() -> None:
+    items = [function_call('{"a":1}', number=1), function_call("{}", number=2), function_call("{}", number=3, name="g")]
+    renamed = [item | {"id": f"new_{at}", "call_id": f"other_{at}"} for at, item in enumerate(items)]
+    streamed = [payload for at, item in enumerate(items[:2]) for payload in (added(item, at), done(item, at))]
+    assert found(created(), *streamed, completed(*renamed)) == [WHOLE, ("f", "call_2", "{}"), ("g", "other_2", "{}")]
+
+
 def test_call_ids_missing_or_used_again() -> None:
     without = {key: value for key, value in function_call().items() if key != "call_id"}
     assert found(created(), added(without), args_delta('{"a":1}'), done(without), completed()) == [

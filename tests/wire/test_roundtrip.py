@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from callstream.testing import WIRES, Call, Failure, Finish, Parallel, Text, Thought, Truncated, encode, encode_whole
@@ -111,7 +111,6 @@ def test_truncated_anywhere_completes_nothing_unfinished(
 @every_wire
 @pytest.mark.parametrize("finish", [Finish("length"), Truncated(), Failure("no")])
 @given(before=st.lists(CALLS, max_size=2), args=ARGS.filter(bool), stop_after=st.integers(0, 3))
-@settings(max_examples=25)
 def test_truncated_call_is_discarded_and_those_before_it_are_not(
     wire: str, finish: Any, before: list[Call], args: Any, stop_after: int
 ) -> None:

@@ -35,7 +35,7 @@ from callstream.agui.results import result_text
 from callstream.agui.translator import TOOL_PROGRESS, Translator
 from callstream.agui.view import View
 from callstream.errors import UsageError
-from callstream.events import CallFailed, CallReturned, MessageReceived, Record, RunEvent, RunStarted
+from callstream.events import CallFailed, CallReturned, MessageReceived, MessageStarted, Record, RunEvent, RunStarted
 
 _INSTRUCTIONS: Final[dict[str, type[SystemMessage | DeveloperMessage]]] = {
     "system": SystemMessage,
@@ -48,10 +48,11 @@ _OWNED: Final = {"authoritativeActivityTypes": [TOOL_PROGRESS]}
 class Conversation:
     """Records of a thread's runs in, one run after the other; ``messages``, ``state`` and a prelude out.
 
-    Which of the run's input is shown: all that has a ``message_id``, because a client sent it; of the rest, which was
-    read from a provider's request, user messages only, and only in a run none of whose input has an id, because a
-    framework writes messages of its own into requests. The parts of a message that is more than text are taken from the
-    run's input, where that is AG-UI's (an object with ``messages``); else their kinds are named in its metadata.
+    Which of the run's input is shown: all that has a ``message_id``, because a client sent it. Of the rest, which was
+    read from a provider's request, user messages only, and only before the run has input with an id, an answer to an
+    earlier call or a response, because frameworks write messages of their own into requests. The parts of a message
+    that is more than text are taken from the run's input, where that is AG-UI's (an object with ``messages``); else
+    their kinds are named in its metadata.
     """
 
     def __init__(self, view: View | None = None) -> None:
@@ -61,7 +62,7 @@ class Conversation:
         self._started: AguiEvent | None = None
         self._ended: AguiEvent | None = None
         self._run_id: str | None = None
-        self._names_input = False
+        self._has_input = False
         self._parts: dict[str, list[Any]] = {}
 
     @classmethod
@@ -97,10 +98,12 @@ class Conversation:
         """
         if isinstance(record.event, RunStarted):
             self._translator = Translator(self.view)
-            self._run_id, self._ended, self._names_input = record.run_id, None, False
+            self._run_id, self._ended, self._has_input = record.run_id, None, False
             self._parts = _parts_in(record.event.input)
         elif record.run_id != self._run_id:
             raise UsageError(f"expected a record of run {self._run_id!r} or a run's first, got {record!r:.200}")
+        elif isinstance(record.event, MessageStarted | CallReturned | CallFailed):
+            self._has_input = True
         events = [*self._translator.feed(record), *self._sent_by_client(record.event)]
         for event in events:
             self._reducer.apply(event)
@@ -152,10 +155,10 @@ class Conversation:
     def _input(self, received: MessageReceived) -> Message | None:
         message_id = received.message_id
         if message_id is not None:
-            self._names_input = True
+            self._has_input = True
             if received.role in _INSTRUCTIONS:
                 return _INSTRUCTIONS[received.role](id=message_id, content=received.text)
-        if received.role != "user" or (message_id is None and self._names_input):
+        if received.role != "user" or (message_id is None and self._has_input):
             return None
         if message_id is not None and message_id in self._parts:
             return UserMessage(id=message_id, content=self._parts[message_id])

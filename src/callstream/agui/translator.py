@@ -151,6 +151,11 @@ class Translator:
 
     def _events(self, record: Record) -> Iterator[AguiEvent]:
         match record.event:
+            # A run is made of these two mostly, so they are asked for first.
+            case ArgsAppended(call_id=call_id, text=text):
+                yield from self._written(self._calls[call_id], text)
+            case TextAppended(message_id=message_id, text=text):
+                yield from self._text(message_id, text)
             case RunStarted(thread_id=thread_id):
                 self._run = AguiRunStarted(
                     thread_id=thread_id,
@@ -159,8 +164,6 @@ class Translator:
                     metadata=self._metadata,
                 )
                 yield self._run
-            case TextAppended(message_id=message_id, text=text):
-                yield from self._text(message_id, text)
             case ReasoningAppended(message_id=message_id, text=text):
                 yield from self._thought(message_id, text)
             case MessageEnded(message_id=message_id):
@@ -169,8 +172,6 @@ class Translator:
                 yield from self._started(started, record.response_id)
             case CallSigned(call_id=call_id, signature=signature):
                 yield self._signed(call_id, signature)
-            case ArgsAppended(call_id=call_id, text=text):
-                yield from self._written(self._calls[call_id], text)
             case CallCompleted(call_id=call_id, args_json=whole):
                 yield from self._completed(self._calls[call_id], whole)
             case CallAwaiting(call_id=call_id):

@@ -33,7 +33,7 @@ from callstream.events import (
 from callstream.journal import follow as following
 from callstream.journal.follow import Folded, Followers, Page
 from callstream.journal.owned import ended_error
-from callstream.journal.protocol import Entry, RunRow
+from callstream.journal.protocol import Entry, Openable, RunRow
 from callstream.journal.rows import (
     Kind,
     Row,
@@ -89,7 +89,7 @@ def shared_store(name: str) -> MemoryStore:
     return _named.setdefault(name, MemoryStore()) if name else MemoryStore()
 
 
-class MemoryJournal:
+class MemoryJournal(Openable):
     """See ``Journal``."""
 
     def __init__(self, store: MemoryStore, settings: Settings) -> None:

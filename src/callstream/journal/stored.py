@@ -24,7 +24,7 @@ from callstream.errors import CallstreamError, JournalError, UsageError
 from callstream.events import Record, RunEvent
 from callstream.journal import follow as following
 from callstream.journal.follow import Folded, Followers, Page
-from callstream.journal.protocol import Entry, RunRow
+from callstream.journal.protocol import Entry, Openable, RunRow
 from callstream.journal.queue import AppendQueue, Waiting, call_in
 from callstream.journal.rows import checked_id, prepared, redacted
 from callstream.journal.settings import Settings
@@ -36,7 +36,7 @@ _HOUSEKEEPING = "housekeeping"
 _MAX_BACK_OFF = 1.0
 
 
-class StoredJournal:
+class StoredJournal(Openable):
     """See ``Journal``."""
 
     def __init__(self, store: Store, settings: Settings) -> None:

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import msgspec
 
@@ -211,7 +211,7 @@ class Callstream:
                 await run.stop("closed")
         await self.journal.aclose()
 
-    async def __aenter__(self) -> Callstream:
+    async def __aenter__(self) -> Self:
         await self.journal.open()
         return self
 

@@ -11,13 +11,15 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from callstream.runtime.response import Response
     from callstream.runtime.run import Run
 
 
 class ModelCall:
     """``collapses`` says of which tools the calls should reach the SDK whole; None leaves it to the tap's setting.
 
-    ``refuses``: the host refuses rejected calls itself, before their tools run, so they may be forwarded.
+    ``refuses``: the host refuses rejected calls itself, before their tools run, so they may be forwarded. ``reports``:
+    the host reports the run's input and the results of its tools itself, so requests are not read for them.
     """
 
     def __init__(
@@ -27,14 +29,18 @@ class ModelCall:
         author: str | None = None,
         collapses: Callable[[str], bool] | None = None,
         refuses: bool = False,
+        reports: bool = False,
         new_call_id: Callable[[], str] | None = None,
     ) -> None:
         self.run = run
         self.author = author
         self.collapses = collapses
         self.refuses = refuses
+        self.reports = reports
         self.new_call_id = new_call_id
         self.read_by_tap = False
+        self.responses: list[Response] = []
+        """The responses that were read for it, in order: more than one where the host asked again by itself."""
 
 
 current_model_call: ContextVar[ModelCall | None] = ContextVar("callstream_model_call", default=None)

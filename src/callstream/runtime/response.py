@@ -46,7 +46,7 @@ class Response:
         run: Run,
         wire: str,
         *,
-        tools: Mapping[str, Mapping[str, Any]] | None = None,
+        tools: Mapping[str, dict[str, Any]] | None = None,
         author: str | None = None,
         new_call_id: Callable[[], str] | None = None,
     ) -> None:

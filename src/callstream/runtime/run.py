@@ -76,7 +76,7 @@ class Run:
         self._seq = 0
         self._ending: asyncio.Task[None] | None = None
         self._failure: Exception | None = None
-        self._on_stop: list[Callable[[str], None]] = []
+        self._on_stop: list[Callable[[str], object]] = []
         self._token: Token[Run | None] | None = None
 
     # -- what is known --
@@ -94,6 +94,10 @@ class Run:
         """The number of the last record of the run."""
         return self._seq
 
+    def make_current(self) -> None:
+        """Makes this the current run of the calling task, and of those that it starts from now on."""
+        _current_run.set(self)
+
     # -- what happens to it --
 
     async def record(
@@ -103,8 +107,7 @@ class Run:
 
         What the wire still says of a call that was discarded meanwhile is left out.
         """
-        if self._ending is not None:
-            raise RunOver(f"run {self.run_id!r} is over")
+        self._check_going_on()
         await self._write(events, response_id, author)
         if self._failure is not None:
             raise self._failure
@@ -113,7 +116,7 @@ class Run:
         self,
         wire: str,
         *,
-        tools: Mapping[str, Mapping[str, Any]] | None = None,
+        tools: Mapping[str, dict[str, Any]] | None = None,
         author: str | None = None,
         new_call_id: Callable[[], str] | None = None,
     ) -> Response:
@@ -153,6 +156,7 @@ class Run:
             raise _dropped(self._ledger[call_id])
         self._claim(call_id)
         await self.record([CallExecuting(call_id)])
+        self._check_going_on()  # the run may have been ended while that was written
         return self._ledger[call_id]
 
     async def settled(self, call_id: str) -> Call:
@@ -199,6 +203,13 @@ class Run:
             await self.record([CallFailed(call.call_id, error, message_id)])
         return True
 
+    async def resume(self, call_id: str) -> Call | None:
+        """Takes in a call of this thread that awaits an answer, by its ``call_id`` or its wire id, so that it can execute.
+
+        None if the call has its answer already. Raises UsageError if this thread has no such call.
+        """
+        return await self._answers.awaiting(call_id)
+
     async def progress(self, call_id: str, data: Any) -> None:
         """What an executing call tells its interface; the model never sees it."""
         await self.record([CallProgressed(call_id, data)])
@@ -220,16 +231,23 @@ class Run:
     async def invoke(self, call_id: str) -> Any:
         """Runs the tool that Callstream was given for this call, from barrier to result, and returns the result.
 
-        What the tool raises is recorded and rises unchanged.
+        What the tool raises is recorded and rises unchanged. If the run is ended meanwhile, the tool is cancelled (a sync
+        one runs on in its thread) and RunOver rises.
         """
         tool = self.callstream.tool(self._ledger[call_id].name)
         call = await self.execute(call_id)
+        running = asyncio.ensure_future(self.callstream.call_tool(tool, call, self.progress_of(call_id)))
+        undo = self.on_stop(lambda reason: running.cancel())
         try:
-            result = await self.callstream.call_tool(tool, call, self.progress_of(call_id))
+            result = await running
         except BaseException as error:
             if self._ending is None:
                 await self.fail(call_id, error)
+            elif isinstance(error, asyncio.CancelledError) and not _is_being_cancelled():
+                raise RunOver(f"run {self.run_id!r} was ended while tool {call.name!r} ran") from None
             raise
+        finally:
+            undo()
         await self.complete(call_id, result)
         return result
 
@@ -243,7 +261,16 @@ class Run:
         """Ends the run as cancelled: hooks are aborted, open calls discarded, upstream streams closed."""
         await self._end("cancelled", reason)
 
-    def on_stop(self, callback: Callable[[str], None]) -> Callable[[], None]:
+    async def end(self, error: BaseException | None) -> None:
+        """Ends the run by what ended its work: nothing finishes it, a cancellation cancels it, all else fails it."""
+        if error is None:
+            await self._end("finished", None)
+        elif isinstance(error, asyncio.CancelledError | GeneratorExit):
+            await self._end("cancelled", "cancelled")
+        else:
+            await self._end("failed", _described(error))
+
+    def on_stop(self, callback: Callable[[str], object]) -> Callable[[], None]:
         """Has the callback called, on the run's loop, when the run ends. Returns what takes that back."""
         self._on_stop.append(callback)
         return lambda: self._on_stop.remove(callback) if callback in self._on_stop else None
@@ -257,22 +284,22 @@ class Run:
     ) -> Literal[False]:
         if self._token is not None:
             _current_run.reset(self._token)
-        if error is None:
-            await self._end("finished", None)
-        elif isinstance(error, asyncio.CancelledError | GeneratorExit):
-            await self._end("cancelled", "cancelled")
-        else:
-            await self._end("failed", _described(error))
+        await self.end(error)
         return False
 
     # -- inside --
 
     async def _write(
-        self, events: Sequence[RunEvent], response_id: str | None = None, author: str | None = None
+        self,
+        events: Sequence[RunEvent] | Callable[[], Sequence[RunEvent]],
+        response_id: str | None = None,
+        author: str | None = None,
     ) -> None:
+        """Writes the events. A function is asked for them when all that was on its way is written."""
         cancelled = False
         async with self._writing:
-            wanted = [event for event in events if not self._is_stale(event)]
+            given = events() if callable(events) else events
+            wanted = [event for event in given if not self._is_stale(event)]
             if not wanted:
                 return
             entries = [Entry(event, response_id, author) for event in wanted]
@@ -290,6 +317,10 @@ class Run:
                 self._took(event)
         if cancelled:
             raise asyncio.CancelledError
+
+    def _check_going_on(self) -> None:
+        if self._ending is not None:
+            raise RunOver(f"run {self.run_id!r} is over")
 
     def _is_stale(self, event: RunEvent) -> bool:
         return (
@@ -342,6 +373,7 @@ class Run:
 
     def _claim(self, call_id: str) -> None:
         """Takes the call over from its hooks, which from now on cannot be aborted any more."""
+        self._check_going_on()
         hooked = self._hooks.get(call_id)
         if hooked is not None and not hooked.claim():
             raise _dropped(self._ledger[call_id])
@@ -371,12 +403,17 @@ class Run:
                 hooked.abort(call, discard or "interrupted", keep=True)
         for hooked in self._hooks.values():
             await hooked.settled()
-        last = [_closing(call, discard) for call in self._ledger.open_calls()]
         if outcome == "finished" and self._failure is not None:
             outcome, reason = "failed", _described(self._failure)
-        await self._write([*last, RunEnded(outcome, reason)])
+        end = RunEnded(outcome, reason)
+        await self._write(lambda: [*(_closing(call, discard) for call in self._ledger.open_calls()), end])
         self.outcome = outcome
         self.callstream.forget_run(self)
+
+
+def _is_being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _closing(call: Call, discard: DiscardReason | None) -> RunEvent:

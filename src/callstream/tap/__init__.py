@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from callstream import runtime
 from callstream.errors import UsageError
 from callstream.tap.implicit import ImplicitRuns
+from callstream.tap.pools import Pools
 from callstream.tap.transport import Collapse, TapSettings, TapTransport
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Callstream(runtime.Callstream):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._implicit = ImplicitRuns(self)
+        self._pools: set[Pools] = set()
 
     def transport(
         self,
@@ -49,22 +51,35 @@ class Callstream(runtime.Callstream):
         return TapTransport(self, self._implicit, inner, settings=settings or TapSettings(wire, collapse))
 
     def httpx_client(
-        self, *, wire: str | None = None, collapse: Collapse = "known", **kwargs: Any
+        self,
+        *,
+        wire: str | None = None,
+        collapse: Collapse = "known",
+        settings: TapSettings | None = None,
+        **kwargs: Any,
     ) -> httpx.AsyncClient:
         """An ``httpx.AsyncClient`` with the tap in it, for google-genai and openai. Takes httpx's usual arguments."""
-        client: httpx.AsyncClient = self._client("httpx", TapSettings(wire, collapse), kwargs)
+        client: httpx.AsyncClient = self._client("httpx", settings or TapSettings(wire, collapse), kwargs)
         return client
 
     def httpx2_client(
-        self, *, wire: str | None = None, collapse: Collapse = "known", **kwargs: Any
+        self,
+        *,
+        wire: str | None = None,
+        collapse: Collapse = "known",
+        settings: TapSettings | None = None,
+        **kwargs: Any,
     ) -> httpx2.AsyncClient:
         """An ``httpx2.AsyncClient`` with the tap in it, for anthropic and openai. Takes httpx2's usual arguments."""
-        client: httpx2.AsyncClient = self._client("httpx2", TapSettings(wire, collapse), kwargs)
+        client: httpx2.AsyncClient = self._client("httpx2", settings or TapSettings(wire, collapse), kwargs)
         return client
 
     async def aclose(self) -> None:
+        """Stops the runs of this event loop that go on, closes what its clients have left open, and the journal."""
         await self._implicit.aclose()
         await super().aclose()
+        for pools in list(self._pools):
+            await pools.aclose()
 
     def _client(self, name: str, settings: TapSettings, kwargs: dict[str, Any]) -> Any:
         library = _library(name)
@@ -73,7 +88,8 @@ class Callstream(runtime.Callstream):
             "limits", library.Limits(max_connections=_MAX_CONNECTIONS, max_keepalive_connections=_MAX_KEEPALIVE)
         )
         inner = kwargs.pop("transport", None)
-        tap = TapTransport(self, self._implicit, inner, settings=settings, options=options)
+        pools = Pools(options, in_use=self._pools)
+        tap = TapTransport(self, self._implicit, inner, settings=settings, pools=pools)
         kwargs.setdefault("timeout", library.Timeout(_TIMEOUT, connect=_CONNECT_TIMEOUT))
         kwargs.setdefault("follow_redirects", True)
         return library.AsyncClient(transport=tap, **kwargs)

@@ -1,8 +1,8 @@
 """Anthropic Messages: a whole call is its block's start and stop as they came, and one delta with all of its input.
 
-Thinking and redacted thinking are held until what follows is decided: a message that ends in thinking is refused when it
-is sent back, and so is a call whose thinking is missing. Blocks after one that was left out are numbered anew, because
-the SDK takes the index of a block for its place in the message.
+Thinking and redacted thinking are held until what follows is decided: a message that ends in thinking is refused when
+it is sent back, and so is a call whose thinking is missing. Blocks after one that was left out are numbered anew,
+because the SDK takes the index of a block for its place in the message.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Two stages. A reader takes the provider's bytes at the provider's pace: decodes them, records what they say, rewrites
 them. What is to be forwarded waits in order for the SDK, and a whole call waits for its hooks; so a slow hook of a call
 holds back the bytes after it, never the reading, and never another call's hooks. The reader stops only when more than
-``max_held`` bytes wait. While a call is held, a comment goes down every few seconds, so that nobody's idle limit fires.
+``max_held`` bytes wait. While a call is held, an empty line goes down every few seconds, so that nobody's idle limit fires.
 """
 
 from __future__ import annotations
@@ -17,21 +17,24 @@ import msgspec
 
 from callstream.calls import CallState
 from callstream.errors import CallRejected, RunOver, WireError
+from callstream.events import CallDiscarded, WireEvent
 from callstream.runtime import Response
 from callstream.tap.encoding import Decoding
 from callstream.tap.frames import FrameSplitter
+from callstream.tap.intake import Intake
 from callstream.tap.rewriter import Output, Rewriter
 
 logger = logging.getLogger("callstream")
 
-COMMENT = b": a tool call is being written\n\n"
+KEEP_ALIVE = b"\n"
+"""An empty line: nothing in server-sent events, white space in a JSON array. google-genai does not stand a comment."""
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """``max_held``: bytes that may wait for the SDK before reading stops. ``comment_every``: seconds."""
+    """``max_held``: bytes that may wait for the SDK before reading stops. ``keep_alive_every``: seconds."""
 
     max_held: int = 8 * 1024 * 1024
-    comment_every: float = 5.0
+    keep_alive_every: float = 5.0
 
 
 class TappedBody:
@@ -50,7 +53,7 @@ class TappedBody:
         on_end: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
-        self._source = source
+        self._intake = Intake(source, limit=(limits or Limits()).max_held)
         self._close_source = close_source
         self._response = response
         self._rewriter = rewriter
@@ -66,8 +69,11 @@ class TappedBody:
         self._room = asyncio.Event()
         self._room.set()
         self._error: BaseException | None = None
+        self._broken_off = False
+        self._was_interrupted = False
         self._undo_stop = response.run.on_stop(self._stopped)
         self._reader = asyncio.create_task(self._read(), name=f"callstream reader of {response.response_id}")
+        self._reader.add_done_callback(lambda reader: self._news.set())
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """What the SDK reads."""
@@ -78,11 +84,11 @@ class TappedBody:
                         self._raise_error()
                         return
                     if not await self._woken() and self._rewriter.is_holding:
-                        yield COMMENT
+                        yield KEEP_ALIVE
                 output = self._outputs.popleft()
                 for call_id in output.call_ids:
-                    async for comment in self._settled(call_id):
-                        yield comment
+                    async for empty_line in self._settled(call_id):
+                        yield empty_line
                 self._took(output)
                 yield output.data
         finally:
@@ -90,9 +96,7 @@ class TappedBody:
 
     async def aclose(self) -> None:
         """The SDK wants no more: reading ends, upstream is closed, calls that are not complete are discarded."""
-        self._undo_stop()
-        if not self._reader.done():
-            self._reader.cancel()
+        self._break_off()
         await asyncio.gather(self._reader, return_exceptions=True)
 
     # -- reading --
@@ -100,7 +104,7 @@ class TappedBody:
     async def _read(self) -> None:
         complete = False
         try:
-            async for data in self._source:
+            async for data in self._intake.pieces():
                 await self._take(self._decoding.feed(data) if self._decoding is not None else data)
                 await self._room.wait()
             if self._decoding is not None:
@@ -111,7 +115,6 @@ class TappedBody:
             self._error = error
         finally:
             self._undo_stop()
-            self._news.set()
             try:
                 await self._close_source()
             finally:
@@ -125,22 +128,33 @@ class TappedBody:
             self._forward([Output(data)])
             return
         outputs: list[Output] = []
-        events = []
+        events: list[WireEvent] = []
+        broken: WireError | None = None
         frames = self._frames.feed(data)
         for number, frame in enumerate(frames):
             try:
                 found = self._response.decoder.feed(frame)
             except WireError as error:
-                logger.warning("response %s cannot be read on: %s", self._response.response_id, error)
-                self._passes = True
+                broken = error
                 outputs += self._rewriter.end([])
                 outputs += [Output(frame) for frame in [*frames[number:], *self._frames.end()]]
                 break
             events += found
             outputs += self._rewriter.frame(frame, found)
-        if events:
-            await self._response.record(events)
+        await self._response.record(events)
+        self._was_interrupted |= any(
+            isinstance(event, CallDiscarded) and event.reason == "interrupted" for event in events
+        )
+        if broken is not None:
+            self._break(broken)
         self._forward(outputs)
+
+    def _break(self, error: WireError) -> None:
+        """The wire cannot be read on. The rest is the SDK's to judge, unless it would be half a call."""
+        if error.provider_message is None and self._was_interrupted:
+            raise error
+        logger.warning("response %s cannot be read on: %s", self._response.response_id, error)
+        self._passes = True
 
     async def _end(self) -> None:
         if self._passes:
@@ -176,7 +190,14 @@ class TappedBody:
 
     def _stopped(self, reason: str) -> None:
         self._error = self._error or RunOver(f"the run was ended: {reason}")
-        self._reader.cancel()
+        self._break_off()
+
+    def _break_off(self) -> None:
+        """Cancels the reader, once: what it does at its end must not be cancelled too."""
+        self._undo_stop()
+        if not self._broken_off:
+            self._broken_off = True
+            self._reader.cancel()
 
     # -- forwarding --
 
@@ -195,19 +216,21 @@ class TappedBody:
         if self._outputs or self._reader.done():
             return True
         try:
-            await asyncio.wait_for(self._news.wait(), self._limits.comment_every)
+            # Not wait_for: before Python 3.12 it loses a cancellation that comes together with the news.
+            async with asyncio.timeout(self._limits.keep_alive_every):
+                await self._news.wait()
         except TimeoutError:
             return False
         return True
 
     async def _settled(self, local_id: str) -> AsyncIterator[bytes]:
-        """Waits for the hooks of a whole call, and says with comments that it waits."""
+        """Waits for the hooks of a whole call, and keeps the stream alive meanwhile."""
         run = self._response.run
         call_id = self._response.call_ids[local_id]
         waiting = asyncio.ensure_future(run.settled(call_id))
         try:
-            while not (await asyncio.wait({waiting}, timeout=self._limits.comment_every))[0]:
-                yield COMMENT
+            while not (await asyncio.wait({waiting}, timeout=self._limits.keep_alive_every))[0]:
+                yield KEEP_ALIVE
         finally:
             waiting.cancel()
         call = await waiting

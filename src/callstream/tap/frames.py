@@ -17,8 +17,8 @@ import msgspec
 
 from callstream.errors import WireError
 
-# A group that does not give back: CRLF is one line end, never two.
-_BLANK_LINE = re.compile(rb"(?>\r\n|\r|\n)(?>\r\n|\r|\n)")
+# Two line ends in a row. A LF may be the end of a CRLF; CRLF alone is one line end, so that CR LF is no blank line.
+_BLANK_LINE = re.compile(rb"\n(?:\r\n|\n|\r)|\r\r\n?")
 _LONGEST_BLANK_LINE = 4
 _ENDS = (b"\n\n", b"\n\r\n", b"\r\r\n", b"\n\r", b"\r\r")
 _MARK = re.compile(rb'["\\{}\[\]]')
@@ -67,12 +67,18 @@ class FrameSplitter:
         return [rest] if rest else []
 
     def _ends_of_events(self, body: bytes | bytearray) -> Iterator[int]:
-        for found in _BLANK_LINE.finditer(body, self._looked_at):
-            end = found.end()
-            if end == len(body) and body.endswith(b"\r"):
-                break  # a LF that comes next belongs to it
-            yield end
-            self._looked_at = end
+        blank = _the_only_blank_line(body, self._looked_at)
+        if blank is not None:
+            while (at := body.find(blank, self._looked_at)) >= 0:
+                self._looked_at = at + len(blank)
+                yield self._looked_at
+        else:
+            for found in _BLANK_LINE.finditer(body, self._looked_at):
+                end = found.end()
+                if end == len(body) and body.endswith(b"\r"):
+                    break  # a LF that comes next belongs to it
+                yield end
+                self._looked_at = end
         self._looked_at = max(self._looked_at, len(body) - _LONGEST_BLANK_LINE + 1)
 
     def _ends_of_elements(self, body: bytes | bytearray) -> Iterator[int]:
@@ -97,7 +103,17 @@ class FrameSplitter:
         self._looked_at = max(skip, len(body))
 
 
-# -- what is inside a frame ---------------------------------------------------------------------------------------------
+def _the_only_blank_line(body: bytes | bytearray, start: int) -> bytes | None:
+    """A blank line, where all lines end alike and it can be searched for faster; None where they do not."""
+    returns = body.count(b"\r", start)
+    if returns == 0:
+        return b"\n\n"
+    if returns == body.count(b"\r\n", start) == body.count(b"\n", start):
+        return b"\r\n\r\n"
+    return None
+
+
+# -- what is inside a frame -------------------------------------------------------------------------------------------
 
 
 def is_finished(frame: bytes) -> bool:
@@ -113,7 +129,7 @@ def payload_of(frame: bytes) -> bytes:
 
 
 def with_payload(frame: bytes, payload: bytes) -> bytes:
-    """The event with other data: its other fields, its comments and its line ends stay. It is finished if it was not."""
+    """The event with other data, finished if it was not. Its other fields, comments and line ends stay."""
     lines = []
     ending = b"\n"
     for line in frame.splitlines(keepends=True):
@@ -144,9 +160,17 @@ def read_json(payload: bytes) -> Any:
     return None
 
 
+_LINE_ENDS = {line_end.encode(): f"\\u{ord(line_end):04x}".encode() for line_end in "\x85\u2028\u2029"}
+"""What Python takes for the end of a line, and so does google-genai, which splits the stream into lines as Python does."""
+
+
 def write_json(value: Any) -> bytes:
-    """A value as JSON. ``msgspec.Raw`` in it is JSON already and stays as it is."""
+    """A value as JSON, on one line. ``msgspec.Raw`` in it is JSON already and stays as it is."""
     try:
-        return msgspec.json.encode(value)
+        data = msgspec.json.encode(value)
+        for line_end, escape in _LINE_ENDS.items():
+            if line_end in data:
+                data = data.replace(line_end, escape)
+        return data
     except UnicodeEncodeError:  # a lone surrogate: as an escape it can be sent
         return json.dumps(value, separators=(",", ":"), default=lambda raw: json.loads(bytes(raw))).encode()

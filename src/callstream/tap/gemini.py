@@ -1,12 +1,12 @@
-"""Gemini: a whole call is one ``functionCall`` part with ``args``, its id and its thought signature, in a chunk of its own.
+"""Gemini: a whole call is one ``functionCall`` part with ``args``, its id and its signature, in a chunk of its own.
 
-That chunk is made of the fields of the chunks that the call came in. Of a chunk that holds more than pieces of the call
-the rest stays where it is. A call that the provider sent whole stays in its chunk; where the provider gave it no id, the
-decoder's is added, so that every call has one id on all ways.
+That chunk is made of the fields of the chunks that the call came in. Of a chunk that holds more than pieces of the
+call the rest stays where it is. A call that the provider sent whole stays in its chunk; where the provider gave it no
+id, the decoder's is added, so that every call has one id on all ways.
 
-Only the first of several calls carries a signature, and a history without it is refused. So the signature of a call that
-is left out goes to the next call of the candidate that is forwarded and has none, whether it is collapsed or not; if there
-is no such call, it is lost. One that comes after its call was forwarded leaves on an empty text part.
+Only the first of several calls carries a signature, and a history without it is refused. So the signature of a call
+that is left out goes to the next call of the candidate that is forwarded and has none, whether it is collapsed or not;
+if there is no such call, it is lost. One that comes after its call was forwarded leaves on an empty text part.
 """
 
 from __future__ import annotations
@@ -30,9 +30,12 @@ class _Strict(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """Has no field that this code does not know."""
 
 
+_ABSENT = msgspec.Raw(b"")
+
+
 class _FunctionCall(_Strict):
     id: str | None = None
-    partial_args: msgspec.Raw | None = None
+    partial_args: msgspec.Raw = _ABSENT
     will_continue: bool | None = None
 
 
@@ -54,10 +57,10 @@ class _Piece(_Strict):
     """A chunk that holds nothing but a piece of a call."""
 
     candidates: list[_Candidate]
-    usage_metadata: msgspec.Raw | None = None
-    model_version: msgspec.Raw | None = None
-    create_time: msgspec.Raw | None = None
-    response_id: msgspec.Raw | None = None
+    usage_metadata: msgspec.Raw = _ABSENT
+    model_version: msgspec.Raw = _ABSENT
+    create_time: msgspec.Raw = _ABSENT
+    response_id: msgspec.Raw = _ABSENT
 
 
 _PIECE = msgspec.json.Decoder(_Piece)
@@ -98,8 +101,8 @@ class PartCall(Call):
 class Chunk(Passing):
     """A chunk in which calls begin, or of which something was withheld.
 
-    ``value`` takes the place of the frame's where ``changed``. ``begun``: the first part of each call that begins in it,
-    with its candidate; ``call_ids``: those of them that are collapsed and whole.
+    ``value`` takes the place of the frame's where ``changed``. ``begun``: the first part of each call that begins in
+    it, with its candidate; ``call_ids``: those of them that are collapsed and whole.
     """
 
     __slots__ = ("begun", "call_ids", "changed", "value")
@@ -204,9 +207,7 @@ class GeminiRewriter(Rewriter[PartCall]):
             piece = _PIECE.decode(raw[6:] if raw.startswith(b"data: ") else _payload(raw))
         except (msgspec.DecodeError, UnicodeDecodeError):
             return False
-        if len(piece.candidates) != 1 or len(piece.candidates[0].content.parts) != 1:
-            return False
-        if piece.usage_metadata is not None:
+        if piece.usage_metadata:
             call.chunk["usageMetadata"] = piece.usage_metadata
         return True
 

@@ -1,12 +1,13 @@
-"""Chat completions: a whole call is one delta with index, id, type, name and all of its arguments, in a chunk of its own.
+"""Chat completions: a whole call is one delta with id, name and all of its arguments, in a chunk of its own.
 
-That chunk has the fields of the chunk that the call began in. Of a chunk that holds more than pieces of the call the rest
-stays where it is: content before the call, the finish reason after it. Calls are complete when their choice finishes, so
-they leave just before the finish reason.
+That chunk has the fields of the chunk that the call began in. Of a chunk that holds more than pieces of the call the
+rest stays where it is: content before the call, the finish reason after it. Calls are complete when their choice
+finishes, so they leave just before the finish reason.
 
-The SDK takes the index of a call for its place in the list, and mixes calls up, or fails, where a server leaves it out,
-sends 0 for all, counts from 1 or below 0. Whole calls are therefore numbered in their order, which is what a server that
-counts right has sent anyway. Calls that are not collapsed keep their numbers unless one before them was left out.
+The SDK takes the index of a call for its place in the list, and mixes calls up, or fails, where a server leaves it
+out, sends 0 for all, counts from 1 or below 0. Whole calls are therefore numbered in their order, which is what a
+server that counts right has sent anyway. Calls that are not collapsed keep their numbers unless one before them was
+left out.
 """
 
 from __future__ import annotations
@@ -59,18 +60,21 @@ class _Choice(_Strict):
     native_finish_reason: None = None
 
 
+_ABSENT = msgspec.Raw(b"")
+
+
 class _Piece(_Strict):
     """A chunk that holds nothing but a piece of a call."""
 
     choices: list[_Choice]
-    id: msgspec.Raw | None = None
-    object: msgspec.Raw | None = None
-    created: msgspec.Raw | None = None
-    model: msgspec.Raw | None = None
-    system_fingerprint: msgspec.Raw | None = None
-    service_tier: msgspec.Raw | None = None
-    provider: msgspec.Raw | None = None
-    obfuscation: msgspec.Raw | None = None
+    id: msgspec.Raw = _ABSENT
+    object: msgspec.Raw = _ABSENT
+    created: msgspec.Raw = _ABSENT
+    model: msgspec.Raw = _ABSENT
+    system_fingerprint: msgspec.Raw = _ABSENT
+    service_tier: msgspec.Raw = _ABSENT
+    provider: msgspec.Raw = _ABSENT
+    obfuscation: msgspec.Raw = _ABSENT
     usage: None = None
 
 
@@ -203,7 +207,8 @@ class Cut:
     def end(self) -> list[Passing | Place]:
         if self._choices:
             self.slots.append(Chunk(self.raw, {**self.chunk, "choices": self._choices}))
-        elif self._withheld is not None:
+        else:
+            assert self._withheld is not None
             self._withheld.chunk |= {
                 field: value for field, value in self.chunk.items() if value is not None and field not in _REPEATED
             }
@@ -227,10 +232,8 @@ class OpenAIChatRewriter(Rewriter[EntryCall]):
         if len(piece.choices) != 1:
             return False
         delta = piece.choices[0].delta
-        return (
-            len(delta.tool_calls) == 1
-            and (delta.content is None or delta.content == call.delta.get("content") == "")
-            and (delta.role is None or self._role_left or "role" in call.delta)
+        return (delta.content is None or delta.content == call.delta.get("content") == "") and (
+            delta.role is None or self._role_left or "role" in call.delta
         )
 
     # -- places --

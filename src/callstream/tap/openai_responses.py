@@ -1,17 +1,18 @@
 """OpenAI Responses: a whole call is the events of its item, the deltas among them folded into one.
 
 The events are those that the server sent, with its own sequence numbers; a server that sends only some of them (no
-deltas, or the finished item alone, or nothing but the final response) is passed on as it is. What is made the same where
-it is not: the item's id, which some servers change from event to event, and the arguments, which may hold characters that
-JSON forbids. Sequence numbers stay strictly increasing, and only where calls were interleaved are frames numbered anew.
+deltas, or the finished item alone, or nothing but the final response) is passed on as it is. What is made the same
+where it is not: the item's id, which some servers change from event to event, and the arguments, which may hold
+characters that JSON forbids. Sequence numbers stay strictly increasing, and only where calls were interleaved are
+frames numbered anew.
 
 A call that is left out is left out of the final response too, since that is where programs take calls from. Reasoning
 goes as ``order`` says.
 
-A response that the server keeps (``stored``) is rewritten no further than that: its reasoning passes at once and stays in
-the final response, because what the next request refers to is the server's own copy. That copy still holds the call that
-was left out. Whether the server then accepts a next turn without an answer to that call is for the server to say; to hand
-the call out as if it could be executed would be worse.
+A response that the server keeps (``stored``) is rewritten no further than that: its reasoning passes at once and stays
+in the final response, because what the next request refers to is the server's own copy. That copy still holds the call
+that was left out. Whether the server then accepts a next turn without an answer to that call is for the server to say;
+to hand the call out as if it could be executed would be worse.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from callstream.wire.openai_responses import CALL_ITEMS, ENDS
 
 ADDED = "response.output_item.added"
 DONE = "response.output_item.done"
-ASIDES = ("response.in_progress", "response.queued")
+ASIDES = ("response.in_progress", "response.queued", "response.failed")
 # Quotes inside a JSON string are escaped, so that these bytes can only be the type of the event itself.
 DELTAS = (b'"response.function_call_arguments.delta"', b'"response.custom_tool_call_input.delta"')
 

@@ -3,12 +3,13 @@
 A rewriter is told every frame of a response, and the events that the decoder read in it. It keeps these laws:
 
 - A call that is not collapsed passes byte for byte, piece by piece.
-- The pieces of a collapsed call are withheld. When the decoder has completed it, one whole call leaves in its place; when
-  it has discarded it, the call is left out and what follows is numbered so that the stream stays valid.
+- The pieces of a collapsed call are withheld. When the decoder has completed it, one whole call leaves in its place;
+  when it has discarded it, the call is left out and what follows is numbered so that the stream stays valid.
 - Nothing overtakes: what came after an undecided call waits behind it.
 - Reasoning that a provider pairs with what follows it (see the wires) waits until that is decided. It is left out only
-  where calls that directly followed it were, and nothing else came before the next reasoning or the end: providers refuse
-  a history in which reasoning leads to nothing. As long as anything that it led to is forwarded, it is forwarded too.
+  where calls that directly followed it were, and nothing else came before the next reasoning or the end: providers
+  refuse a history in which reasoning leads to nothing. As long as anything that it led to is forwarded, it is
+  forwarded too.
 - While a call has no name, nobody can say whether it is collapsed: it waits, and everything after it.
 - Every other byte passes as it came.
 """
@@ -114,9 +115,10 @@ C = TypeVar("C", bound=Call)
 
 
 class Rewriter(ABC, Generic[C]):
-    """Rewrites one response body. ``collapse``: which tools' calls are to arrive whole; None: nothing is touched or held.
+    """Rewrites one response body.
 
-    ``stored``: the server keeps the response itself; only the Responses wire knows the difference.
+    ``collapse``: which tools' calls are to arrive whole; None: nothing is touched or held. ``stored``: the server keeps
+    the response itself; only the Responses wire knows the difference.
     """
 
     _call_type: ClassVar[type[Any]] = Call
@@ -153,7 +155,8 @@ class Rewriter(ABC, Generic[C]):
         if not self._is_finished(raw):
             self._tail = raw
         else:
-            self._arrived(raw, pieces, any(type(event) is ResponseEnded for event in events))
+            ended = any(type(event) is ResponseEnded for event in events)
+            self._arrived(raw, pieces, over=ended or self._decoder.error is not None)
         return self._leaving()
 
     def end(self, events: Sequence[WireEvent]) -> list[Output]:
@@ -192,13 +195,13 @@ class Rewriter(ABC, Generic[C]):
     def _left_out(self, call: C) -> list[Output]:
         """A call that is left out; what of its frames has to leave all the same."""
 
+    @abstractmethod
+    def _passed(self, raw: bytes) -> bytes:
+        """A frame as it leaves: with the numbers that it has after what was left out."""
+
     def _passes(self, slot: Passing) -> list[Output]:
         """A frame whose turn has come."""
         return [Output(self._passed(slot.raw))]
-
-    def _passed(self, raw: bytes) -> bytes:
-        """A frame with the numbers that it has after what was left out."""
-        return raw
 
     def _reasoning_left_out(self, slot: Reasoning) -> None:
         """Reasoning that led to nothing."""
@@ -237,7 +240,7 @@ class Rewriter(ABC, Generic[C]):
                 case _:
                     pass
 
-    def _arrived(self, raw: bytes, pieces: Sequence[str | None], over: bool) -> None:
+    def _arrived(self, raw: bytes, pieces: Sequence[str | None], *, over: bool) -> None:
         self._nameless |= {piece for piece in pieces if piece is not None and piece not in self._calls}
         self._unread.append((raw, pieces, over))
         if self._nameless:
@@ -291,7 +294,7 @@ class Rewriter(ABC, Generic[C]):
                     if not slot.forwarded:
                         self._reasoning_left_out(slot)
                     out += [Output(self._passed(raw)) for raw, is_own in slot.frames if slot.forwarded or not is_own]
-                case Over():
+                case _:
                     self._slots.popleft()
                     self._over()
         return out

@@ -17,6 +17,10 @@ KnownSignature: TypeAlias = Callable[[str | None, str | None], str | None]
 """The signature that came with the call of that id and name, None if none is known."""
 
 
+_GEMINI_SCHEMAS = ("parameters", "parametersJsonSchema", "parameters_json_schema")
+"""Where a declaration has its schema. google-genai sends the name of the field as it came."""
+
+
 def with_streamed_arguments(exchange: Exchange, body: bytes) -> bytes:
     """The request with Gemini's argument streaming switched on, where the server knows it and tools are declared.
 
@@ -69,7 +73,7 @@ def declared_tools(wire: str, body: bytes) -> dict[str, dict[str, Any]]:
             case "gemini":
                 declarations = tool.get("functionDeclarations") or tool.get("function_declarations")
                 entries = [
-                    (each, each.get("parameters") or each.get("parametersJsonSchema"))
+                    (each, next((each[key] for key in _GEMINI_SCHEMAS if each.get(key)), None))
                     for each in _list(declarations)
                     if isinstance(each, dict)
                 ]

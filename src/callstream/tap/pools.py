@@ -20,10 +20,14 @@ def library_of(request: Any) -> ModuleType:
 
 
 class Pools:
-    """Makes transports as they are needed. ``options`` are those of the library's own AsyncHTTPTransport."""
+    """Makes transports as they are needed. ``options`` are those of the library's own AsyncHTTPTransport.
 
-    def __init__(self, options: dict[str, Any]) -> None:
+    While some are open, ``in_use`` has these pools, for clients that nobody closes.
+    """
+
+    def __init__(self, options: dict[str, Any], *, in_use: set[Pools] | None = None) -> None:
         self._options = options
+        self._in_use = in_use if in_use is not None else set()
         self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str | None], Any]] = (
             WeakKeyDictionary()
         )
@@ -45,12 +49,15 @@ class Pools:
                     keepalive_expiry=limits.keepalive_expiry,
                 )
             pools[key] = library.AsyncHTTPTransport(**options)
+            self._in_use.add(self)
         return pools[key]
 
     async def aclose(self) -> None:
         """Closes the pools of this event loop."""
         for pool in self._by_loop.pop(asyncio.get_running_loop(), {}).values():
             await pool.aclose()
+        if not self._by_loop:
+            self._in_use.discard(self)
 
     def _proxy_for(self, scheme: str, host: str) -> str | None:
         if "proxy" in self._options or not self._options.get("trust_env", True):

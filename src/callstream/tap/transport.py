@@ -58,7 +58,7 @@ class TapTransport:
         inner: Any = None,
         *,
         settings: TapSettings,
-        options: dict[str, Any] | None = None,
+        pools: Pools | None = None,
     ) -> None:
         if settings.wire is not None and settings.wire not in WIRES:
             raise UsageError(f"expected one of the wires {', '.join(WIRES)}, got {settings.wire!r}")
@@ -68,7 +68,7 @@ class TapTransport:
         self._implicit = implicit
         self._inner = inner
         self._settings = settings
-        self._pools = Pools(options or {})
+        self._pools = pools or Pools({})
         self._bodies: WeakSet[TappedBody] = WeakSet()
 
     async def handle_async_request(self, request: Any) -> Any:
@@ -79,8 +79,10 @@ class TapTransport:
         body = await request.aread()
         said = _said(exchange, body)
         model_call = current_model_call.get()
-        run = model_call.run if model_call is not None and model_call.run.outcome is None else current_run()
-        if run is not None:
+        if model_call is not None and model_call.run.outcome is not None:
+            model_call = None
+        run = model_call.run if model_call is not None else current_run()
+        if run is not None and (model_call is None or not model_call.reports):
             await run.receive(said, author=model_call.author if model_call is not None else None)
         outgoing = self._outgoing(exchange, request, await self._signed(exchange, body, run))
         answer = await inner.handle_async_request(outgoing)
@@ -205,6 +207,8 @@ class _Reading:
             author=model_call.author if model_call is not None else None,
             new_call_id=model_call.new_call_id if model_call is not None else None,
         )
+        if model_call is not None:
+            model_call.responses.append(self._response)
 
     def streamed(self, answer: Any) -> TappedBody:
         """A streamed answer, read by a task of its own from now on."""

@@ -69,7 +69,9 @@ class ReceivedRequest:
 class Answer(msgspec.Struct, frozen=True):
     """What to send. The head goes out with the first frame that has bytes, so what comes before that delays or cuts it.
 
-    Without a ``length`` the body is sent in chunks. ``coding`` compresses it, with a flush after each frame.
+    Without a ``length`` the body is sent in chunks. ``coding`` compresses it, with a flush after each frame. ``phase``
+    is the part of an interval by which the second frame comes later, so that answers that begin together do not go in
+    step. ``finish`` is called with each frame when its moment has come, and gives what is sent, of the same length.
     """
 
     status: int
@@ -78,6 +80,8 @@ class Answer(msgspec.Struct, frozen=True):
     length: int | None = None
     coding: Coding | None = None
     frames_per_second: float | None = None
+    phase: float = 0.0
+    finish: Callable[[bytes], bytes] | None = None
 
 
 Answering: TypeAlias = Callable[[ReceivedRequest], Awaitable[Answer]]
@@ -221,31 +225,31 @@ class _Connection(asyncio.Protocol):
 
     async def _answer(self, request: ReceivedRequest) -> None:
         try:
-            answer = await self._server.answering(request)
-            whole = await self._send(request, answer)
-            request.fate = "answered" if whole else "cut"
+            await self._send(request, await self._server.answering(request))
         except asyncio.CancelledError:
-            request.fate = "cut" if self._is_aborted else "left"
+            if request.fate == "open":
+                request.fate = "cut" if self._is_aborted else "left"
             raise
-        if whole and request.headers.get("connection", "").lower() == "close":
+        if request.headers.get("connection", "").lower() == "close":
             self._transport.close()
 
     # -- answers --
 
-    async def _send(self, request: ReceivedRequest, answer: Answer) -> bool:
-        """Sends an answer. False if it was cut off."""
+    async def _send(self, request: ReceivedRequest, answer: Answer) -> None:
+        """Sends an answer. Its fate is decided before the last byte is sent: a client may look as soon as it has it."""
         loop = asyncio.get_running_loop()
         write = self._transport.write
         coded = _coded(answer.coding)
         chunked = answer.length is None or coded is not None
+        length = answer.length or 0
         head: bytes | None = _head(answer, chunked)
         interval = 0.0 if answer.frames_per_second is None else 1 / answer.frames_per_second
-        due = loop.time()
+        due = loop.time() + interval * answer.phase
         for frame in answer.frames:
             if not isinstance(frame, bytes):
                 if isinstance(frame, Cut):
-                    await self._cut(frame)
-                    return False
+                    await self._cut(request, frame)
+                    return
                 await asyncio.sleep(frame.seconds)
                 due = loop.time()
                 continue
@@ -258,26 +262,32 @@ class _Connection(asyncio.Protocol):
                 await asyncio.sleep(max(due - loop.time(), 0))
             elif request.sent % _FRAMES_PER_TURN == 0:
                 await asyncio.sleep(0)
-            data = frame if coded is None else coded.frame(frame)
-            write(b"%x\r\n%b\r\n" % (len(data), data) if chunked else data)
+            data = frame if answer.finish is None else answer.finish(frame)
+            data = data if coded is None else coded.frame(data)
             request.sent += 1
+            length -= len(data)
+            if not chunked and length == 0:
+                request.fate = "answered"
+            write(b"%x\r\n%b\r\n" % (len(data), data) if chunked else data)
             if not self._writable.is_set():
                 await self._writable.wait()
+        request.fate = "answered"
         if head is not None:
             write(head)
         if coded is not None and (rest := coded.end()):
             write(b"%x\r\n%b\r\n" % (len(rest), rest))
         if chunked:
             write(b"0\r\n\r\n")
-        return True
 
-    async def _cut(self, step: Cut) -> None:
+    async def _cut(self, request: ReceivedRequest, step: Cut) -> None:
         transport = self._transport
         if not step.reset:
+            request.fate = "cut"
             transport.close()
             return
         transport.set_write_buffer_limits(high=0)
         await self._writable.wait()
+        request.fate = "cut"
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         transport.abort()
 

@@ -65,6 +65,9 @@ It has as many characters as what replaces it. Processes of one machine share th
 whoever reads the text knows how long it was on its way.
 """
 
+_STAMP = STAMP.encode()
+_GOLDEN_RATIO = 0.618033988749895
+"""Its multiples, without what is before the point, spread evenly, however many there are."""
 _FAILURE_STATUS = {"gemini": 503, "anthropic": 529, "openai_chat": 500, "openai_responses": 500}
 
 
@@ -231,7 +234,12 @@ class ScriptedProvider(Provider):
             answer = self._whole(rest, route, number)
         else:
             answer = self._streamed(rest, route, number, request)
-        return msgspec.structs.replace(answer, frames=chain(first, self._stamped(answer.frames)), coding=self._encoding)
+        return msgspec.structs.replace(
+            answer,
+            frames=chain(first, answer.frames),
+            coding=self._encoding,
+            finish=_stamped if self._stamp else None,
+        )
 
     def _streamed(self, steps: list[Step], route: Route, number: int, request: ReceivedRequest) -> Answer:
         sent: Iterable[Frame]
@@ -248,7 +256,8 @@ class ScriptedProvider(Provider):
             sent = as_array(sent)
         content_type = "application/json; charset=UTF-8" if route.form == "array" else event_stream(self.wire)
         headers = [("content-type", content_type), ("cache-control", "no-cache"), *request_ids(self.wire, number)]
-        return Answer(200, headers, sent, frames_per_second=self._deltas_per_second)
+        phase = number * _GOLDEN_RATIO % 1
+        return Answer(200, headers, sent, frames_per_second=self._deltas_per_second, phase=phase)
 
     def _streams_args(self, request: ReceivedRequest) -> bool:
         return self._streams_args_unasked or asks_for_streamed_args(request)
@@ -268,14 +277,9 @@ class ScriptedProvider(Provider):
         status = _FAILURE_STATUS[self.wire] if isinstance(last, Failure) else 200
         return Answer(status, headers, [*delays, body], length=len(body))
 
-    def _stamped(self, sent: Iterable[Frame]) -> Iterable[Frame]:
-        if not self._stamp:
-            return sent
-        place = STAMP.encode()
-        return (
-            frame.replace(place, b"%020d" % time.monotonic_ns()) if isinstance(frame, bytes) else frame
-            for frame in sent
-        )
+
+def _stamped(frame: bytes) -> bytes:
+    return frame.replace(_STAMP, b"%020d" % time.monotonic_ns()) if _STAMP in frame else frame
 
 
 # -- as a server of its own --------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -44,16 +44,21 @@ class Decoder(ABC, Generic[Chunk]):
         self._transcript = Transcript(new_id or (lambda: f"call_{next(numbers)}"))
         self._tools = tools or {}
         self._framing: SseStream | JsonArrayStream = SseStream()
-        self._first_payload: bytes | None = None
+        self._last_payload = b""
         self._error: WireError | None = None
+
+    @property
+    def error(self) -> WireError | None:
+        """What broke the decoder: it has given its last events, and raises this from now on."""
+        return self._error
 
     @property
     def pieces(self) -> list[str | None]:
         """Which call each piece of a call in the bytes read last belongs to, in the wire's order.
 
         One entry a piece, empty pieces, ends and repetitions included: a ``functionCall`` part, an entry of
-        ``tool_calls``, an event about a call's block or item, a call in the list of a final response. Whoever passes the
-        bytes on knows by it whose they are. None: the decoder knows of no call that the piece could belong to.
+        ``tool_calls``, an event about a call's block or item, a call in the list of a final response. Whoever passes
+        the bytes on knows by it whose they are. None: the decoder knows of no call that the piece could belong to.
         """
         return self._transcript.pieces
 
@@ -64,6 +69,8 @@ class Decoder(ABC, Generic[Chunk]):
         try:
             for event, payload in self._frames(data):
                 self._read(event, payload)
+            if self._framing.error is not None:
+                raise self._framing.error
         except WireError as error:
             return self._broken(error)
         return self._transcript.take()
@@ -76,9 +83,11 @@ class Decoder(ABC, Generic[Chunk]):
             for event, payload in self._framing.end():
                 if payload.startswith(DONE) or _loaded(payload):  # anything else was cut off in the middle
                     self._read(event, payload)
+            if self._framing.error is not None:
+                raise self._framing.error
             self._end_of_body()
-            if self._first_payload is not None and not self._transcript.any_response:
-                raise WireError(f"expected a response of the {self.wire} wire, got {self._first_payload[:200]!r}")
+            if self._last_payload and not self._transcript.any_response:
+                raise WireError(f"expected a response of the {self.wire} wire, got {self._last_payload[:200]!r}")
         except WireError as error:
             return self._broken(error)
         return self._transcript.take()
@@ -111,42 +120,45 @@ class Decoder(ABC, Generic[Chunk]):
 
     # -- what they share --
 
-    def _frames(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def _frames(self, data: bytes) -> list[tuple[bytes, bytes]]:
         return self._framing.feed(data)
 
     def _read(self, event: bytes, payload: bytes) -> None:
         if event == b"error":
             raise provider_error(payload)
-        if not payload or payload.isspace():
-            return
-        if payload.startswith(DONE):
-            self._done()
-            return
-        if self._first_payload is None:
-            self._first_payload = payload
-        self._chunk(self._decoded(payload, self._payloads))
-
-    def _decoded(self, payload: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
         try:
-            return decoder.decode(payload)
-        except msgspec.ValidationError as error:
-            raise self._unexpected(payload, error) from None
+            chunk = self._payloads.decode(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            if payload.startswith(DONE):
+                self._done()
+                return
+            if not payload or payload.isspace():
+                return
+            chunk = self._second_try(payload, self._payloads, error)
+        self._last_payload = payload
+        self._chunk(chunk)
+
+    def _decoded(self, body: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
+        try:
+            return decoder.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            return self._second_try(body, decoder, error)
+
+    def _second_try(self, payload: bytes, decoder: msgspec.json.Decoder[Any], error: Exception) -> Any:
+        # msgspec refuses lone surrogates, which servers that cut UTF-16 text in two do send; json takes them.
+        if isinstance(error, msgspec.ValidationError):
+            raise self._unexpected(payload, error)
+        try:
+            value = json.loads(payload)
         except RecursionError:
             raise WireError(f"expected {self.wire} data, got JSON that is nested too deep") from None
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            value = self._with_surrogates(payload, error)
+        except ValueError:
+            raise WireError(f"expected JSON of the {self.wire} wire, got {payload[:200]!r} ({error})") from None
         self._transcript.expect_surrogates()
         try:
             return msgspec.convert(value, decoder.type)
-        except msgspec.ValidationError as error:
-            raise self._unexpected(payload, error) from None
-
-    def _with_surrogates(self, payload: bytes, error: Exception) -> Any:
-        # msgspec refuses lone surrogates, which servers that cut UTF-16 text in two do send; json takes them.
-        try:
-            return json.loads(payload)
-        except (ValueError, RecursionError):
-            raise WireError(f"expected JSON of the {self.wire} wire, got {payload[:200]!r} ({error})") from None
+        except msgspec.ValidationError as invalid:
+            raise self._unexpected(payload, invalid) from None
 
     def _unexpected(self, payload: bytes, error: msgspec.ValidationError) -> WireError:
         failed = error_in({"error": _loaded(payload).get("error")})
@@ -170,6 +182,11 @@ def provider_error(payload: bytes) -> WireError:
     """The error that a provider sent in place of what was expected."""
     text = payload.decode("utf-8", "replace")
     return error_in(_loaded(payload)) or error_in({"error": text}) or WireError("the provider reported an error")
+
+
+def reported(error: Any) -> WireError:
+    """What a provider sent as the ``error`` of something."""
+    return error_in({"error": error}) or WireError(f"the provider reported an error: {error}")
 
 
 def error_in(value: dict[str, Any]) -> WireError | None:

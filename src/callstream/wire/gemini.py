@@ -19,7 +19,7 @@ from callstream.events import DiscardReason
 from callstream.jsonpath import Path, parse_path
 from callstream.jsonwriter import EMPTY, JsonWriter
 from callstream.wire.argtext import json_text
-from callstream.wire.decoder import Decoder, error_in
+from callstream.wire.decoder import Decoder, reported
 from callstream.wire.jsonarray import JsonArrayStream
 from callstream.wire.naming import tools_that_fit
 from callstream.wire.transcript import WireCall
@@ -120,7 +120,8 @@ class StreamedCall:
             return text
         text = ""
         for piece in part.partial_args or ():
-            self._speak(grows=False)
+            if self.grows is not False:
+                self._speak(grows=False)
             text += self.writer.write(parse_path(piece.json_path), piece.value(), bool(piece.will_continue))
         return text
 
@@ -141,13 +142,14 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
 
     def _forget_response(self) -> None:
         self._begun = False
+        self._in_doubt = False
         self._response_id: str | None = None
         self._streamed: dict[int, list[StreamedCall]] = {}  # the open ones, by candidate
         self._last: dict[int, WireCall] = {}  # by candidate
         self._finish_reason: str | None = None
         self._usage: dict[str, Any] | None = None
 
-    def _frames(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def _frames(self, data: bytes) -> list[tuple[bytes, bytes]]:
         if not self._framing_known and not data.isspace() and data:
             self._framing_known = True
             if data.lstrip().startswith(b"["):
@@ -163,6 +165,8 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
         if isinstance(chunk.usage_metadata, dict):
             self._usage = chunk.usage_metadata
         for candidate in chunk.candidates or ():
+            # A call that comes with such a finish is the one that it speaks of, however whole it looks.
+            self._in_doubt = candidate.finish_reason in MALFORMED_FINISHES
             for part in (candidate.content and candidate.content.parts) or ():
                 self._part(part, candidate.index or 0)
             if candidate.finish_reason and candidate.finish_reason != NO_FINISH and not chunk.error:
@@ -170,7 +174,7 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
         if chunk.prompt_feedback is not None and chunk.prompt_feedback.block_reason:
             self._finish_reason = chunk.prompt_feedback.block_reason
         if chunk.error:
-            raise error_in({"error": chunk.error}) or WireError(f"the provider reported an error: {chunk.error}")
+            raise reported(chunk.error)
 
     def _part(self, part: Part, choice: int) -> None:
         if part.function_call is not None:
@@ -194,7 +198,7 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
             self._last[choice] = call
             if part.is_whole():
                 self._transcript.append_args(call, json_text(part.args or {}))
-                self._transcript.end_call(call)
+                self._end_call(call)
                 return
             streamed = StreamedCall(call, self._tools.get(part.name or ""))
             self._streamed.setdefault(choice, []).append(streamed)
@@ -205,7 +209,11 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
         self._take_in(streamed, part)
         if not part.will_continue:
             self._close(streamed)
-            self._transcript.end_call(streamed.call)
+            self._end_call(streamed.call)
+
+    def _end_call(self, call: WireCall) -> None:
+        if not self._in_doubt:
+            self._transcript.end_call(call)
 
     def _continued(self, part: FunctionCall, choice: int) -> StreamedCall | None:
         """The open call that the part belongs to, None if it begins one."""

@@ -8,7 +8,6 @@ element can be are a WireError; after the array only another one may follow.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from callstream.errors import WireError
 
@@ -19,6 +18,8 @@ class JsonArrayStream:
     """Cuts the body of an array of objects into its elements."""
 
     def __init__(self, *, max_element_bytes: int = 64 * 1024 * 1024) -> None:
+        self.error: WireError | None = None
+        """What is wrong with the body after the elements that were given, if anything is."""
         self._max_element_bytes = max_element_bytes
         self._element: list[bytes] = []
         self._held = 0
@@ -26,8 +27,20 @@ class JsonArrayStream:
         self._in_string = False
         self._escaped = False
 
-    def feed(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """The elements that these bytes finish, each as an event without a name."""
+    def feed(self, data: bytes) -> list[tuple[bytes, bytes]]:
+        """The elements that these bytes finish, as nameless events. If what follows is wrong, ``error`` says so."""
+        elements: list[tuple[bytes, bytes]] = []
+        try:
+            self._take(data, elements)
+        except WireError as error:
+            self.error = error
+        return elements
+
+    def end(self) -> list[tuple[bytes, bytes]]:
+        """Nothing: an element that the body ended in is cut off."""
+        return []
+
+    def _take(self, data: bytes, elements: list[tuple[bytes, bytes]]) -> None:
         start = 0
         skip = 1 if self._escaped and data else 0
         self._escaped = self._escaped and not data
@@ -51,19 +64,14 @@ class JsonArrayStream:
                 self._depth -= 1
                 if self._depth == 1:
                     self._hold(data[start : at + 1])
-                    element = b"".join(self._element)
+                    elements.append((b"", b"".join(self._element)))
                     self._element.clear()
                     self._held = 0
-                    yield b"", element
             else:
                 raise WireError(f"expected the objects of an array, got {byte.decode()} between them")
         self._escaped = self._escaped or skip > len(data)
         if self._depth > 1:
             self._hold(data[start:])
-
-    def end(self) -> Iterator[tuple[bytes, bytes]]:
-        """Nothing: an element that the body ended in is cut off."""
-        return iter(())
 
     def _hold(self, part: bytes) -> None:
         self._element.append(part)

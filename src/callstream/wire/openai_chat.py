@@ -17,7 +17,7 @@ import msgspec
 from callstream.errors import WireError
 from callstream.events import DiscardReason, Encoding
 from callstream.wire.argtext import is_strict_json, json_text
-from callstream.wire.decoder import Decoder, error_in
+from callstream.wire.decoder import Decoder, error_in, reported
 from callstream.wire.transcript import WireCall
 
 # "stop" comes despite calls, too; the others are what compatible servers send for the same.
@@ -28,6 +28,8 @@ NORMAL_FINISHES = frozenset(
 # OpenRouter translates the finish reasons of others, sometimes into a normal one; the native one is the true one.
 CUT = frozenset({"length", "max_tokens", "max_output_tokens", "model_length"})
 MALFORMED = frozenset({"malformed_function_call", "unexpected_tool_call", "too_many_tool_calls"})
+# What servers write for the id in the deltas after the first.
+NO_ID = frozenset({"", "null"})
 # text-generation-inference names itself so; it ends a stream of calls with neither a finish reason nor a sentinel.
 TEXT_GENERATION_INFERENCE = re.compile(r"\d+\.\d+\.\d+\S*-(?:native|sha-\w+)")
 
@@ -67,12 +69,9 @@ class Delta(msgspec.Struct):
     tool_calls: list[ToolCall] | None = None
     function_call: Function | None = None
 
-    @property
-    def thoughts(self) -> Any:
-        return self.reasoning_content or self.reasoning or self.reasoning_text
-
     def says_something(self) -> bool:
-        return bool(self.content or self.thoughts or self.refusal or self.tool_calls or self.function_call)
+        thoughts = self.reasoning_content or self.reasoning or self.reasoning_text
+        return bool(self.content or thoughts or self.refusal or self.tool_calls or self.function_call)
 
 
 class Choice(msgspec.Struct):
@@ -92,9 +91,9 @@ class Completion(msgspec.Struct):
     usage: Any = None
     system_fingerprint: Any = None
     error: Any = None
-    object: Any = None
     message: Any = None
     detail: Any = None
+    x_groq: Any = None
 
 
 class OpenAIChatDecoder(Decoder[Completion]):
@@ -120,15 +119,25 @@ class OpenAIChatDecoder(Decoder[Completion]):
             self._usage = chunk.usage
         if chunk.choices or (chunk.choices is not None and not self._transcript.any_response):
             self._begun = True
-        failed = _error_of(chunk)
         for choice in chunk.choices or ():
             if choice.delta is not None:
                 self._delta(choice.delta, choice.index or 0)
                 if choice.delta.tool_calls and chunk.id == "" and isinstance(chunk.system_fingerprint, str):
                     self._ends_with_body = bool(TEXT_GENERATION_INFERENCE.fullmatch(chunk.system_fingerprint))
-            if choice.finish_reason and failed is None:
+            if choice.error:
+                raise reported(choice.error)
+            if choice.finish_reason and not chunk.error:
                 self._finish(choice)
-        if failed is not None:
+        if chunk.error or chunk.choices is None or chunk.x_groq:
+            self._raise_error_in(chunk)
+
+    def _raise_error_in(self, chunk: Completion) -> None:
+        """Raises an error beside the choices, or one that came instead of them."""
+        error = chunk.error or (chunk.x_groq.get("error") if isinstance(chunk.x_groq, dict) else None)
+        if error:
+            raise reported(error)
+        failed = error_in({"message": chunk.message, "detail": chunk.detail})
+        if chunk.choices is None and failed is not None:
             raise failed
 
     def _begin(self, response_id: str, choices: Sequence[Choice]) -> None:
@@ -143,7 +152,7 @@ class OpenAIChatDecoder(Decoder[Completion]):
         self._response_id = self._transcript.response_message_id = response_id
 
     def _delta(self, delta: Delta, choice: int) -> None:
-        thoughts = delta.thoughts
+        thoughts = delta.reasoning_content or delta.reasoning or delta.reasoning_text
         if thoughts and isinstance(thoughts, str):
             self._transcript.append_reasoning(thoughts, choice)
         if delta.content:
@@ -170,7 +179,7 @@ class OpenAIChatDecoder(Decoder[Completion]):
 
     def _tool_call(self, delta: ToolCall, choice: int) -> None:
         calls = self._calls.setdefault(choice, [])
-        provider_id = str(delta.id) if delta.id not in (None, "") else None
+        provider_id = None if delta.id is None or str(delta.id).strip() in NO_ID else str(delta.id)
         index = delta.index if isinstance(delta.index, int) and delta.index >= 0 else None
         if delta.custom is not None:
             name, text = delta.custom.name, delta.custom.input or ""
@@ -190,7 +199,7 @@ class OpenAIChatDecoder(Decoder[Completion]):
     def _finish(self, choice: Choice) -> None:
         self._finish_reason = choice.finish_reason
         index = choice.index or 0
-        said = (choice.finish_reason or "").lower()
+        said = (choice.finish_reason or "").lower().replace("-", "_")
         native = (choice.native_finish_reason or "").lower()
         reason: DiscardReason = "malformed" if MALFORMED & {said, native} else "truncated"
         cut = bool(CUT & {said, native})
@@ -224,9 +233,7 @@ class OpenAIChatDecoder(Decoder[Completion]):
 
     def _read_whole(self, body: bytes) -> None:
         answer: Completion = self._decoded(body, self._payloads)
-        failed = _error_of(answer)
-        if failed is not None:
-            raise failed
+        self._raise_error_in(answer)
         if answer.choices is None:
             raise WireError(f"expected a chat completion with choices, got {body[:200]!r}")
         self._begun = True
@@ -235,19 +242,11 @@ class OpenAIChatDecoder(Decoder[Completion]):
         for choice in answer.choices:
             if choice.message is not None:
                 self._delta(choice.message, choice.index or 0)
+            if choice.error:
+                raise reported(choice.error)
             if choice.finish_reason:
                 self._finish(choice)
         self._end_without_finish()
-
-
-def _error_of(chunk: Completion) -> WireError | None:
-    """The error that a chunk reports: beside its choices, in one of them, or instead of them."""
-    for error in (chunk.error, *(choice.error for choice in chunk.choices or ())):
-        if error:
-            return error_in({"error": error})
-    if chunk.object == "error" or chunk.choices is None:
-        return error_in({"message": chunk.message, "detail": chunk.detail})
-    return None
 
 
 def _attributed(
@@ -255,20 +254,22 @@ def _attributed(
 ) -> WireCall | None:
     """The call of the choice that a delta belongs to, None if it begins one.
 
-    - An id that is known names its call, even if it is repeated on every delta (TGI, Kimi), unless the index or the
-      name says that the id was used twice.
+    - An id that is known names its call, even if it is repeated on every delta (TGI, Kimi), unless the delta has a name
+      and the index or the name says that the id was used twice.
     - An id that is new begins a call if the delta has a name, whatever the index says (Cerebras and Gemini through
       OpenRouter send 0 for all), unless the call of that name is in the middle of its text; without a name it is the
       open call under an id that changed.
-    - Without an id the index tells; without either the open call goes on. A name then begins a new call if the one
-      before has another name, or has all its arguments (whole calls without ids).
+    - Without an id the index tells; without either the open call goes on, and so it does under an index that nothing
+      began, if it is in the middle of its text. A name then begins a new call if the one before has another name, or
+      has all its arguments (whole calls without ids).
     """
     if provider_id is not None:
         for known_index, call in reversed(calls):
-            if call.provider_id == provider_id and _agree(known_index, index) and name in (None, call.name):
+            differ = index is not None and known_index is not None and known_index != index
+            if call.provider_id == provider_id and (name is None or (name == call.name and not differ)):
                 return call
     for known_index, call in reversed(calls):
-        if not _agree(known_index, index):
+        if index is not None and known_index is not None and known_index != index:
             continue
         if name is None:
             return call
@@ -277,11 +278,8 @@ def _attributed(
         if call.name is None:
             return call
         return None if name != call.name or (text and _is_whole(call)) else call
-    return None
-
-
-def _agree(one: int | None, other: int | None) -> bool:
-    return one == other or one is None or other is None
+    begun = calls[-1][1] if calls and name is None and provider_id is None else None
+    return None if begun is None or _is_whole(begun) else begun
 
 
 def _is_whole(call: WireCall) -> bool:

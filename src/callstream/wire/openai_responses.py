@@ -9,7 +9,7 @@ taken, and the rest must agree with it. A cut response ends its items too, with 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -71,6 +71,7 @@ class Response(msgspec.Struct):
 class StreamEvent(msgspec.Struct):
     type: str = ""
     item_id: str | None = None
+    call_id: str | None = None
     output_index: int | None = None
     item: Item | None = None
     delta: Any = None
@@ -87,7 +88,7 @@ class OutputCall:
 
     def __init__(self, call: WireCall, item_id: str | None, output_index: int | None) -> None:
         self.call = call
-        self.item_ids = {item_id}
+        self.item_id = item_id
         self.output_index = output_index
         self.announced = ""  # arguments that came with the item itself
         self.cut = False  # the item ended, but not its arguments
@@ -150,7 +151,7 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
     # -- calls --
 
     def _call_of(self, chunk: StreamEvent) -> OutputCall:
-        known = self._known(chunk.item_id, chunk.output_index)
+        known = self._known(chunk.item_id, chunk.output_index, chunk.call_id)
         if known is None:
             raise WireError(
                 f"expected response.output_item.added before {chunk.type}, got item {chunk.item_id!r} at output index "
@@ -163,7 +164,7 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
         self, item_id: str | None, output_index: int | None, provider_id: str | None = None
     ) -> OutputCall | None:
         for output in reversed(self._calls):
-            if (item_id and item_id in output.item_ids) or (provider_id and output.call.provider_id == provider_id):
+            if (item_id and output.item_id == item_id) or (provider_id and output.call.provider_id == provider_id):
                 return output
         if output_index is not None:
             return next((output for output in reversed(self._calls) if output.output_index == output_index), None)
@@ -211,14 +212,14 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
             (known for known in self._calls if known.call.provider_id == provider_id and not known.call.final), None
         )
 
-    def _item_done(self, item: Item, output_index: int | None) -> None:
+    def _item_done(self, item: Item, output_index: int | None, known: OutputCall | None = None) -> None:
         if item.type not in CALL_ITEMS:
             if item.kind and not self._spoken & {(output_index, item.kind), (None, item.kind)}:
                 self._spoken.add((output_index, item.kind))  # its deltas never came
                 self._say_whole(item)
             return
         self._begun = True
-        output = self._known(item.id, output_index, item.call_id) or self._open(item, output_index)
+        output = known or self._known(item.id, output_index, item.call_id) or self._open(item, output_index)
         self._transcript.piece_of(output.call)
         if output.call.name is None and item.name:
             self._transcript.name_call(output.call, item.name)
@@ -259,13 +260,7 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
         if not self._begun and self._transcript.any_response and response.id in (None, self._ended_id):
             return  # a second end of the response before: some servers send completed and done
         self._ended_id = response.id or self._response_id
-        # The final list may leave items out, so that places in it say nothing of output indices.
-        spoken = {kind for _, kind in self._spoken}
-        for item in response.output or ():
-            if item.type in CALL_ITEMS:
-                self._item_done(item, None)
-            elif item.kind and item.kind not in spoken:
-                self._say_whole(item)
+        self._take_final_list(response.output or ())
         status = response.status or how.removeprefix("response.")
         details = response.incomplete_details
         finish_reason = (details.reason if details is not None else None) or status
@@ -278,6 +273,21 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
         self._transcript.finish_calls(normal=normal, detail=f"response {finish_reason}")
         self._transcript.end_response(finish_reason, response.usage if isinstance(response.usage, dict) else None)
         self._forget_response()
+
+    def _take_final_list(self, items: Sequence[Item]) -> None:
+        """What the events have not brought. The list may leave items out, and some servers give calls new ids in it."""
+        spoken = {kind for _, kind in self._spoken}
+        streamed = list(self._calls)
+        for item in items:
+            if item.type in CALL_ITEMS:
+                known = self._known(item.id, None, item.call_id)
+                if known is None:
+                    known = next((output for output in streamed if output.call.name == item.name), None)
+                if known in streamed:
+                    streamed.remove(known)
+                self._item_done(item, None, known)
+            elif item.kind and item.kind not in spoken:
+                self._say_whole(item)
 
     def _end_of_body(self) -> None:
         if self._begun:

@@ -10,12 +10,12 @@ begins with a brace: a server that fails in the middle of a stream may write its
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from callstream.errors import WireError
 
 _BOM = b"\xef\xbb\xbf"
 _LOOKS_LIKE_A_FIELD = re.compile(rb"\s*(?::|(?:data|event|id|retry)\s*(?::|$)|[\w-]{1,40}:)")
+_DATA = len(b"data: ")
 _KNOWN_FIELDS = (b"", b"data", b"event", b"id", b"retry")
 
 
@@ -23,6 +23,8 @@ class SseStream:
     """Cuts a response body into events. ``max_event_bytes`` bounds what one event may hold before it is dispatched."""
 
     def __init__(self, *, max_event_bytes: int = 64 * 1024 * 1024) -> None:
+        self.error: WireError | None = None
+        """What is wrong with the body after the events that were given, if anything is."""
         self._max_event_bytes = max_event_bytes
         self._unfinished: list[bytes] = []  # the line that has not ended yet
         self._unfinished_bytes = 0
@@ -34,8 +36,23 @@ class SseStream:
         self._data: list[bytes] = []
         self._data_bytes = 0
 
-    def feed(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """The events that these bytes finish, one by one, so that those before an error are not lost with it."""
+    def feed(self, data: bytes) -> list[tuple[bytes, bytes]]:
+        """The events that these bytes finish. If the bytes after them are wrong, ``error`` is set."""
+        events: list[tuple[bytes, bytes]] = []
+        try:
+            self._take(data, events)
+        except WireError as error:
+            self.error = error
+        return events
+
+    def end(self) -> list[tuple[bytes, bytes]]:
+        """The event that the body ended in, if it ended in one. It may be cut off anywhere."""
+        events = self.feed(b"\n\n")
+        if self._unknown is not None and not self._any_event:
+            self.error = self.error or _not_events(self._unknown)
+        return events
+
+    def _take(self, data: bytes, events: list[tuple[bytes, bytes]]) -> None:
         if self._at_start:
             data = self._without_bom(data)
         if self._after_cr and data:
@@ -55,43 +72,56 @@ class SseStream:
             self._after_cr = True
         elif last != b"\n":
             rest = lines.pop()
-        may_be_too_long = self._data_bytes + len(data) > self._max_event_bytes
+        if self._data_bytes + len(data) > self._max_event_bytes:
+            fitting = self._count_fitting(lines)
+            if fitting < len(lines):
+                self._take_lines(lines[:fitting], events)
+                raise self._too_long()
+        self._take_lines(lines, events)
+        self._leave_unfinished(rest)
+
+    def _take_lines(self, lines: list[bytes], events: list[tuple[bytes, bytes]]) -> None:
         waiting = self._data
+        counted = len(waiting)
         for line in lines:
-            if may_be_too_long:
-                self._check_size(len(line))
             if line.startswith(b"data: "):
                 waiting.append(line[6:])
-                self._data_bytes += len(line)
             elif not line:
                 if waiting:
-                    self._any_event = True
-                    found = (self._event, waiting[0] if len(waiting) == 1 else b"\n".join(waiting))
+                    events.append((self._event, waiting[0] if len(waiting) == 1 else b"\n".join(waiting)))
                     waiting.clear()
-                    self._data_bytes = 0
-                    yield found
                 self._event = b""
             elif line.startswith(b"event: "):
                 self._event = line[7:]
             else:
-                self._field(line)
-        self._leave_unfinished(rest)
-
-    def end(self) -> Iterator[tuple[bytes, bytes]]:
-        """The event that the body ended in, if it ended in one. It may be cut off anywhere."""
-        yield from self.feed(b"\n\n")
-        if self._unknown is not None and not self._any_event:
-            raise _not_events(self._unknown)
+                self._field(line, after_event=self._any_event or bool(events))
+        if events:
+            self._any_event = True
+            self._data_bytes = counted = 0
+        if waiting:
+            self._data_bytes += sum(len(line) + _DATA for line in waiting[counted:])
 
     def _leave_unfinished(self, data: bytes) -> None:
         if data:
             self._unfinished.append(data)
             self._unfinished_bytes += len(data)
-            self._check_size(self._unfinished_bytes)
+            if self._data_bytes + self._unfinished_bytes > self._max_event_bytes:
+                raise self._too_long()
 
-    def _check_size(self, line_bytes: int) -> None:
-        if self._data_bytes + line_bytes > self._max_event_bytes:
-            raise WireError(f"expected an event of at most {self._max_event_bytes} bytes, got more and no end of it")
+    def _count_fitting(self, lines: list[bytes]) -> int:
+        """How many of the lines come before the first that makes an event too long."""
+        held = self._data_bytes
+        for number, line in enumerate(lines):
+            if held + len(line) > self._max_event_bytes:
+                return number
+            if not line:
+                held = 0
+            elif line.startswith(b"data:"):
+                held += len(line.removeprefix(b"data:").removeprefix(b" ")) + _DATA
+        return len(lines)
+
+    def _too_long(self) -> WireError:
+        return WireError(f"expected an event of at most {self._max_event_bytes} bytes, got more and no end of it")
 
     def _without_bom(self, data: bytes) -> bytes:
         head = b"".join(self._unfinished) + data
@@ -102,9 +132,9 @@ class SseStream:
         self._unfinished_bytes = 0
         return head.removeprefix(_BOM)
 
-    def _field(self, line: bytes) -> None:
+    def _field(self, line: bytes, *, after_event: bool) -> None:
         """A line that is not one of the usual two. Before the first event it shows whether this is an event stream."""
-        if line.startswith(b"{") or not (self._any_event or _LOOKS_LIKE_A_FIELD.match(line)):
+        if line.startswith(b"{") or not (after_event or _LOOKS_LIKE_A_FIELD.match(line)):
             raise _not_events(line)
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
@@ -112,7 +142,6 @@ class SseStream:
             self._event = value
         elif name == b"data":
             self._data.append(value)
-            self._data_bytes += len(line)
         elif self._unknown is None and name not in _KNOWN_FIELDS:
             self._unknown = line
 

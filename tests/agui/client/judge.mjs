@@ -14,7 +14,8 @@ console.error = (...said) => warnings.push(said.map(String).join(" "));
 
 class Client extends HttpAgent {
   connect(input) {
-    return this.run(input);
+    const url = `http://agent.invalid/threads/${input.threadId}/connect`;
+    return new HttpAgent({ url, headers: this.headers, fetch: this.fetch }).run(input);
   }
 }
 

@@ -1,0 +1,138 @@
+"""What an invocation was started with: a message, or answers to calls that await them.
+
+An answer counts once. One that came before is taken out of the message, so that google-adk, which lets the last of
+several answers count, does not see it; a message that had nothing else ends the invocation before it begins. Answers
+are put into the order of their calls, because a model that knows no ids tells them apart by their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from google.adk.agents.invocation_context import InvocationContext
+from google.adk.sessions.session import Session
+from google.genai import types
+
+from callstream.adk.partials import MINTED_PREFIX
+from callstream.calls import Call, CallState
+from callstream.errors import UsageError
+from callstream.events import ArgsAppended, CallAwaiting, CallCompleted, CallStarted, MessageReceived, WireEvent
+from callstream.journal import Journal
+from callstream.runtime import Callstream, Run
+from callstream.wire.argtext import json_text
+
+HOST_QUESTIONS = frozenset({"adk_request_confirmation", "adk_request_credential", "adk_request_input"})
+"""Calls that google-adk makes itself to ask a person. The model knows nothing of them, and neither does the journal."""
+
+
+class Incoming:
+    """The message that started an invocation."""
+
+    def __init__(self, message: types.Content) -> None:
+        self._message = message
+        self._parts = list(message.parts or ())
+        self._again: list[types.Part] = []
+
+    @property
+    def is_answer(self) -> bool:
+        return any(part.function_response is not None for part in self._message.parts or ())
+
+    @property
+    def has_nothing_new(self) -> bool:
+        return bool(self._again) and not self._parts
+
+    async def check(self, callstream: Callstream, session: Session) -> None:
+        """Looks for answers that came before, and brings the others into the order of their calls."""
+        if not self.is_answer:
+            return
+        await callstream.journal.open()
+        for part in list(self._parts):
+            answer = part.function_response
+            if answer is None or not answer.id or answer.name in HOST_QUESTIONS:
+                continue
+            known = await _calls_named(callstream.journal, session.id, answer.id)
+            if known and all(call.is_final for call in known):
+                self._parts.remove(part)
+                self._again.append(part)
+        order = {call.id: number for number, call in enumerate(_function_calls(session)) if call.id}
+        self._parts.sort(key=lambda part: order.get(_answered_id(part) or "", len(order)))
+
+    def replacement(self) -> types.Content | None:
+        """The message that google-adk is to have instead; None if it is the same."""
+        if self._parts == list(self._message.parts or ()):
+            return None
+        return types.Content(role="user", parts=self._parts or [types.Part(text="")])
+
+    async def record(self, run: Run, context: InvocationContext) -> None:
+        """Takes the message, or the answers, into the run."""
+        if not self.is_answer:
+            await run.record([_received(context.user_content or self._message)])
+            return
+        for part in self._parts:
+            answer = part.function_response
+            if answer is not None and answer.id and answer.name not in HOST_QUESTIONS:
+                await _answer(run, context.session, answer)
+
+
+async def _answer(run: Run, session: Session, answer: types.FunctionResponse) -> None:
+    result, error = outcome(answer.response)
+    named = answer.id or ""
+    if not await _calls_named(run.callstream.journal, run.thread_id, named):
+        # The call is older than the journal, or it is nobody's.
+        asked = next((call for call in _function_calls(session) if call.id == named), None)
+        if asked is None:
+            raise UsageError(f"session {session.id!r} has no call {named!r} that awaits an answer")
+        named = await imported(run, named, asked.name or "", asked.args or {})
+        await run.record([CallAwaiting(named)])
+    await run.answer(named, result, error=error)
+
+
+async def imported(run: Run, function_call_id: str, name: str, args: dict[str, Any]) -> str:
+    """Records a whole call that google-adk knows and the run does not. Returns its ``call_id``."""
+    provider_id = None if function_call_id.startswith(MINTED_PREFIX) else function_call_id
+    text = json_text(args)
+    events: Sequence[WireEvent] = [
+        CallStarted(function_call_id, name, provider_id),
+        ArgsAppended(function_call_id, text),
+        CallCompleted(function_call_id, text),
+    ]
+    response = run.response("gemini")
+    await response.record(events)
+    return response.call_ids[function_call_id]
+
+
+def outcome(response: Any) -> tuple[Any, str | None]:
+    """What a function response says: a result, or an error in the form in which google-adk tells the model of one."""
+    if isinstance(response, dict) and set(response) == {"error"}:
+        error = response["error"]
+        return None, error if isinstance(error, str) else repr(error)
+    return response, None
+
+
+async def _calls_named(journal: Journal, thread_id: str, named: str) -> list[Call]:
+    """The calls of a thread with that wire id that could have been asked of a person."""
+    found = await journal.calls(thread_id=thread_id, provider_id=named)
+    if not found:
+        call = await journal.call(named)
+        found = [call] if call is not None and call.thread_id == thread_id else []
+    return [call for call in found if call.state is not CallState.DISCARDED]
+
+
+def _function_calls(session: Session) -> Iterator[types.FunctionCall]:
+    for event in session.events:
+        yield from event.get_function_calls()
+
+
+def _answered_id(part: types.Part) -> str | None:
+    return part.function_response.id if part.function_response is not None else None
+
+
+def _received(content: types.Content) -> MessageReceived:
+    parts = content.parts or []
+    blobs = [blob for part in parts if (blob := part.inline_data or part.file_data) is not None]
+    return MessageReceived(
+        "user",
+        "".join(part.text for part in parts if part.text),
+        attachments=tuple(blob.mime_type or "file" for blob in blobs),
+    )

@@ -1,0 +1,157 @@
+"""Tools on their way through google-adk: the barrier, the refusal, progress, and what came of it.
+
+A result is what the model reads. Where nobody after this plugin can change it, it is recorded as soon as the tool has
+returned; else when google-adk makes it an event. What a tool raised is its failure unless somebody makes a result of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from google.adk.events.event import Event
+from google.adk.plugins.base_plugin import BasePlugin
+from google.adk.tools.base_tool import BaseTool
+from google.adk.tools.tool_context import ToolContext
+from pydantic_core import to_jsonable_python
+
+from callstream.adk.answers import imported, outcome
+from callstream.adk.invocations import Invocation
+from callstream.adk.truncation import refusal
+from callstream.calls import Call, CallState
+from callstream.errors import CallDropped, CallRejected, RunOver, UsageError
+from callstream.hooks import CallHooks
+from callstream.runtime.modelcall import current_model_call
+from callstream.tools import current_progress
+
+if TYPE_CHECKING:
+    from callstream.adk.plugin import CallstreamPlugin
+
+
+class Execution:
+    def __init__(self, plugin: CallstreamPlugin) -> None:
+        self._plugin = plugin
+        self._callstream = plugin.callstream
+
+    async def begin(
+        self, invocation: Invocation, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
+    ) -> dict[str, Any] | None:
+        """Waits for the call's hooks. Returns the error for the model if its tool must not run.
+
+        It is called in the tool's own context, so what it sets there is the tool's alone.
+        """
+        run = invocation.run
+        try:
+            call = await self._call_for(invocation, tool, tool_args, tool_context)
+            call = await run.execute(call.call_id)
+        except (CallRejected, CallDropped) as refused:
+            return {"error": refusal(run.call(refused.call_id))}
+        except RunOver as over:
+            return {"error": str(over)}
+        current_model_call.set(None)
+        run.make_current()
+        current_progress.set(run.progress_of(call.call_id))
+        return None
+
+    async def _call_for(
+        self, invocation: Invocation, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
+    ) -> Call:
+        named = tool_context.function_call_id or ""
+        call = invocation.call_named(tool_context.branch, named)
+        if call is not None and (call.state is CallState.DISCARDED or not call.is_final):
+            return call
+        if call is None:
+            try:
+                call = await invocation.run.resume(named)
+            except UsageError:
+                call = None  # google-adk has it from elsewhere: another plugin, or a session that is older
+        if call is None or call.is_final:
+            call = invocation.run.call(await imported(invocation.run, named, tool.name, tool_args))
+        invocation.bind_id(tool_context.branch, named, call.call_id)
+        return call
+
+    async def returned(self, invocation: Invocation, tool: BaseTool, tool_context: ToolContext, result: Any) -> None:
+        """The tool has returned, or somebody made a result of what it raised."""
+        call = invocation.call_named(tool_context.branch, tool_context.function_call_id)
+        if call is None or call.state is not CallState.EXECUTING or invocation.run.outcome is not None:
+            return
+        invocation.errors.pop(call.call_id, None)
+        actions, named = tool_context.actions, tool_context.function_call_id
+        asks = named in actions.requested_tool_confirmations or named in actions.requested_auth_configs
+        if asks or tool.is_long_running:
+            await invocation.run.await_answer(call.call_id)
+        elif result is not None and not self._changes_later(tool_context):
+            await self._finish(invocation, call, result)
+
+    def raised(self, invocation: Invocation, tool_context: ToolContext, error: BaseException) -> None:
+        call = invocation.call_named(tool_context.branch, tool_context.function_call_id)
+        if call is not None and call.state is CallState.EXECUTING:
+            invocation.errors[call.call_id] = error
+
+    async def event(self, invocation: Invocation, event: Event) -> None:
+        """Results as the model will read them, of calls that have none yet."""
+        if event.partial or invocation.run.outcome is not None:
+            return
+        for response in event.get_function_responses():
+            call = invocation.call_named(event.branch, response.id)
+            if call is not None and call.state is CallState.EXECUTING:
+                invocation.errors.pop(call.call_id, None)
+                await self._finish(invocation, call, response.response)
+
+    async def fail_raised(self, invocation: Invocation) -> None:
+        """Nobody made a result of what these tools raised."""
+        errors, invocation.errors = invocation.errors, {}
+        for call_id, error in errors.items():
+            if invocation.run.call(call_id).state is CallState.EXECUTING:
+                await invocation.run.fail(call_id, error)
+
+    async def _finish(self, invocation: Invocation, call: Call, response: Any) -> None:
+        told = to_jsonable_python(
+            response if isinstance(response, dict) else {"result": response}, bytes_mode="base64", fallback=repr
+        )
+        result, error = outcome(told)
+        try:
+            if error is not None:
+                await invocation.run.fail(call.call_id, error)
+            else:
+                await invocation.run.complete(call.call_id, result)
+        except RunOver:
+            pass  # its end has said what became of the call
+
+    def _changes_later(self, tool_context: ToolContext) -> bool:
+        """Whether a callback after this plugin's may still change the result."""
+        context = tool_context.get_invocation_context()
+        if getattr(context.agent, "canonical_after_tool_callbacks", None):
+            return True
+        plugins = context.plugin_manager.plugins
+        later = plugins[plugins.index(self._plugin) + 1 :] if self._plugin in plugins else []
+        return any(type(plugin).after_tool_callback is not BasePlugin.after_tool_callback for plugin in later)
+
+    # -- after a crash --
+
+    async def given_up(self, thread_id: str) -> list[Call]:
+        """The calls that a process left behind in this thread when it died in the middle of their arguments."""
+        journal = self._callstream.journal
+        await journal.open()
+        runs = await journal.runs(thread_id=thread_id)
+        if any(run.outcome is None and self._callstream.active_run(run.run_id) is None for run in runs):
+            await journal.sweep()
+            runs = await journal.runs(thread_id=thread_id)
+        found: list[Call] = []
+        for run in runs:
+            if run.outcome != "failed" or run.reason != "interrupted":
+                break
+            for listed in await journal.calls(run_id=run.run_id, states=[CallState.DISCARDED]):
+                call = await journal.call(listed.call_id)
+                if call is not None and call.reason == "interrupted":
+                    found.append(call)
+        return found
+
+    async def tell_given_up(self, invocation: Invocation) -> None:
+        """Runs the abort hooks of such calls, once their tools are known."""
+        for call in list(invocation.given_up):
+            hooks = self._callstream.hooks_of(call.name)
+            if hooks:
+                invocation.given_up.remove(call)
+                hooked = CallHooks(call, hooks, self._callstream.hook_settings(call.name))
+                hooked.abort(call, "interrupted")
+                await hooked.settled()

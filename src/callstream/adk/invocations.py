@@ -1,0 +1,247 @@
+"""What a google-adk invocation is to Callstream: the run that it belongs to, and which call each of its ids means.
+
+An invocation opens a run of its own, unless it finds itself inside of one: that of a program that opened it around the
+runner, or that of the tool whose agent it is. google-adk goes on with an interrupted invocation under its old id, and a
+run ends once, so the run of such an invocation has the id with a number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+from google.adk.agents.base_agent import BaseAgent
+from google.adk.agents.invocation_context import InvocationContext
+from google.adk.agents.llm_agent import LlmAgent
+from google.adk.events.event_actions import EventActions
+from google.adk.models.llm_request import LlmRequest
+from google.adk.models.llm_response import LlmResponse
+from google.genai import types
+
+from callstream.adk.partials import PartialReader
+from callstream.calls import Call, CallState
+from callstream.events import WireEvent
+from callstream.runtime import Callstream, Response, Run
+from callstream.runtime.modelcall import ModelCall
+
+_ABORT_POLL = 0.1
+"""Seconds."""
+
+
+class Step:
+    """One call of a model by an invocation, from before its request to its last response.
+
+    ``actions`` are those of the event that google-adk builds from it: every callback of the step is handed the same.
+    """
+
+    def __init__(
+        self, model_call: ModelCall, request: LlmRequest, actions: EventActions, branch: str | None = None
+    ) -> None:
+        self.model_call = model_call
+        self.actions = actions
+        self.branch = branch
+        self.shown: set[str] = set()
+        """The calls that google-adk was given in a response."""
+        self._request = request
+        self._reader: PartialReader | None = None
+        self._response: Response | None = None
+
+    def calls(self) -> list[Call]:
+        """The calls of the responses that were read until now, in order."""
+        run = self.model_call.run
+        known = {call.call_id for call in run.calls}
+        found = (call_id for response in self.model_call.responses for call_id in response.call_ids.values())
+        return [run.call(call_id) for call_id in found if call_id in known]
+
+    async def read(self, response: LlmResponse) -> None:
+        """Reads a response of a model that the tap did not see."""
+        if self._reader is None or self._response is None:
+            mint = self.model_call.new_call_id or self.model_call.run.callstream.new_call_id
+            self._reader = PartialReader(mint, declared_tools(self._request))
+            self._response = self.model_call.run.response("gemini", author=self.model_call.author)
+            self.model_call.responses.append(self._response)
+        await self._record(self._reader.read(response))
+
+    async def cut_off(self, detail: str) -> None:
+        """No more responses come."""
+        if self._reader is not None and self._reader.is_open:
+            await self._record(self._reader.cut_off(detail))
+
+    async def interrupt(self, error: BaseException) -> None:
+        """The model failed: what it had begun is given up."""
+        if self._response is not None:
+            await self._response.interrupt(detail=f"{type(error).__name__}: {error}")
+
+    async def _record(self, events: list[WireEvent]) -> None:
+        if events and self._response is not None:
+            await self._response.record(events)
+
+
+class Invocation:
+    """One invocation, from ``before_run_callback`` to its end, however it ends."""
+
+    def __init__(self, context: InvocationContext, run: Run, *, owns_run: bool) -> None:
+        self.invocation_id = context.invocation_id
+        self.run = run
+        self.owns_run = owns_run
+        self.is_resumed = False
+        """Whether it goes on with a turn that was interrupted by a question to a person."""
+        self.failure: str | None = None
+        """Why the run has failed although google-adk came to an end with it."""
+        self.cut_offs = 0
+        self.given_up: list[Call] = []
+        """Calls of a process that died, whose abort hooks have still to hear of it."""
+        self.errors: dict[str, BaseException] = {}
+        """What tools raised, by call, until it is known whether somebody makes a result of it."""
+        self.root_agent = context.agent
+        self._context = weakref.ref(context)
+        self._steps: list[Step] = []
+        self._bound: dict[tuple[str | None, str], str] = {}  # call_id by branch and the id that google-adk knows
+        self._undo_stop: Callable[[], None] | None = None
+
+    def abort_with_run(self) -> None:
+        """Whoever stops the run stops google-adk."""
+
+        def stopped(reason: str) -> None:
+            context = self._context()
+            if context is not None:
+                context.abort()
+
+        self._undo_stop = self.run.on_stop(stopped)
+
+    def ends_by_itself(self) -> None:
+        """The end of the run is the invocation's own from now on."""
+        if self._undo_stop is not None:
+            self._undo_stop()
+            self._undo_stop = None
+
+    # -- steps --
+
+    def begin(self, step: Step) -> None:
+        self._steps = [other for other in self._steps if other.actions is not step.actions]
+        self._steps.append(step)
+
+    def step_of(self, actions: EventActions) -> Step | None:
+        return next((step for step in reversed(self._steps) if step.actions is actions), None)
+
+    def bind(self, step: Step, parts: list[types.Part]) -> None:
+        """Says which call each function call of a response means, and gives those without an id that of their call."""
+        free = [call for call in step.calls() if call.call_id not in step.shown]
+        for part in parts:
+            function_call = part.function_call
+            if function_call is None:
+                continue
+            call = _meant(function_call, free)
+            if call is None:
+                continue
+            free.remove(call)
+            step.shown.add(call.call_id)
+            function_call.id = wire_id(call)
+            self.bind_id(step.branch, function_call.id, call.call_id)
+
+    def call_named(self, branch: str | None, function_call_id: str | None) -> Call | None:
+        """The call of this run that google-adk means by an id: of several in a branch, the newest.
+
+        Agents that run beside each other have branches of their own, and their models may use the same ids.
+        """
+        call_id = self._bound.get((branch, function_call_id or ""))
+        return None if call_id is None else self.run.call(call_id)
+
+    def bind_id(self, branch: str | None, function_call_id: str, call_id: str) -> None:
+        self._bound[branch, function_call_id] = call_id
+
+
+def wire_id(call: Call) -> str:
+    """The id by which google-adk and the model know a call."""
+    return call.provider_id or call.call_id
+
+
+def declared_tools(request: LlmRequest) -> dict[str, dict[str, object]]:
+    """The JSON Schemas of a request's tools by name."""
+    found: dict[str, dict[str, object]] = {}
+    for declaration in _declarations(request):
+        schema = declaration.parameters_json_schema
+        if not isinstance(schema, dict) and declaration.parameters is not None:
+            schema = declaration.parameters.model_dump(mode="json", exclude_none=True, by_alias=True)
+        found[declaration.name or ""] = schema if isinstance(schema, dict) else {}
+    return found
+
+
+def _declarations(request: LlmRequest) -> Iterator[types.FunctionDeclaration]:
+    for tool in request.config.tools or ():
+        if isinstance(tool, types.Tool):
+            yield from tool.function_declarations or ()
+
+
+def _meant(function_call: types.FunctionCall, calls: list[Call]) -> Call | None:
+    for call in calls:
+        if function_call.id is not None and wire_id(call) == function_call.id:
+            return call
+    unnamed = [call for call in calls if call.provider_id is None and call.name == function_call.name]
+    complete = [call for call in unnamed if call.state is not CallState.DISCARDED]
+    return next(iter(complete or unnamed), None)
+
+
+async def opened_run(callstream: Callstream, context: InvocationContext) -> Run:
+    """A run of the invocation's own."""
+    run_id, number = context.invocation_id, 1
+    await callstream.journal.open()
+    while await callstream.journal.runs(run_id=run_id, limit=1):
+        number += 1
+        run_id = f"{context.invocation_id}~{number}"
+    return await callstream.start(context.session.id, run_id, principal=context.user_id, as_current=False)
+
+
+class Endings:
+    """Ends the runs of invocations that nobody tells about: a cancelled task fires no callback of a plugin."""
+
+    def __init__(self) -> None:
+        self._ending: set[asyncio.Task[None]] = set()
+
+    def watch(self, invocation: Invocation, context: InvocationContext) -> None:
+        """Stops the run if the task that drives the invocation is cancelled, or if nothing holds it any more.
+
+        And if it is aborted while a model stalls: google-adk cancels what runs as a node, but agents of the older kind
+        ask only between two events, and nothing but ``is_aborted`` tells.
+        """
+        if isinstance(context.agent, BaseAgent) and not isinstance(context.agent, LlmAgent):
+            self._keep(self._stop_if_aborted(invocation, context))
+        self.watch_task(invocation)
+        loop = asyncio.get_running_loop()
+
+        def forgotten() -> None:
+            if not loop.is_closed() and invocation.run.outcome is None:
+                loop.call_soon_threadsafe(self._stop, invocation)
+
+        weakref.finalize(context, forgotten).atexit = False
+
+    def watch_task(self, invocation: Invocation) -> None:
+        """Stops the run if the current task is cancelled."""
+        task = asyncio.current_task()
+        if task is not None:
+            task.add_done_callback(lambda done: self._stop(invocation) if done.cancelled() else None)
+
+    def _stop(self, invocation: Invocation) -> None:
+        if invocation.run.outcome is not None:
+            return
+        self._keep(invocation.run.stop("cancelled"))
+
+    async def _stop_if_aborted(self, invocation: Invocation, context: InvocationContext) -> None:
+        watched = weakref.ref(context)
+        del context
+        while invocation.run.outcome is None and (context_now := watched()) is not None:
+            if context_now.is_aborted:
+                await invocation.run.stop("aborted")
+                return
+            del context_now
+            await asyncio.sleep(_ABORT_POLL)
+
+    def _keep(self, ending: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(ending)
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    async def settled(self) -> None:
+        await asyncio.gather(*self._ending)

@@ -1,0 +1,132 @@
+"""Models with the tap in them.
+
+``tapped`` copies a model and gives the copy a client whose transport is the tap. What decides about credentials and
+address is what the model's own class would use. A model whose class takes no client, or whose client cannot be copied
+with another transport, is returned as it is: the plugin then reads its partial events.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar, cast
+
+from google.adk.models.base_llm import BaseLlm
+from google.adk.models.google_llm import Gemini
+from google.adk.models.registry import LLMRegistry
+from google.genai import types
+
+from callstream.tap import Callstream
+
+logger = logging.getLogger("callstream")
+
+_M = TypeVar("_M", bound=BaseLlm)
+_PLACE = re.compile(r"projects/([^/]+)/locations/([^/]+)/")
+
+
+def tapped(model: str | BaseLlm, callstream: Callstream) -> BaseLlm:
+    """The model with the tap in it: a new instance of the same class. One log line says which path it is on.
+
+    Credentials that a provider's client takes from the environment are taken when this is called.
+    """
+    llm = LLMRegistry.new_llm(model) if isinstance(model, str) else model
+    for family, tap in _FAMILIES.items():
+        if any(base.__name__ == family and base.__module__.startswith("google.adk.") for base in type(llm).__mro__):
+            made = tap(llm, callstream)
+            if made is not None:
+                logger.info("model %s (%s) is read at the wire", llm.model, type(llm).__name__)
+                return made
+            break
+    logger.info("model %s (%s) is read from its partial events", llm.model, type(llm).__name__)
+    return llm
+
+
+def _gemini(llm: BaseLlm, callstream: Callstream) -> BaseLlm | None:
+    model = cast(Gemini, llm)
+    builds_its_own = inspect.getattr_static(type(model), "api_client") is not inspect.getattr_static(
+        Gemini, "api_client"
+    )
+    if model.client is not None or model.use_interactions_api or builds_its_own:
+        return None
+    kwargs = dict(model.client_kwargs or {})
+    given = kwargs.get("http_options")
+    options = types.HttpOptions.model_validate(given) if isinstance(given, dict) else given or types.HttpOptions()
+    if options.httpx_async_client is not None:
+        return None
+    arguments = dict(options.async_client_args or {})
+    client = callstream.httpx_client(**arguments)
+    kwargs["http_options"] = options.model_copy(update={"httpx_async_client": client})
+    return _copied(model, client_kwargs=kwargs)
+
+
+def _anthropic(llm: BaseLlm, callstream: Callstream) -> BaseLlm | None:
+    from anthropic import AsyncAnthropic
+
+    client = llm.client  # type: ignore[attr-defined]
+    http_client = callstream.httpx2_client()
+    made = client.copy(http_client=http_client) if client is not None else AsyncAnthropic(http_client=http_client)
+    return _copied(llm, client=made)
+
+
+def _claude(llm: BaseLlm, callstream: Callstream) -> BaseLlm | None:
+    from anthropic import AsyncAnthropicVertex
+
+    client = llm.client  # type: ignore[attr-defined]
+    if client is not None:
+        return _copied(llm, client=client.copy(http_client=callstream.httpx2_client()))
+    place = _PLACE.search(llm.model)
+    project, region = place.groups() if place else (None, None)
+    project = project or os.environ.get("GOOGLE_CLOUD_PROJECT")
+    region = region or os.environ.get("GOOGLE_CLOUD_LOCATION")
+    if not project or not region:
+        return None  # the class says what is missing when it is used
+    made = AsyncAnthropicVertex(project_id=project, region=region, http_client=callstream.httpx2_client())
+    return _copied(llm, client=made)
+
+
+def _openai(llm: BaseLlm, callstream: Callstream) -> BaseLlm | None:
+    from openai import AsyncOpenAI
+
+    model: Any = llm
+    http_client = callstream.httpx_client()
+    if model.client is not None:
+        return _copied(llm, client=model.client.copy(http_client=http_client))
+    given: dict[str, Any] = {"http_client": http_client}
+    key, base_url = model.api_key, model.base_url
+    if "azure_endpoint" in type(model).model_fields:
+        key = key or os.environ.get("AZURE_OPENAI_API_KEY")
+        base_url = f"{model.azure_endpoint.rstrip('/')}/openai/v1/" if model.azure_endpoint else base_url
+    if key is not None:
+        given["api_key"] = _awaited(key) if callable(key) else key
+    if base_url is not None:
+        given["base_url"] = base_url
+    return _copied(llm, client=AsyncOpenAI(**given))
+
+
+def _awaited(key: Callable[[], Any]) -> Callable[[], Awaitable[str]]:
+    async def fetch() -> str:
+        found = key()
+        return cast(str, await found if inspect.isawaitable(found) else found)
+
+    return fetch
+
+
+def _copied(model: _M, **changes: Any) -> _M:
+    """A copy of the model, without the clients that the original has made."""
+    made = model.model_copy(update=changes)
+    for name in set(vars(made)) - set(type(made).model_fields):
+        del vars(made)[name]
+    return made
+
+
+_FAMILIES: dict[str, Callable[[BaseLlm, Callstream], BaseLlm | None]] = {
+    "Claude": _claude,
+    "AnthropicLlm": _anthropic,
+    "OpenAILlm": _openai,
+    "OpenAIResponsesLlm": _openai,
+    "Gemini": _gemini,
+}
+"""By the class of google-adk that a model is of, the more special one first; some need packages that may not be there."""

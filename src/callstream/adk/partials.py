@@ -1,0 +1,355 @@
+"""google-adk's partial responses in, events out: for models that the tap cannot read.
+
+Three dialects, and the fourth of models that send their arguments again and again:
+
+- values by path (``partial_args`` with ``json_path``): Gemini, and with the name on every chunk Anthropic, OpenAI and
+  LiteLLM. They lose empty containers, make floats of integers, and may never say that a call has ended;
+- raw JSON text (``partial_args`` without a path): Interactions;
+- ``args`` that grow from one response to the next.
+
+So partial responses are a preview, and the response that is not partial decides: whether a call is complete, and what
+its arguments are. What the preview lacks or has wrong is written behind it, so that the joined text parses to those
+arguments (of two equal names the last counts). A call that a preview began is complete only if its response finished
+normally, or if it said itself that it had ended.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import Enum
+from typing import Any, Literal
+
+from google.adk.models.llm_response import LlmResponse
+from google.genai import types
+
+from callstream.errors import WireError
+from callstream.events import DiscardReason, WireEvent
+from callstream.jsonpath import Path, parse_path
+from callstream.jsonwriter import EMPTY, JsonWriter
+from callstream.wire.argtext import json_text
+from callstream.wire.naming import tools_that_fit
+from callstream.wire.transcript import Transcript, WireCall
+
+MINTED_PREFIX = "adk-"
+"""How ids begin that google-adk, or Callstream for it, made up. They are not sent to the model."""
+
+_MALFORMED = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", "JSON_PARSE_ERROR"})
+
+
+class PartialCall:
+    """One call while its response is being read. Until it has a name, its pieces wait."""
+
+    def __init__(self, call: WireCall, schema: Mapping[str, Any] | None) -> None:
+        self.call = call
+        self.wire_id = call.provider_id or call.call_id
+        self.dialect: Literal["paths", "text", "args"] | None = None
+        self.said_end = False
+        self.waiting: list[types.FunctionCall] = []
+        self._schema = schema
+        self._writer = JsonWriter(dict(schema) if schema else None)
+
+    def schema_found(self, schema: Mapping[str, Any]) -> None:
+        self._writer = JsonWriter(dict(schema))
+
+    def paths(self) -> Iterator[Path]:
+        for chunk in self.waiting:
+            for piece in chunk.partial_args or ():
+                path = _path(piece.json_path) if piece.json_path else None
+                if path is not None:
+                    yield path
+            yield from ((name,) for name in chunk.args or ())
+
+    def text_of(self, chunk: types.FunctionCall) -> str:
+        """The argument text that a chunk adds."""
+        if chunk.args and not chunk.partial_args:
+            self.dialect = "args"
+            return self._writer.grow(chunk.args, True)
+        text = []
+        for piece in chunk.partial_args or ():
+            if piece.json_path:
+                self.dialect = "paths"
+                path = _path(piece.json_path)
+                if path is not None:
+                    text.append(self._writer.write(path, _value(piece), bool(piece.will_continue)))
+            elif piece.string_value:
+                self.dialect = "text"
+                text.append(piece.string_value)
+        return "".join(text)
+
+    def rest(self, args: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        """The text that makes what was shown into the arguments, and these, with what google-adk lost of them.
+
+        WireError if no text can.
+        """
+        match self.dialect:
+            case None:
+                return json_text(args), args
+            case "args":
+                return self._writer.grow(args, False) + self._writer.close(), args
+            case "text":
+                if not _same(_parsed(self.call.text.join()), args):
+                    raise WireError("expected the text of the arguments to be the arguments, got something else")
+                return "", args
+        end = self._writer.close()
+        shown = _parsed(self.call.text.join() + end)
+        whole = _restored(shown, args)
+        again = {name: value for name, value in whole.items() if name not in shown or not _same(shown[name], value)}
+        if not again:
+            return end, whole
+        return end[:-1] + ("," if shown else "") + json_text(again)[1:], whole
+
+
+class PartialReader:
+    """Reads the responses of one call of a model. ``tools`` are the request's tools, JSON Schemas by name.
+
+    It gives every chunk of a call the id of its call, where the model gave it none or another one each time, so that
+    what google-adk makes of them agrees.
+    """
+
+    def __init__(self, new_id: Callable[[], str], tools: Mapping[str, Mapping[str, Any]]) -> None:
+        self._new_id = new_id
+        self._given_id: str | None = None
+        self._transcript = Transcript(self._next_id)
+        self._tools = tools
+        self._calls: list[PartialCall] = []  # not decided yet
+        self._touched: list[PartialCall] = []  # by this response
+        self._shown = {False: "", True: ""}  # text and reasoning since the last response that was not partial
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a call has begun that no response has decided about."""
+        return bool(self._calls)
+
+    def read(self, response: LlmResponse) -> list[WireEvent]:
+        """The events that a response makes known, partial or not."""
+        parts = (response.content and response.content.parts) or []
+        self._touched.clear()
+        if response.partial:
+            for part in parts:
+                self._part(part)
+        elif parts or response.finish_reason or response.error_code:
+            self._decided(parts, response)
+        return self._transcript.take()
+
+    def cut_off(self, detail: str) -> list[WireEvent]:
+        """No more comes: what is open is discarded."""
+        self._calls.clear()
+        self._transcript.finish_calls(normal=False, detail=detail)
+        self._transcript.end_response(None, None)
+        return self._transcript.take()
+
+    # -- a preview --
+
+    def _part(self, part: types.Part) -> None:
+        if part.function_call is not None:
+            self._chunk(part.function_call, _signature(part))
+        elif part.text:
+            self._shown[bool(part.thought)] += part.text
+            self._append_text(part.text, bool(part.thought))
+
+    def _chunk(self, chunk: types.FunctionCall, signature: str | None) -> None:
+        known = self._continued(chunk)
+        if known is None:
+            if not chunk.name and not chunk.args and not chunk.partial_args:
+                return  # the end of a call that had ended already
+            known = self._opened(chunk.name, chunk.id, signature)
+        chunk.id = known.wire_id
+        self._touched.append(known)
+        if known.call.final:
+            return
+        if signature:
+            self._transcript.sign_call(known.call, signature)
+        known.said_end = not chunk.will_continue
+        try:
+            self._take_in(known, chunk)
+        except WireError as error:
+            self._transcript.discard_call(known.call, "malformed", str(error))
+
+    def _take_in(self, known: PartialCall, chunk: types.FunctionCall) -> None:
+        if known.call.name is not None:
+            self._transcript.append_args(known.call, known.text_of(chunk))
+            return
+        known.waiting.append(chunk)
+        names = [chunk.name] if chunk.name else tools_that_fit(self._tools, known.paths())
+        if len(names) == 1:
+            known.schema_found(self._tools.get(names[0], {}))
+            self._transcript.name_call(known.call, names[0])
+            for waiting in known.waiting:
+                self._transcript.append_args(known.call, known.text_of(waiting))
+
+    def _continued(self, chunk: types.FunctionCall) -> PartialCall | None:
+        """The call that a chunk belongs to, None if it begins one.
+
+        With an id the id tells. Without one, a chunk that has a name goes on with the last call of that name, because
+        those who name every chunk do so; one without a name goes on with the last call. Values by path end when they
+        say so, and arguments that grow come once in a response.
+        """
+        if chunk.id:
+            for known in self._calls:
+                if known.wire_id == chunk.id:
+                    return known
+            if chunk.name or not chunk.id.startswith(MINTED_PREFIX):
+                return None
+        candidates = [known for known in self._calls if not chunk.name or chunk.name == known.call.name]
+        if chunk.args and not chunk.partial_args:
+            return next((known for known in candidates if known not in self._touched), None)
+        has_more = [known for known in candidates if not (known.said_end and known.dialect == "paths")]
+        return has_more[-1] if has_more else None
+
+    def _opened(self, name: str | None, given_id: str | None, signature: str | None) -> PartialCall:
+        minted = given_id is not None and given_id.startswith(MINTED_PREFIX)
+        self._given_id = given_id if minted else None
+        call = self._transcript.open_call(name, None if minted else given_id, signature=signature)
+        known = PartialCall(call, self._tools.get(name or ""))
+        self._calls.append(known)
+        return known
+
+    def _next_id(self) -> str:
+        given, self._given_id = self._given_id, None
+        return given or self._new_id()
+
+    # -- the decision --
+
+    def _decided(self, parts: list[types.Part], response: LlmResponse) -> None:
+        finish = response.finish_reason.name if response.finish_reason else None
+        is_normal = finish in (None, "STOP") and not response.error_code
+        self._decide_text(parts)
+        chunks = [(part.function_call, _signature(part)) for part in parts if part.function_call is not None]
+        for chunk, signature in chunks:
+            known = self._matching(chunk) or self._opened(chunk.name, chunk.id, signature)
+            self._calls.remove(known)
+            chunk.id = known.wire_id
+            if not known.call.final:
+                if signature:
+                    self._transcript.sign_call(known.call, signature)
+                self._decide_call(known, chunk, response, finish if is_normal else _trouble(response))
+        if chunks or not is_normal:
+            for known in self._calls:
+                if not known.call.final:
+                    self._discard(known, response, "the whole response does not have this call")
+            self._calls.clear()
+        if not self._calls:
+            usage = (
+                response.usage_metadata.model_dump(mode="json", exclude_none=True) if response.usage_metadata else None
+            )
+            self._transcript.end_response(finish, usage)
+
+    def _decide_call(
+        self, known: PartialCall, chunk: types.FunctionCall, response: LlmResponse, finish: str | None
+    ) -> None:
+        if finish not in (None, "STOP"):
+            self._discard(known, response, f"the response finished with {finish}")
+        elif finish is None and known.dialect in ("paths", "text") and not known.said_end:
+            self._discard(known, response, "the response ended without a finish reason")
+        else:
+            if known.call.name is None and chunk.name:
+                self._take_in(known, types.FunctionCall(name=chunk.name, will_continue=True))
+            try:
+                text, chunk.args = known.rest(chunk.args or {})
+                self._transcript.append_args(known.call, text)
+            except WireError as error:
+                self._transcript.discard_call(known.call, "malformed", str(error))
+            else:
+                self._transcript.end_call(known.call)
+
+    def _discard(self, known: PartialCall, response: LlmResponse, detail: str) -> None:
+        reason: DiscardReason = "malformed" if _trouble(response) in _MALFORMED else "truncated"
+        if known.call.name is None:
+            reason, detail = "malformed", "the call never got a name"
+        self._transcript.discard_call(known.call, reason, detail)
+
+    def _matching(self, chunk: types.FunctionCall) -> PartialCall | None:
+        """The call of the preview that a whole call completes: by its id, else the first that it can be."""
+        if chunk.id:
+            for known in self._calls:
+                if known.wire_id == chunk.id:
+                    return known
+            if not chunk.id.startswith(MINTED_PREFIX):
+                return None
+        for known in self._calls:
+            if known.call.provider_id is None and known.call.name in (chunk.name, None):
+                return known
+        return None
+
+    def _decide_text(self, parts: Iterable[types.Part]) -> None:
+        """Text that the preview did not have. What it had stays as it was shown."""
+        for is_thought, shown in self._shown.items():
+            whole = "".join(part.text for part in parts if part.text and bool(part.thought) is is_thought)
+            if whole.startswith(shown):
+                self._append_text(whole.removeprefix(shown), is_thought)
+            self._shown[is_thought] = ""
+
+    def _append_text(self, text: str, is_thought: bool) -> None:
+        if text and is_thought:
+            self._transcript.append_reasoning(text)
+        elif text:
+            self._transcript.append_text(text)
+
+
+def _trouble(response: LlmResponse) -> str | None:
+    """What went wrong in a response, None if it finished normally."""
+    if response.error_code:
+        code = response.error_code
+        return str(code.value if isinstance(code, Enum) else code)
+    finish = response.finish_reason
+    return finish.name if finish and finish.name != "STOP" else None
+
+
+def _signature(part: types.Part) -> str | None:
+    return base64.b64encode(part.thought_signature).decode() if part.thought_signature else None
+
+
+def _path(text: str) -> Path | None:
+    """The place that a piece is for; None for a path that google-adk did not write as the standard wants it.
+
+    Then the whole response brings what the preview lacks.
+    """
+    try:
+        return parse_path(text)
+    except WireError:
+        return None
+
+
+def _value(piece: types.PartialArg) -> Any:
+    """The piece of string, the scalar, or EMPTY: a path without a value is an empty container."""
+    for value in (piece.string_value, piece.number_value, piece.bool_value):
+        if value is not None:
+            return value
+    return EMPTY if piece.null_value is None else None
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text or "{}")
+    except ValueError as error:
+        raise WireError(f"expected arguments in JSON, got {text!r:.80} ({error})") from None
+
+
+def _restored(shown: Any, value: Any) -> Any:
+    """The value with the empty containers that only the preview has. WireError if the preview has anything else more."""
+    if isinstance(shown, dict) and isinstance(value, dict):
+        whole = {name: _restored(shown[name], part) if name in shown else part for name, part in value.items()}
+        for name, lost in shown.items():
+            if name not in value and not _is_hollow(lost):
+                raise WireError(f"expected arguments that only grow, but {name!r} was {lost!r:.80} and is gone")
+        return {**whole, **{name: lost for name, lost in shown.items() if name not in value}}
+    if isinstance(shown, list) and isinstance(value, list) and len(shown) == len(value):
+        return [_restored(*pair) for pair in zip(shown, value, strict=True)]
+    return shown if value is None and _is_hollow(shown) else value
+
+
+def _is_hollow(value: Any) -> bool:
+    """Whether a value is containers and nothing in them."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [None]
+    return all(part is not None and _is_hollow(part) for part in parts)
+
+
+def _same(shown: Any, value: Any) -> bool:
+    """Whether two JSON values are one: 1 and 1.0 are, 1 and true are not."""
+    if isinstance(shown, dict) and isinstance(value, dict):
+        return shown.keys() == value.keys() and all(_same(shown[name], value[name]) for name in shown)
+    if isinstance(shown, list) and isinstance(value, list):
+        return len(shown) == len(value) and all(map(_same, shown, value))
+    return isinstance(shown, bool) is isinstance(value, bool) and bool(shown == value)

@@ -1,0 +1,264 @@
+"""The google-adk plugin: every invocation a run, every model call read, every tool behind the barrier.
+
+Register it first: a plugin that returns a value hides the ones after it. It uses plugin callbacks alone, and returns a
+value only where it refuses a call, ends an invocation that has nothing to do, or takes an answer out that came before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import uuid
+from typing import Any
+
+from google.adk.agents.base_agent import BaseAgent
+from google.adk.agents.callback_context import CallbackContext
+from google.adk.agents.invocation_context import InvocationContext
+from google.adk.agents.llm_agent import LlmAgent
+from google.adk.events.event import Event
+from google.adk.models.llm_request import LlmRequest
+from google.adk.models.llm_response import LlmResponse
+from google.adk.plugins.base_plugin import BasePlugin
+from google.adk.tools.base_tool import BaseTool
+from google.adk.tools.tool_context import ToolContext
+from google.genai import types
+
+from callstream.adk.answers import Incoming
+from callstream.adk.execution import Execution
+from callstream.adk.invocations import Endings, Invocation, Step, opened_run
+from callstream.adk.outputs import OutputKeys
+from callstream.adk.partials import MINTED_PREFIX
+from callstream.adk.signatures import repair
+from callstream.adk.tools import collapsed_names, collecting_generators, register_tools
+from callstream.adk.truncation import OnTruncated, guarded
+from callstream.errors import RunOver, UsageError
+from callstream.runtime import Callstream, current_run
+from callstream.runtime.modelcall import ModelCall, current_model_call
+
+logger = logging.getLogger("callstream")
+
+
+class CallstreamPlugin(BasePlugin):
+    """``App(plugins=[CallstreamPlugin(cs)])``.
+
+    ``on_truncated``: what becomes of a turn in which the model did not finish a call. ``"tell_model"`` answers the call
+    with an error that the model reads, and goes on, three times in an invocation at most; ``"fail"`` ends the
+    invocation with an error event. The tool never runs.
+
+    ``repair_signatures`` adds thought signatures that Gemini needs and history lacks. ``closes_callstream``: closing
+    the runner closes the Callstream too; leave it out where several runners share one.
+    """
+
+    def __init__(
+        self,
+        callstream: Callstream,
+        *,
+        name: str = "callstream",
+        on_truncated: OnTruncated = "tell_model",
+        repair_signatures: bool = True,
+        closes_callstream: bool = False,
+    ) -> None:
+        super().__init__(name=name)
+        if on_truncated not in ("tell_model", "fail"):
+            raise UsageError(f"expected on_truncated to be 'tell_model' or 'fail', got {on_truncated!r}")
+        self.callstream = callstream
+        self._on_truncated: OnTruncated = on_truncated
+        self._repair_signatures = repair_signatures
+        self._closes_callstream = closes_callstream
+        self._invocations: dict[str, Invocation] = {}
+        self._incoming: dict[str, Incoming] = {}
+        self._outputs = OutputKeys()
+        self._execution = Execution(self)
+        self._endings = Endings()
+
+    def invocation(self, invocation_id: str) -> Invocation | None:
+        """The invocation of that id, while it goes on."""
+        return self._invocations.get(invocation_id)
+
+    # -- the invocation --
+
+    async def on_user_message_callback(
+        self, *, invocation_context: InvocationContext, user_message: types.Content
+    ) -> types.Content | None:
+        incoming = Incoming(user_message)
+        await incoming.check(self.callstream, invocation_context.session)
+        self._incoming[invocation_context.invocation_id] = incoming
+        return incoming.replacement()
+
+    async def before_run_callback(self, *, invocation_context: InvocationContext) -> types.Content | None:
+        incoming = self._incoming.pop(invocation_context.invocation_id, None)
+        if incoming is not None and incoming.has_nothing_new:
+            return types.Content(role="model", parts=[])
+        outer = current_run()
+        joined = outer if outer is not None and outer.callstream is self.callstream else None
+        given_up = [] if joined else await self._execution.given_up(invocation_context.session.id)
+        run = joined or await opened_run(self.callstream, invocation_context)
+        invocation = Invocation(invocation_context, run, owns_run=joined is None)
+        self._invocations[invocation.invocation_id] = invocation
+        invocation.abort_with_run()
+        if joined is None:
+            self._endings.watch(invocation, invocation_context)
+        invocation.given_up = given_up
+        if incoming is not None:
+            invocation.is_resumed = incoming.is_answer
+            await incoming.record(run, invocation_context)
+        return None
+
+    async def on_event_callback(self, *, invocation_context: InvocationContext, event: Event) -> Event | None:
+        # Where agent and caller share a task, the caller's own requests are none of the agent's.
+        current_model_call.set(None)
+        invocation = self._invocations.get(invocation_context.invocation_id)
+        if invocation is not None:
+            await self._execution.event(invocation, event)
+            self._outputs.event(invocation, event)
+        return None
+
+    async def after_run_callback(self, *, invocation_context: InvocationContext) -> None:
+        invocation = self._invocations.get(invocation_context.invocation_id)
+        if invocation is None:
+            return
+        error = sys.exc_info()[1]
+        if invocation_context.is_aborted:
+            error = asyncio.CancelledError()
+        elif invocation.failure is not None:
+            error = _Failed(invocation.failure)
+        await self._end(invocation, error)
+
+    async def on_run_error_callback(self, *, invocation_context: InvocationContext, error: Exception) -> None:
+        invocation = self._invocations.get(invocation_context.invocation_id)
+        if invocation is not None:
+            await self._end(invocation, error)
+
+    async def close(self) -> None:
+        """Stops the invocations of this event loop that go on."""
+        loop = asyncio.get_running_loop()
+        for invocation in list(self._invocations.values()):
+            if invocation.run.loop is loop:
+                await self._end(invocation, asyncio.CancelledError())
+        await self._endings.settled()
+        if self._closes_callstream:
+            await self.callstream.aclose()
+
+    async def _end(self, invocation: Invocation, error: BaseException | None) -> None:
+        self._invocations.pop(invocation.invocation_id, None)
+        self._outputs.forget(invocation)
+        invocation.ends_by_itself()
+        if invocation.run.outcome is None:
+            await self._execution.fail_raised(invocation)
+        if invocation.owns_run:
+            await invocation.run.end(error)
+
+    # -- the agent --
+
+    async def before_agent_callback(
+        self, *, agent: BaseAgent, callback_context: CallbackContext
+    ) -> types.Content | None:
+        invocation = self._invocations.get(callback_context.invocation_id)
+        if invocation is not None:
+            root = invocation.root_agent
+            if invocation.owns_run and isinstance(root, LlmAgent) and root.name == agent.name and root.timeout is None:
+                # It runs in a task of its own, which is cancelled when whoever drives the invocation is. One that goes
+                # on after that, as asyncio.timeout() lets it, tells nobody.
+                self._endings.watch_task(invocation)
+            self._outputs.agent_begins(invocation, agent, callback_context.branch, callback_context.session)
+        return None
+
+    async def on_agent_error_callback(
+        self, *, agent: BaseAgent, callback_context: CallbackContext, error: Exception
+    ) -> None:
+        invocation = self._invocations.get(callback_context.invocation_id)
+        if invocation is not None and invocation.run.outcome is None:
+            await self._execution.fail_raised(invocation)
+
+    # -- the model --
+
+    async def before_model_callback(
+        self, *, callback_context: CallbackContext, llm_request: LlmRequest
+    ) -> LlmResponse | None:
+        invocation = self._invocations.get(callback_context.invocation_id)
+        if invocation is None or invocation.run.outcome is not None:
+            return None
+        register_tools(self.callstream, llm_request.tools_dict)
+        collecting_generators(llm_request.tools_dict)
+        await self._execution.tell_given_up(invocation)
+        if self._repair_signatures:
+            await repair(llm_request, callback_context.session, self.callstream.journal)
+        names = collapsed_names(llm_request.tools_dict)
+        model_call = ModelCall(
+            invocation.run,
+            author=callback_context.agent_name,
+            collapses=lambda name: name in names,
+            refuses=True,
+            reports=True,
+            new_call_id=_new_call_id,
+        )
+        invocation.begin(Step(model_call, llm_request, callback_context.actions, callback_context.branch))
+        current_model_call.set(model_call)
+        return None
+
+    async def after_model_callback(
+        self, *, callback_context: CallbackContext, llm_response: LlmResponse
+    ) -> LlmResponse | None:
+        invocation = self._invocations.get(callback_context.invocation_id)
+        step = invocation.step_of(callback_context.actions) if invocation is not None else None
+        if invocation is None or step is None or invocation.run.outcome is not None:
+            return None
+        try:
+            if not step.model_call.read_by_tap:
+                await step.read(llm_response)
+        except RunOver:
+            return None
+        if llm_response.partial:
+            return None
+        guarded(invocation, step, llm_response, self._on_truncated)
+        return None
+
+    async def on_model_error_callback(
+        self, *, callback_context: CallbackContext, llm_request: LlmRequest, error: Exception
+    ) -> LlmResponse | None:
+        invocation = self._invocations.get(callback_context.invocation_id)
+        step = invocation.step_of(callback_context.actions) if invocation is not None else None
+        if step is not None:
+            try:
+                await step.interrupt(error)
+            except RunOver:
+                pass
+        if callback_context.is_aborted:
+            # What was stopped broke off; that is no error of the model.
+            return LlmResponse(error_code="ABORTED", error_message="the run was stopped", turn_complete=True)
+        return None
+
+    # -- the tools --
+
+    async def before_tool_callback(
+        self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
+    ) -> dict[str, Any] | None:
+        invocation = self._invocations.get(tool_context.invocation_id)
+        if invocation is None:
+            return None
+        return await self._execution.begin(invocation, tool, tool_args, tool_context)
+
+    async def after_tool_callback(
+        self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext, result: dict[str, Any]
+    ) -> dict[str, Any] | None:
+        invocation = self._invocations.get(tool_context.invocation_id)
+        if invocation is not None:
+            await self._execution.returned(invocation, tool, tool_context, result)
+        return None
+
+    async def on_tool_error_callback(
+        self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext, error: Exception
+    ) -> dict[str, Any] | None:
+        invocation = self._invocations.get(tool_context.invocation_id)
+        if invocation is not None:
+            self._execution.raised(invocation, tool_context, error)
+        return None
+
+
+class _Failed(Exception):
+    """What a run is ended with where google-adk itself ended without an exception."""
+
+
+def _new_call_id() -> str:
+    return f"{MINTED_PREFIX}{uuid.uuid4()}"

@@ -1,0 +1,148 @@
+"""Tools under google-adk.
+
+A function made with ``@tool`` needs nothing more than its place in ``tools=[…]``: its hooks are registered when the
+plugin first sees it, and its progress reaches the run.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from google.adk.events.event import Event
+from google.adk.tools.base_tool import BaseTool
+from google.adk.tools.function_tool import FunctionTool
+from google.adk.tools.set_model_response_tool import SetModelResponseTool
+from google.adk.tools.tool_context import ToolContext
+
+from callstream.jsonpath import format_path
+from callstream.runtime import Callstream
+from callstream.tools import Tool, current_progress, is_tool
+
+McpProgress = Callable[[float, float | None, str | None], Awaitable[None]]
+
+
+class StreamingTool(FunctionTool):
+    """A FunctionTool whose function may yield more than once.
+
+    google-adk gives the model one value of a generator tool, and breaks off at the second. Here all of them are its
+    result: one value is that value, several are a list. Events that the function yields are shown while it runs, as
+    google-adk does it. In live mode every value goes to the model by itself, as google-adk does that too.
+    """
+
+    def __init__(self, func: Callable[..., Any], *, require_confirmation: bool | Callable[..., bool] = False) -> None:
+        super().__init__(func, require_confirmation=require_confirmation)
+        self._whole: FunctionTool | None = None
+
+    async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> Any:
+        if not _is_generator(self.func) or tool_context.get_invocation_context().live_request_queue is not None:
+            return await super().run_async(args=args, tool_context=tool_context)
+        if self._whole is None:
+            self._whole = FunctionTool(_collected(self.func))
+            self._whole.name = self.name
+        return await self._whole.run_async(args=args, tool_context=tool_context)
+
+
+class _Collecting(StreamingTool):
+    """Stands in for a FunctionTool that the agent was given, and asks what that one asks."""
+
+    def __init__(self, original: FunctionTool) -> None:
+        super().__init__(original.func)
+        self.name = original.name
+        self.description = original.description
+        self._original = original
+
+    async def check_require_confirmation(self, args: dict[str, Any], tool_context: ToolContext) -> bool:
+        return await self._original.check_require_confirmation(args, tool_context)
+
+
+def mcp_progress(tool_name: str, **kwargs: Any) -> McpProgress | None:
+    """For ``McpToolset(progress_callback=mcp_progress)``: a server's progress notifications become the call's progress."""
+    progress = current_progress.get()
+    if progress is None:
+        return None
+
+    async def report(done: float, total: float | None, message: str | None) -> None:
+        await progress(done, total, message)
+
+    return report
+
+
+def register_tools(callstream: Callstream, tools: dict[str, BaseTool]) -> None:
+    """Makes the hooks of ``@tool`` functions known under the names by which the model calls them."""
+    for name, made in tools.items():
+        function = getattr(made, "func", None)
+        if function is None or not is_tool(function):
+            continue
+        if name == function.__name__:
+            callstream.add_tool(function)
+        elif not callstream.knows(name):
+            _register_as(callstream, name, function)
+
+
+def _register_as(callstream: Callstream, name: str, function: Tool[..., Any]) -> None:
+    """Registers hooks under another name, which a toolset's prefix makes."""
+    hooks = function.hooks
+    for hook in hooks.args_delta:
+        callstream.on_args_delta(name, hook.function)
+    for hook in hooks.field:
+        callstream.on_field(name, format_path(hook.path), hook.function)
+    for hook in hooks.args_complete:
+        callstream.on_args_complete(name, hook.function)
+    for hook in hooks.args_abort:
+        callstream.on_args_abort(name, hook.function)
+
+
+def collapsed_names(tools: dict[str, BaseTool]) -> frozenset[str]:
+    """The tools whose calls may reach google-adk whole: all but the one through which it streams structured output."""
+    return frozenset(name for name, tool in tools.items() if not isinstance(tool, SetModelResponseTool))
+
+
+def collecting_generators(tools: dict[str, BaseTool]) -> None:
+    """Lets plain generator functions yield more than once, by standing in for their tools in a request."""
+    for name, tool in tools.items():
+        if type(tool) is FunctionTool and _is_generator(tool.func):
+            tools[name] = _Collecting(tool)
+
+
+def _is_generator(function: Callable[..., Any]) -> bool:
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+
+
+def _collected(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of the same kind that yields events as they come and all values, at the end, as one."""
+    made: Callable[..., Any]
+    if inspect.isasyncgenfunction(function):
+
+        async def stream(*args: Any, **kwargs: Any) -> Any:
+            values: list[Any] = []
+            async for item in function(*args, **kwargs):
+                if isinstance(item, Event):
+                    yield item
+                else:
+                    values.append(item)
+            if values:
+                yield values[0] if len(values) == 1 else values
+
+        made = stream
+    else:
+
+        def steps(*args: Any, **kwargs: Any) -> Any:
+            values: list[Any] = []
+            for item in function(*args, **kwargs):
+                if isinstance(item, Event):
+                    yield item
+                else:
+                    values.append(item)
+            if values:
+                yield values[0] if len(values) == 1 else values
+
+        made = steps
+    made.__name__ = function.__name__
+    made.__qualname__ = function.__qualname__
+    made.__module__ = function.__module__
+    made.__doc__ = function.__doc__
+    made.__annotations__ = dict(function.__annotations__)
+    made.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    return made

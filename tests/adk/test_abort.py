@@ -1,0 +1,191 @@
+"""However a run is broken off: hooks end, open calls are discarded, upstream is closed, and the session can go on."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+from google.adk.agents import SequentialAgent
+
+from callstream import Call, Callstream, FieldDelta, tool
+from callstream.calls import CallState
+from callstream.testing import Call as Calls
+from callstream.testing import Delay, Finish, Text
+
+from .hosting import PATHS, Host, Models, agent_of, scripted, text_of
+
+STALLED = [Text("I write."), Calls("write", {"content": "The moon pulls the sea."}, stop_after=3), Delay(30), Finish()]
+END = [Text("Done."), Finish()]
+
+
+class Watched:
+    """A tool whose hooks say when arguments have come and what became of them."""
+
+    def __init__(self, moment: str = "begun") -> None:
+        self.begun = asyncio.Event()
+        self.running = asyncio.Event()
+        self.moment = self.begun if moment == "begun" else self.running
+        self.aborted: list[tuple[str, str]] = []
+        self.ended: list[str] = []
+
+        @tool
+        async def write(content: str) -> str:
+            """Writes."""
+            self.running.set()
+            try:
+                await asyncio.sleep(30)
+            except asyncio.CancelledError:
+                self.ended.append("cancelled")
+                raise
+            return "written"
+
+        @write.on_field("content")
+        async def grow(field: FieldDelta, signal: Any) -> None:
+            self.begun.set()
+
+        @write.on_args_abort
+        async def undo(call: Call, reason: str) -> None:
+            self.aborted.append((call.args_json or "", reason))
+
+        self.tool = write
+
+
+Break = Callable[[Host, Watched], Awaitable[None]]
+
+
+async def has_come(moment: asyncio.Event) -> bool:
+    """Whether it has, or does in a while: where agent and program share a task, it may need the next event."""
+    await asyncio.wait({asyncio.ensure_future(moment.wait())}, timeout=0.5)
+    return moment.is_set()
+
+
+async def closing(host: Host, watched: Watched) -> None:
+    """The program leaves the loop, and its generator is closed."""
+    async with aclosing(host.stream("one")) as stream:  # type: ignore[type-var]
+        async for _ in stream:
+            if await has_come(watched.moment):
+                break
+
+
+async def abort_signal(host: Host, watched: Watched) -> None:
+    signal = asyncio.Event()
+
+    async def drive() -> None:
+        async for _ in host.stream("one", abort_signal=signal):
+            pass
+
+    task = asyncio.create_task(drive())
+    await asyncio.wait_for(watched.moment.wait(), 10)
+    signal.set()
+    await asyncio.wait_for(task, 10)
+
+
+async def cancelling(host: Host, watched: Watched) -> None:
+    task = asyncio.create_task(host.run("one"))
+    await asyncio.wait_for(watched.moment.wait(), 10)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def time_limit(host: Host, watched: Watched) -> None:
+    """The task goes on after the cancellation."""
+    try:
+        async with asyncio.timeout(None) as limit:
+            async for _ in host.stream("one"):
+                if limit.when() is None and await has_come(watched.moment):
+                    limit.reschedule(asyncio.get_running_loop().time())
+    except TimeoutError:
+        pass
+
+
+async def stopping(host: Host, watched: Watched) -> None:
+    task = asyncio.create_task(host.run("one"))
+    await asyncio.wait_for(watched.moment.wait(), 10)
+    (row,) = await host.cs.journal.runs(active=True)
+    run = host.cs.active_run(row.run_id)
+    assert run is not None
+    await run.stop("the user pressed stop")
+    await asyncio.wait_for(asyncio.gather(task, return_exceptions=True), 10)
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(10):
+        while not await condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def alone(agent: Any) -> Any:
+    return agent
+
+
+def in_sequence(agent: Any) -> Any:
+    return SequentialAgent(name="seq", sub_agents=[agent])
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("build", [alone, in_sequence])
+@pytest.mark.parametrize("break_off", [closing, abort_signal, cancelling, time_limit, stopping])
+async def test_abort_in_the_middle_of_arguments(
+    break_off: Break, build: Any, path: str, cs: Callstream, models: Models
+) -> None:
+    watched = Watched()
+    async with scripted("gemini", [STALLED, END]) as provider:
+        host = Host(cs, build(agent_of(models(provider, path), watched.tool)))
+        await asyncio.create_task(break_off(host, watched))  # type: ignore[arg-type]
+        gc.collect()  # an agent of the older kind that a time limit broke off is forgotten, and nothing else
+
+        async def ended() -> bool:
+            return not await cs.journal.runs(active=True)
+
+        await eventually(ended)
+        (run,) = await cs.journal.runs()
+        assert run.outcome == "cancelled"
+        (call,) = await host.calls()
+        assert (call.state, call.reason) == (CallState.DISCARDED, "aborted")
+        assert [reason for _, reason in watched.aborted] == ["aborted"]
+        if path == "tap":
+            # Without the tap google-genai leaves the stream running until it is collected.
+            async def left() -> bool:
+                return provider.requests[0].fate == "left"
+
+            await eventually(left)
+        assert "Done." in text_of(await host.run("two"))
+    assert not watched.running.is_set()
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("break_off", [abort_signal, cancelling, stopping])
+async def test_abort_while_the_tool_runs(break_off: Break, path: str, cs: Callstream, models: Models) -> None:
+    watched = Watched("running")
+    async with scripted("gemini", [[Calls("write", {"content": "x"}), Finish()], END]) as provider:
+        host = Host(cs, agent_of(models(provider, path), watched.tool))
+        await break_off(host, watched)
+
+        async def ended() -> bool:
+            return not await cs.journal.runs(active=True)
+
+        await eventually(ended)
+        (run,) = await cs.journal.runs()
+        assert run.outcome == "cancelled"
+        (call,) = await host.calls()
+        assert call.state is CallState.FAILED
+        assert watched.aborted == []  # the tool was let run
+        assert watched.ended == ["cancelled"]
+        assert "Done." in text_of(await host.run("two"))
+
+
+async def test_abort_by_closing_the_plugin(cs: Callstream, models: Models) -> None:
+    watched = Watched()
+    async with scripted("gemini", [STALLED, END]) as provider:
+        host = Host(cs, agent_of(models(provider), watched.tool))
+        task = asyncio.create_task(host.run("one"))
+        await asyncio.wait_for(watched.moment.wait(), 10)
+        await host.runner.close()
+        assert not await cs.journal.runs(active=True)
+        await asyncio.gather(task, return_exceptions=True)
+    assert [reason for _, reason in watched.aborted] == ["aborted"]

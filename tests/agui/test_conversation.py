@@ -1,0 +1,269 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from callstream.agui import Conversation, encode
+from callstream.errors import UsageError
+from callstream.events import (
+    ArgsAppended,
+    CallAwaiting,
+    CallCompleted,
+    CallFailed,
+    CallProgressed,
+    CallReturned,
+    CallSigned,
+    CallStarted,
+    MessageEnded,
+    MessageReceived,
+    MessageStarted,
+    ReasoningAppended,
+    Record,
+    RunEnded,
+    RunEvent,
+    RunStarted,
+    StateChanged,
+    TextAppended,
+)
+from tests.agui.model import as_json, fold
+from tests.agui.test_translator import FINISHED, records
+
+
+def messages(*events: RunEvent, run_input: Any = None) -> list[dict[str, Any]]:
+    """The messages after a run with these events, as JSON that the official models accept."""
+    first, *rest = records(*events)
+    started = Record(first.run_id, 1, 0.0, RunStarted("thread", None, run_input))
+    snapshot = as_json(Conversation.of([started, *rest]).snapshot())["messages"]
+    return [{name: value for name, value in message.items() if name != "metadata"} for message in snapshot]
+
+
+# -- input --
+
+
+def test_messages_that_a_client_sent_are_shown_with_their_ids() -> None:
+    assert messages(
+        MessageReceived("system", "Be brief.", "s"),
+        MessageReceived("developer", "Be kind.", "d"),
+        MessageReceived("user", "Hello", "u"),
+        MessageReceived("user", "Hello", "u"),
+        MessageReceived("tool", "blue", "t"),
+    ) == [
+        {"role": "system", "id": "s", "content": "Be brief."},
+        {"role": "developer", "id": "d", "content": "Be kind."},
+        {"role": "user", "id": "u", "content": "Hello"},
+    ]
+
+
+def test_user_messages_of_a_request_are_shown_where_nobody_named_the_input() -> None:
+    assert messages(MessageReceived("system", "Be brief."), MessageReceived("user", "Hello")) == [
+        {"role": "user", "id": "input-run-3", "content": "Hello"}
+    ]
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        [MessageReceived("user", "Hello", "u")],
+        [CallReturned("earlier", "yes")],
+        [CallFailed("earlier", "no")],
+        [MessageStarted("m")],
+    ],
+)
+def test_messages_that_a_framework_wrote_into_a_request_are_not_shown(before: list[RunEvent]) -> None:
+    shown = messages(*before, MessageReceived("user", "[writer] said: done"))
+    assert "[writer] said: done" not in json.dumps(shown)
+
+
+def test_parts_of_a_message_come_from_the_input_of_the_run() -> None:
+    parts = [{"type": "text", "text": "Look"}, {"type": "image", "source": {"type": "url", "value": "http://x/y.png"}}]
+    run_input = {"messages": [{"id": "u", "role": "user", "content": parts}, {"id": "v", "content": "Look"}, "?", {}]}
+    received = MessageReceived("user", "Look", "u", ("image",))
+    assert messages(received, run_input=run_input) == [{"role": "user", "id": "u", "content": parts}]
+    assert messages(MessageReceived("user", "Look", "v"), run_input=run_input)[0]["content"] == "Look"
+    for other in (None, "input", {"messages": None}, []):
+        assert messages(received, run_input=other)[0]["content"] == "Look"
+
+
+def test_kinds_of_unknown_parts_are_named() -> None:
+    conversation = Conversation.of(records(MessageReceived("user", "Look", "u", ("image/png", "file"))))
+    assert as_json(conversation.snapshot())["messages"][0]["metadata"] == {"attachments": ["image/png", "file"]}
+
+
+def test_input_that_comes_after_the_prelude_is_told_by_a_snapshot() -> None:
+    first, second, third = records(MessageReceived("user", "Hello", "u"), MessageReceived("user", "Hello", "u"))
+    conversation = Conversation.of([first])
+    client = fold(conversation.prelude())
+    assert client.messages == []
+    fold(conversation.feed(second), client)
+    assert client.messages == [{"role": "user", "id": "u", "content": "Hello"}]
+    assert conversation.feed(third) == []
+
+
+# -- messages --
+
+
+def test_the_order_is_that_of_the_official_client() -> None:
+    """A result stands behind the message of its call, whatever came in between."""
+    shown = messages(
+        MessageReceived("user", "Hello", "u"),
+        ReasoningAppended("m", "Hm."),
+        TextAppended("m", "Let me see."),
+        CallStarted("a", "write", message_id="m"),
+        ArgsAppended("a", "{}"),
+        CallCompleted("a"),
+        CallStarted("b", "write", message_id="m"),
+        CallSigned("b", "signature"),
+        CallCompleted("b", "{}"),
+        MessageEnded("m"),
+        CallProgressed("a", 1),
+        CallProgressed("b", 1),
+        CallReturned("b", "second"),
+        TextAppended("n", "Next."),
+        CallProgressed("a", 2),
+        CallReturned("a", "first"),
+    )
+    assert [message["id"] for message in shown] == [
+        "u",
+        "reasoning-m",
+        "m",
+        "result-b",
+        "result-a",
+        "progress-a",
+        "progress-b",
+        "n",
+    ]
+    assert shown[2]["toolCalls"][1]["encryptedValue"] == "signature"
+    assert shown[5]["content"]["progress"] == 2
+
+
+def test_a_result_of_a_call_that_is_gone_stands_at_the_end() -> None:
+    shown = messages(TextAppended("m", "x"), CallReturned("forgotten", "yes"), CallSigned("forgotten", "s"))
+    assert [message["id"] for message in shown] == ["m", "result-forgotten"]
+
+
+def test_an_answer_that_a_client_sent_keeps_its_id() -> None:
+    asked = records(CallStarted("c", "ask", message_id="m"), CallCompleted("c"), CallAwaiting("c"), FINISHED)
+    told = records(CallReturned("c", "blue", "its-message"), run_id="next")
+    conversation = Conversation.of([*asked, told[0]])
+    client = fold(conversation.prelude())
+    fold(conversation.feed(told[1]), client)
+    assert client.messages[-1] == {
+        "role": "tool",
+        "id": "its-message",
+        "toolCallId": "c",
+        "content": "blue",
+    }
+    assert client.messages == as_json(conversation.snapshot())["messages"]
+
+
+def test_an_answer_within_the_run_is_told_once() -> None:
+    shown = messages(
+        CallStarted("c", "ask", message_id="m"), CallCompleted("c"), CallAwaiting("c"), CallReturned("c", 1, "x")
+    )
+    assert [message["id"] for message in shown] == ["m", "x"]
+
+
+# -- joining --
+
+
+def test_join_mid_arguments_has_the_arguments_so_far_and_starts_again() -> None:
+    conversation = Conversation.of(
+        records(
+            MessageReceived("user", "Hello", "u"),
+            ReasoningAppended("o", "Hm"),
+            TextAppended("n", "Meanwhile"),
+            CallStarted("c", "write", message_id="m"),
+            ArgsAppended("c", '{"content":"one '),
+            StateChanged({"a": 1}),
+        )
+    )
+    prelude = [as_json(event) for event in conversation.prelude()]
+    assert [event["type"] for event in prelude] == [
+        "RUN_STARTED",
+        "MESSAGES_SNAPSHOT",
+        "STATE_SNAPSHOT",
+        "REASONING_START",
+        "REASONING_MESSAGE_START",
+        "TEXT_MESSAGE_START",
+        "TOOL_CALL_START",
+    ]
+    [call] = prelude[1]["messages"][-1]["toolCalls"]
+    assert call["function"] == {"name": "write", "arguments": '{"content":"one '}
+    assert prelude[1]["metadata"]["seq"] == conversation.seq == 7
+    # What is opened again keeps the number of its own last record: clients fold it into the call.
+    assert prelude[-1]["metadata"] == call["metadata"] == {"seq": 6}
+
+
+def test_joining_an_ended_run_ends_with_its_end() -> None:
+    conversation = Conversation.of(records(*[TextAppended("m", "x")], RunEnded("failed", "secret")))
+    assert [as_json(event)["type"] for event in conversation.prelude()] == [
+        "RUN_STARTED",
+        "MESSAGES_SNAPSHOT",
+        "RUN_ERROR",
+    ]
+
+
+def test_late_results_are_told_again_in_their_order() -> None:
+    conversation = Conversation.of(
+        records(
+            CallStarted("a", "write", message_id="m"),
+            CallCompleted("a", "{}"),
+            CallStarted("b", "write", message_id="m"),
+            CallCompleted("b", "{}"),
+            CallProgressed("a", 1),
+            CallReturned("b", "b"),
+            CallReturned("a", "a"),
+        )
+    )
+    _, snapshot, *rest = [as_json(event) for event in conversation.prelude()]
+    assert [message["id"] for message in snapshot["messages"]] == ["m", "progress-a"]
+    assert [event["messageId"] for event in rest] == ["result-b", "result-a"]
+    assert [message.id for message in conversation.messages] == ["m", "result-b", "result-a", "progress-a"]
+
+
+def test_the_next_run_goes_on_in_the_same_stream() -> None:
+    conversation = Conversation.of(records(TextAppended("m", "x"), FINISHED))
+    client = fold(conversation.prelude())
+    for record in records(TextAppended("n", "y"), FINISHED, run_id="next"):
+        fold(conversation.feed(record), client)
+    assert [message["content"] for message in client.messages] == ["x", "y"]
+    assert client.ended is not None
+    assert client.ended["runId"] == "next"
+
+
+def test_state_goes_on_from_run_to_run() -> None:
+    patch = [{"op": "add", "path": "/b", "value": 2}]
+    conversation = Conversation.of(
+        [*records(StateChanged({"a": 1}), FINISHED), *records(StateChanged(patch=patch), run_id="next")]
+    )
+    assert conversation.state == {"a": 1, "b": 2}
+    assert json.loads(encode(conversation.prelude()[2]))["snapshot"] == {"a": 1, "b": 2}
+
+
+def test_state_stays_where_a_patch_does_not_apply_and_is_null_where_it_was_set_to_that() -> None:
+    conversation = Conversation.of(records(StateChanged(patch=[{"op": "remove", "path": "/b"}])))
+    assert conversation.state is None
+    assert len(conversation.prelude()) == 2
+    conversation.feed(Record("run", 3, 0.0, StateChanged(None)))
+    assert conversation.state is None
+    assert json.loads(encode(conversation.prelude()[2]))["snapshot"] is None
+
+
+def test_there_must_be_a_run_to_join() -> None:
+    with pytest.raises(UsageError, match="at least one run"):
+        Conversation().prelude()
+
+
+def test_records_of_two_runs_may_not_be_mixed() -> None:
+    conversation = Conversation.of(records())
+    with pytest.raises(UsageError, match="expected a record of run 'run' or a run's first"):
+        conversation.feed(Record("other", 2, 0.0, TextAppended("m", "x")))
+
+
+def test_records_of_a_compacted_run_are_put_in_order() -> None:
+    first, *_ = records()
+    text = Record("run", 9, 0.0, TextAppended("m", "before and after"), first_seq=2)
+    other = Record("run", 5, 0.0, TextAppended("n", "between"))
+    assert [message.id for message in Conversation.of([first, other, text]).messages] == ["m", "n"]

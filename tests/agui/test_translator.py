@@ -1,0 +1,406 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from callstream.agui import AguiEvent, Translator, View, encode
+from callstream.agui.events import ToolCallResult
+from callstream.errors import UsageError
+from callstream.events import (
+    ArgsAppended,
+    CallAwaiting,
+    CallCompleted,
+    CallDiscarded,
+    CallExecuting,
+    CallFailed,
+    CallProgressed,
+    CallReleased,
+    CallReturned,
+    CallSigned,
+    CallStarted,
+    DiscardReason,
+    MessageEnded,
+    MessageReceived,
+    MessageStarted,
+    ReasoningAppended,
+    Record,
+    ResponseEnded,
+    RunEnded,
+    RunEvent,
+    RunStarted,
+    StateChanged,
+    TextAppended,
+)
+from tests.agui.model import as_json
+
+STARTED = RunStarted("thread")
+FINISHED = RunEnded("finished")
+
+
+def records(*events: RunEvent, run_id: str = "run") -> list[Record]:
+    return [Record(run_id, number, 0.0, event) for number, event in enumerate((STARTED, *events), start=1)]
+
+
+def events_of(*events: RunEvent, view: View | None = None) -> list[AguiEvent]:
+    """What is sent of the events after RUN_STARTED."""
+    translator = Translator(view)
+    return [event for record in records(*events) for event in translator.feed(record)][1:]
+
+
+def sent(*events: RunEvent, view: View | None = None) -> list[dict[str, Any]]:
+    """The same as JSON, checked by the official models, without metadata."""
+    told = [as_json(event) for event in events_of(*events, view=view)]
+    for event in told:
+        del event["metadata"]
+    return told
+
+
+def kinds(*events: RunEvent, view: View | None = None) -> list[str]:
+    return [event["type"] for event in sent(*events, view=view)]
+
+
+# -- text and reasoning --
+
+
+def test_a_run_begins_with_its_ids_and_the_version() -> None:
+    [event] = Translator().feed(records()[0])
+    assert as_json(event) == {
+        "type": "RUN_STARTED",
+        "threadId": "thread",
+        "runId": "run",
+        "protocolVersion": "1.0",
+        "metadata": {"seq": 1},
+    }
+
+
+def test_text_opens_with_its_first_character() -> None:
+    assert sent(
+        MessageStarted("m"), TextAppended("m", ""), TextAppended("m", "Hi"), TextAppended("m", "!"), MessageEnded("m")
+    ) == [
+        {"type": "TEXT_MESSAGE_START", "messageId": "m", "role": "assistant"},
+        {"type": "TEXT_MESSAGE_CONTENT", "messageId": "m", "delta": "Hi"},
+        {"type": "TEXT_MESSAGE_CONTENT", "messageId": "m", "delta": "!"},
+        {"type": "TEXT_MESSAGE_END", "messageId": "m"},
+    ]
+
+
+def test_a_message_without_text_gives_no_text_events_but_its_id() -> None:
+    assert sent(
+        MessageStarted("m"), CallStarted("c", "write", message_id="m"), MessageEnded("m"), ResponseEnded("stop")
+    ) == [{"type": "TOOL_CALL_START", "toolCallId": "c", "toolCallName": "write", "parentMessageId": "m"}]
+
+
+def test_reasoning_closes_before_text_and_opens_again_after_it() -> None:
+    assert sent(
+        ReasoningAppended("m", "Hm"),
+        ReasoningAppended("m", ""),
+        ReasoningAppended("m", "."),
+        TextAppended("m", "So"),
+        ReasoningAppended("m", "Oh."),
+        MessageEnded("m"),
+    ) == [
+        {"type": "REASONING_START", "messageId": "reasoning-m"},
+        {"type": "REASONING_MESSAGE_START", "messageId": "reasoning-m", "role": "reasoning"},
+        {"type": "REASONING_MESSAGE_CONTENT", "messageId": "reasoning-m", "delta": "Hm"},
+        {"type": "REASONING_MESSAGE_CONTENT", "messageId": "reasoning-m", "delta": "."},
+        {"type": "REASONING_MESSAGE_END", "messageId": "reasoning-m"},
+        {"type": "REASONING_END", "messageId": "reasoning-m"},
+        {"type": "TEXT_MESSAGE_START", "messageId": "m", "role": "assistant"},
+        {"type": "TEXT_MESSAGE_CONTENT", "messageId": "m", "delta": "So"},
+        {"type": "TEXT_MESSAGE_END", "messageId": "m"},
+        {"type": "REASONING_START", "messageId": "reasoning-m"},
+        {"type": "REASONING_MESSAGE_START", "messageId": "reasoning-m", "role": "reasoning"},
+        {"type": "REASONING_MESSAGE_CONTENT", "messageId": "reasoning-m", "delta": "Oh."},
+        {"type": "REASONING_MESSAGE_END", "messageId": "reasoning-m"},
+        {"type": "REASONING_END", "messageId": "reasoning-m"},
+    ]
+
+
+def test_reasoning_is_shown_only_where_the_view_has_it() -> None:
+    assert kinds(ReasoningAppended("m", "Hm."), view=View(reasoning=False)) == []
+
+
+def test_a_call_closes_the_text_of_its_own_message_only() -> None:
+    told = sent(TextAppended("a", "x"), TextAppended("b", "y"), CallStarted("c", "write", message_id="a"))
+    assert [event["type"] for event in told[4:]] == ["TEXT_MESSAGE_END", "TOOL_CALL_START"]
+    assert told[4]["messageId"] == "a"
+
+
+# -- calls --
+
+
+def test_a_call_is_start_args_end_and_result() -> None:
+    assert sent(
+        CallStarted("c", "write", message_id="m"),
+        ArgsAppended("c", '{"a":'),
+        ArgsAppended("c", ""),
+        ArgsAppended("c", "1}"),
+        CallCompleted("c"),
+        CallExecuting("c"),
+        CallReturned("c", {"ok": True, "of": [1, None]}),
+    ) == [
+        {"type": "TOOL_CALL_START", "toolCallId": "c", "toolCallName": "write", "parentMessageId": "m"},
+        {"type": "TOOL_CALL_ARGS", "toolCallId": "c", "delta": '{"a":'},
+        {"type": "TOOL_CALL_ARGS", "toolCallId": "c", "delta": "1}"},
+        {"type": "TOOL_CALL_END", "toolCallId": "c"},
+        {
+            "type": "TOOL_CALL_RESULT",
+            "messageId": "result-c",
+            "toolCallId": "c",
+            "content": '{"ok":true,"of":[1,null]}',
+        },
+    ]
+
+
+def test_metadata_seq_is_the_number_of_the_record() -> None:
+    events = events_of(TextAppended("m", "x"), CallStarted("c", "write", message_id="m"))
+    seqs = [event.metadata.seq for event in events if event.metadata is not None]
+    assert seqs == [2, 2, 3, 3]
+
+
+def parent_of(event: CallStarted, response_id: str | None) -> str:
+    translator = Translator()
+    translator.feed(records()[0])
+    [start] = translator.feed(Record("run", 2, 0.0, event, response_id))
+    parent: str = as_json(start)["parentMessageId"]
+    return parent
+
+
+def test_a_call_without_a_message_gets_that_of_its_response_or_one_of_its_own() -> None:
+    assert parent_of(CallStarted("c", "write", message_id="m"), "r") == "m"
+    assert parent_of(CallStarted("c", "write"), "r") == "r"
+    assert parent_of(CallStarted("c", "write"), None) == "message-c"
+
+
+def arguments(*events: RunEvent) -> str:
+    return "".join(event.get("delta", "") for event in sent(*events))
+
+
+def test_a_call_that_came_whole_has_its_arguments_in_one_delta() -> None:
+    started = CallStarted("c", "write", message_id="m")
+    assert arguments(started, CallCompleted("c", '{"a":1}')) == '{"a":1}'
+    assert arguments(started, ArgsAppended("c", '{"a":1}'), CallCompleted("c", '{"a":1}')) == '{"a":1}'
+    assert arguments(started, CallCompleted("c")) == "{}"
+
+
+def test_custom_tool_text_is_sent_as_a_json_string() -> None:
+    started = CallStarted("c", "shell", encoding="text", message_id="m")
+    pieces = [ArgsAppended("c", 'say "'), ArgsAppended("c", "\n\té"), ArgsAppended("c", "🎈\\")]
+    assert json.loads(arguments(started, *pieces, CallCompleted("c"))) == 'say "\n\té🎈\\'
+    assert arguments(started, CallCompleted("c")) == '""'
+    assert arguments(started, CallCompleted("c", '"whole"')) == '"whole"'
+    assert arguments(started, *pieces[:1], CallDiscarded("c", "truncated")) == '"say \\"'
+
+
+def test_a_signature_follows_its_start() -> None:
+    value = {"type": "REASONING_ENCRYPTED_VALUE", "subtype": "tool-call", "entityId": "c", "encryptedValue": "s"}
+    started = sent(CallStarted("c", "write", signature="s", message_id="m"))
+    assert started[1:] == [value]
+    later = sent(CallStarted("c", "write", message_id="m"), ArgsAppended("c", "{"), CallSigned("c", "s"))
+    assert later[2:] == [value]
+
+
+def test_progress_replaces_an_activity() -> None:
+    assert sent(CallProgressed("c", [1]), CallStarted("d", "write", message_id="m"), CallProgressed("d", {"done": 1}))[
+        ::2
+    ] == [
+        {
+            "type": "ACTIVITY_SNAPSHOT",
+            "messageId": f"progress-{call_id}",
+            "activityType": "tool_progress",
+            "content": content,
+            "replace": True,
+        }
+        for call_id, content in (
+            ("c", {"toolCallId": "c", "progress": [1]}),
+            ("d", {"toolCallId": "d", "toolCallName": "write", "progress": {"done": 1}}),
+        )
+    ]
+
+
+def result(*events: RunEvent, view: View | None = None) -> str:
+    """The one result that the events give to a call."""
+    started = CallStarted("c", "write", message_id="m")
+    [content] = [event["content"] for event in sent(started, *events, view=view) if "content" in event]
+    return str(content)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [("as it is: é\n", "as it is: é\n"), (None, "null"), (1.5, "1.5"), (["é"], '["é"]'), ("", ""), (False, "false")],
+)
+def test_results_are_text_or_json(value: Any, text: str) -> None:
+    assert result(CallCompleted("c"), CallReturned("c", value)) == text
+
+
+def test_the_text_of_an_error_is_shown_only_where_the_view_has_it() -> None:
+    failed = CallCompleted("c"), CallFailed("c", "ValueError: secret")
+    assert json.loads(result(*failed)) == {"error": "the tool failed"}
+    assert json.loads(result(*failed, view=View(errors=True))) == {"error": "ValueError: secret"}
+
+
+@pytest.mark.parametrize("reason", ["truncated", "malformed", "rejected", "aborted", "interrupted"])
+def test_a_discarded_call_gets_its_end_and_an_error_result_that_says_why(reason: DiscardReason) -> None:
+    started = CallStarted("c", "write", message_id="m")
+    half = ArgsAppended("c", '{"a"')
+    assert kinds(started, half, CallDiscarded("c", reason))[2:] == ["TOOL_CALL_END", "TOOL_CALL_RESULT"]
+    assert kinds(started, CallCompleted("c", "{}"), CallDiscarded("c", reason))[3:] == ["TOOL_CALL_RESULT"]
+    said = json.loads(result(CallDiscarded("c", reason, "the detail")))
+    assert said["reason"] == reason
+    assert "did not run" in said["error"]
+    assert said.get("detail") == ("the detail" if reason == "rejected" else None)
+    assert json.loads(result(CallDiscarded("c", reason, "x"), view=View(errors=True)))["detail"] == "x"
+    assert "detail" not in json.loads(result(CallDiscarded("c", reason), view=View(errors=True)))
+
+
+def test_a_released_call_does_not_look_pending() -> None:
+    told = sent(CallStarted("c", "write", message_id="m"), CallCompleted("c"), CallReleased("c"), FINISHED)
+    assert json.loads(told[-2]["content"])["status"] == "released"
+    assert told[-1]["outcome"] == {"type": "success"}
+
+
+def test_an_answer_is_not_sent_back_to_the_client_that_brought_it() -> None:
+    assert sent(CallReturned("c", "blue", "its-message"), CallFailed("d", "no", "its-other-message")) == []
+    [told] = sent(CallReturned("c", "blue"))
+    assert told == {"type": "TOOL_CALL_RESULT", "messageId": "result-c", "toolCallId": "c", "content": "blue"}
+
+
+def test_an_answer_within_the_run_is_told_under_the_id_it_came_with() -> None:
+    events = events_of(
+        CallStarted("c", "ask", message_id="m"), CallCompleted("c"), CallAwaiting("c"), CallReturned("c", 1, "x")
+    )
+    assert isinstance(events[-1], ToolCallResult)
+    assert events[-1].message_id == "x"
+
+
+# -- state --
+
+
+def test_state_is_a_snapshot_or_a_delta() -> None:
+    patch = [{"op": "add", "path": "/a", "value": None}]
+    assert sent(StateChanged({"a": 1}), StateChanged(None), StateChanged(patch=patch), StateChanged(patch=[])) == [
+        {"type": "STATE_SNAPSHOT", "snapshot": {"a": 1}},
+        {"type": "STATE_SNAPSHOT", "snapshot": None},
+        {"type": "STATE_DELTA", "delta": patch},
+        {"type": "STATE_DELTA", "delta": []},
+    ]
+
+
+# -- the end --
+
+
+def awaiting(call_id: str, name: str) -> list[RunEvent]:
+    return [CallStarted(call_id, name, message_id="m"), CallCompleted(call_id), CallAwaiting(call_id)]
+
+
+def test_awaiting_calls_are_pending_in_the_order_they_were_made() -> None:
+    [*_, end] = sent(
+        *awaiting("a", "pick"), *awaiting("b", "approve"), *awaiting("c", "pick"), CallReturned("a"), FINISHED
+    )
+    assert end == {
+        "type": "RUN_FINISHED",
+        "threadId": "thread",
+        "runId": "run",
+        "outcome": {"type": "success", "pendingToolCallIds": ["b", "c"]},
+    }
+
+
+def test_awaiting_calls_are_interrupts_where_asked_for() -> None:
+    view = View(
+        emit_interrupt_outcome=True,
+        client_tools=frozenset({"pick"}),
+        response_schemas={"approve": {"type": "boolean"}},
+    )
+    [*_, end] = sent(*awaiting("a", "pick"), *awaiting("b", "approve"), *awaiting("c", "confirm"), FINISHED, view=view)
+    interrupt = {"reason": "tool_call"}
+    assert end["outcome"] == {
+        "type": "interrupt",
+        "interrupts": [
+            {
+                **interrupt,
+                "id": "b",
+                "toolCallId": "b",
+                "message": "approve awaits an answer.",
+                "responseSchema": {"type": "boolean"},
+            },
+            {**interrupt, "id": "c", "toolCallId": "c", "message": "confirm awaits an answer."},
+        ],
+    }
+    [*_, end] = sent(*awaiting("a", "pick"), FINISHED, view=view)
+    assert end["outcome"] == {"type": "success", "pendingToolCallIds": ["a"]}
+
+
+def test_an_earlier_call_that_awaits_again_is_not_this_runs() -> None:
+    assert sent(CallAwaiting("earlier"), FINISHED)[-1]["outcome"] == {"type": "success"}
+
+
+def test_stopped_is_the_cancelled_outcome() -> None:
+    [end] = sent(RunEnded("cancelled", "stopped"))
+    assert end["type"] == "RUN_FINISHED"
+    assert end["outcome"] == {"type": "cancelled"}
+
+
+@pytest.mark.parametrize(
+    ("reason", "errors", "message", "code"),
+    [
+        ("KeyError: 'secret'", False, "The run failed.", "failed"),
+        ("KeyError: 'secret'", True, "The run failed: KeyError: 'secret'", "failed"),
+        (None, True, "The run failed.", "failed"),
+        ("interrupted", False, "The run failed.", "interrupted"),
+    ],
+)
+def test_a_failed_run_is_an_error_without_internals(reason: str | None, errors: bool, message: str, code: str) -> None:
+    [end] = sent(RunEnded("failed", reason), view=View(errors=errors))
+    assert end == {"type": "RUN_ERROR", "message": message, "code": code}
+
+
+@pytest.mark.parametrize("outcome", ["finished", "failed", "cancelled"])
+def test_closed_before_finished_even_if_the_journal_left_something_open(outcome: Any) -> None:
+    assert kinds(
+        ReasoningAppended("m", "x"),
+        TextAppended("n", "y"),
+        CallStarted("c", "write", message_id="o"),
+        CallStarted("d", "write", message_id="o"),
+        CallCompleted("d", "{}"),
+        RunEnded(outcome),
+    )[9:-1] == [
+        "REASONING_MESSAGE_END",
+        "REASONING_END",
+        "TEXT_MESSAGE_END",
+        "TOOL_CALL_END",
+        "TOOL_CALL_RESULT",
+        "TOOL_CALL_RESULT",
+    ]
+
+
+def test_input_and_bookkeeping_are_not_told() -> None:
+    assert sent(MessageReceived("user", "hello"), MessageStarted("m"), ResponseEnded(), CallExecuting("c")) == []
+
+
+def test_a_stream_ends_before_its_run_with_an_error() -> None:
+    translator = Translator()
+    for record in records(TextAppended("m", "x"), CallStarted("c", "write", message_id="n")):
+        translator.feed(record)
+    told = [as_json(event) for event in translator.end()]
+    assert [event["type"] for event in told] == ["TEXT_MESSAGE_END", "TOOL_CALL_END", "RUN_ERROR"]
+    assert told[-1]["code"] == "incomplete"
+    assert [event["metadata"]["seq"] for event in told] == [3, 3, 3]
+    assert translator.end() == []
+
+
+def test_a_stream_that_never_began_ends_with_an_error() -> None:
+    [event] = Translator().end()
+    assert json.loads(encode(event))["type"] == "RUN_ERROR"
+
+
+def test_records_must_be_those_of_a_run_from_its_beginning_to_its_end() -> None:
+    translator = Translator()
+    first, second, last = records(TextAppended("m", "x"), FINISHED)
+    with pytest.raises(UsageError, match="expected the first record of run 'run', got record 2"):
+        translator.feed(second)
+    for record in (first, second, last):
+        translator.feed(record)
+    with pytest.raises(UsageError, match="run 'run' has ended; record 2 cannot follow"):
+        translator.feed(second)

@@ -1,0 +1,39 @@
+"""Withheld deltas cost little: the frame is not taken apart, and nothing of it is kept but the first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from callstream.testing import Call, Text, encode
+from callstream.wire import WIRES
+from tests.tap.rewriting import Tap, named
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_withheld_delta_is_not_taken_apart(wire: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = list(encode(wire, [Call("write", {"content": 'x\n"y\\' * 400}, size=8)]))
+    assert len(frames) > 200
+    tap = Tap(wire)
+    taken: list[bytes] = []
+    take = tap.rewriter._take
+
+    def counted(raw: bytes, pieces: Sequence[str | None]) -> None:
+        taken.append(raw)
+        take(raw, pieces)
+
+    monkeypatch.setattr(tap.rewriter, "_take", counted)
+    for frame in frames:
+        tap.feed(frame)
+    tap.end()
+    assert len(taken) < 20
+    assert len(tap.tapped.call_ids) == 1
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_text_passes_at_once_and_untouched(wire: str) -> None:
+    frames = list(encode(wire, [Text("Hello there. " * 20, size=8)]))
+    tap = Tap(wire, named("write"))
+    assert [tap.feed(frame) for frame in frames] == frames
+    assert tap.end() == b""

@@ -1,0 +1,481 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.decoding import sse
+from tests.tap.rewriting import Tap, every, named, no, payloads, tapped, tapped_at_any_split
+from tests.tap.sdks import made_by, responses_helper, responses_raw
+
+Event = dict[str, Any]
+
+
+def numbered(*events: Event) -> list[Event]:
+    return [{**event, "sequence_number": number} for number, event in enumerate(events)]
+
+
+def body(*events: Event) -> bytes:
+    return sse(*numbered(*events), event=True)
+
+
+def response(status: str, *output: Event, id: str = "r1", **fields: Any) -> Event:  # noqa: A002
+    return {
+        "id": id,
+        "object": "response",
+        "created_at": 1,
+        "model": "m",
+        "status": status,
+        "output": list(output),
+        **fields,
+    }
+
+
+CREATED: Event = {"type": "response.created", "response": response("in_progress")}
+
+
+def completed(*output: Event) -> Event:
+    return {"type": "response.completed", "response": response("completed", *output)}
+
+
+def incomplete(*output: Event) -> Event:
+    cut = response("incomplete", *output, incomplete_details={"reason": "max_output_tokens"})
+    return {"type": "response.incomplete", "response": cut}
+
+
+def item(index: int, text: str = "", *, name: str = "write", status: str = "completed", **fields: Any) -> Event:
+    made = {"type": "function_call", "id": f"fc{index}", "call_id": f"c{index}", "name": name, "arguments": text}
+    return {**made, "status": status, **fields}
+
+
+def added(index: int, made: Event) -> Event:
+    return {"type": "response.output_item.added", "output_index": index, "item": made}
+
+
+def done(index: int, made: Event) -> Event:
+    return {"type": "response.output_item.done", "output_index": index, "item": made}
+
+
+def delta(index: int, text: str, item_id: str | None = None) -> Event:
+    made = {"type": "response.function_call_arguments.delta", "output_index": index, "item_id": item_id or f"fc{index}"}
+    return {**made, "delta": text}
+
+
+def text_done(index: int, text: str, item_id: str | None = None) -> Event:
+    made = {"type": "response.function_call_arguments.done", "output_index": index, "item_id": item_id or f"fc{index}"}
+    return {**made, "arguments": text}
+
+
+def call(index: int, *texts: str, name: str = "write") -> list[Event]:
+    whole = "".join(texts)
+    start = added(index, item(index, name=name, status="in_progress"))
+    return [
+        start,
+        *(delta(index, text) for text in texts),
+        text_done(index, whole),
+        done(index, item(index, whole, name=name)),
+    ]
+
+
+def thought(index: int) -> Event:
+    return {"type": "reasoning", "id": f"rs{index}", "summary": [], "encrypted_content": f"e{index}"}
+
+
+def reasoning(index: int, *texts: str) -> list[Event]:
+    deltas = [
+        {
+            "type": "response.reasoning_summary_text.delta",
+            "output_index": index,
+            "item_id": f"rs{index}",
+            "summary_index": 0,
+        }
+        | {"delta": text}
+        for text in texts
+    ]
+    return [added(index, thought(index)), *deltas, done(index, thought(index))]
+
+
+def message(index: int, text: str = "t") -> list[Event]:
+    part = {"type": "output_text", "text": text, "annotations": []}
+    made = {"type": "message", "id": f"msg{index}", "role": "assistant", "status": "completed", "content": [part]}
+    spoken = {"type": "response.output_text.delta", "output_index": index, "item_id": f"msg{index}", "content_index": 0}
+    opened = {
+        "type": "response.content_part.added",
+        "output_index": index,
+        "item_id": f"msg{index}",
+        "content_index": 0,
+    }
+    return [
+        added(index, {**made, "content": [], "status": "in_progress"}),
+        {**opened, "part": {**part, "text": ""}},
+        {**spoken, "delta": text, "logprobs": []},
+        done(index, made),
+    ]
+
+
+def kinds(data: bytes) -> list[str]:
+    return [event["type"].removeprefix("response.") for event in payloads(data)]
+
+
+def numbers(data: bytes) -> list[int]:
+    return [event["sequence_number"] for event in payloads(data)]
+
+
+def outputs(data: bytes) -> list[str]:
+    """The ids of the items of the final response."""
+    return [made["id"] for made in payloads(data)[-1]["response"]["output"]]
+
+
+def test_whole_call_is_its_four_events_with_one_delta() -> None:
+    made = call(0, '{"a"', ":", "1}")
+    events = numbered(CREATED, *made, completed(item(0, '{"a":1}')))
+    result = tapped_at_any_split("openai_responses", sse(*events, event=True))
+    assert payloads(result.body) == [events[0], events[1], {**events[2], "delta": '{"a":1}'}, *events[5:]]
+    assert [output.call_ids for output in result.outputs] == [(), ("c0",), ()]
+
+
+def test_frames_that_need_no_change_are_the_servers_bytes() -> None:
+    data = body(
+        CREATED,
+        *call(0, "{}"),
+        *message(1),
+        *call(2, '{"a":1}', name="other"),
+        completed(item(0, "{}"), item(2, '{"a":1}')),
+    )
+    result = tapped_at_any_split("openai_responses", data)
+    assert result.body == data
+    assert result.call_ids == ["c0", "c2"]
+
+
+def test_pieces_are_withheld_and_what_follows_waits() -> None:
+    tap = Tap("openai_responses")
+    events = numbered(CREATED, *call(0, "{", "}"), *message(1))
+    assert tap.feed(sse(events[0])) == sse(events[0])
+    assert tap.feed(sse(*events[1:5])) == b""
+    assert tap.rewriter.is_holding
+    assert kinds(tap.feed(sse(events[5]))) == [
+        "output_item.added",
+        "function_call_arguments.delta",
+        "function_call_arguments.done",
+        "output_item.done",
+    ]
+    assert tap.feed(sse(*events[6:])) == sse(*events[6:])
+
+
+def test_padding_of_a_delta_goes_with_it() -> None:
+    events = [CREATED, *call(0, "{", "}"), completed(item(0, "{}"))]
+    events[2] = {**events[2], "obfuscation": "abc"}
+    result = tapped_at_any_split("openai_responses", body(*events))
+    assert b"obfuscation" not in result.body
+
+
+def test_call_that_is_not_collapsed_passes_byte_for_byte() -> None:
+    data = body(
+        CREATED,
+        *call(0, "{", "}", name="other"),
+        *call(1, "{", "}"),
+        completed(item(0, "{}", name="other"), item(1, "{}")),
+    )
+    result = tapped_at_any_split("openai_responses", data, named("write"))
+    assert result.body.startswith(body(CREATED, *call(0, "{", "}", name="other")))
+    assert kinds(result.body).count("function_call_arguments.delta") == 3
+    assert tapped_at_any_split("openai_responses", data, no).body == data
+
+
+def test_interleaved_calls_leave_one_after_another_with_rising_numbers() -> None:
+    one, two = call(0, "{", "}"), call(1, '{"b"', ":2}")
+    mixed = [event for pair in zip(one, two, strict=True) for event in pair]
+    data = body(CREATED, *mixed, *message(2), completed(item(0, "{}"), item(1, '{"b":2}')))
+    result = tapped_at_any_split("openai_responses", data)
+    assert numbers(result.body) == sorted(set(numbers(result.body)))
+    assert result.call_ids == ["c0", "c1"]
+    before, after = made_by(responses_raw, data), made_by(responses_raw, result.body)
+    assert (before["items"], before["final"]) == (after["items"], after["final"])
+    again = tapped(
+        "openai_responses", [data + body({**CREATED, "response": response("in_progress", id="r2")}, *message(0))]
+    )
+    assert numbers(again.body)[-5:] == [0, 1, 2, 3, 4]
+
+
+def test_numbers_are_left_alone_once_they_have_caught_up() -> None:
+    one, two = call(0, "{", "}"), call(1, "{", "}")
+    mixed = numbered(CREATED, one[0], two[0], *one[1:], *two[1:])
+    late = [{**event, "sequence_number": 100 + place} for place, event in enumerate(message(2))]
+    result = tapped_at_any_split("openai_responses", sse(*mixed, *late))
+    assert numbers(result.body)[-4:] == [100, 101, 102, 103]
+    assert result.body.endswith(sse(*late))
+
+
+def test_item_ids_that_change_are_made_one() -> None:
+    start, piece, text, _ = call(0, "{}")
+    changed = [start, {**piece, "item_id": "x1"}, {**text, "item_id": "x2"}, done(0, item(0, "{}", id="x3"))]
+    result = tapped_at_any_split("openai_responses", body(CREATED, *changed, completed(item(0, "{}", id="x4"))))
+    made = payloads(result.body)[1:5]
+    assert [event.get("item_id") or event["item"]["id"] for event in made] == ["fc0"] * 4
+
+
+def test_items_without_an_id_get_none() -> None:
+    start, piece, text, end = call(0, "{", "}")[:1] + call(0, "{}")[1:]
+    for event in (start, end):
+        event["item"] = {key: value for key, value in event["item"].items() if key != "id"}
+    data = body(CREATED, start, piece, text, end, completed(item(0, "{}")))
+    assert tapped_at_any_split("openai_responses", data).body == data
+
+
+def test_servers_that_send_less_are_passed_on_as_they_are() -> None:
+    final = completed(item(0, "{}"))
+    start, piece, text, end = call(0, "{}")
+    for events in (
+        [end],
+        [start, end],
+        [start, text, end],
+        [start, text],
+        [start, piece, end],
+        [],
+        [start],
+        [end, text],
+    ):
+        data = body(CREATED, *events, final)
+        result = tapped_at_any_split("openai_responses", data)
+        assert result.body == data, events
+        assert result.call_ids == ["c0"]
+
+
+def test_arguments_that_come_with_the_item_and_again_as_deltas_come_once() -> None:
+    _, *rest = call(0, "{", "}")
+    result = tapped_at_any_split(
+        "openai_responses", body(CREATED, added(0, item(0, "{}")), *rest, completed(item(0, "{}")))
+    )
+    assert [event["item"]["arguments"] for event in payloads(result.body)[1:2]] == [""]
+    alone = tapped_at_any_split("openai_responses", body(CREATED, added(0, item(0, '{"a":"\n"}')), completed()))
+    assert payloads(alone.body)[1]["item"]["arguments"] == '{"a":"\\n"}'
+
+
+def test_arguments_are_strict_wherever_they_are() -> None:
+    text = '{"a":"x\ny"}'
+    result = tapped_at_any_split("openai_responses", body(CREATED, *call(0, text), completed(item(0, text))))
+    _, _, piece, whole, end, final = payloads(result.body)
+    strict = '{"a":"x\\ny"}'
+    assert piece["delta"] == whole["arguments"] == end["item"]["arguments"] == strict
+    assert final["response"]["output"][0]["arguments"] == strict
+
+
+def test_truncated_never_runs_call_is_left_out_of_stream_and_final_response() -> None:
+    cut = item(1, '{"a', status="incomplete")
+    events = [CREATED, *message(0), *call(1, '{"a')[:-1], done(1, cut), incomplete(thought(9), cut)]
+    result = tapped_at_any_split("openai_responses", body(*events))
+    assert kinds(result.body) == [
+        "created",
+        *(kind.removeprefix("response.") for kind in (e["type"] for e in message(0))),
+        "incomplete",
+    ]
+    assert outputs(result.body) == []
+    assert payloads(result.body)[-1]["response"]["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert result.call_ids == []
+
+
+def test_reasoning_goes_with_the_call_that_it_led_to() -> None:
+    cut = item(2, '{"a', status="incomplete")
+    events = [CREATED, *message(0), *reasoning(1, "hm"), *call(2, '{"a')[:-1], done(2, cut)]
+    final = incomplete({"type": "message", "id": "msg0"}, thought(1), cut)
+    result = tapped_at_any_split("openai_responses", body(*events, final))
+    assert b"rs1" not in result.body
+    assert outputs(result.body) == ["msg0"]
+
+
+def test_reasoning_is_held_until_what_follows_is_decided() -> None:
+    tap = Tap("openai_responses")
+    events = numbered(CREATED, *reasoning(0, "a", "b"), *call(1, "{", "}"), completed(thought(0), item(1, "{}")))
+    tap.feed(sse(events[0]))
+    assert tap.feed(sse(*events[1:9])) == b""
+    left = tap.feed(sse(events[9]))
+    assert left.startswith(sse(*events[1:6]))
+    tap = Tap("openai_responses")
+    spoken = numbered(CREATED, *reasoning(0, "a", "b"), *message(1))
+    assert tap.feed(sse(*spoken[:5])) == sse(spoken[0])
+    assert tap.feed(sse(*spoken[5:])) == sse(*spoken[1:])
+
+
+def test_reasoning_stays_as_long_as_something_that_it_led_to_does() -> None:
+    bad = "{no}"
+    for following, kept in (([*call(2, "{}")], "fc2"), ([*message(2)], "msg2")):
+        final = completed(thought(0), item(1, bad), following[-1]["item"])
+        result = tapped_at_any_split(
+            "openai_responses", body(CREATED, *reasoning(0, "a"), *call(1, bad), *following, final)
+        )
+        assert outputs(result.body) == ["rs0", kept]
+        assert [event["output_index"] for event in payloads(result.body) if "output_index" in event] == [0] * 3 + [
+            1
+        ] * 4
+
+
+def test_reasoning_that_led_to_a_left_out_call_goes_before_the_next_reasoning() -> None:
+    events = [CREATED, *reasoning(0), *reasoning(1), *call(2, "{no}"), *reasoning(3), *call(4, "{}")]
+    final = completed(thought(0), thought(1), item(2, "{no}"), thought(3), item(4, "{}"))
+    result = tapped_at_any_split("openai_responses", body(*events, final))
+    assert outputs(result.body) == ["rs3", "fc4"]
+    assert b"rs0" not in result.body
+    assert b"rs1" not in result.body
+    assert numbers(result.body) == sorted(set(numbers(result.body)))
+    assert made_by(responses_helper, result.body)["response"]["output"][1]["call_id"] == "c4"
+
+
+def test_reasoning_at_the_end_stays_if_no_call_was_left_out() -> None:
+    data = body(CREATED, *message(0), *reasoning(1), incomplete(thought(1)))
+    assert tapped_at_any_split("openai_responses", data).body == data
+
+
+def test_reasoning_of_servers_that_send_less() -> None:
+    """Only the finished item; no output index; parts of it under other names."""
+    alone = [CREATED, done(0, thought(0)), *call(1, "{no}"), completed(thought(0), item(1, "{no}"))]
+    assert kinds(tapped_at_any_split("openai_responses", body(*alone)).body) == ["created", "completed"]
+    part = {"type": "response.content_part.added", "output_index": 0, "part": {}}
+    start, end = reasoning(0)
+    with_part = [CREATED, start, part, end, *call(1, "{no}"), completed(thought(0), item(1, "{no}"))]
+    assert kinds(tapped_at_any_split("openai_responses", body(*with_part)).body) == ["created", "completed"]
+    bare = [{key: value for key, value in event.items() if key != "output_index"} for event in reasoning(0, "a")]
+    for following, kept in ((call(1, "{no}"), []), (call(1, "{}"), ["rs0", "fc1"]), (message(1), ["rs0", "msg1"])):
+        events = [CREATED, bare[0], {"type": "response.in_progress", "response": response("in_progress")}, *bare[1:]]
+        final = completed(thought(0), following[-1]["item"])
+        result = tapped_at_any_split("openai_responses", body(*events, *following, final))
+        assert outputs(result.body) == kept
+        assert kinds(result.body)[:2] == (["created", "in_progress"] if not kept else ["created", "output_item.added"])
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_nothing_that_the_server_keeps_is_rewritten(stored: bool) -> None:
+    """The call is left out all the same; reasoning passes at once and stays."""
+    cut = item(1, '{"a', status="incomplete")
+    events = [CREATED, *reasoning(0, "a"), *call(1, '{"a')[:-1], done(1, cut), incomplete(thought(0), cut)]
+    result = tapped_at_any_split("openai_responses", body(*events), stored=stored)
+    assert outputs(result.body) == (["rs0"] if stored else [])
+    tap = Tap("openai_responses", stored=stored)
+    assert (tap.feed(body(CREATED, *reasoning(0, "a"))) == body(CREATED, *reasoning(0, "a"))) == stored
+
+
+def test_items_after_a_malformed_call_are_numbered_anew() -> None:
+    events = [CREATED, *call(0, "{no}"), *message(1), *call(2, "{}", name="other"), *call(3, "{}")]
+    final = completed(item(0, "{no}"), message(1)[-1]["item"], item(2, "{}", name="other"), item(3, "{}"))
+    result = tapped_at_any_split("openai_responses", body(*events, final), named("write"))
+    assert [event["output_index"] for event in payloads(result.body) if "output_index" in event] == [0] * 4 + [
+        1
+    ] * 4 + [2] * 4
+    assert outputs(result.body) == ["msg1", "fc2", "fc3"]
+    assert len(made_by(responses_helper, result.body)["response"]["output"]) == 3
+
+
+def test_custom_tool_text_leaves_as_input() -> None:
+    custom = {
+        "type": "custom_tool_call",
+        "id": "ct0",
+        "call_id": "c0",
+        "name": "sh",
+        "input": "",
+        "status": "completed",
+    }
+    whole = {**custom, "input": 'echo "x"\n'}
+
+    def event(kind: str, **fields: Any) -> Event:
+        return {"type": f"response.custom_tool_call_input.{kind}", "output_index": 0, "item_id": "ct0", **fields}
+
+    events = [
+        added(0, custom),
+        event("delta", delta='echo "'),
+        event("delta", delta='x"\n'),
+        event("done", input='echo "x"\n'),
+    ]
+    result = tapped_at_any_split("openai_responses", body(CREATED, *events, done(0, whole), completed(whole)))
+    made = payloads(result.body)
+    assert [each.get("delta", each.get("input")) for each in made[2:4]] == ['echo "x"\n', 'echo "x"\n']
+    assert made[1]["item"] == custom
+    assert made[4]["item"] == made[5]["response"]["output"][0] == whole
+    assert result.call_ids == ["c0"]
+
+
+def test_delta_after_the_first_that_is_none_is_looked_at() -> None:
+    """A done event that brings the rest of the text is not taken for a delta."""
+    start, piece, _, _ = call(0, "{")
+    events = [start, piece, text_done(0, "{}"), done(0, item(0, "{}"))]
+    result = tapped_at_any_split("openai_responses", body(CREATED, *events, completed(item(0, "{}"))))
+    assert kinds(result.body)[3] == "function_call_arguments.done"
+    assert payloads(result.body)[2]["delta"] == "{}"
+
+
+def test_second_end_of_a_response_is_the_same_as_the_first() -> None:
+    bad, good = item(0, "{no}"), item(1, "{}")
+    again = {**completed(bad, good), "type": "response.done"}
+    result = tapped_at_any_split(
+        "openai_responses", body(CREATED, *call(0, "{no}"), *call(1, "{}"), completed(bad, good), again)
+    )
+    assert payloads(result.body)[-1]["response"]["output"] == payloads(result.body)[-2]["response"]["output"] == [good]
+
+
+def test_frames_of_a_call_after_its_end() -> None:
+    """A server that repeats itself: what is said of a call that left passes, of one that was left out nothing does."""
+    good = call(0, "{}")
+    result = tapped_at_any_split("openai_responses", body(CREATED, *good, good[-1], completed(item(0, "{}"))))
+    assert kinds(result.body).count("output_item.done") == 2
+    differs = [*call(0, "{}")[:-1], done(0, item(0, '{"b":1}')), done(0, item(0, "{}"))]
+    result = tapped_at_any_split("openai_responses", body(CREATED, *differs, completed()))
+    assert kinds(result.body) == ["created", "completed"]
+
+
+def test_item_announced_twice_leaves_once() -> None:
+    start, *rest = call(0, "{}")
+    result = tapped_at_any_split("openai_responses", body(CREATED, start, start, *rest, completed(item(0, "{}"))))
+    assert kinds(result.body).count("output_item.added") == 1
+
+
+def test_response_without_numbers_or_output() -> None:
+    unnumbered = [
+        CREATED,
+        *call(0, "{no}"),
+        *call(1, "{", "}"),
+        *message(2),
+        {"type": "response.completed", "response": {"id": "r1"}},
+    ]
+    for place, event in enumerate(unnumbered):
+        unnumbered[place] = {key: value for key, value in event.items() if key != "output_index"}
+    result = tapped_at_any_split("openai_responses", sse(*unnumbered, done=True))
+    assert result.call_ids == ["c1"]
+    assert payloads(result.body)[-1] == unnumbered[-1]
+    assert result.body.endswith(b"data: [DONE]\n\n")
+
+
+def test_items_are_numbered_anew_where_events_are_not_numbered() -> None:
+    comment = b": comment\n\n"
+    start = sse(CREATED, *call(0, "{no}"), *message(1)[:1])
+    result = tapped_at_any_split("openai_responses", start + comment + sse(*message(1)[1:], completed(item(0, "{no}"))))
+    assert comment in result.body
+    assert [event["output_index"] for event in payloads(result.body) if "output_index" in event] == [0] * 4
+
+
+@pytest.mark.parametrize("collapse", [every, no])
+def test_nameless_held_until_the_name_is_known(collapse: Any) -> None:
+    start, *rest = call(0, "{", "}")
+    nameless = {key: value for key, value in start["item"].items() if key != "name"}
+    data = body(CREATED, added(0, nameless), *rest, *message(1), completed(item(0, "{}")))
+    result = tapped_at_any_split("openai_responses", data, collapse)
+    assert (result.body == data) == (collapse is no)
+    assert result.call_ids == (["c0"] if collapse is every else [])
+
+
+def test_error_event_passes_after_the_open_call_was_left_out() -> None:
+    error = {"type": "error", "code": "server_error", "message": "overloaded", "param": None}
+    begun = [CREATED, *reasoning(0, "a"), *call(1, '{"a')[:-2]]
+    result = tapped_at_any_split("openai_responses", body(*begun, error))
+    assert kinds(result.body) == ["created", "error"]
+    assert result.body.endswith(sse({**error, "sequence_number": len(begun)}, event=True))
+    failed = {"type": "response.failed", "response": response("failed", error={"code": "x", "message": "m"})}
+    result = tapped_at_any_split("openai_responses", body(*begun, failed))
+    assert kinds(result.body) == ["created", "failed"]
+
+
+def test_reasoning_passes_before_an_error_that_no_call_came_before() -> None:
+    data = body(CREATED, *reasoning(0, "a"), {"type": "error", "message": "overloaded"})
+    assert Tap("openai_responses").feed(data) == data
+
+
+def test_end_of_the_body_leaves_an_open_call_out() -> None:
+    result = tapped_at_any_split("openai_responses", body(CREATED, *reasoning(0, "a"), *call(1, '{"a')[:-1]))
+    assert kinds(result.body) == ["created"]

@@ -1,0 +1,69 @@
+"""Scripted responses of every shape: whatever is collapsed, the SDK is told the same, in the same order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, reject
+from hypothesis import strategies as st
+
+from callstream.errors import UsageError
+from callstream.events import CallCompleted
+from callstream.testing import Call, Failure, Finish, Parallel, Text, Thought, Truncated, encode
+from callstream.wire import WIRES
+from tests.decoding import calls, cut
+from tests.tap.rewriting import named, no, tapped, told, told_by
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 10**6) | st.text(max_size=6),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text("abc", max_size=2), inner, max_size=2),
+    max_leaves=4,
+)
+names = st.sampled_from(["write", "read", "other"])
+
+
+@st.composite
+def a_call(draw: st.DrawFn) -> Call:
+    return Call(
+        draw(names),
+        draw(st.dictionaries(st.text("abc", min_size=1, max_size=3), values, max_size=3)),
+        call_id=draw(st.sampled_from([None, ""])),
+        size=draw(st.integers(1, 9)),
+        streamed=draw(st.booleans()),
+        text=draw(st.sampled_from([None, None, None, "{no}", '{"a": "x\ny"}'])),
+    )
+
+
+steps = st.lists(
+    st.builds(Text, st.text("hi ", min_size=1, max_size=6), size=st.just(3))
+    | st.builds(Thought, st.text("hm ", min_size=1, max_size=6), size=st.just(3), signature=st.just("c2ln"))
+    | a_call()
+    | st.builds(Parallel, st.lists(a_call(), min_size=2, max_size=3)),
+    min_size=1,
+    max_size=5,
+)
+ends = st.builds(Finish) | st.builds(Failure, st.just("overloaded")) | st.builds(Truncated)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@given(script=steps, end=ends, collapsed=st.sets(names), data=st.data())
+def test_rewritten_script_tells_the_same(
+    wire: str, script: list[Any], end: Any, collapsed: set[str], data: st.DataObject
+) -> None:
+    try:
+        body = b"".join(encode(wire, [*script, end]))
+    except UsageError:  # a wire that carries values cannot carry malformed text
+        reject()
+    collapse = named(*collapsed)
+    result = tapped(wire, cut(body, data.draw(st.lists(st.integers(0, len(body)), max_size=5))), collapse)
+    assert tapped(wire, [body], no).body == body
+    assert tapped(wire, [body], collapse).outputs == result.outputs
+    before, after = told_by(result.events, result.error), told(wire, result.body)
+    left_out = [call for call in calls(result.events) if call.outcome != "completed" and collapse(call.name)]
+    assert [(call[0], call[2]) for call in after.calls] == [(call[0], call[2]) for call in before.calls]
+    assert (after.text, after.finishes, after.error) == (before.text, before.finishes, before.error)
+    assert after.reasoning == before.reasoning or left_out
+    ids = {event.call_id for event in result.events if isinstance(event, CallCompleted)}
+    assert set(result.call_ids) <= ids
+    assert len(result.call_ids) == sum(call[0] in collapsed for call in before.calls)
