@@ -33,6 +33,8 @@ from callstream.journal.store import Store, StoreAway
 _T = TypeVar("_T")
 _log = logging.getLogger("callstream.journal")
 _HOUSEKEEPING = "housekeeping"
+_TOGETHER = 8
+_LONGEST_PAUSE = 0.002
 _MAX_BACK_OFF = 1.0
 
 
@@ -231,12 +233,24 @@ class StoredJournal(Openable):
         stopping.add_done_callback(lambda _: news.set())
         while True:
             while batch := self._queue.take():
+                began = time.monotonic()
                 await self._commit(batch)
-                await asyncio.sleep(0)  # the lease is renewed under full load too
+                await asyncio.sleep(self._pause(len(batch), time.monotonic() - began))
             if stop.is_set():
                 return
             await news.wait()
             news.clear()
+
+    def _pause(self, appends: int, seconds: float) -> float:
+        """How long to wait before the next batch, after one of so many appends that took so long.
+
+        Runs that were answered together append again together. Taken too early, the first few of them would cost a
+        commit of their own, and the others would wait for it. Never less than a turn of the loop, because the lease is
+        renewed on it under full load too.
+        """
+        if appends < _TOGETHER or len(self._queue) > appends / 2:
+            return 0.0
+        return min(seconds / 4, _LONGEST_PAUSE)
 
     async def _commit(self, batch: list[Waiting]) -> None:
         back_off = 0.01
