@@ -10,6 +10,7 @@ CREATE TABLE {schema}.schema_version (
 CREATE TABLE {schema}.lease (
     name       text COLLATE "C" PRIMARY KEY,
     holder     text COLLATE "C" NOT NULL,
+    renewed_at timestamptz NOT NULL,
     expires_at timestamptz NOT NULL
 );
 
