@@ -103,7 +103,7 @@ async def test_closed_queue_refuses_who_is_in_line_and_who_comes() -> None:
     first = asyncio.ensure_future(queue.put("r", [prepared(RunStarted("t"))], None))
     in_line = asyncio.ensure_future(queue.put("s", [ROW], None))
     await settled_in_loop()
-    queue.close("closed for the day")
+    queue.close(UsageError("closed for the day"))
     with pytest.raises(UsageError, match="closed for the day"):
         await in_line
     with pytest.raises(UsageError, match="closed for the day"):

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from callstream.errors import CallstreamError, JournalError, UsageError
+from callstream.errors import CallstreamError, JournalError
 from callstream.journal.owned import Append
 from callstream.journal.rows import Row
 
@@ -49,7 +49,7 @@ class AppendQueue:
         self._bytes = 0
         self._taken: list[Waiting] = []
         self._in_line: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
-        self._closed_because = ""
+        self._refusal: CallstreamError | None = None
 
     def __len__(self) -> int:
         """How many appends wait to be taken."""
@@ -104,10 +104,10 @@ class AppendQueue:
         for loop, turn in in_line:
             call_in(loop, _let_in, turn)
 
-    def close(self, reason: str) -> None:
+    def close(self, refusal: CallstreamError) -> None:
         """Nothing more comes in. What waits is still there to be taken; whoever is in line is refused."""
         with self._lock:
-            self._closed_because = self._closed_because or reason
+            self._refusal = self._refusal or refusal
             in_line, self._in_line = self._in_line, deque()
         for loop, turn in in_line:
             call_in(loop, _let_in, turn)
@@ -131,8 +131,8 @@ class AppendQueue:
     def _put(self, waiting: Waiting) -> asyncio.Future[None] | None:
         """None if the append is in; else the future of its turn, when it may try again."""
         with self._lock:
-            if self._closed_because:
-                raise UsageError(self._closed_because)
+            if self._refusal is not None:
+                raise type(self._refusal)(*self._refusal.args)
             # An append that is larger than the bound gets in when it is alone: it can never fit better.
             if self._bytes and self._bytes + waiting.size > self._max_bytes:
                 turn: asyncio.Future[None] = waiting.loop.create_future()

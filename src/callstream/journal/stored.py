@@ -54,6 +54,8 @@ class StoredJournal(Openable):
         self._news: asyncio.Event | None = None
         self._stop: asyncio.Event | None = None
         self._has_ended = False
+        self._renewed_at = 0.0
+        self._judges_from = 0.0
 
     # -- opening and closing -------------------------------------------------------------------------------------------
 
@@ -78,7 +80,7 @@ class StoredJournal(Openable):
             closing = self._closing
             if closing is None:
                 closing = self._closing = concurrent.futures.Future()
-                self._queue.close("the journal is closed")
+                self._queue.close(UsageError("the journal is closed"))
                 if self._opening is None or self._has_ended:
                     closing.set_result(None)
                 elif self._opening.done() and self._loop is not None and self._stop is not None:
@@ -183,7 +185,7 @@ class StoredJournal(Openable):
             if not opening.done():
                 opening.set_exception(lost)
             self._has_ended = True
-        self._queue.close("the journal is closed" if self._closing else str(lost))
+        self._queue.close(UsageError("the journal is closed") if self._closing else lost)
         self._queue.abandon(lost)
         self._followers.close(None if self._closing else lost)
 
@@ -196,6 +198,7 @@ class StoredJournal(Openable):
                 self._opening = None  # the next use tries again
             opening.set_exception(error)
             return
+        self._renewed_at = time.time()
         with self._lock:
             self._loop, self._news, self._stop = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
             if self._closing is not None:
@@ -293,6 +296,14 @@ class StoredJournal(Openable):
                 await self._store.renew()
             except JournalError as error:
                 _log.warning("the lease could not be renewed, trying again: %s", error)
+            else:
+                if self._is_late():
+                    self._judges_from = time.monotonic() + self._settings.lease_ttl
+                self._renewed_at = time.time()
+
+    def _is_late(self) -> bool:
+        """Whether this process has not renewed its own lease in time: it was stopped, or the store was away."""
+        return self._settings.renew and time.time() - self._renewed_at > self._settings.lease_ttl
 
     async def _keep_house(self) -> None:
         duties = self._settings.housekeeping
@@ -313,7 +324,9 @@ class StoredJournal(Openable):
             await asyncio.sleep(period)
 
     async def _do_duties(self, sweep: bool, compact_after: float | None, retain: float | None) -> None:
-        if sweep:
+        # What made this process late (a suspended machine, a store that was away) made others late too. They get the
+        # time of a lease to come back before this one takes their runs.
+        if sweep and not self._is_late() and time.monotonic() >= self._judges_from:
             await self._sweep()
         if compact_after is not None:
             while due := await self._store.due(compact_after):

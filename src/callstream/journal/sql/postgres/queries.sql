@@ -25,14 +25,15 @@ INSERT INTO {schema}.schema_version (version, oldest_code) VALUES ($1, $2)
 -- == leases ==
 
 -- name: renew_writer
-INSERT INTO {schema}.lease (name, holder, expires_at)
-VALUES ('writer:' || $1, $1, clock_timestamp() + make_interval(secs => $2))
-ON CONFLICT (name) DO UPDATE SET expires_at = excluded.expires_at
+INSERT INTO {schema}.lease (name, holder, renewed_at, expires_at)
+VALUES ('writer:' || $1, $1, clock_timestamp(), clock_timestamp() + make_interval(secs => $2))
+ON CONFLICT (name) DO UPDATE SET renewed_at = excluded.renewed_at, expires_at = excluded.expires_at
 
 -- name: hold_lease
-INSERT INTO {schema}.lease (name, holder, expires_at)
-VALUES ($1, $2, clock_timestamp() + make_interval(secs => $3))
-ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, expires_at = excluded.expires_at
+INSERT INTO {schema}.lease (name, holder, renewed_at, expires_at)
+VALUES ($1, $2, clock_timestamp(), clock_timestamp() + make_interval(secs => $3))
+ON CONFLICT (name) DO UPDATE
+SET holder = excluded.holder, renewed_at = excluded.renewed_at, expires_at = excluded.expires_at
 WHERE lease.holder = excluded.holder OR lease.expires_at < clock_timestamp()
 RETURNING true
 
@@ -145,7 +146,12 @@ SELECT run_id, run_key, writer, epoch, started_at, last_seq,
 FROM {schema}.run
 WHERE NOT compacted AND ended_at IS NULL AND writer <> $1
   AND NOT EXISTS (
-      SELECT FROM {schema}.lease WHERE lease.name = 'writer:' || run.writer AND lease.expires_at >= clock_timestamp())
+      SELECT FROM {schema}.lease
+      WHERE lease.name = 'writer:' || run.writer
+        AND (lease.expires_at >= clock_timestamp()
+             -- While the server was down nobody could renew: a lease from before counts again from the restart.
+             OR lease.renewed_at < pg_postmaster_start_time()
+                AND pg_postmaster_start_time() + (lease.expires_at - lease.renewed_at) >= clock_timestamp()))
 ORDER BY run_key LIMIT $2
 FOR UPDATE OF run SKIP LOCKED
 

@@ -10,6 +10,7 @@ CREATE TABLE {schema}.schema_version (
 CREATE TABLE {schema}.lease (
     name       text COLLATE "C" PRIMARY KEY,
     holder     text COLLATE "C" NOT NULL,
+    renewed_at timestamptz NOT NULL,
     expires_at timestamptz NOT NULL
 );
 
@@ -26,7 +27,7 @@ CREATE TABLE {schema}.run (
     principal  text COLLATE "C",
     outcome    text COLLATE "C",
     reason     text
-) WITH (fillfactor = 50);  -- last_seq changes with every batch: room for the new version on the same page, and no index
+) WITH (fillfactor = 60);  -- last_seq changes with every batch: room for the new version on the same page, and no index
 CREATE INDEX run_thread ON {schema}.run (thread_id);
 CREATE INDEX run_principal ON {schema}.run (principal) WHERE principal IS NOT NULL;
 CREATE INDEX run_due ON {schema}.run (compacted, ended_at);
@@ -60,9 +61,7 @@ CREATE TABLE {schema}.tool_call (
     result      text,                          -- JSON; text, because jsonb cannot hold every JSON
     error       text,
     PRIMARY KEY (run_key, number)
-) WITH (fillfactor = 70);
-CREATE INDEX tool_call_open ON {schema}.tool_call (state)
-    WHERE state NOT IN ('completed', 'failed', 'released', 'discarded');
+) WITH (fillfactor = 70);  -- the state changes some five times: no index has it, so the new version stays on its page
 CREATE INDEX tool_call_provider ON {schema}.tool_call (provider_id) WHERE provider_id IS NOT NULL;
 
 -- The log of runs that are not compacted. That a run has no number twice is the writer's doing: it adds records only
