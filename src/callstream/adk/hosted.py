@@ -1,0 +1,65 @@
+"""The plugin as ``ADKAgent`` uses it: the run is the agent's, with the client's messages in it already.
+
+A turn that has calls without an answer goes no further: no model takes a request in which some calls are answered and
+others are not.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+from google.adk.agents.callback_context import CallbackContext
+from google.adk.agents.invocation_context import InvocationContext
+from google.adk.models.llm_request import LlmRequest
+from google.adk.models.llm_response import LlmResponse
+from google.genai import types
+
+from callstream.adk.clienttools import current_input
+from callstream.adk.plugin import CallstreamPlugin
+from callstream.runtime import Callstream
+
+
+class HostedPlugin(CallstreamPlugin):
+    @classmethod
+    def like(cls, other: CallstreamPlugin, callstream: Callstream) -> Self:
+        """With the settings of a plugin that the application registered itself."""
+        return cls(
+            callstream, name=other.name, on_truncated=other._on_truncated, repair_signatures=other._repair_signatures
+        )
+
+    async def on_user_message_callback(
+        self, *, invocation_context: InvocationContext, user_message: types.Content
+    ) -> types.Content | None:
+        return None
+
+    async def before_run_callback(self, *, invocation_context: InvocationContext) -> types.Content | None:
+        ended = await super().before_run_callback(invocation_context=invocation_context)
+        invocation = self.invocation(invocation_context.invocation_id)
+        message = invocation_context.user_content
+        if invocation is not None and message is not None:
+            invocation.is_resumed = any(part.function_response is not None for part in message.parts or ())
+        return ended
+
+    async def before_model_callback(
+        self, *, callback_context: CallbackContext, llm_request: LlmRequest
+    ) -> LlmResponse | None:
+        if _lacks_answers(llm_request.contents):
+            return LlmResponse(turn_complete=True)
+        given = current_input.get()
+        if given is not None and given.instructions and given.agent_name == callback_context.agent_name:
+            llm_request.append_instructions([given.instructions])
+        return await super().before_model_callback(callback_context=callback_context, llm_request=llm_request)
+
+
+def _lacks_answers(contents: list[types.Content]) -> bool:
+    """Whether the model's last calls have fewer answers than they are, and nobody has said anything since."""
+    answers = 0
+    for content in reversed(contents):
+        parts = content.parts or []
+        calls = sum(part.function_call is not None for part in parts)
+        if calls:
+            return answers < calls
+        answers += sum(part.function_response is not None for part in parts)
+        if any(part.text or part.inline_data or part.file_data for part in parts):
+            return False
+    return False
