@@ -80,6 +80,7 @@ class ADKAgent:
         self.callstream: Callstream = settings.callstream or theirs or Callstream()
         self._owns_callstream = settings.callstream is None and theirs is None
         plugin = HostedPlugin(self.callstream) if given is None else HostedPlugin.like(given, self.callstream)
+        self._plugin = plugin
         assert app.root_agent is not None
         root = tapped_tree(app.root_agent, self.callstream)
         self._app = app.model_copy(update={"root_agent": root, "plugins": [plugin, *plugins]})
@@ -124,12 +125,13 @@ class ADKAgent:
         self._starting += 1
         try:
             user_id = self.user_of(given)
+            given_up = await self._plugin.left_behind(given.thread_id)
             run = await self._start(given, user_id)
         finally:
             self._starting -= 1
         self._active.add(run)
-        work = AgentRun(self._runner(self.app_of(given)), self._threads, self._settings, given).work(run, user_id)
-        task = asyncio.create_task(work, name=f"callstream run {run.run_id}")
+        work = AgentRun(self._runner(self.app_of(given)), self._threads, self._settings, given)
+        task = asyncio.create_task(work.work(run, user_id, given_up), name=f"callstream run {run.run_id}")
         try:
             async for batch in self._followed(run, given):
                 yield batch

@@ -50,10 +50,9 @@ class AgentRun:
         self._predictions = Predictions(settings.predict_state)
         self._state = SharedState(given.state)
 
-    async def work(self, run: Run, user_id: str) -> None:
-        current_input.set(
-            ClientInput(tuple(self._input.tools or ()), _instructions(self._input.messages), self._agent_name)
-        )
+    async def work(self, run: Run, user_id: str, given_up: tuple[Call, ...]) -> None:
+        instructions = _instructions(self._input.messages)
+        current_input.set(ClientInput(tuple(self._input.tools or ()), instructions, self._agent_name, given_up))
         async with run, asyncio.timeout(self._settings.execution_timeout_seconds):
             session = await self._threads.open(self._runner.app_name, user_id, self._input.thread_id)
             message, changes = await self._incoming(run, session)

@@ -18,13 +18,17 @@ from google.adk.tools.base_toolset import BaseToolset, ToolPredicate
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
+from callstream.calls import Call
+
 
 class ClientInput(msgspec.Struct, frozen=True):
-    """What a client brought with a run beside its messages: its tools, and instructions for the agent of that name."""
+    """What a run has beside messages: the client's tools, and its instructions for the agent of that name."""
 
     tools: tuple[ClientToolSpec, ...] = ()
     instructions: str | None = None
     agent_name: str | None = None
+    given_up: tuple[Call, ...] = ()
+    """Calls that a process left behind in the thread when it died."""
 
 
 current_input: ContextVar[ClientInput | None] = ContextVar("callstream_client_input", default=None)

@@ -16,6 +16,7 @@ from google.genai import types
 
 from callstream.adk.clienttools import current_input
 from callstream.adk.plugin import CallstreamPlugin
+from callstream.calls import Call
 from callstream.runtime import Callstream
 
 
@@ -27,6 +28,10 @@ class HostedPlugin(CallstreamPlugin):
             callstream, name=other.name, on_truncated=other._on_truncated, repair_signatures=other._repair_signatures
         )
 
+    async def left_behind(self, thread_id: str) -> tuple[Call, ...]:
+        """The calls that a process left in the thread when it died. To be asked before the thread has a new run."""
+        return tuple(await self._execution.given_up(thread_id))
+
     async def on_user_message_callback(
         self, *, invocation_context: InvocationContext, user_message: types.Content
     ) -> types.Content | None:
@@ -36,6 +41,10 @@ class HostedPlugin(CallstreamPlugin):
         ended = await super().before_run_callback(invocation_context=invocation_context)
         invocation = self.invocation(invocation_context.invocation_id)
         message = invocation_context.user_content
+        given = current_input.get()
+        agent = invocation_context.agent
+        if invocation is not None and given is not None and agent is not None and given.agent_name == agent.name:
+            invocation.given_up = list(given.given_up)
         if invocation is not None and message is not None:
             invocation.is_resumed = any(part.function_response is not None for part in message.parts or ())
         return ended
