@@ -51,7 +51,7 @@ def model_of(wire: str, base_url: str, cs: Callstream | None) -> Any:
 
         other = httpx2.AsyncClient(timeout=600) if cs is None else cs.httpx2_client(collapse="all")
         return AnthropicLlm(
-            model="claude-sonnet-4-5", client=AsyncAnthropic(base_url=base_url, api_key="none", http_client=other)
+            model="claude-sonnet-5-5", client=AsyncAnthropic(base_url=base_url, api_key="none", http_client=other)
         )
     from google.adk.integrations.openai import OpenAILlm
     from openai import AsyncOpenAI

@@ -3,7 +3,8 @@
 Three tables. **Rate**: durable deltas per second with 1, 100 and 1,000 runs at once, each appending one delta of eight
 characters after the other, beside a bare loop of the driver that writes the same rows into the same table in batches of
 the same size (SQLite: ``executemany`` in a transaction; PostgreSQL: asyncpg's ``executemany``, which is a transaction).
-Both are measured in turns, and the best of five rounds counts, because the machine may have other things to do.
+Both are measured in turns and for equally long, so that what else the machine does hits both; the median of the rounds
+counts.
 **Bytes**: what is stored per byte of arguments, everything counted (all tables and indexes, the whole file), as growth
 of the store while runs of that size are written, with incompressible text. PostgreSQL's files grow by pages of 8 KiB
 for each table and index, so small runs are measured many at a time; how many is in the table. **Follow**: the time from
@@ -21,8 +22,10 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
+from itertools import count, islice
+from statistics import median
 from typing import Any, NamedTuple
 
 from bench.postgres import postgres_url, with_schema
@@ -77,8 +80,14 @@ async def fresh(backend: str, server: str | None, folder: str) -> AsyncIterator[
 # -- rate --------------------------------------------------------------------------------------------------------------
 
 
-async def our_rate(store: Store, runs: int, each: int) -> tuple[float, float]:
-    """Deltas per second, and deltas in a transaction on average."""
+class Measured(NamedTuple):
+    rate: float
+    seconds: float
+    batch: float
+
+
+async def our_rate(store: Store, runs: int, each: int) -> Measured:
+    """Deltas per second, how long it took, and deltas in a transaction on average."""
     journal = open_journal(store.url, housekeeping=None)
     for number in range(runs):
         await journal.append(f"run {number}", [RunStarted("thread"), CallStarted(f"call {number}", "tool")])
@@ -103,46 +112,51 @@ async def our_rate(store: Store, runs: int, each: int) -> tuple[float, float]:
             tasks.create_task(write(number))
     seconds = time.perf_counter() - begin
     await journal.aclose()
-    return runs * each / seconds, runs * each / commits
+    return Measured(runs * each / seconds, seconds, runs * each / commits)
 
 
-def rows(runs: int, each: int) -> list[RecordColumns]:
-    return [(run, seq + 3, seq, 1, 1, 1, "12345678") for seq in range(each) for run in range(1, runs + 1)]
+def batches(runs: int, size: int) -> Iterator[list[RecordColumns]]:
+    """The rows of that many runs, one delta of each after the other, for as long as somebody takes them."""
+    rows = ((run, seq, seq, 1, 1, 1, "12345678") for seq in count(3) for run in range(1, runs + 1))
+    while True:
+        yield list(islice(rows, size))
 
 
-async def bare_rate(store: Store, runs: int, each: int, batch: int) -> float:
-    """The driver alone: the same rows, the same table, batches of the same size."""
+async def bare_rate(store: Store, runs: int, size: int, seconds: float) -> float:
+    """The driver alone: the same rows, the same table, batches of that size, for that long."""
     journal = open_journal(store.url, housekeeping=None)
     await journal.open()
     await journal.aclose()
-    written = rows(runs, each)
-    batches = [written[start : start + batch] for start in range(0, len(written), batch)]
+    written = 0
+    begin = time.perf_counter()
     if store.backend == "sqlite":
         connection = sqlite3.connect(store.url.removeprefix("sqlite:///"), isolation_level=None)
         connection.execute("PRAGMA synchronous = NORMAL")
         insert = queries("sqlite")["insert_record"]
-        begin = time.perf_counter()
-        for part in batches:
+        for batch in batches(runs, size):
             connection.execute("BEGIN IMMEDIATE")
-            connection.executemany(insert, part)
+            connection.executemany(insert, batch)
             connection.execute("COMMIT")
-        seconds = time.perf_counter() - begin
+            written += size
+            if time.perf_counter() - begin > seconds:
+                break
         connection.close()
-        return len(written) / seconds
-    import asyncpg
+    else:
+        import asyncpg
 
-    where = address(store.url)
-    link = await asyncpg.connect(where.dsn)
-    insert = (
-        f'INSERT INTO "{where.schema}".record (run_key, seq, at_ms, source, call, kind, body) '
-        "VALUES ($1, $2, $3, $4, $5, $6, $7)"
-    )
-    begin = time.perf_counter()
-    for part in batches:
-        await link.executemany(insert, part)
-    seconds = time.perf_counter() - begin
-    await link.close()
-    return len(written) / seconds
+        where = address(store.url)
+        link = await asyncpg.connect(where.dsn)
+        insert = (
+            f'INSERT INTO "{where.schema}".record (run_key, seq, at_ms, source, call, kind, body) '
+            "VALUES ($1, $2, $3, $4, $5, $6, $7)"
+        )
+        for batch in batches(runs, size):
+            await link.executemany(insert, batch)
+            written += size
+            if time.perf_counter() - begin > seconds:
+                break
+        await link.close()
+    return written / (time.perf_counter() - begin)
 
 
 async def rate_table(backend: str, server: str | None, folder: str, quick: bool, verdicts: Verdicts) -> None:
@@ -150,16 +164,18 @@ async def rate_table(backend: str, server: str | None, folder: str, quick: bool,
         f"journal, rate, {backend}: durable deltas per second",
         ["runs at once", "ours", "bare driver", "ours / bare", "deltas a commit"],
     )
-    total, rounds = (4_000, 3) if quick else (20_000, 5)
+    total, rounds = (5_000, 3) if quick else (20_000, 7)
     for runs in (1, 100, 1000):
         each = max(1, (total // 10 if runs == 1 else total) // runs)
-        ours = bare = batch = 0.0
+        all_ours, all_bare = [], []
         for _ in range(rounds):
             async with fresh(backend, server, folder) as store:
-                rate, batch = await our_rate(store, runs, each)
-                ours = max(ours, rate)
+                measured = await our_rate(store, runs, each)
             async with fresh(backend, server, folder) as store:
-                bare = max(bare, await bare_rate(store, runs, each, max(1, round(batch))))
+                all_bare.append(await bare_rate(store, runs, max(1, round(measured.batch)), measured.seconds))
+            all_ours.append(measured)
+        ours, bare = median(one.rate for one in all_ours), median(all_bare)
+        batch = median(one.batch for one in all_ours)
         table.row(runs, ours, bare, ours / bare, batch)
         if runs == 100:
             verdicts.add(

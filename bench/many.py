@@ -1,7 +1,8 @@
 """Table "many": 200 streams at 50 deltas a second each, through one process, for five minutes.
 
-Each stream is one call whose deltas carry the time at which the provider wrote them; a hook reads it, after the delta was
-journalled in SQLite. So the latency is that of the whole way: socket, tap, decoder, journal on disk, hook.
+Each of the streams is one response after another, ten seconds long, with one call whose deltas carry the time at which
+the provider wrote them; a hook reads it, after the delta was journalled in SQLite. So the latency is that of the whole
+way: socket, tap, decoder, journal on disk, hook. Memory is that of the process after a first tenth, and to the end.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from callstream.testing import Call
 from callstream.testing.provider import STAMP
 
 PACE = 50
+RESPONSE_SECONDS = 10
 
 
 def resident() -> float:
@@ -32,7 +34,8 @@ def resident() -> float:
 
 async def measured(streams: int, seconds: int) -> tuple[list[float], float, list[float]]:
     """Latencies in milliseconds, the share of one core, and the memory every tenth of the time."""
-    deltas = PACE * seconds
+    deltas = PACE * min(seconds, RESPONSE_SECONDS)
+    until = time.monotonic() + seconds
     text = '{"content":"' + " " * (len(STAMP) - 12) + STAMP * deltas + '"}'
     script = [Call("write", text=text, size=len(STAMP))]
     found: list[float] = []
@@ -60,14 +63,16 @@ async def measured(streams: int, seconds: int) -> tuple[list[float], float, list
             cs.on_args_delta("write", note)
             async with cs.httpx_client() as client:
 
-                async def stream() -> None:
+                async def stream(number: int) -> None:
                     body = {"model": "m", "stream": True, "messages": []}
-                    async with client.stream("POST", f"{base_url}/chat/completions", json=body) as response:
-                        async for _ in response.aiter_raw():
-                            pass
+                    while time.monotonic() < until:
+                        async with cs.run(f"thread-{number}"):
+                            async with client.stream("POST", f"{base_url}/chat/completions", json=body) as response:
+                                async for _ in response.aiter_raw():
+                                    pass
 
                 began, cpu = time.monotonic(), time.process_time()
-                await asyncio.gather(watch(), *(stream() for _ in range(streams)))
+                await asyncio.gather(watch(), *(stream(number) for number in range(streams)))
                 share = (time.process_time() - cpu) / (time.monotonic() - began)
     return sorted(found), share, memory
 
@@ -92,7 +97,6 @@ def main() -> int:
         memory[-1],
     )
     table.print()
-    # What grows with time is the argument text itself, which a run keeps until its calls are complete.
     return 0
 
 

@@ -44,7 +44,7 @@ async def main() -> None:
         messages: list[Any] = [{"role": "user", "content": "Write down how to make tea."}]
         while True:
             async with client.messages.stream(
-                model="claude-sonnet-4-5",
+                model="claude-sonnet-5-5",
                 max_tokens=4000,
                 messages=messages,
                 tools=[made.schema("anthropic") for made in TOOLS.values()],  # type: ignore[misc]

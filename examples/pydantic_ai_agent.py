@@ -24,7 +24,7 @@ async def main() -> None:
         live = bool(os.environ.get("ANTHROPIC_API_KEY"))
         where = {} if live else {"base_url": provider.base_url, "api_key": "none"}
         client = AsyncAnthropic(http_client=cs.httpx2_client(collapse="all"), **where)  # the one parameter
-        agent = Agent(AnthropicModel("claude-sonnet-4-5", provider=AnthropicProvider(anthropic_client=client)))
+        agent = Agent(AnthropicModel("claude-sonnet-5-5", provider=AnthropicProvider(anthropic_client=client)))
 
         @agent.tool_plain
         def write_document(title: str, content: str) -> dict[str, int]:

@@ -13,6 +13,7 @@ HERE = Path(__file__).parent
 IGNORED = (
     # google-adk warns of features of its own that it uses itself.
     r"ignore:\[EXPERIMENTAL\]",
+    r"ignore:The `plugins` argument is deprecated",
     r"ignore:(Sequential|Parallel|Loop)Agent is deprecated",
 )
 

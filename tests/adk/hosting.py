@@ -24,6 +24,7 @@ from google.adk.sessions import InMemorySessionService
 from google.adk.sessions.base_session_service import BaseSessionService
 from google.genai import types
 from openai import AsyncOpenAI
+from pydantic import Field
 
 from callstream import Call, Callstream, Record
 from callstream.adk import CallstreamPlugin, tapped
@@ -93,8 +94,8 @@ class FakeLlm(BaseLlm):
     """A custom model: each request is answered with the next list of responses."""
 
     model: str = "custom"
-    answers: list[Any] = []
-    requests: list[LlmRequest] = []
+    answers: list[Any] = Field(default_factory=list)
+    requests: list[LlmRequest] = Field(default_factory=list)
 
     async def generate_content_async(self, llm_request: LlmRequest, stream: bool = False) -> AsyncIterator[LlmResponse]:  # type: ignore[override]
         self.requests.append(llm_request)

@@ -17,6 +17,7 @@ from callstream.journal import Journal, open_journal
 from .server import postgres_server
 
 BACKENDS = ("memory", "sqlite", "postgres")
+POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
 
 
 @pytest.fixture(scope="session")
@@ -66,7 +67,7 @@ async def drop_schema(url: str, schema: str) -> None:
         await connection.close()
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=["memory", "sqlite", POSTGRES])
 def place_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, str]]:
     match request.param:
         case "memory":

@@ -589,10 +589,10 @@ async def test_zombie_fenced(place: Place, eventually: Callable[..., Any]) -> No
 
 
 async def test_zombie_fenced_but_the_living_are_not(place: Place) -> None:
-    writer, other = place.journal(lease_ttl=0.3), place.journal()
+    writer, other = place.journal(lease_ttl=1.5), place.journal()
     await writer.append("r", [START])
-    for _ in range(8):
-        await asyncio.sleep(0.1)
+    for _ in range(10):
+        await asyncio.sleep(0.2)
         assert await other.sweep() == []
     assert await writer.append("r", [DONE]) == 2
 

@@ -21,7 +21,7 @@ from callstream.journal.postgres.link import address
 from .conftest import drop_schema, schema_url
 from .server import postgres_server
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.postgres]
 
 
 @pytest.fixture
@@ -274,6 +274,24 @@ async def test_poolers_are_served(url: str, options: str) -> None:
             await asyncio.sleep(0.01)
         await journal.append("r", [RunEnded("finished")])
         assert [record.seq for record in await asyncio.wait_for(follower, 30)] == list(range(1, 24))
+
+
+async def test_a_server_that_refuses_listen_is_looked_at_instead(
+    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def refused(*_: Any) -> None:
+        raise asyncpg.FeatureNotSupportedError("LISTEN is not allowed here")
+
+    monkeypatch.setattr(asyncpg.Connection, "add_listener", refused)
+    async with opened(url) as journal, opened(url) as other:
+        await journal.append("r", [RunStarted("t")])
+        follower = asyncio.create_task(collected(other))
+        for number in range(5):
+            await journal.append("r", [TextAppended("m", str(number))])
+            await asyncio.sleep(0.05)
+        await journal.append("r", [RunEnded("finished")])
+        assert [record.seq for record in await asyncio.wait_for(follower, 30)] == list(range(1, 8))
+    assert "LISTEN was refused" in caplog.text
 
 
 async def test_schema_is_made_once_by_many_processes(url: str) -> None:

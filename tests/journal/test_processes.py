@@ -18,11 +18,12 @@ from callstream.calls import CallState
 from callstream.errors import LeaseLost
 from callstream.events import RunEnded, RunStarted, TextAppended
 
-from .conftest import Place
+from .conftest import POSTGRES, Place
 
 pytestmark = [
     pytest.mark.asyncio,
-    pytest.mark.parametrize("place_url", ["sqlite", "postgres"], indirect=True),
+    pytest.mark.subprocess,
+    pytest.mark.parametrize("place_url", ["sqlite", POSTGRES], indirect=True),
 ]
 CHILD = str(Path(__file__).with_name("child.py"))
 

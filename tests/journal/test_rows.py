@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from callstream.calls import Call
 from callstream.errors import UsageError
 from callstream.events import ArgsAppended, CallReturned, CallStarted, ReasoningAppended, RunEvent, TextAppended
+from callstream.journal import Entry
 from callstream.journal.queries import queries
 from callstream.journal.rows import ESCAPED, Kind, Stored, clean, event_of, folded, folded_range, joined, prepared
 
@@ -84,7 +85,16 @@ def test_folded_range_can_be_read_from_its_beginning(ranges: list[tuple[int, int
 
 
 def test_ids_that_no_database_can_hold_are_refused() -> None:
-    for event in (CallStarted("a\0", "t"), CallStarted("a", "t", "\ud800"), TextAppended("m\0", "x")):
+    wrong: list[RunEvent | Entry] = [
+        CallStarted("a\0", "t"),
+        CallStarted("a", "t", "\ud800"),
+        TextAppended("m\0", "x"),
+        ArgsAppended("\ud800", "x"),
+        CallReturned("\0"),
+        Entry(ArgsAppended("c", "x"), "\ud800"),
+        Entry(ArgsAppended("c", "x"), None, "\0"),
+    ]
+    for event in wrong:
         with pytest.raises(UsageError, match="an id must be text"):
             prepared(event)
 
@@ -102,6 +112,6 @@ def test_queries_have_the_same_names_in_both_dialects() -> None:
     """All but those in which the dialects differ: PostgreSQL writes a batch by one function, and locks rows."""
     sqlite, postgres = set(queries("sqlite")), set(queries("postgres"))
     written_one_by_one = {"next_run_key", "insert_run", "check_runs", "end_run", "insert_record", "insert_source"}
-    written_one_by_one |= {"insert_call", "advance_call"}
+    written_one_by_one |= {"insert_call", "advance_call", "count_active"}
     assert sqlite - postgres == written_one_by_one
     assert postgres - sqlite == {"append", "lock_schema", "create_schema", "lock_run", "give_back"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import sqlite3
 import string
@@ -14,10 +15,10 @@ from callstream.events import ArgsAppended, CallCompleted, CallStarted, RunEnded
 from callstream.journal import Journal
 from callstream.journal.postgres.link import address
 
-from .conftest import Place
+from .conftest import POSTGRES, Place
 
 pytestmark = pytest.mark.asyncio
-on_disk = pytest.mark.parametrize("place_url", ["sqlite", "postgres"], indirect=True)
+on_disk = pytest.mark.parametrize("place_url", ["sqlite", POSTGRES], indirect=True)
 
 
 async def query(place: Place, sql: str) -> list[tuple[Any, ...]]:
@@ -62,6 +63,24 @@ async def test_schema_is_made_only_where_that_is_allowed(place: Place) -> None:
         await place.journal(migrate=False).open()
     assert await place.journal().migrate() == 1
     assert await place.journal(migrate=False).append("r", [RunStarted("t")]) == 1
+
+
+@on_disk
+async def test_a_duty_is_done_by_one_process_at_a_time(place: Place) -> None:
+    journals: list[Any] = [place.journal() for _ in range(2)]
+
+    async def hold(number: int, seconds: float) -> bool:
+        held: bool = await journals[number]._on_thread(journals[number]._store.hold, "duty", seconds)
+        return held
+
+    assert await hold(0, 0.2)
+    assert await hold(0, 0.2)
+    async with asyncio.timeout(10):
+        while not await hold(1, 30):  # noqa: ASYNC110  # until the lease of the first has run out
+            await asyncio.sleep(0.05)
+    assert not await hold(0, 30)
+    await journals[1].aclose()
+    assert await hold(0, 30)
 
 
 @on_disk

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.asyncio
 
 
 def connection_of(journal: Journal) -> Any:
-    return journal._store._connection  # type: ignore[attr-defined]
+    return journal._store._file.connection  # type: ignore[attr-defined]
 
 
 async def test_url_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

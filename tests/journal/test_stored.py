@@ -49,7 +49,7 @@ async def collected(records: Any) -> list[Any]:
 
 async def test_the_lease_is_renewed_under_full_load(tmp_path: Path) -> None:
     url = sqlite_url(tmp_path / "j.db")
-    busy, other = open_journal(url, housekeeping=None, lease_ttl=0.4), open_journal(url, housekeeping=None)
+    busy, other = open_journal(url, housekeeping=None, lease_ttl=1.5), open_journal(url, housekeeping=None)
     stop = asyncio.Event()
 
     async def write(number: int) -> int:
@@ -61,7 +61,7 @@ async def test_the_lease_is_renewed_under_full_load(tmp_path: Path) -> None:
 
     writers = [asyncio.create_task(write(number)) for number in range(20)]
     for _ in range(10):
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.2)
         assert await other.sweep() == []
     stop.set()
     assert all(count > 1 for count in await asyncio.gather(*writers))

@@ -288,6 +288,26 @@ async def test_abort_during_barrier_never_executes(cs: Callstream) -> None:
     assert aborted == ["aborted"]
 
 
+@pytest.mark.parametrize("turns", range(6))
+async def test_abort_at_the_very_moment_of_execution(cs: Callstream, turns: int) -> None:
+    """Whichever comes first: a tool that is let run has not been aborted, and one that was aborted is not let run."""
+    aborted: list[str] = []
+    cs.on_args_abort("write", lambda call, reason: aborted.append(reason))
+    run = await cs.start("thread")
+    await read(run, "anthropic", [WRITE])
+    executing = asyncio.ensure_future(run.execute("c1"))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    was_let_run = executing.done()
+    await run.stop("user")
+    (outcome,) = await asyncio.gather(executing, return_exceptions=True)
+    assert was_let_run or isinstance(outcome, RunOver | CallDropped)
+    kept = await cs.journal.call("c1")
+    assert kept is not None
+    assert (kept.state is CallState.DISCARDED) == (aborted == ["aborted"])
+    assert kept.is_final
+
+
 async def test_append_before_deliver(cs: Callstream) -> None:
     """What a hook is handed is in the journal at that moment."""
     missing: list[str] = []
@@ -618,3 +638,15 @@ async def test_equal_pieces_are_kept_as_two(cs: Callstream) -> None:
     assert "".join(pieces) == '{"a":"xxxxxxxx"}'
     completed = next(event for event in await events(cs, run) if isinstance(event, CallCompleted))
     assert completed.args_json is None
+
+
+async def test_result_on_its_way_when_the_run_is_stopped(cs: Callstream) -> None:
+    """What is open is closed after that was written, so the call has one outcome and the run an end."""
+    run = await cs.start("thread")
+    await run.record([CallStarted("c", "f"), ArgsAppended("c", "{}"), CallCompleted("c", "{}")])
+    await run.execute("c")
+    await asyncio.gather(run.fail("c", "out of paper"), run.stop())
+    call = await cs.journal.call("c")
+    assert call is not None
+    assert (call.state, call.error) == (CallState.FAILED, "out of paper")
+    assert run.outcome == "cancelled"

@@ -56,7 +56,7 @@ class Execution:
         self, invocation: Invocation, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
     ) -> Call:
         named = tool_context.function_call_id or ""
-        call = invocation.call_named(named)
+        call = invocation.call_named(tool_context.branch, named)
         if call is not None and (call.state is CallState.DISCARDED or not call.is_final):
             return call
         if call is None:
@@ -66,12 +66,12 @@ class Execution:
                 call = None  # google-adk has it from elsewhere: another plugin, or a session that is older
         if call is None or call.is_final:
             call = invocation.run.call(await imported(invocation.run, named, tool.name, tool_args))
-        invocation.bind_id(named, call.call_id)
+        invocation.bind_id(tool_context.branch, named, call.call_id)
         return call
 
     async def returned(self, invocation: Invocation, tool: BaseTool, tool_context: ToolContext, result: Any) -> None:
         """The tool has returned, or somebody made a result of what it raised."""
-        call = invocation.call_named(tool_context.function_call_id)
+        call = invocation.call_named(tool_context.branch, tool_context.function_call_id)
         if call is None or call.state is not CallState.EXECUTING or invocation.run.outcome is not None:
             return
         invocation.errors.pop(call.call_id, None)
@@ -83,7 +83,7 @@ class Execution:
             await self._finish(invocation, call, result)
 
     def raised(self, invocation: Invocation, tool_context: ToolContext, error: BaseException) -> None:
-        call = invocation.call_named(tool_context.function_call_id)
+        call = invocation.call_named(tool_context.branch, tool_context.function_call_id)
         if call is not None and call.state is CallState.EXECUTING:
             invocation.errors[call.call_id] = error
 
@@ -92,7 +92,7 @@ class Execution:
         if event.partial or invocation.run.outcome is not None:
             return
         for response in event.get_function_responses():
-            call = invocation.call_named(response.id)
+            call = invocation.call_named(event.branch, response.id)
             if call is not None and call.state is CallState.EXECUTING:
                 invocation.errors.pop(call.call_id, None)
                 await self._finish(invocation, call, response.response)

@@ -22,7 +22,6 @@ from google.genai import types
 
 from callstream.adk.partials import PartialReader
 from callstream.calls import Call, CallState
-from callstream.events import WireEvent
 from callstream.runtime import Callstream, Response, Run
 from callstream.runtime.modelcall import ModelCall
 
@@ -36,12 +35,15 @@ class Step:
     ``actions`` are those of the event that google-adk builds from it: every callback of the step is handed the same.
     """
 
-    def __init__(self, model_call: ModelCall, request: LlmRequest, actions: EventActions) -> None:
+    def __init__(
+        self, model_call: ModelCall, request: LlmRequest, actions: EventActions, branch: str | None = None
+    ) -> None:
         self.model_call = model_call
         self.actions = actions
+        self.branch = branch
         self.shown: set[str] = set()
         """The calls that google-adk was given in a response."""
-        self._request = request
+        self._request: LlmRequest | None = request
         self._reader: PartialReader | None = None
         self._response: Response | None = None
 
@@ -56,24 +58,22 @@ class Step:
         """Reads a response of a model that the tap did not see."""
         if self._reader is None or self._response is None:
             mint = self.model_call.new_call_id or self.model_call.run.callstream.new_call_id
-            self._reader = PartialReader(mint, declared_tools(self._request))
+            self._reader = PartialReader(mint, declared_tools(self._request) if self._request is not None else {})
+            self._request = None
             self._response = self.model_call.run.response("gemini", author=self.model_call.author)
             self.model_call.responses.append(self._response)
-        await self._record(self._reader.read(response))
+        events = self._reader.read(response)
+        if events:
+            await self._response.record(events)
 
-    async def cut_off(self, detail: str) -> None:
-        """No more responses come."""
-        if self._reader is not None and self._reader.is_open:
-            await self._record(self._reader.cut_off(detail))
+    def read_elsewhere(self) -> None:
+        """The tap reads the responses, so the request, which has the whole conversation, need not be kept."""
+        self._request = None
 
     async def interrupt(self, error: BaseException) -> None:
         """The model failed: what it had begun is given up."""
         if self._response is not None:
             await self._response.interrupt(detail=f"{type(error).__name__}: {error}")
-
-    async def _record(self, events: list[WireEvent]) -> None:
-        if events and self._response is not None:
-            await self._response.record(events)
 
 
 class Invocation:
@@ -95,7 +95,7 @@ class Invocation:
         self.root_agent = context.agent
         self._context = weakref.ref(context)
         self._steps: list[Step] = []
-        self._bound: dict[str, str] = {}  # call_id by the id that google-adk knows
+        self._bound: dict[tuple[str | None, str], str] = {}  # call_id by branch and the id that google-adk knows
         self._undo_stop: Callable[[], None] | None = None
 
     def abort_with_run(self) -> None:
@@ -136,18 +136,18 @@ class Invocation:
             free.remove(call)
             step.shown.add(call.call_id)
             function_call.id = wire_id(call)
-            self._bound[function_call.id] = call.call_id
+            self.bind_id(step.branch, function_call.id, call.call_id)
 
-    def call_named(self, function_call_id: str | None) -> Call | None:
-        """The call of this run that google-adk means by an id: of several, the newest."""
-        if function_call_id is None:
-            return None
-        if function_call_id in self._bound:
-            return self.run.call(self._bound[function_call_id])
-        return next((call for call in reversed(self.run.calls) if wire_id(call) == function_call_id), None)
+    def call_named(self, branch: str | None, function_call_id: str | None) -> Call | None:
+        """The call of this run that google-adk means by an id: of several in a branch, the newest.
 
-    def bind_id(self, function_call_id: str, call_id: str) -> None:
-        self._bound[function_call_id] = call_id
+        Agents that run beside each other have branches of their own, and their models may use the same ids.
+        """
+        call_id = self._bound.get((branch, function_call_id or ""))
+        return None if call_id is None else self.run.call(call_id)
+
+    def bind_id(self, branch: str | None, function_call_id: str, call_id: str) -> None:
+        self._bound[branch, function_call_id] = call_id
 
 
 def wire_id(call: Call) -> str:

@@ -55,7 +55,10 @@ class PartialCall:
 
     def paths(self) -> Iterator[Path]:
         for chunk in self.waiting:
-            yield from (parse_path(piece.json_path) for piece in chunk.partial_args or () if piece.json_path)
+            for piece in chunk.partial_args or ():
+                path = _path(piece.json_path) if piece.json_path else None
+                if path is not None:
+                    yield path
             yield from ((name,) for name in chunk.args or ())
 
     def text_of(self, chunk: types.FunctionCall) -> str:
@@ -67,7 +70,9 @@ class PartialCall:
         for piece in chunk.partial_args or ():
             if piece.json_path:
                 self.dialect = "paths"
-                text.append(self._writer.write(parse_path(piece.json_path), _value(piece), bool(piece.will_continue)))
+                path = _path(piece.json_path)
+                if path is not None:
+                    text.append(self._writer.write(path, _value(piece), bool(piece.will_continue)))
             elif piece.string_value:
                 self.dialect = "text"
                 text.append(piece.string_value)
@@ -112,11 +117,6 @@ class PartialReader:
         self._touched: list[PartialCall] = []  # by this response
         self._shown = {False: "", True: ""}  # text and reasoning since the last response that was not partial
 
-    @property
-    def is_open(self) -> bool:
-        """Whether a call has begun that no response has decided about."""
-        return bool(self._calls)
-
     def read(self, response: LlmResponse) -> list[WireEvent]:
         """The events that a response makes known, partial or not."""
         parts = (response.content and response.content.parts) or []
@@ -126,13 +126,6 @@ class PartialReader:
                 self._part(part)
         elif parts or response.finish_reason or response.error_code:
             self._decided(parts, response)
-        return self._transcript.take()
-
-    def cut_off(self, detail: str) -> list[WireEvent]:
-        """No more comes: what is open is discarded."""
-        self._calls.clear()
-        self._transcript.finish_calls(normal=False, detail=detail)
-        self._transcript.end_response(None, None)
         return self._transcript.take()
 
     # -- a preview --
@@ -294,6 +287,17 @@ def _trouble(response: LlmResponse) -> str | None:
 
 def _signature(part: types.Part) -> str | None:
     return base64.b64encode(part.thought_signature).decode() if part.thought_signature else None
+
+
+def _path(text: str) -> Path | None:
+    """The place that a piece is for; None for a path that google-adk did not write as the standard wants it.
+
+    Then the whole response brings what the preview lacks.
+    """
+    try:
+        return parse_path(text)
+    except WireError:
+        return None
 
 
 def _value(piece: types.PartialArg) -> Any:

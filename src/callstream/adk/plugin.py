@@ -193,7 +193,7 @@ class CallstreamPlugin(BasePlugin):
             reports=True,
             new_call_id=_new_call_id,
         )
-        invocation.begin(Step(model_call, llm_request, callback_context.actions))
+        invocation.begin(Step(model_call, llm_request, callback_context.actions, callback_context.branch))
         current_model_call.set(model_call)
         return None
 
@@ -205,7 +205,9 @@ class CallstreamPlugin(BasePlugin):
         if invocation is None or step is None or invocation.run.outcome is not None:
             return None
         try:
-            if not step.model_call.read_by_tap:
+            if step.model_call.read_by_tap:
+                step.read_elsewhere()
+            else:
                 await step.read(llm_response)
         except RunOver:
             return None

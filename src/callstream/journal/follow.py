@@ -1,14 +1,17 @@
 """Readers of the log: page by page, and those who wait for more.
 
 A reader holds nothing of the store between two pages. A follower registers before it reads, so what is committed after
-its last page wakes it; it is woken through its own event loop, from whichever thread committed.
+its last page wakes it; it is woken through its own event loop, from whichever thread committed. What this process has
+committed itself it gets from memory, as it would have read it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from itertools import islice
 from typing import TypeAlias
 
 import msgspec
@@ -18,6 +21,8 @@ from callstream.events import Record, RunEnded
 from callstream.journal.queue import call_in
 
 PAGE = 500
+TAIL = 500
+"""Records that are kept in memory of a run that is both written and followed in this process."""
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -68,6 +73,7 @@ class Followers:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._by_run: dict[str, set[Follower]] = {}
+        self._tails: dict[str, deque[Record]] = {}
         self._closed = False
         self.error: JournalError | None = None
         self._watcher: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
@@ -100,11 +106,34 @@ class Followers:
             waiting.discard(follower)
             if not waiting:
                 self._by_run.pop(follower.run_id, None)
+                self._tails.pop(follower.run_id, None)
 
-    def runs(self) -> Collection[str]:
+    def runs(self) -> Set[str]:
         """The runs that somebody follows."""
         with self._lock:
-            return list(self._by_run)
+            return set(self._by_run)
+
+    def push(self, fresh: Mapping[str, Sequence[Record]]) -> None:
+        """Keeps records that this process has just committed, so that followers who are near need not read them."""
+        if not fresh:
+            return
+        with self._lock:
+            for run_id, records in fresh.items():
+                if run_id not in self._by_run:
+                    continue
+                tail = self._tails.setdefault(run_id, deque(maxlen=TAIL))
+                for record in records:
+                    if tail and record.seq != tail[-1].seq + 1:
+                        tail.clear()
+                    tail.append(record)
+
+    def tail(self, run_id: str, after: int) -> list[Record]:
+        """The records after that number, if the next one is among those that are kept."""
+        with self._lock:
+            tail = self._tails.get(run_id)
+            if not tail or not tail[0].seq <= after + 1 <= tail[-1].seq:
+                return []
+            return list(islice(tail, after + 1 - tail[0].seq, None))
 
     def wake(self, run_ids: Iterable[str]) -> None:
         if not self._by_run:
@@ -147,12 +176,15 @@ async def follow(read_page: ReadPage, followers: Followers, run_id: str, after: 
         if follower.is_closed():
             raise followers.error or UsageError("the journal is closed")
         while not follower.is_closed():
-            try:
-                page = await _page(read_page, run_id, after, found=found)
-            except UsageError:
-                if follower.is_closed() and found:
-                    break
-                raise
+            if kept := followers.tail(run_id, after):
+                page = Page(kept, False)
+            else:
+                try:
+                    page = await _page(read_page, run_id, after, found=found)
+                except UsageError:
+                    if follower.is_closed() and found:
+                        break
+                    raise
             found = True
             for record in page.records:
                 yield record

@@ -6,17 +6,20 @@ stays with that append: it is refused as a whole, and its neighbours are written
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
 
 from callstream.calls import BEFORE_EXECUTING, CallState
 from callstream.errors import CallstreamError, UsageError
-from callstream.events import ArgsAppended, CallCompleted, CallDiscarded, CallFailed, RunEnded, RunEvent
+from callstream.events import ArgsAppended, CallCompleted, CallDiscarded, CallFailed, Record, RunEnded, RunEvent
 from callstream.journal.draft import CallChange, Draft, RecordColumns, RunChange, SourceColumns, run_clock
 from callstream.journal.owned import Append, Held, Memory, Owned, ended_error
-from callstream.journal.rows import Kind, Row, prepared, whole_completion
+from callstream.journal.rows import ESCAPED, Kind, Row, event_of, moment, prepared, whole_completion
+
+MAX_KEPT = 64 * 1024
+"""Records with more text than that are not handed to followers in memory: they read them."""
 
 
 class Repeat(msgspec.Struct, frozen=True):
@@ -46,12 +49,28 @@ class Plan:
         self.bases: dict[Owned, int] = {}
         self.runs: dict[Owned, RunChange] = {}
         self.records: list[RecordColumns] = []
+        self._rows: list[Row] = []
         self.sources: list[SourceColumns] = []
         self.calls: dict[str, CallChange] = {}
 
     @property
     def changed_runs(self) -> list[str]:
         return [run.run_id for run in self.bases]
+
+    def records_of(self, run_ids: Container[str]) -> dict[str, list[Record]]:
+        """What those runs get, as a reader of the store will read it; records with a long text are left out."""
+        runs = {run.key: run for run in self.bases if run.run_id in run_ids}
+        found: dict[str, list[Record]] = {run.run_id: [] for run in runs.values()}
+        if not found:
+            return found
+        for row, (key, seq, ms, _, _, kind, body) in zip(self._rows, self.records, strict=True):
+            run = runs.get(key)
+            if run is not None and len(body) <= MAX_KEPT:
+                # Pieces are text and cannot change; anything else is read from what is stored, as others read it.
+                event = event_of(kind, body, None, None) if kind & ~ESCAPED == Kind.EVENT else row.event
+                at = moment(run.started_at, ms)
+                found[run.run_id].append(Record(run.run_id, seq, at, event, row.source.response_id, row.source.author))
+        return found
 
     def add_pieces(self) -> Sequence[int]:
         """Plans the appends that bring nothing but pieces, which are nearly all; returns the places of the others.
@@ -113,6 +132,7 @@ class Plan:
         append.base = run.last_seq
         self.bases.setdefault(run, run.last_seq)
         self.records += records
+        self._rows += append.rows
         run.last_seq, run.last_ms = seq, ms
         return True
 
@@ -147,6 +167,7 @@ class Plan:
             earlier = self.runs.get(run)
             self.runs[run] = change if earlier is None else earlier.followed_by(change)
         self.records += draft.records
+        self._rows += append.rows
         self.sources += draft.new_sources
         return run.last_seq
 

@@ -85,21 +85,32 @@ class Journal(Protocol):
         """Adds records to a run and returns the number of the last one. They are durable when it returns.
 
         The first append to a run opens it and takes it for this process: from then on only this process may write to it
-        (LeaseLost for any other, and for this one after its lease was taken over). With ``after``, the number of
-        records the caller has seen acknowledged, a repeated append adds nothing and returns the same number: pass it
-        whenever an acknowledgement may have been lost. An event that names a call of another run (an answer) updates
-        that call's row in the same transaction. A transition that the table of ``calls`` forbids raises
-        TransitionError, a ``call_id`` that is taken raises CallIdTaken, an append to an ended run raises UsageError;
-        then nothing of the append is kept.
+        (LeaseLost for any other, and for this one after its lease was taken over). RunStarted is a run's first record;
+        a run that begins with anything else is a thread of its own. With ``after``, the number of records the caller
+        has seen acknowledged, a repeated append adds nothing and returns the same number: pass it whenever an
+        acknowledgement may have been lost. An event that names a call of another run (an answer) updates that call's
+        row in the same transaction; while a call's arguments are being written, only its own run may say anything of
+        it. A transition that the table of ``calls`` forbids raises TransitionError, a ``call_id`` that is taken raises
+        CallIdTaken, an append to an ended run raises UsageError; then nothing of the append is kept.
+
+        Appends wait in a bounded queue: while it is full, and while the store is away, an append waits, and fails with
+        JournalError when its time is over. One whose task is cancelled may be written all the same.
         """
         ...
 
     def read(self, run_id: str, after: int = 0) -> AsyncIterator[Record]:
-        """The records after that number which are there now. Compacted if the number lies inside a folded range."""
+        """The records after that number which are there now.
+
+        UsageError if there is no such run, since one that is not there yet cannot be told from a slip of the pen.
+        Compacted if the number lies inside a folded range.
+        """
         ...
 
     def follow(self, run_id: str, after: int = 0) -> AsyncIterator[Record]:
-        """``read``, then what is appended later, by this process or another. Ends after the run's last record."""
+        """``read``, then what is appended later, by this process or another.
+
+        Ends after the run's last record, and when the journal is closed.
+        """
         ...
 
     async def call(self, call_id: str) -> Call | None:
@@ -116,7 +127,10 @@ class Journal(Protocol):
         provider_id: str | None = None,
         limit: int | None = None,
     ) -> list[Call]:
-        """Calls in the order in which they started, without their arguments."""
+        """Calls in the order in which they started, without their arguments; with ``limit``, the first of them.
+
+        ``updated_at`` is the time of the last change of state, not of the last piece.
+        """
         ...
 
     async def runs(
@@ -132,7 +146,10 @@ class Journal(Protocol):
         ...
 
     async def free_call_id(self, wanted: str) -> str:
-        """The wanted id if no call in the journal has it, else the first free of ``wanted~2``, ``wanted~3``, …"""
+        """The wanted id if no call in the journal has it, else the first free of ``wanted~2``, ``wanted~3``, …
+
+        After the first hundred it is a free one, not always the first: some hosts give every call the same id.
+        """
         ...
 
     async def compact(self, run_id: str) -> int:

@@ -20,11 +20,9 @@ from callstream.errors import UsageError
 from callstream.events import (
     ArgsAppended,
     CallCompleted,
-    CallStarted,
     ReasoningAppended,
     Record,
     RunEvent,
-    RunStarted,
     TextAppended,
 )
 from callstream.journal.protocol import Entry
@@ -88,13 +86,16 @@ def prepared(entry: RunEvent | Entry) -> Row:
     """The row of an event. Raises UsageError for what is no event of a run or cannot be written as JSON."""
     if type(entry) is Entry:
         event, response_id, author = entry.event, entry.response_id, entry.author
-        source = Source(response_id, author, None)
+        source = Source(checked_id(response_id), checked_id(author), None)
     else:
         event, response_id, author = entry, None, None  # type: ignore[assignment]
         source = _NOWHERE
     kind = type(event)
     if kind is ArgsAppended:
-        text: str = event.text  # type: ignore[union-attr]  # cast would be a call for every delta
+        call_id: str = event.call_id  # type: ignore[union-attr]  # cast would be a call for every delta
+        if not call_id.isascii() or "\0" in call_id:
+            checked_id(call_id)
+        text: str = event.text  # type: ignore[union-attr]
         if text.isascii() and "\0" not in text:
             return Row(event, Kind.ARGS, text, source)
         return Row(event, *_body(Kind.ARGS, text), source)
@@ -104,9 +105,8 @@ def prepared(entry: RunEvent | Entry) -> Row:
         return Row(event, *_body(code, piece.text), Source(response_id, author, checked_id(piece.message_id)))
     if kind not in _EVENT_TYPES:
         raise UsageError(f"expected an event of a run, got {kind.__name__}: {event!r:.200}")
-    if kind is CallStarted or kind is RunStarted:
-        for field in _ID_FIELDS:
-            checked_id(getattr(event, field, None))
+    for field in _ID_FIELDS:
+        checked_id(getattr(event, field, None))
     return Row(event, *_json(_without_args(event)), source)
 
 

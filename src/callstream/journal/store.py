@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from callstream.calls import Call, CallState
 from callstream.errors import CallstreamError, JournalError
+from callstream.events import Record
 from callstream.journal.follow import Folded, Followers, Page
 from callstream.journal.owned import Append
 from callstream.journal.protocol import RunRow
@@ -23,10 +24,11 @@ class StoreAway(JournalError):
 
 
 class Committed(NamedTuple):
-    """What became of each append of a batch, and the runs that got records."""
+    """What became of each append of a batch, the runs that got records, and the records of those that are followed."""
 
     outcomes: Sequence[int | CallstreamError]
     changed: Sequence[str]
+    fresh: Mapping[str, Sequence[Record]]
 
 
 def check_version(version: int, oldest_code: int, where: str) -> None:

@@ -256,6 +256,7 @@ class StoredJournal(Openable):
                 return
             else:
                 self._queue.settle(batch, committed.outcomes)
+                self._followers.push(committed.fresh)
                 self._followers.wake(committed.changed)
                 return
 
@@ -301,9 +302,10 @@ class StoredJournal(Openable):
         if sweep:
             await self._sweep()
         if compact_after is not None:
-            for run_id in await self._store.due(compact_after):
-                await self._store.compact(run_id)
-                await asyncio.sleep(0)  # appends go first
+            while due := await self._store.due(compact_after):
+                for run_id in due:
+                    await self._store.compact(run_id)
+                    await asyncio.sleep(0)  # appends go first
         if retain is not None:
             await self._forget(time.time() - retain, None, None)
 

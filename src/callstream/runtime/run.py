@@ -107,8 +107,7 @@ class Run:
 
         What the wire still says of a call that was discarded meanwhile is left out.
         """
-        if self._ending is not None:
-            raise RunOver(f"run {self.run_id!r} is over")
+        self._check_going_on()
         await self._write(events, response_id, author)
         if self._failure is not None:
             raise self._failure
@@ -157,6 +156,7 @@ class Run:
             raise _dropped(self._ledger[call_id])
         self._claim(call_id)
         await self.record([CallExecuting(call_id)])
+        self._check_going_on()  # the run may have been ended while that was written
         return self._ledger[call_id]
 
     async def settled(self, call_id: str) -> Call:
@@ -318,6 +318,10 @@ class Run:
         if cancelled:
             raise asyncio.CancelledError
 
+    def _check_going_on(self) -> None:
+        if self._ending is not None:
+            raise RunOver(f"run {self.run_id!r} is over")
+
     def _is_stale(self, event: RunEvent) -> bool:
         return (
             isinstance(event, ArgsAppended | CallCompleted | CallDiscarded)
@@ -369,6 +373,7 @@ class Run:
 
     def _claim(self, call_id: str) -> None:
         """Takes the call over from its hooks, which from now on cannot be aborted any more."""
+        self._check_going_on()
         hooked = self._hooks.get(call_id)
         if hooked is not None and not hooked.claim():
             raise _dropped(self._ledger[call_id])

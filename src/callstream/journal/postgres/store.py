@@ -39,6 +39,8 @@ from callstream.journal.store import SCHEMA_VERSION, Committed, StoreAway, check
 _T = TypeVar("_T")
 _SWEEP_LIMIT = 100
 _FORGET_LIMIT = 200
+_LONG_SECONDS = 600.0
+"""For what reads or deletes a whole run."""
 _NOTICE_RUNS = 500
 """Run numbers in one notice; PostgreSQL allows 8,000 bytes."""
 
@@ -81,6 +83,12 @@ class PostgresStore:
             raise
 
     async def migrate(self) -> int:
+        async with self._link.reading() as connection:
+            version, oldest = await self._version(connection)
+        check_version(version, oldest, self.where)
+        return version if version >= SCHEMA_VERSION else await self._migrate()
+
+    async def _migrate(self) -> int:
         async with self._link.reading() as connection, connection.transaction():
             await connection.execute(self._sql["lock_schema"], self._schema)
             version, oldest = await self._version(connection)
@@ -110,7 +118,7 @@ class PostgresStore:
             raise must_migrate(version, self.where)
 
     async def _version(self, connection: Any) -> tuple[int, int]:
-        if not await connection.fetchval(self._sql["has_schema"]):
+        if not await connection.fetchval(self._sql["has_schema"], self._schema):
             return 0, 0
         version, oldest = await connection.fetchrow(self._sql["read_version"])
         return version, oldest
@@ -141,7 +149,7 @@ class PostgresStore:
             await self._repeated(connection, append, outcome) if isinstance(outcome, Repeat) else outcome
             for append, outcome in zip(batch, plan.outcomes, strict=True)
         ]
-        return Committed(outcomes, plan.changed_runs)
+        return Committed(outcomes, plan.changed_runs, plan.records_of(self._followers.runs()))
 
     async def _named_calls(self, connection: Any, batch: Sequence[Append]) -> dict[str, Held]:
         names = self._memory.unknown_calls(batch)
@@ -270,13 +278,14 @@ class PostgresStore:
                     raise UsageError(f"run {run_id!r} goes on; only an ended run can be compacted")
                 if compacted:
                     return 0
-                before = [Stored(*columns) for columns in await connection.fetch(self._sql["log_of_run"], key)]
+                log = await connection.fetch(self._sql["log_of_run"], key, timeout=_LONG_SECONDS)
+                before = [Stored(*columns) for columns in log]
                 after = await asyncio.to_thread(folded, before)
                 await connection.executemany(
                     self._sql["insert_archive"],
                     [(key, r.seq, r.at_ms, r.source, r.call, r.kind, r.body, r.first_seq) for r in after],
                 )
-                await connection.execute(self._sql["delete_log"], [key])
+                await connection.execute(self._sql["delete_log"], [key], timeout=_LONG_SECONDS)
                 await connection.execute(self._sql["mark_compacted"], key)
             await connection.execute(self._sql["give_back"])
         return len(before) - len(after)
@@ -299,7 +308,7 @@ class PostgresStore:
         async with self._link.reading() as connection, connection.transaction():
             rows = await connection.fetch(query, *values)
             for table in ("log", "archive", "sources", "calls", "run"):
-                await connection.execute(self._sql[f"delete_{table}"], [row[0] for row in rows])
+                await connection.execute(self._sql[f"delete_{table}"], [row[0] for row in rows], timeout=_LONG_SECONDS)
         return [row[1] for row in rows]
 
     # -- reading, in any event loop ------------------------------------------------------------------------------------

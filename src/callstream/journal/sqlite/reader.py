@@ -5,48 +5,36 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
 from callstream.calls import Call, CallState
-from callstream.errors import JournalError, UsageError
+from callstream.errors import UsageError
 from callstream.journal.follow import Folded, Page
 from callstream.journal.protocol import RunRow
 from callstream.journal.queries import queries
-from callstream.journal.rows import call_of, call_with_pieces, folded_range, record_of
-from callstream.journal.store import StoreAway
+from callstream.journal.rows import Stored, call_of, call_with_pieces, folded, folded_range, record_of
+from callstream.journal.sqlite.file import connected, failure
 
 _T = TypeVar("_T")
 _SQL = queries("sqlite")
 _READERS = 4
-_PASSING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-
-
-def connected(path: str, busy_seconds: float) -> sqlite3.Connection:
-    with failure(f"the SQLite file {path!r}"):
-        # The connection is used by one thread at a time, but not always closed by the thread that opened it.
-        return sqlite3.connect(path, timeout=busy_seconds, isolation_level=None, check_same_thread=False)
-
-
-@contextmanager
-def failure(where: str) -> Iterator[None]:
-    """SQLite's errors as the journal's: StoreAway for a lock that will pass, JournalError for the rest."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code in _PASSING:
-            raise StoreAway(f"{where} is locked by another process: {error}") from error
-        raise JournalError(f"{where} could not be used: {error}") from error
 
 
 def where(query: str, conditions: Sequence[str]) -> str:
     """The query with the named conditions in it."""
     return query.replace("{where}", " AND ".join(_SQL[name] for name in conditions or ["where_any"]))
+
+
+class Ended(NamedTuple):
+    """An ended run, folded: what goes into the archive, and how many records are gone then."""
+
+    key: int
+    rows: Sequence[tuple[Any, ...]]
+    gone: int
 
 
 class SqliteReader:
@@ -67,6 +55,10 @@ class SqliteReader:
 
     async def page(self, run_id: str, after: int, limit: int) -> Page | Folded | None:
         return await self._in_thread(_page, run_id, after, limit)
+
+    async def folded(self, run_id: str) -> Ended | None:
+        """The log of an ended run as compaction leaves it; None if that was done before."""
+        return await self._in_thread(_folded, run_id)
 
     async def call(self, call_id: str) -> Call | None:
         return await self._in_thread(_call, call_id)
@@ -151,6 +143,20 @@ def _page(connection: sqlite3.Connection, run_id: str, after: int, limit: int) -
     rows = run(query, {"run_key": key, "after": after, "limit": limit}).fetchall()
     records = [record_of(run_id, started_at, columns) for columns in rows]
     return Page(records, bool(ended) and (not records or records[-1].seq == last_seq))
+
+
+def _folded(connection: sqlite3.Connection, run_id: str) -> Ended | None:
+    row = connection.execute(_SQL["read_run"], {"run_id": run_id}).fetchone()
+    if row is None:
+        raise UsageError(f"the journal has no run {run_id!r}")
+    key, _, ended, _, compacted = row
+    if not ended:
+        raise UsageError(f"run {run_id!r} goes on; only an ended run can be compacted")
+    if compacted:
+        return None
+    before = [Stored(*columns) for columns in connection.execute(_SQL["log_of_run"], {"run_key": key})]
+    after = [(r.seq, r.at_ms, r.source, r.call, r.kind, r.body, r.first_seq) for r in folded(before)]
+    return Ended(key, after, len(before) - len(after))
 
 
 def _call(connection: sqlite3.Connection, call_id: str) -> Call | None:

@@ -12,37 +12,32 @@ With ``durability="power"`` (``synchronous=FULL``) every batch is flushed to the
 from __future__ import annotations
 
 import asyncio
-import os
-import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import msgspec
 
 from callstream.calls import Call, CallState
-from callstream.errors import CallstreamError, JournalError, UsageError
+from callstream.errors import CallstreamError, JournalError
 from callstream.journal.draft import RecordColumns
 from callstream.journal.follow import Folded, Followers, Page
 from callstream.journal.owned import Append, Held, Memory, Owned, RunFacts, claimed
 from callstream.journal.plan import Plan, Repeat, closing, repeated
 from callstream.journal.protocol import RunRow
-from callstream.journal.queries import queries, schema
-from callstream.journal.rows import Source, Stored, folded
-from callstream.journal.sqlite.reader import SqliteReader, connected, failure, where
-from callstream.journal.store import SCHEMA_VERSION, Committed, StoreAway, check_version, must_migrate
-
-Durability: TypeAlias = Literal["process", "power"]
+from callstream.journal.queries import queries
+from callstream.journal.rows import Source
+from callstream.journal.sqlite.file import Durability, SqliteFile, failure
+from callstream.journal.sqlite.reader import SqliteReader, where
+from callstream.journal.store import Committed, StoreAway
 
 POLL_SECONDS = 0.02
 """How often commits of other processes are looked for, while somebody follows."""
 _SQL = queries("sqlite")
 _SWEEP_LIMIT = 100
 _FORGET_LIMIT = 200
-_VACUUM_PAGES = 4096
 
 
 def _of_many(statement: str, count: int) -> str:
@@ -66,99 +61,39 @@ class SqliteStore:
         self, path: str, *, durability: Durability, busy_seconds: float, lease_ttl: float, migrate: bool
     ) -> None:
         self.where = f"the SQLite file {path!r}"
-        self._path = path
-        self._durability = durability
-        self._busy_seconds = busy_seconds
+        self._file = SqliteFile(path, durability, busy_seconds)
+        self._reader = SqliteReader(path, busy_seconds)
         self._ttl = lease_ttl
         self._may_migrate = migrate
         self._memory = Memory()
         self._version = -1
         self._doubtful: set[str] = set()
-        self._reader = SqliteReader(path, busy_seconds)
-
-    # -- opening and closing -------------------------------------------------------------------------------------------
 
     async def open(self, writer: str, followers: Followers) -> None:
         self._writer = writer
         self._followers = followers
-        self._connection = connected(self._path, self._busy_seconds)
+        self._file.open()
         try:
-            with failure(self.where):
-                self._prepare()
-                if self._may_migrate:
-                    await self.migrate()
-                else:
-                    self._check_schema()
-                self._renew()
+            if self._may_migrate:
+                self._file.migrate()
+            else:
+                self._file.check_schema()
+            await self.renew()
         except CallstreamError:
-            self._connection.close()
+            self._file.close()
             raise
 
     async def migrate(self) -> int:
-        with self._transaction("EXCLUSIVE") as run:
-            has_schema = run(_SQL["has_schema"]).fetchone()[0]
-            version, oldest = run(_SQL["read_version"]).fetchone() if has_schema else (0, 0)
-            check_version(version, oldest, self.where)
-            for step in range(version + 1, SCHEMA_VERSION + 1):
-                for statement in _statements(schema("sqlite", step)):
-                    run(statement)
-            if version < SCHEMA_VERSION:
-                run(_SQL["clear_version"])
-                run(_SQL["write_version"], {"version": SCHEMA_VERSION, "oldest_code": max(1, SCHEMA_VERSION - 1)})
-        return max(version, SCHEMA_VERSION)
+        return self._file.migrate()
 
     async def close(self) -> None:
         self._reader.close()
         try:
-            with self._transaction() as run:
+            with self._file.transaction() as run:
                 run(_SQL["release_leases"], {"writer": self._writer})
         except JournalError:
-            pass  # it runs out by itself
-        self._connection.close()
-
-    def _prepare(self) -> None:
-        run = self._connection.execute
-        deadline = time.monotonic() + self._busy_seconds
-        mode = None
-        while mode is None:
-            try:
-                run("PRAGMA auto_vacuum = INCREMENTAL")  # counts only while the file is empty
-                (mode,) = run("PRAGMA journal_mode = WAL").fetchone()
-            except sqlite3.OperationalError as error:
-                # Changing the mode does not wait for a lock by itself.
-                if not _is_busy(error) or time.monotonic() > deadline:
-                    raise
-                time.sleep(0.01)
-        if mode != "wal":
-            raise JournalError(
-                f"{self.where} cannot be used in WAL mode (it is in {mode!r}); the journal needs a local disk"
-            )
-        run(f"PRAGMA synchronous = {'FULL' if self._durability == 'power' else 'NORMAL'}")
-        run("PRAGMA temp_store = MEMORY")
-
-    def _check_schema(self) -> None:
-        has_schema = self._connection.execute(_SQL["has_schema"]).fetchone()[0]
-        version, oldest = self._connection.execute(_SQL["read_version"]).fetchone() if has_schema else (0, 0)
-        check_version(version, oldest, self.where)
-        if version < SCHEMA_VERSION:
-            raise must_migrate(version, self.where)
-
-    @contextmanager
-    def _transaction(self, kind: str = "IMMEDIATE") -> Iterator[Any]:
-        """Gives the connection's ``execute``. Whatever goes wrong, nothing of it is kept and the memory is read
-        anew.
-        """
-        connection = self._connection
-        with failure(self.where):
-            connection.execute(f"BEGIN {kind}")
-            try:
-                yield connection.execute
-                connection.execute("COMMIT")
-            except BaseException:
-                self._memory.clear()
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
+            pass  # they run out by themselves
+        self._file.close()
 
     # -- appending -----------------------------------------------------------------------------------------------------
 
@@ -171,7 +106,7 @@ class SqliteStore:
         raise StoreAway(f"{self.where} changed under the writer's hands three times")
 
     def _commit(self, batch: Sequence[Append]) -> Committed:
-        with self._transaction() as run:
+        with self._remembering() as run:
             self._check(run, batch)
             plan = Plan(batch, self._memory, time.time())
             if others := plan.add_pieces():
@@ -183,7 +118,17 @@ class SqliteStore:
                 self._repeated(run, append, outcome) if isinstance(outcome, Repeat) else outcome
                 for append, outcome in zip(batch, plan.outcomes, strict=True)
             ]
-        return Committed(outcomes, plan.changed_runs)
+        return Committed(outcomes, plan.changed_runs, plan.records_of(self._followers.runs()))
+
+    @contextmanager
+    def _remembering(self) -> Iterator[Any]:
+        """A transaction after which the memory is what the file holds: as planned, or empty."""
+        try:
+            with self._file.transaction() as run:
+                yield run
+        except BaseException:
+            self._memory.clear()
+            raise
 
     def _check(self, run: Any, batch: Sequence[Append]) -> None:
         """Drops from memory what another process has changed.
@@ -246,7 +191,7 @@ class SqliteStore:
                 end = (change.outcome, change.reason, change.ended_at, owned.last_seq, change.writer, change.epoch)
                 run(_SQL["end_run"], (*end, change.key))
         if plan.sources:
-            self._connection.executemany(_SQL["insert_source"], plan.sources)
+            self._file.connection.executemany(_SQL["insert_source"], plan.sources)
         self._insert_records(run, plan.records)
         for call in plan.calls.values():
             columns = msgspec.structs.asdict(call)
@@ -268,14 +213,11 @@ class SqliteStore:
     # -- leases --------------------------------------------------------------------------------------------------------
 
     async def renew(self) -> None:
-        self._renew()
-
-    def _renew(self) -> None:
-        with self._transaction() as run:
+        with self._file.transaction() as run:
             run(_SQL["renew_writer"], {"writer": self._writer, "ttl": self._ttl})
 
     async def hold(self, name: str, seconds: float) -> bool:
-        with self._transaction() as run:
+        with self._file.transaction() as run:
             taken = run(_SQL["hold_lease"], {"name": name, "writer": self._writer, "ttl": seconds})
             held = bool(taken.rowcount == 1)
             if held:
@@ -297,12 +239,12 @@ class SqliteStore:
             await asyncio.sleep(POLL_SECONDS)
             try:
                 with failure(self.where):
-                    (now,) = self._connection.execute("PRAGMA data_version").fetchone()
+                    (now,) = self._file.connection.execute("PRAGMA data_version").fetchone()
                     if now == version:
                         continue
-                    run_ids = self._followers.runs()
+                    run_ids = list(self._followers.runs())
                     parameters = {"run_ids": _json(run_ids)}
-                    found = dict(self._connection.execute(_SQL["followed_runs"], parameters).fetchall())
+                    found = dict(self._file.connection.execute(_SQL["followed_runs"], parameters).fetchall())
             except JournalError:
                 continue  # whoever reads will be told
             version = now
@@ -314,7 +256,7 @@ class SqliteStore:
     async def sweep(self) -> list[str]:
         swept: list[str] = []
         while True:
-            with self._transaction() as run:
+            with self._file.transaction() as run:
                 memory = Memory()
                 rows = run(_SQL["orphaned_runs"], {"writer": self._writer, "limit": _SWEEP_LIMIT}).fetchall()
                 appends = []
@@ -333,39 +275,24 @@ class SqliteStore:
             await asyncio.sleep(0)
 
     async def compact(self, run_id: str) -> int:
-        with self._transaction() as run:
+        """A reader reads and folds the log, because an ended run does not change; the lock is for the writing alone."""
+        ended = await self._reader.folded(run_id)
+        if ended is None:
+            return 0
+        with self._file.transaction() as run:
             row = run(_SQL["read_run"], {"run_id": run_id}).fetchone()
-            if row is None:
-                raise UsageError(f"the journal has no run {run_id!r}")
-            key, _, ended, _, compacted = row
-            if not ended:
-                raise UsageError(f"run {run_id!r} goes on; only an ended run can be compacted")
-            if compacted:
-                return 0
-            before = [Stored(*columns) for columns in run(_SQL["log_of_run"], {"run_key": key})]
-            after = folded(before)
-            self._connection.executemany(
-                _SQL["insert_archive"],
-                [(key, r.seq, r.at_ms, r.source, r.call, r.kind, r.body, r.first_seq) for r in after],
-            )
-            run(_SQL["delete_log"], {"run_key": key})
-            run(_SQL["mark_compacted"], {"run_key": key})
-        self._give_back()
-        return len(before) - len(after)
-
-    def _give_back(self) -> None:
-        """Free pages go back to the disk, unless running runs will soon fill them again."""
-        run = self._connection.execute
-        with failure(self.where):
-            free, pages = run("PRAGMA freelist_count").fetchone()[0], run("PRAGMA page_count").fetchone()[0]
-            if free and (free > pages // 4 or not run(_SQL["count_all"]).fetchone()[1]):
-                # executescript, because execute gives back one page and stops.
-                self._connection.executescript(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})")
-            run("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            if row is None or row[0] != ended.key or row[4]:
+                return 0  # somebody else was quicker
+            run_key = {"run_key": ended.key}
+            self._file.connection.executemany(_SQL["insert_archive"], [(ended.key, *row) for row in ended.rows])
+            run(_SQL["delete_log"], run_key)
+            run(_SQL["mark_compacted"], run_key)
+        self._file.give_back()
+        return ended.gone
 
     async def due(self, age: float) -> list[str]:
         with failure(self.where):
-            rows = self._connection.execute(_SQL["compactable_runs"], {"age": age, "limit": 50}).fetchall()
+            rows = self._file.connection.execute(_SQL["compactable_runs"], {"age": age, "limit": 50}).fetchall()
         return [run_id for (run_id,) in rows]
 
     async def forget(self, before: float | None, thread: str | None, principal: str | None) -> list[str]:
@@ -374,9 +301,9 @@ class SqliteStore:
         wanted = ["where_ended", *(names[name] for name, value in conditions.items() if value is not None)]
         gone: list[str] = []
         with failure(self.where):
-            self._connection.execute("PRAGMA secure_delete = ON")  # erased text is overwritten, not only unlinked
+            self._file.connection.execute("PRAGMA secure_delete = ON")  # erased text is overwritten, not only unlinked
         while True:
-            with self._transaction() as run:
+            with self._file.transaction() as run:
                 rows = run(where(_SQL["forgettable_runs"], wanted), {**conditions, "limit": _FORGET_LIMIT}).fetchall()
                 for key, run_id in rows:
                     for table in ("log", "archive", "sources", "calls", "run"):
@@ -386,7 +313,7 @@ class SqliteStore:
                 break
             await asyncio.sleep(0)
         if gone:
-            self._give_back()
+            self._file.give_back()
         return gone
 
     # -- reading, in any event loop ------------------------------------------------------------------------------------
@@ -420,30 +347,6 @@ class SqliteStore:
         return await self._reader.stats()
 
 
-def sqlite_path(url: str) -> tuple[str, Mapping[str, str]]:
-    """File and options of ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``…?durability=power``."""
-    location, _, query = url.removeprefix("sqlite:").partition("?")
-    options = dict(pair.partition("=")[::2] for pair in query.split("&") if pair)
-    if not location.startswith("///") or not location.removeprefix("///"):
-        raise UsageError(f"expected sqlite:///relative.db or sqlite:////absolute.db, got {url!r}")
-    path = location.removeprefix("///")
-    if unknown := sorted(options.keys() - {"durability"}):
-        raise UsageError(f"a SQLite journal knows the option durability, got {', '.join(unknown)} in {url!r}")
-    if options.get("durability", "process") not in ("process", "power"):
-        raise UsageError(f"durability is process or power, got {options['durability']!r}")
-    return os.path.abspath(Path(path).expanduser()), options
-
-
-def _statements(script: str) -> Iterator[str]:
-    """The statements of a script one by one, because ``executescript`` would end the transaction."""
-    statement = ""
-    for line in script.splitlines(keepends=True):
-        statement += line
-        if sqlite3.complete_statement(statement):
-            yield statement
-            statement = ""
-
-
 def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
@@ -455,7 +358,3 @@ def _facts(row: Sequence[Any]) -> RunFacts:
 
 def _held(row: Sequence[Any]) -> Held:
     return Held(row[0], row[1], row[2], CallState(row[3]))
-
-
-def _is_busy(error: sqlite3.Error) -> bool:
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)

@@ -24,7 +24,7 @@ _KINDS = {
 
 
 class AnthropicEncoder(Encoder):
-    model = "claude-sonnet-4-5-20250929"
+    model = "claude-sonnet-5-5-20250929"
 
     def __init__(self, model: str | None, first_id: int) -> None:
         super().__init__(model, first_id)

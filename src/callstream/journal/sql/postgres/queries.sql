@@ -6,7 +6,9 @@
 SELECT pg_advisory_xact_lock(hashtext('callstream'), hashtext($1))
 
 -- name: has_schema
-SELECT to_regclass('{schema}.schema_version') IS NOT NULL
+SELECT EXISTS (
+    SELECT FROM pg_class JOIN pg_namespace ON pg_namespace.oid = pg_class.relnamespace
+    WHERE pg_namespace.nspname = $1 AND pg_class.relname = 'schema_version')
 
 -- name: create_schema
 CREATE SCHEMA IF NOT EXISTS {schema}
@@ -175,7 +177,7 @@ UPDATE {schema}.run SET compacted = true WHERE run_key = $1
 SELECT {schema}.give_back_1()
 
 -- name: forgettable_runs
-SELECT run.run_key, run.run_id FROM {schema}.run WHERE {where} ORDER BY run.run_key LIMIT {limit} FOR UPDATE SKIP LOCKED
+SELECT run.run_key, run.run_id FROM {schema}.run WHERE {where} ORDER BY run.run_key LIMIT {limit} FOR UPDATE
 
 -- name: delete_archive
 DELETE FROM {schema}.archive WHERE run_key = ANY($1::integer[])

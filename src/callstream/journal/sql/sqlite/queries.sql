@@ -171,6 +171,9 @@ SELECT (SELECT count(*) FROM run),
        (SELECT count(*) FROM tool_call),
        (SELECT count(*) FROM record) + (SELECT count(*) FROM archive)
 
+-- name: count_active
+SELECT count(*) FROM run WHERE compacted = 0 AND ended_at IS NULL
+
 -- name: stored_bytes
 SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()
 

@@ -1,0 +1,158 @@
+"""One SQLite file: how it is opened, prepared, locked, brought up to date, and given back what it does not need."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from callstream.errors import JournalError, UsageError
+from callstream.journal.queries import queries, schema
+from callstream.journal.store import SCHEMA_VERSION, StoreAway, check_version, must_migrate
+
+Durability: TypeAlias = Literal["process", "power"]
+
+_SQL = queries("sqlite")
+_PASSING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_VACUUM_PAGES = 4096
+
+
+def sqlite_path(url: str) -> tuple[str, Mapping[str, str]]:
+    """File and options of ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``…?durability=power``."""
+    location, _, query = url.removeprefix("sqlite:").partition("?")
+    options = dict(pair.partition("=")[::2] for pair in query.split("&") if pair)
+    if not location.startswith("///") or not location.removeprefix("///"):
+        raise UsageError(f"expected sqlite:///relative.db or sqlite:////absolute.db, got {url!r}")
+    path = location.removeprefix("///")
+    if unknown := sorted(options.keys() - {"durability"}):
+        raise UsageError(f"a SQLite journal knows the option durability, got {', '.join(unknown)} in {url!r}")
+    return os.path.abspath(Path(path).expanduser()), options
+
+
+def connected(path: str, busy_seconds: float) -> sqlite3.Connection:
+    with failure(f"the SQLite file {path!r}"):
+        # The connection is used by one thread at a time, but not always closed by the thread that opened it.
+        return sqlite3.connect(path, timeout=busy_seconds, isolation_level=None, check_same_thread=False)
+
+
+@contextmanager
+def failure(where: str) -> Iterator[None]:
+    """SQLite's errors as the journal's: StoreAway for a lock that will pass, JournalError for the rest."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        if _is_passing(error):
+            raise StoreAway(f"{where} is locked by another process: {error}") from error
+        raise JournalError(f"{where} could not be used: {error}") from error
+    except (UnicodeEncodeError, OverflowError) as error:
+        raise JournalError(f"{where} cannot hold such a value: {error}") from error
+
+
+class SqliteFile:
+    """The connection that writes. Used on the journal's thread only."""
+
+    def __init__(self, path: str, durability: Durability, busy_seconds: float) -> None:
+        if durability not in ("process", "power"):
+            raise UsageError(f"durability is process or power, got {durability!r}")
+        self.where = f"the SQLite file {path!r}"
+        self._path = path
+        self._durability = durability
+        self._busy_seconds = busy_seconds
+
+    def open(self) -> None:
+        self.connection = connected(self._path, self._busy_seconds)
+        with failure(self.where):
+            self._prepare()
+
+    def close(self) -> None:
+        self.connection.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        """Gives the connection's ``execute``. Nobody else writes meanwhile; whatever goes wrong, nothing is kept."""
+        connection = self.connection
+        with failure(self.where):
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection.execute
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    def check_schema(self) -> None:
+        """Refuses a schema that this code cannot use."""
+        with failure(self.where):
+            version = self._usable_version()
+        if version < SCHEMA_VERSION:
+            raise must_migrate(version, self.where)
+
+    def migrate(self) -> int:
+        """Brings the schema up to date and returns its version. The lock is taken only if there is something to do."""
+        with failure(self.where):
+            version = self._usable_version()
+        if version >= SCHEMA_VERSION:
+            return version
+        with self.transaction() as run:
+            for step in range(self._usable_version() + 1, SCHEMA_VERSION + 1):
+                for statement in _statements(schema("sqlite", step)):
+                    run(statement)
+            run(_SQL["clear_version"])
+            run(_SQL["write_version"], {"version": SCHEMA_VERSION, "oldest_code": max(1, SCHEMA_VERSION - 1)})
+        return SCHEMA_VERSION
+
+    def give_back(self) -> None:
+        """Free pages go back to the disk, unless running runs will soon fill them again."""
+        run = self.connection.execute
+        with failure(self.where):
+            free, pages = run("PRAGMA freelist_count").fetchone()[0], run("PRAGMA page_count").fetchone()[0]
+            if free and (free > pages // 4 or not run(_SQL["count_active"]).fetchone()[0]):
+                # executescript, because execute gives back one page and stops.
+                self.connection.executescript(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})")
+            run("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    def _usable_version(self) -> int:
+        run = self.connection.execute
+        (has_schema,) = run(_SQL["has_schema"]).fetchone()
+        version, oldest = run(_SQL["read_version"]).fetchone() if has_schema else (0, 0)
+        check_version(version, oldest, self.where)
+        return int(version)
+
+    def _prepare(self) -> None:
+        run = self.connection.execute
+        deadline = time.monotonic() + self._busy_seconds
+        mode = None
+        while mode is None:
+            try:
+                run("PRAGMA auto_vacuum = INCREMENTAL")  # counts only while the file is empty
+                (mode,) = run("PRAGMA journal_mode = WAL").fetchone()
+            except sqlite3.OperationalError as error:
+                # Changing the mode does not wait for a lock by itself.
+                if not _is_passing(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+        if mode != "wal":
+            raise JournalError(
+                f"{self.where} cannot be used in WAL mode (it is in {mode!r}); it must be on a local disk"
+            )
+        run(f"PRAGMA synchronous = {'FULL' if self._durability == 'power' else 'NORMAL'}")
+        run("PRAGMA temp_store = MEMORY")
+
+
+def _statements(script: str) -> Iterator[str]:
+    """The statements of a script one by one, because ``executescript`` would end the transaction."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+def _is_passing(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING

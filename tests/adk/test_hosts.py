@@ -1,0 +1,383 @@
+"""Wherever an agent runs: beside others, below others, as a tool, without a running loop; and what its tools are."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from google.adk.agents import LlmAgent, ParallelAgent, SequentialAgent
+from google.adk.events.event import Event
+from google.adk.plugins.base_plugin import BasePlugin
+from google.adk.tools import FunctionTool
+from google.adk.tools.agent_tool import AgentTool
+from google.adk.workflow import START, Workflow
+from google.genai import types
+from pydantic import BaseModel
+
+from callstream import Callstream, FieldDelta, Progress, no_progress, tool
+from callstream.adk import StreamingTool
+from callstream.calls import CallState
+from callstream.events import CallProgressed, CallStarted
+from callstream.testing import Call as Calls
+from callstream.testing import Delay, Finish, ReceivedRequest, Text
+
+from .hosting import PATHS, STREAMED, WIRES, Host, Models, agent_of, responses_in, scripted, text_of
+
+END = [Text("Done."), Finish()]
+
+
+def note(text: str) -> str:
+    return text.upper()
+
+
+def by_agent(scripts: dict[str, list[Any]]) -> Any:
+    """A script for each agent, told by the word that its instruction has."""
+
+    def script(request: ReceivedRequest) -> Any:
+        body = request.body.decode()
+        return next(steps for word, steps in scripts.items() if word in body).pop(0)
+
+    return script
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_parallel_agents_keep_their_calls_apart(path: str, cs: Callstream, models: Models) -> None:
+    """Both read at once, with the same id in both; author and result say whose is whose."""
+
+    def script(word: str) -> list[Any]:
+        return [[Text(word), Calls("note", {"text": word}, call_id="0"), Delay(0.05), Finish()], END]
+
+    words = ["red", "green", "blue"]
+    async with scripted("gemini", by_agent({word.upper(): script(word) for word in words})) as provider:
+        model = models(provider, path)
+        agents = [LlmAgent(name=word, model=model, instruction=word.upper(), tools=[note]) for word in words]
+        host = Host(cs, ParallelAgent(name="all", sub_agents=agents))
+        await host.run()
+    calls = await host.calls()
+    started = {r.event.call_id: r.author for r in await host.records() if isinstance(r.event, CallStarted)}
+    assert {(started[c.call_id], c.args["text"], c.result["result"]) for c in calls} == {
+        (word, word, word.upper()) for word in words
+    }
+    assert [call.provider_id for call in calls] == ["0"] * 3
+    assert {call.state for call in calls} == {CallState.COMPLETED}
+    assert len(await cs.journal.runs()) == 1
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_transfer_to_a_sub_agent(path: str, cs: Callstream, models: Models) -> None:
+    scripts = {
+        "HELPER": [[Calls("note", {"text": "x"}), Finish()], END],
+        "BOSS": [[Calls("transfer_to_agent", {"agent_name": "helper"}), Finish()]],
+    }
+    async with scripted("gemini", by_agent(scripts)) as provider:
+        model = models(provider, path)
+        helper = LlmAgent(name="helper", model=model, instruction="HELPER", description="helps", tools=[note])
+        boss = LlmAgent(name="boss", model=model, instruction="BOSS", sub_agents=[helper])
+        host = Host(cs, boss)
+        events = await host.run()
+    assert text_of(events) == "Done."
+    assert [(call.name, call.state) for call in await host.calls()] == [
+        ("transfer_to_agent", CallState.COMPLETED),
+        ("note", CallState.COMPLETED),
+    ]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("build", ["sequence", "workflow"])
+async def test_agents_one_after_another(build: str, path: str, cs: Callstream, models: Models) -> None:
+    step = [Calls("note", {"text": "x"}), Finish()]
+    async with scripted("gemini", [step, END, step, END]) as provider:
+        model = models(provider, path)
+        first, second = (LlmAgent(name=name, model=model, tools=[note]) for name in ("first", "second"))
+        root: Any
+        if build == "workflow":
+            root = Workflow(name="flow", edges=[(START, first), (first, second)])
+        else:
+            root = SequentialAgent(name="seq", sub_agents=[first, second])
+        host = Host(cs, root)
+        await host.run()
+    records = await host.records()
+    assert [r.author for r in records if isinstance(r.event, CallStarted)] == ["first", "second"]
+    assert [call.state for call in await host.calls()] == [CallState.COMPLETED] * 2
+    assert [run.outcome for run in await cs.journal.runs()] == ["finished"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_agent_as_a_tool_belongs_to_the_run(path: str, cs: Callstream, models: Models) -> None:
+    scripts = {
+        "HELPER": [[Calls("note", {"text": "x"}), Finish()], [Text("I noted it."), Finish()]],
+        "BOSS": [[Calls("helper", {"request": "note x"}), Finish()], END],
+    }
+    async with scripted("gemini", by_agent(scripts)) as provider:
+        model = models(provider, path)
+        helper = LlmAgent(name="helper", model=model, instruction="HELPER", tools=[note])
+        boss = LlmAgent(name="boss", model=model, instruction="BOSS", tools=[AgentTool(helper)])
+        host = Host(cs, boss)
+        await host.run()
+    (run,) = await cs.journal.runs()
+    assert (run.thread_id, run.outcome) == ("session", "finished")
+    assert [(call.name, call.result) for call in await host.calls()] == [
+        ("helper", {"result": "I noted it."}),
+        ("note", {"result": "X"}),
+    ]
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # a loop that ends takes its connections with it
+@pytest.mark.parametrize("path", PATHS)
+def test_runner_without_a_loop(path: str) -> None:
+    """Runner.run makes a thread and a loop of its own for every turn; one Callstream serves them all."""
+    cs = Callstream()
+    step = [Calls("note", {"text": "x"}), Finish()]
+    with scripted("gemini", [step, END, step, END]) as provider:
+        models = Models(cs)
+        made = asyncio.run(_made(models, provider, path))
+        host = Host(cs, agent_of(made, note))
+        message = types.Content(role="user", parts=[types.Part(text="Go")])
+        for _ in range(2):
+            events = list(
+                host.runner.run(user_id="user", session_id="session", new_message=message, run_config=STREAMED)
+            )
+            assert "Done." in text_of(events)
+
+    async def rest() -> None:
+        assert [call.state for call in await host.calls()] == [CallState.COMPLETED] * 2
+        assert [run.outcome for run in await cs.journal.runs()] == ["finished"] * 2
+        await models.aclose()
+        await cs.aclose()
+
+    asyncio.run(rest())
+    gc.collect()
+
+
+async def _made(models: Models, provider: Any, path: str) -> Any:
+    return models(provider, path)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("build", ["alone", "sequence"])
+async def test_every_step_in_a_task_of_its_own(build: str, path: str, cs: Callstream, models: Models) -> None:
+    """A program that waits for each event with a time limit drives the generator from many tasks."""
+    async with scripted("gemini", [[Text("Hm."), Calls("note", {"text": "x"}), Finish()], END]) as provider:
+        agent: Any = agent_of(models(provider, path), note)
+        host = Host(cs, agent if build == "alone" else SequentialAgent(name="seq", sub_agents=[agent]))
+        stream = host.stream("Go")
+        events: list[Event] = []
+        while True:
+            try:
+                events.append(await asyncio.wait_for(anext(stream), 10))
+            except StopAsyncIteration:
+                break
+    assert "Done." in text_of(events)
+    (call,) = await host.calls()
+    assert call.state is CallState.COMPLETED
+    assert [run.outcome for run in await cs.journal.runs()] == ["finished"]
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # SDKs leave a stream that is broken off to the collector
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("wire", WIRES)
+async def test_arguments_are_live(wire: str, path: str, cs: Callstream, models: Models) -> None:
+    """A hook sees the beginning of the arguments while the model has still to write their end."""
+    seen = asyncio.Event()
+
+    @tool
+    async def write(content: str) -> str:
+        """Writes."""
+        return "ok"
+
+    @write.on_field("content")
+    async def grow(field: FieldDelta, signal: Any) -> None:
+        seen.set()
+
+    def script(request: ReceivedRequest) -> Any:
+        return [Calls("write", {"content": "The moon pulls the sea."}, stop_after=3), Delay(30), Finish()]
+
+    async with scripted(wire, script) as provider:
+        host = Host(cs, agent_of(models(provider, path), write))
+        task = asyncio.create_task(host.run())
+        await asyncio.wait_for(seen.wait(), 20)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    del task
+    gc.collect()
+
+
+async def test_run_of_the_program_is_joined(cs: Callstream, models: Models) -> None:
+    async with scripted("gemini", [[Calls("note", {"text": "x"}), Finish()], END]) as provider:
+        host = Host(cs, agent_of(models(provider), note))
+        async with cs.run("my thread", "my run") as run:
+            await host.run()
+            assert run.outcome is None
+    (row,) = await cs.journal.runs()
+    assert (row.run_id, row.outcome, [call.name for call in await host.calls()]) == ("my run", "finished", ["note"])
+
+
+# -- tools --
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("kind", ["async", "sync", "decorated", "streaming tool", "once"])
+async def test_progress_out_of_band_of_a_generator_that_yields_three_times(
+    kind: str, path: str, cs: Callstream, models: Models
+) -> None:
+    """It is invoked once, the run goes on, and the model has all of it."""
+    invoked: list[str] = []
+    reported: list[Any] = []
+    cs.on_tool_progress = lambda name, call_id, data: reported.append(data)
+
+    async def count(word: str) -> AsyncIterator[dict[str, Any]]:
+        """Counts."""
+        invoked.append(word)
+        for number in range(1, 2 if kind == "once" else 4):
+            yield {"number": number}
+
+    def count_sync(word: str) -> Iterator[dict[str, Any]]:
+        """Counts."""
+        invoked.append(word)
+        for number in range(1, 4):
+            yield {"number": number}
+
+    async def count_decorated(word: str, progress: Progress = no_progress) -> AsyncIterator[dict[str, Any]]:
+        """Counts."""
+        invoked.append(word)
+        for number in range(1, 4):
+            progress(number, 3)
+            yield {"number": number}
+
+    count_sync.__name__ = count_decorated.__name__ = "count"
+    given: Any = {
+        "async": count, "sync": count_sync, "decorated": tool(count_decorated),
+        "streaming tool": StreamingTool(count), "once": count,
+    }[kind]  # fmt: skip
+    async with scripted("gemini", [[Calls("count", {"word": "x"}), Finish()], END]) as provider:
+        host = Host(cs, agent_of(models(provider, path), given))
+        events = await host.run()
+        assert "progress" not in provider.requests[0].body.decode()
+    assert invoked == ["x"]
+    assert "Done." in text_of(events)
+    three = {"result": [{"number": 1}, {"number": 2}, {"number": 3}]}
+    assert [result for _, result in responses_in(events)] == [{"number": 1} if kind == "once" else three]
+    (call,) = await host.calls()
+    assert call.result == ({"number": 1} if kind == "once" else three)
+    assert (reported[-1:] == [{"done": 3, "total": 3, "message": None}]) is (kind == "decorated")
+
+
+@pytest.mark.parametrize("raises", [False, True])
+async def test_progress_out_of_band_from_a_thread(raises: bool, cs: Callstream, models: Models) -> None:
+    def handler(name: str, call_id: str, data: Any) -> None:
+        if raises:
+            raise RuntimeError("not my day")
+
+    cs.on_tool_progress = handler
+
+    @tool
+    def count(progress_callback: Any) -> str:
+        """Counts."""
+        for number in range(3):
+            progress_callback({"number": number})
+        return "counted"
+
+    async with scripted("gemini", [[Calls("count", {}), Finish()], END]) as provider:
+        host = Host(cs, agent_of(models(provider), count))
+        events = await host.run()
+        assert "progress_callback" not in provider.requests[0].body.decode()
+    assert "Done." in text_of(events)
+    progressed = [event.data for event in await host.events() if isinstance(event, CallProgressed)]
+    assert progressed[-1] == {"number": 2}
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_result_is_what_the_model_reads(path: str, cs: Callstream, models: Models) -> None:
+    """A callback that changes the result changes what is kept; one that makes a result of an error, too."""
+
+    def secret() -> dict[str, str]:
+        """Has a secret."""
+        return {"password": "hunter2"}
+
+    def broken() -> None:
+        """Breaks."""
+        raise RuntimeError("out of paper")
+
+    class Recovery(BasePlugin):
+        async def on_tool_error_callback(self, *, tool: Any, tool_args: Any, tool_context: Any, error: Any) -> Any:
+            return {"status": "failed", "why": str(error)}
+
+    def redact(tool: Any, args: Any, tool_context: Any, tool_response: Any) -> Any:
+        return {"password": "***"} if "password" in tool_response else None
+
+    async with scripted("gemini", [[Calls("secret"), Calls("broken"), Finish()], END]) as provider:
+        agent = agent_of(models(provider, path), secret, broken, after_tool_callback=redact)
+        host = Host(cs, agent, plugins=[Recovery("recovery")])
+        await host.run()
+        assert "hunter2" not in provider.requests[1].body.decode()
+    assert [call.result for call in await host.calls()] == [
+        {"password": "***"},
+        {"status": "failed", "why": "out of paper"},
+    ]
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_tool_that_raises_fails_its_call_and_the_run(path: str, cs: Callstream, models: Models) -> None:
+    def broken() -> None:
+        """Breaks."""
+        raise RuntimeError("out of paper")
+
+    async with scripted("gemini", [[Calls("broken"), Finish()]]) as provider:
+        host = Host(cs, agent_of(models(provider, path), broken))
+        with pytest.raises(RuntimeError, match="out of paper"):
+            await host.run()
+    (call,) = await host.calls()
+    assert (call.state, call.error) == (CallState.FAILED, "RuntimeError: out of paper")
+    assert [run.outcome for run in await cs.journal.runs()] == ["failed"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_tool_that_does_not_exist(path: str, cs: Callstream, models: Models) -> None:
+    async with scripted("gemini", [[Calls("nonsense", {"a": 1}), Finish()], END]) as provider:
+        host = Host(cs, agent_of(models(provider, path), note))
+        assert "Done." in text_of(await host.run())
+    (call,) = await host.calls()
+    assert call.state is CallState.FAILED
+    assert "no tool with that name" in (call.error or "")
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_output_schema_still_streams(path: str, cs: Callstream, models: Models) -> None:
+    """google-adk's own tool for structured output is read, and not collapsed."""
+
+    class Answer(BaseModel):
+        word: str
+
+    args = {"word": "a long answer of many pieces"}
+    async with scripted("gemini", [[Calls("set_model_response", args), Finish()]]) as provider:
+        agent = agent_of(models(provider, path, "gemini-2.5-flash"), note, output_schema=Answer)
+        host = Host(cs, agent)
+        events = await host.run()
+    partials = [event for event in events if event.partial and event.get_function_calls()]
+    assert len(partials) > 3
+    (call,) = await host.calls()
+    assert (call.name, call.args, call.state) == ("set_model_response", args, CallState.COMPLETED)
+    assert text_of(events) == '{"word": "a long answer of many pieces"}'
+
+
+async def test_function_tool_keeps_its_hooks_under_another_name(cs: Callstream, models: Models) -> None:
+    seen: list[str] = []
+
+    @tool
+    async def write(content: str) -> str:
+        """Writes."""
+        return "ok"
+
+    @write.on_field("content")
+    async def grow(field: FieldDelta, signal: Any) -> None:
+        seen.append(field.text)
+
+    renamed = FunctionTool(write)
+    renamed.name = "docs_write"
+    async with scripted("gemini", [[Calls("docs_write", {"content": "x"}), Finish()], END]) as provider:
+        host = Host(cs, agent_of(models(provider), renamed))
+        await host.run()
+    assert "".join(seen) == "x"

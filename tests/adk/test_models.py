@@ -1,0 +1,131 @@
+"""``tapped``: which models it can tap, and that it changes none."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from anthropic import AsyncAnthropic, AsyncAnthropicVertex
+from google import genai
+from google.adk.integrations.openai import AzureOpenAIResponsesLlm, OpenAILlm, OpenAIResponsesLlm
+from google.adk.models import Gemini
+from google.adk.models.anthropic_llm import AnthropicLlm, Claude
+from google.genai import types
+from openai import AsyncOpenAI
+
+from callstream import Callstream
+from callstream.adk import tapped
+from callstream.tap import TapTransport
+from callstream.testing import Call as Calls
+from callstream.testing import Finish, Text
+
+from .hosting import FakeLlm, Host, agent_of, text_of
+
+
+def transport_of(client: Any) -> Any:
+    return client._transport
+
+
+def test_gemini_by_name_and_by_instance(cs: Callstream) -> None:
+    made = tapped("gemini-3-flash-preview", cs)
+    assert type(made) is Gemini
+    assert made.model == "gemini-3-flash-preview"
+    mine = Gemini(model="gemini-2.5-pro", client_kwargs={"project": "p", "http_options": {"timeout": 7}})
+    made = tapped(mine, cs)
+    assert isinstance(made, Gemini)
+    assert made is not mine
+    assert mine.client_kwargs == {"project": "p", "http_options": {"timeout": 7}}
+    options = (made.client_kwargs or {})["http_options"]
+    assert (options.timeout, made.client_kwargs["project"]) == (7, "p")  # type: ignore[index]
+    assert isinstance(transport_of(options.httpx_async_client), TapTransport)
+
+
+class MyGemini(Gemini):
+    """A subclass of a user's."""
+
+    extra: str = "x"
+
+
+def test_subclasses_stay_what_they_are(cs: Callstream) -> None:
+    made = tapped(MyGemini(model="gemini-3-pro-preview", extra="y"), cs)
+    assert isinstance(made, MyGemini)
+    assert made.extra == "y"
+    assert made.client_kwargs is not None
+
+
+def test_anthropic(cs: Callstream, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "from the environment")
+    made: Any = tapped(AnthropicLlm(model="claude-x", max_tokens=7), cs)
+    assert (type(made), made.max_tokens, made.client.api_key) == (AnthropicLlm, 7, "from the environment")
+    assert isinstance(transport_of(made.client._client), TapTransport)
+    client = AsyncAnthropic(api_key="mine", base_url="http://127.0.0.1:1")
+    made = tapped(AnthropicLlm(model="claude-x", client=client), cs)
+    assert (made.client.api_key, str(made.client.base_url)) == ("mine", "http://127.0.0.1:1")
+    assert made.client is not client
+    assert isinstance(transport_of(made.client._client), TapTransport)
+
+
+def test_claude_on_vertex(cs: Callstream, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION"):
+        monkeypatch.delenv(name, raising=False)
+    nowhere = Claude(model="claude-x")
+    assert tapped(nowhere, cs) is nowhere  # the class says itself what is missing
+    made: Any = tapped(Claude(model="projects/p/locations/us-east5/publishers/anthropic/models/claude-x"), cs)
+    assert isinstance(made.client, AsyncAnthropicVertex)
+    assert (made.client.project_id, made.client.region) == ("p", "us-east5")
+    assert isinstance(transport_of(made.client._client), TapTransport)
+
+
+async def test_openai(cs: Callstream, monkeypatch: pytest.MonkeyPatch) -> None:
+    for model in (OpenAILlm, OpenAIResponsesLlm):
+        made: Any = tapped(model(model="gpt-x", api_key=lambda: "fetched", base_url="http://127.0.0.1:1/v1"), cs)
+        assert type(made) is model
+        assert str(made.client.base_url) == "http://127.0.0.1:1/v1/"
+        assert isinstance(transport_of(made.client._client), TapTransport)
+        made = tapped(model(model="gpt-x", client=AsyncOpenAI(api_key="mine")), cs)
+        assert made.client.api_key == "mine"
+        assert isinstance(transport_of(made.client._client), TapTransport)
+    monkeypatch.setenv("AZURE_OPENAI_API_KEY", "azure")
+    made = tapped(AzureOpenAIResponsesLlm(model="deployed", azure_endpoint="https://x.openai.azure.com/"), cs)
+    assert (made.client.api_key, str(made.client.base_url)) == ("azure", "https://x.openai.azure.com/openai/v1/")
+
+
+def test_others_are_returned_as_they_are(cs: Callstream, caplog: pytest.LogCaptureFixture) -> None:
+    others = [
+        FakeLlm(),
+        Gemini(model="gemini-3-pro-preview", use_interactions_api=True),
+        Gemini(model="gemini-3-pro-preview", client=genai.Client(api_key="none")),
+    ]
+    with caplog.at_level(logging.INFO, "callstream"):
+        for other in others:
+            assert tapped(other, cs) is other
+        tapped("gemini-3-pro-preview", cs)
+    lines = [record.getMessage() for record in caplog.records]
+    assert ["from its partial events" in line for line in lines] == [True, True, True, False]
+    assert "gemini-3-pro-preview (Gemini) is read at the wire" in lines[-1]
+
+
+async def test_vertex_streams_arguments_because_the_tap_asks(cs: Callstream) -> None:
+    """Gemini on Vertex streams arguments only when it is asked to."""
+    deltas: list[str] = []
+    cs.on_args_delta("note", lambda delta, signal: deltas.append(delta.text))
+
+    def note(text: str) -> str:
+        return text
+
+    from callstream.testing import ScriptedProvider
+
+    script = [[Calls("note", {"text": "a text of some length"}), Finish()], [Text("Done."), Finish()]]
+    async with ScriptedProvider("gemini", script) as provider:
+        options = types.HttpOptions(base_url=provider.base_url)
+        kwargs = {"vertexai": True, "api_key": "none", "http_options": options}
+        model = tapped(Gemini(model="gemini-3-flash-preview", client_kwargs=kwargs), cs)
+        host = Host(cs, agent_of(model, note))
+        assert "Done." in text_of(await host.run())
+        calling = provider.requests[0].json["toolConfig"]["functionCallingConfig"]
+    assert calling["streamFunctionCallArguments"] is True
+    (call,) = await host.calls()
+    events = [event for event in await host.events() if getattr(event, "call_id", None) == call.call_id]
+    assert len(events) > 6
+    assert "".join(deltas) == call.args_json == '{"text":"a text of some length"}'

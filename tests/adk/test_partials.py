@@ -1,0 +1,259 @@
+"""The dialects of partial responses: the same events, hooks and journal as at the wire."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from google.adk.models.llm_response import LlmResponse
+from google.genai import types
+from hypothesis import given
+from hypothesis import strategies as st
+
+from callstream import ArgsDelta, Callstream, tool
+from callstream.adk.partials import PartialReader
+from callstream.calls import CallState
+from callstream.events import ArgsAppended, CallCompleted, CallDiscarded, CallStarted, TextAppended, WireEvent
+
+from .hosting import FakeLlm, Host, agent_of, function_calls_in, responses_in, text_of
+
+STOP = types.FinishReason.STOP
+SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}, "items": {"type": "array"}}}
+
+
+def response(*parts: types.Part, partial: bool = True, **rest: Any) -> LlmResponse:
+    return LlmResponse(content=types.Content(role="model", parts=list(parts)), partial=partial, **rest)
+
+
+def function(**fields: Any) -> types.Part:
+    return types.Part(function_call=types.FunctionCall(**fields))
+
+
+def at(path: str | None, value: Any = None, more: bool | None = None) -> types.PartialArg:
+    kind = {str: "string_value", bool: "bool_value", int: "number_value", float: "number_value"}.get(type(value))
+    return types.PartialArg(json_path=path, will_continue=more, **({kind: value} if kind else {}))
+
+
+def final(*parts: types.Part, **rest: Any) -> LlmResponse:
+    return response(*parts, partial=False, **{"finish_reason": STOP, **rest})
+
+
+def reader(**tools: Any) -> PartialReader:
+    numbers = iter(range(1, 100))
+    return PartialReader(lambda: f"adk-{next(numbers)}", tools or {"f": SCHEMA, "g": SCHEMA})
+
+
+def read(*responses: LlmResponse, **tools: Any) -> list[WireEvent]:
+    reading = reader(**tools)
+    return [event for given_response in responses for event in reading.read(given_response)]
+
+
+def calls(events: list[WireEvent]) -> list[tuple[str, str, Any]]:
+    """Of each call: its id, the text that was shown, and how it ended."""
+    found: list[tuple[str, str, Any]] = []
+    for started in events:
+        if isinstance(started, CallStarted):
+            mine = [event for event in events if getattr(event, "call_id", None) == started.call_id]
+            text = "".join(event.text for event in mine if isinstance(event, ArgsAppended))
+            ends = [event for event in mine if isinstance(event, CallCompleted | CallDiscarded)]
+            assert len(ends) == 1
+            end = ends[0]
+            assert isinstance(end, CallDiscarded) or end.args_json == text
+            found.append((started.call_id, text, end.reason if isinstance(end, CallDiscarded) else json.loads(text)))
+    return found
+
+
+def test_named_diffs_without_an_end() -> None:
+    """Anthropic, OpenAI, LiteLLM: name and id on every chunk, always more to come."""
+    chunk = {"id": "0", "name": "f", "will_continue": True}
+    events = read(
+        response(function(**chunk)),
+        response(function(**chunk, partial_args=[at("$.a", "on", True)])),
+        response(function(**chunk)),
+        response(function(**chunk, partial_args=[at("$.a", "e", True)])),
+        response(function(**chunk, partial_args=[at("$.a", "", False), at("$.n", 1.0, False)])),
+        final(function(id="0", name="f", args={"a": "one", "n": 1, "items": [], "z": None})),
+    )
+    assert calls(events) == [
+        ("0", '{"a":"one","n":1,"items":[],"z":null}', {"a": "one", "n": 1, "items": [], "z": None})
+    ]
+
+
+def test_named_diffs_without_ids() -> None:
+    """Servers that are compatible with OpenAI's and send no id: one id is given, to every chunk and to the whole call."""
+    parts = [function(name="f", will_continue=True, partial_args=[at("$.a", text, True)]) for text in ("on", "e")]
+    whole = function(name="f", args={"a": "one"})
+    events = read(*map(response, parts), final(whole))
+    assert calls(events) == [("adk-1", '{"a":"one"}', {"a": "one"})]
+    assert {part.function_call.id for part in [*parts, whole] if part.function_call} == {"adk-1"}
+
+
+def test_raw_text() -> None:
+    """Interactions: the id with the name alone, then text under the name, and no path."""
+    start = function(id="x", name="f", partial_args=[])
+    texts = [
+        function(name="f", partial_args=[at(None, text)]) for text in ('{"a": "o', 'ne"', ', "big": 9007199254740993}')
+    ]
+    events = read(
+        response(start),
+        *map(response, texts),
+        final(function(id="x", name="f", args={"a": "one", "big": 9007199254740993})),
+    )
+    assert calls(events) == [("x", '{"a": "one", "big": 9007199254740993}', {"a": "one", "big": 9007199254740993})]
+    assert {part.function_call.id for part in texts if part.function_call} == {"x"}
+
+
+def test_raw_text_that_is_cut_off_never_runs() -> None:
+    events = read(
+        response(function(id="x", name="f", partial_args=[])),
+        response(function(name="f", partial_args=[at(None, '{"a": "o')])),
+        final(function(id="x", name="f", args={})),
+    )
+    assert calls(events) == [("x", '{"a": "o', "malformed")]
+    error = LlmResponse(error_code="JSON_PARSE_ERROR", finish_reason=STOP, turn_complete=True)
+    events = read(response(function(id="x", name="f", partial_args=[])), error)
+    assert calls(events) == [("x", "", "malformed")]
+
+
+def test_accumulated_args() -> None:
+    growing = [{"a": "o"}, {"a": "one"}, {"a": "one", "items": [1]}, {"a": "one", "items": [1, 23]}]
+    events = read(
+        *(response(function(name="f", args=args)) for args in growing), final(function(name="f", args=growing[-1]))
+    )
+    assert [event.text for event in events if isinstance(event, ArgsAppended)] == [
+        '{"a":"o', "ne", '"', ',"items":[1', ",23]}",
+    ]  # fmt: skip
+    assert calls(events) == [("adk-1", '{"a":"one","items":[1,23]}', growing[-1])]
+
+
+def test_accumulated_args_that_are_no_extension() -> None:
+    changed = [response(function(name="f", args={"a": "one"})), response(function(name="f", args={"a": "two"}))]
+    events = read(*changed, final(function(name="f", args={"a": "two"})))
+    assert [end for _, _, end in calls(events)] == ["malformed"]
+
+
+def test_accumulated_args_of_two_calls_of_one_tool() -> None:
+    def both(first: str, second: str) -> list[types.Part]:
+        return [function(name="f", args={"a": first}), function(name="f", args={"a": second})]
+
+    events = read(response(*both("1", "2")), response(*both("1x", "2y")), final(*both("1x", "2y")))
+    assert [end for _, _, end in calls(events)] == [{"a": "1x"}, {"a": "2y"}]
+
+
+def test_exact_arguments_are_those_of_the_whole_response() -> None:
+    """A number that a float cannot hold, and an object with an empty list in it."""
+    chunk = {"id": "c", "name": "f", "will_continue": True}
+    whole = {"n": 9007199254740993, "o": {"x": "y", "none": []}}
+    events = read(
+        response(function(**chunk, partial_args=[at("$.n", 9007199254740993), at("$.o.x", "y")])),
+        final(function(id="c", name="f", args=whole)),
+    )
+    ((_, text, args),) = calls(events)
+    assert args == whole
+    assert text.startswith('{"n":9007199254740992,"o":{"x":"y"')
+
+
+@pytest.mark.parametrize(
+    ("finish", "reason"),
+    [
+        ("MAX_TOKENS", "truncated"),
+        ("MALFORMED_FUNCTION_CALL", "malformed"),
+        ("SAFETY", "truncated"),
+        (None, "truncated"),
+    ],
+)
+def test_truncated_never_runs(finish: str | None, reason: str) -> None:
+    end = {"finish_reason": types.FinishReason(finish) if finish else None, "error_code": finish}
+    chunk = {"id": "c", "name": "f", "will_continue": True}
+    events = read(
+        response(function(**chunk, partial_args=[at("$.a", "on", True)])),
+        final(function(id="c", name="f", args={"a": "on"}), **end),
+    )
+    assert calls(events) == [("c", '{"a":"on', reason)]
+
+
+def test_text_of_the_preview_is_not_repeated() -> None:
+    events = read(
+        response(types.Part(text="One ")),
+        response(types.Part(text="two.")),
+        final(types.Part(text="One two. Three."), function(name="f", args={"a": "x"})),
+    )
+    assert "".join(event.text for event in events if isinstance(event, TextAppended)) == "One two. Three."
+
+
+def test_two_whole_responses_of_one_request() -> None:
+    """LiteLLM: the text first, then the calls."""
+    chunk = {"id": "0", "name": "f", "will_continue": True}
+    events = read(
+        response(types.Part(text="Hi.")),
+        response(function(**chunk, partial_args=[at("$.a", "x", False)])),
+        final(types.Part(text="Hi.")),
+        final(function(id="0", name="f", args={"a": "x"})),
+    )
+    assert calls(events) == [("0", '{"a":"x"}', {"a": "x"})]
+    assert "".join(event.text for event in events if isinstance(event, TextAppended)) == "Hi."
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(max_size=4), json_values, max_size=4), st.lists(st.integers(1, 7), max_size=30))
+def test_fold_equals_args(args: dict[str, Any], sizes: list[int]) -> None:
+    """Through google-adk's own tracker of paths, whatever it loses: the text is the arguments."""
+    from google.adk.utils.streaming_utils import _JsonPathTracker
+
+    text, tracker, responses = json.dumps(args), _JsonPathTracker(), []
+    chunk = {"id": "c", "name": "f", "will_continue": True}
+    position = 0
+    for size in [*sizes, len(text)]:
+        pieces = tracker.handle_chunk(text[position : position + size])
+        responses.append(response(function(**chunk, partial_args=pieces or None)))
+        position += size
+    events = read(*responses, final(function(id="c", name="f", args=args)))
+    ((_, _shown, end),) = calls(events)
+    assert end == args
+
+
+async def test_custom_model_has_hooks_barrier_and_journal(cs: Callstream) -> None:
+    seen: list[str] = []
+
+    @tool
+    async def write(content: str) -> str:
+        """Writes."""
+        seen.append(f"ran {content}")
+        return "ok"
+
+    @write.on_args_delta
+    async def delta(delta: ArgsDelta, signal: Any) -> None:
+        seen.append(delta.text)
+
+    chunk = {"name": "write", "will_continue": True}
+    answers = [
+        [
+            response(types.Part(text="I write.")),
+            response(function(**chunk, partial_args=[at("$.content", "The ", True)])),
+            response(function(**chunk, partial_args=[at("$.content", "moon", False)])),
+            final(types.Part(text="I write."), function(name="write", args={"content": "The moon"})),
+        ],
+        [final(types.Part(text="Done."))],
+    ]
+    model = FakeLlm(answers=answers)
+    host = Host(cs, agent_of(model, write))
+    events = await host.run()
+    (call,) = await host.calls()
+    assert (call.state, call.args) == (CallState.COMPLETED, {"content": "The moon"})
+    assert "".join(seen[:-1]) == '{"content":"The moon"}'
+    assert seen[-1] == "ran The moon"
+    assert {f.id for event in events for f in event.get_function_calls()} == {call.call_id}
+    assert responses_in(events) == [(call.call_id, {"result": "ok"})]
+    assert text_of(events) == "I write.Done."
+    assert len(function_calls_in(events)) == 1

@@ -1,0 +1,132 @@
+"""Who is woken, and what is kept for followers in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from callstream.errors import JournalError
+from callstream.events import (
+    ArgsAppended,
+    CallCompleted,
+    CallReturned,
+    CallStarted,
+    Record,
+    RunEnded,
+    RunStarted,
+    TextAppended,
+)
+from callstream.journal import Journal, open_journal
+from callstream.journal.follow import TAIL, Folded, Followers, Page, follow
+
+from .conftest import sqlite_url
+
+
+def records(first: int, last: int) -> list[Record]:
+    return [Record("r", seq, 0.0, TextAppended("m", str(seq))) for seq in range(first, last + 1)]
+
+
+async def test_tail_is_kept_only_for_runs_that_are_followed() -> None:
+    followers = Followers()
+    followers.push({"r": records(1, 3)})
+    assert followers.tail("r", 0) == []
+    follower = followers.add("r")
+    followers.push({"r": records(4, 6)})
+    assert followers.tail("r", 3) == records(4, 6)
+    followers.remove(follower)
+    assert followers.tail("r", 3) == []
+
+
+async def test_tail_never_leaves_a_record_out() -> None:
+    followers = Followers()
+    followers.add("r")
+    followers.push({"r": records(4, 6)})
+    assert followers.tail("r", 2) == []
+    assert [followers.tail("r", after) for after in (3, 4, 5)] == [records(4, 6), records(5, 6), records(6, 6)]
+    assert followers.tail("r", 6) == []
+    followers.push({"r": records(8, 9)})
+    assert followers.tail("r", 5) == []
+    assert followers.tail("r", 7) == records(8, 9)
+    followers.push({"r": records(10, 10 + TAIL)})
+    assert followers.tail("r", 7) == []
+    assert followers.tail("r", 10) == records(11, 10 + TAIL)
+
+
+async def seen_all(seen: list[Record], count: int) -> None:
+    while len(seen) < count:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+
+
+class Counted:
+    """A journal's pages, counted."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.pages = 0
+        self._inner = journal._store.page  # type: ignore[attr-defined]
+        journal._store.page = self.page  # type: ignore[attr-defined]
+
+    async def page(self, run_id: str, after: int, limit: int) -> Page | Folded | None:
+        self.pages += 1
+        found: Page | Folded | None = await self._inner(run_id, after, limit)
+        return found
+
+
+async def test_follower_of_a_run_of_this_process_does_not_read_every_record_from_the_store(tmp_path: Path) -> None:
+    journal = open_journal(sqlite_url(tmp_path / "j.db"), housekeeping=None)
+    await journal.append("r", [RunStarted("t"), CallStarted("c", "t")])
+    counted = Counted(journal)
+    seen: list[Record] = []
+
+    async def follower() -> None:
+        async for record in journal.follow("r"):
+            seen.append(record)
+
+    task = asyncio.create_task(follower())
+    await seen_all(seen, 2)
+    for number in range(50):
+        await journal.append("r", [ArgsAppended("c", str(number))])
+        await seen_all(seen, 3 + number)
+    assert counted.pages < 10  # the look at other processes may wake it for nothing now and then
+    await journal.append("r", [TextAppended("m", "x" * 200_000), RunEnded("finished")])
+    await task
+    assert seen == [record async for record in journal.read("r")]
+    await journal.aclose()
+
+
+async def test_follower_sees_what_is_stored_not_the_objects_of_the_application(tmp_path: Path) -> None:
+    """What comes from memory is what another process reads, whatever happens to the objects afterwards."""
+    journal = open_journal(sqlite_url(tmp_path / "j.db"), housekeeping=None)
+    await journal.append("r", [RunStarted("t"), CallStarted("c", "t"), CallCompleted("c", "{}")])
+    result: dict[str, object] = {"a": (1, 2)}
+    seen: list[Record] = []
+
+    async def follower() -> None:
+        async for record in journal.follow("r"):
+            seen.append(record)
+
+    task = asyncio.create_task(follower())
+    await seen_all(seen, 3)
+    await journal.append("r", [CallReturned("c", result)])
+    result["a"] = "changed"
+    await journal.append("r", [RunEnded("finished")])
+    await task
+    assert seen[3].event == CallReturned("c", {"a": [1, 2]})
+    assert seen == [record async for record in journal.read("r")]
+    await journal.aclose()
+
+
+async def test_followers_are_told_when_the_journal_breaks() -> None:
+    followers = Followers()
+
+    async def page(run_id: str, after: int, limit: int) -> Page:
+        return Page([], False)
+
+    task = asyncio.ensure_future(anext(follow(page, followers, "r", 0)))
+    await asyncio.sleep(0)
+    followers.close(JournalError("broken"))
+    with pytest.raises(JournalError, match="broken"):
+        await task
+    with pytest.raises(JournalError, match="broken"):
+        await anext(follow(page, followers, "r", 0))
