@@ -36,7 +36,7 @@ from callstream.adk.threads import Threads
 from callstream.agui import Conversation, View, encode_sse
 from callstream.agui.events import RunError, encode
 from callstream.agui.messages import Metadata
-from callstream.errors import UsageError
+from callstream.errors import CallstreamError, JournalError, UsageError
 from callstream.events import Record, RunEnded
 from callstream.runtime import Run
 from callstream.tap import Callstream
@@ -127,14 +127,24 @@ class ADKAgent:
             user_id = self.user_of(given)
             given_up = await self._plugin.left_behind(given.thread_id)
             run = await self._start(given, user_id)
+        except CallstreamError:
+            logger.exception("a run of thread %s could not be started", given.thread_id)
+            yield [RunError(message="The run could not be started.", code="failed", metadata=Metadata(0))], 0
+            return
         finally:
             self._starting -= 1
         self._active.add(run)
         work = AgentRun(self._runner(self.app_of(given)), self._threads, self._settings, given)
         task = asyncio.create_task(work.work(run, user_id, given_up), name=f"callstream run {run.run_id}")
         try:
-            async for batch in self._followed(run, given):
-                yield batch
+            outgoing = self._outgoing(given)
+            try:
+                async for batch in self._followed(run, given, outgoing):
+                    yield batch
+            except JournalError:
+                # A stream that merely stops looks like success.
+                yield outgoing.end(), outgoing.seq
+                raise
             await asyncio.wait({task})
         finally:
             if not task.done():
@@ -157,14 +167,18 @@ class ADKAgent:
             given.thread_id, run_id, principal=user_id, run_input=_kept(given), as_current=False
         )
 
-    async def _followed(self, run: Run, given: RunAgentInput) -> AsyncGenerator[tuple[list[OutgoingEvent], int], None]:
+    def _outgoing(self, given: RunAgentInput) -> Outgoing:
         answered = frozenset(message.tool_call_id for message in given.messages if isinstance(message, ToolMessage))
-        outgoing = Outgoing(self._view(given), self._settings, answered)
+        return Outgoing(self._view(given), self._settings, answered)
+
+    async def _followed(
+        self, run: Run, given: RunAgentInput, outgoing: Outgoing
+    ) -> AsyncGenerator[tuple[list[OutgoingEvent], int], None]:
         async with aclosing(self.callstream.journal.follow(run.run_id)) as records:  # type: ignore[type-var]
             async for record in records:
                 events = outgoing.feed(record)
                 if isinstance(record.event, RunEnded) and self._settings.emit_messages_snapshot:
-                    events.insert(-1, (await self._conversation(run.thread_id)).snapshot())
+                    events.insert(-1, (await self._conversation(run.thread_id, self.user_of(given))).snapshot())
                 yield events, record.seq
 
     def _view(self, given: RunAgentInput) -> View:
@@ -209,13 +223,19 @@ class ADKAgent:
     # -- what is known of a thread --
 
     async def thread_state(self, thread_id: str, *, app_name: str | None = None, user_id: str | None = None) -> Any:
-        """State and messages of a thread, as AG-UI writes them; None if there is no such thread."""
+        """State and messages of a thread, as AG-UI writes them; None if there is no such thread.
+
+        ``app_name`` and ``user_id`` count only where the agent was not told whose app and user it serves.
+        """
         given = RunAgentInput(thread_id=thread_id, run_id="", messages=[])
-        app_name, user_id = app_name or self.app_of(given), user_id or self.user_of(given)
+        if user_id is None or self._settings.user_id or self._settings.user_id_extractor is not None:
+            user_id = self.user_of(given)
+        if app_name is None or self._app_is_named or self._settings.app_name_extractor is not None:
+            app_name = self.app_of(given)
         session = await self._threads.find(app_name, user_id, thread_id)
         if session is None:
             return None
-        conversation = await self._conversation(thread_id)
+        conversation = await self._conversation(thread_id, user_id)
         if not conversation.messages:
             return {"state": shown(session.state), "messages": messages_in(session)}
         return {
@@ -225,11 +245,11 @@ class ADKAgent:
             ],
         }
 
-    async def _conversation(self, thread_id: str) -> Conversation:
+    async def _conversation(self, thread_id: str, user_id: str) -> Conversation:
         journal = self.callstream.journal
         await journal.open()
         records: list[Record] = []
-        for row in reversed(await journal.runs(thread_id=thread_id)):
+        for row in reversed(await journal.runs(thread_id=thread_id, principal=user_id)):
             records += [record async for record in journal.read(row.run_id)]
         return Conversation.of(records, View(errors=self._settings.show_errors))
 

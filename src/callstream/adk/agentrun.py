@@ -37,6 +37,7 @@ from callstream.runtime import Run
 logger = logging.getLogger("callstream")
 
 _CONFIRMATION = "adk_request_confirmation"
+_ANSWERED = (CallState.COMPLETED, CallState.FAILED)
 
 
 class AgentRun:
@@ -112,6 +113,7 @@ class AgentRun:
         the run has nothing else to do. Where others of the same turn still await their answers, these are held back.
         """
         order = {call.id: number for number, call in enumerate(_function_calls(session))}
+        responded = _responded(session)
         found: dict[str, types.Part] = {}
         made = _Answered()
         foreign: list[str] = []
@@ -121,6 +123,9 @@ class AgentRun:
                 foreign.append(answer.named)
                 continue
             if call.state is not CallState.AWAITING:
+                # One that came before counts only where a crash has kept it from the session.
+                if call.state in _ANSWERED and wire_id(call) in order and wire_id(call) not in responded:
+                    found.setdefault(wire_id(call), _kept(call))
                 continue
             if (question := _confirmation(session, call)) is not None:
                 found[question.id or ""] = response_part(_confirming(answer), question)
@@ -145,7 +150,7 @@ class AgentRun:
 
     async def _complete_turn(self, run: Run, session: Session, found: dict[str, types.Part]) -> bool:
         """Adds the answers that were held back before. False if there are calls beside these that lack theirs."""
-        responded = {each.id for event in session.events for each in event.get_function_responses()}
+        responded = _responded(session)
         is_whole = True
         for event in session.events:
             calls = event.get_function_calls()
@@ -157,10 +162,8 @@ class AgentRun:
                 call = await self._asked(run, session, beside.id)
                 if call is None or call.state is CallState.AWAITING:
                     is_whole = False
-                elif call.is_final:
-                    error = call.error if call.state is CallState.FAILED else None
-                    said = Answer(beside.id, json.dumps(call.result), error=error)
-                    found[beside.id] = response_part(said, beside)
+                elif call.state in _ANSWERED:
+                    found[beside.id] = _kept(call)
         return is_whole
 
     async def _asked(self, run: Run, session: Session, named: str) -> Call | None:
@@ -168,14 +171,17 @@ class AgentRun:
         journal = run.callstream.journal
         call = await journal.call(named)
         if call is not None and call.thread_id == run.thread_id:
-            return call
-        for call in reversed(await journal.calls(thread_id=run.thread_id, provider_id=named)):
-            return call
+            # Two people may have threads of one name; their calls are their own.
+            own = await journal.runs(run_id=call.run_id, principal=session.user_id, limit=1)
+            return call if own else None
+        listed = await journal.calls(thread_id=run.thread_id, provider_id=named, principal=session.user_id)
+        if listed:
+            return await journal.call(listed[-1].call_id)
         asked = next((each for each in _function_calls(session) if each.id == named), None)
         if asked is None:
             return None
         call_id = await imported(run, named, asked.name or "", asked.args or {})
-        if any(each.id == named for event in session.events for each in event.get_function_responses()):
+        if named in _responded(session):
             await run.complete(call_id)
         else:
             await run.record([CallAwaiting(call_id)])
@@ -252,7 +258,7 @@ class _Answered(msgspec.Struct):
 
 def _confirmation(session: Session, call: Call) -> types.FunctionCall | None:
     """The open question of google-adk itself whether that call may run."""
-    answered = {each.id for event in session.events for each in event.get_function_responses()}
+    answered = _responded(session)
     for asked in _function_calls(session):
         original = (asked.args or {}).get("originalFunctionCall") if asked.name == _CONFIRMATION else None
         if isinstance(original, dict) and original.get("id") == wire_id(call) and asked.id and asked.id not in answered:
@@ -274,6 +280,17 @@ def _confirming(answer: Answer) -> Answer:
 def _function_calls(session: Session) -> Iterator[types.FunctionCall]:
     for event in session.events:
         yield from event.get_function_calls()
+
+
+def _responded(session: Session) -> set[str | None]:
+    return {each.id for event in session.events for each in event.get_function_responses()}
+
+
+def _kept(call: Call) -> types.Part:
+    """The answer that the journal has, as google-adk takes it."""
+    error = call.error if call.state is CallState.FAILED else None
+    answer = Answer(call.call_id, json.dumps(call.result), error=error)
+    return response_part(answer, types.FunctionCall(id=wire_id(call), name=call.name))
 
 
 def _instructions(messages: Sequence[Message]) -> str | None:

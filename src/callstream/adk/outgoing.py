@@ -23,9 +23,21 @@ class Outgoing:
         self._streams = settings.streaming_function_call_arguments
         self._held: dict[str, list[str]] = {}
 
+    @property
+    def seq(self) -> int:
+        """The number of the last record taken in."""
+        return self._translator.seq
+
     def feed(self, record: Record) -> list[OutgoingEvent]:
+        return self._sent(self._translator.feed(record))
+
+    def end(self) -> list[OutgoingEvent]:
+        """For a stream that has to end before its run."""
+        return self._sent(self._translator.end())
+
+    def _sent(self, events: list[AguiEvent]) -> list[OutgoingEvent]:
         made: list[OutgoingEvent] = []
-        for event in self._translator.feed(record):
+        for event in events:
             if isinstance(event, ToolCallStart):
                 announced = self._predictions.announced(event.tool_call_name, event.metadata)
                 if announced is not None:

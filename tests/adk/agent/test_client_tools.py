@@ -269,3 +269,33 @@ async def test_old_thread_with_a_pending_call_goes_on(cs: Callstream, models: Mo
         events = [event.type async for event in client.agent.run(client.input())]
         assert responses_in(provider.requests[0].body) == [{"result": "painted"}]
     assert events[-1] == "RUN_FINISHED"
+
+
+async def test_answer_that_a_crash_kept_from_the_session(cs: Callstream, models: Models) -> None:
+    """The journal has the answer, google-adk has not: sent again, it reaches the model, and as it was the first time."""
+    async with scripted("gemini", [[Calls("paint", {"color": "red"}), Finish()], END]) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), AGUIToolset())), tools=[PAINT])
+        await client.send()
+        (pending,) = client.pending()
+        async with cs.run("thread", principal="user") as run:
+            await run.answer(pending, {"said": "first"})
+        await client.answer({pending: {"said": "again"}})
+        assert responses_in(provider.requests[1].body) == [{"said": "first"}]
+    assert client.text() == "Done."
+
+
+async def test_calls_of_another_person_cannot_be_answered(
+    cs: Callstream, models: Models, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Even in a thread of the same name."""
+    async with scripted("gemini", [[Calls("paint", {"color": "red"}), Finish()], END]) as provider:
+        root = agent_of(gemini(models, provider), AGUIToolset())
+        client = Client(adk_agent(cs, root), tools=[PAINT])
+        await client.send()
+        other = ADKAgent(adk_agent=root, app_name="app", user_id="somebody else", callstream=cs)
+        intruder = Client(other, tools=[PAINT])
+        intruder.messages = [{"id": "t", "role": "tool", "toolCallId": client.pending()[0], "content": "mine"}]
+        assert kinds(await intruder.run())[-1] == "RUN_ERROR"
+        assert [call.state for call in await cs.journal.calls()] == [CallState.AWAITING]
+        state = await other.thread_state("thread", user_id="user")
+    assert state is None or state["messages"] == []
