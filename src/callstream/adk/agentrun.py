@@ -59,7 +59,8 @@ class AgentRun:
             message, changes = await self._incoming(run, session)
             await run.record(self._state.snapshot({**session.state, **changes}))
             if message is None:
-                await self._keep(session, changes)
+                if changes:
+                    await self._append(session, None, changes)
             else:
                 await self._invoke(run, session, message, changes)
             after = await self._threads.find(self._runner.app_name, user_id, self._input.thread_id)
@@ -70,6 +71,7 @@ class AgentRun:
 
     async def _incoming(self, run: Run, session: Session) -> tuple[types.Content | None, dict[str, Any]]:
         """What google-adk is to be asked, None if there is nothing new, and what changes in the session with it."""
+        state = session.state
         past, new = split(self._input.messages, session)
         if not session.events and past and self._settings.seed_first_run_history:
             await self._threads.seed(session, past, self._agent_name)
@@ -85,9 +87,9 @@ class AgentRun:
             **marks(message for message in self._input.messages if message.id not in answered.held),
         }
         if self._input.context:
-            changes[CONTEXT_KEY] = [
-                {"description": each.description, "value": each.value} for each in self._input.context
-            ]
+            changes[CONTEXT_KEY] = _described(self._input)
+        # An event carries what is new alone, else a long thread's events would repeat its whole account.
+        changes = {key: value for key, value in changes.items() if key not in state or state[key] != value}
         if responses and parts:
             # A model wants the answers by themselves, right after the calls.
             await self._append(session, types.Content(role="user", parts=responses), {})
@@ -216,10 +218,8 @@ class AgentRun:
             config = RunConfig(streaming_mode=StreamingMode.SSE)
         if not self._input.context:
             return config
-        context = [{"description": each.description, "value": each.value} for each in self._input.context]
-        return config.model_copy(
-            update={"custom_metadata": {"ag_ui_context": context, **(config.custom_metadata or {})}}
-        )
+        metadata = {"ag_ui_context": _described(self._input), **(config.custom_metadata or {})}
+        return config.model_copy(update={"custom_metadata": metadata})
 
     async def _ask_about_predictions(self, run: Run, event: Event) -> None:
         """Asks the client's user about what was shown to him before it was there."""
@@ -232,12 +232,6 @@ class AgentRun:
     @property
     def _agent_name(self) -> str:
         return str(self._runner.agent.name)
-
-    async def _keep(self, session: Session, changes: dict[str, Any]) -> None:
-        """Keeps changes of the state where google-adk is not asked."""
-        new = {key: value for key, value in changes.items() if session.state.get(key) != value}
-        if new:
-            await self._append(session, None, new)
 
     async def _append(self, session: Session, content: types.Content | None, changes: dict[str, Any]) -> None:
         event = Event(author="user", content=content, actions=EventActions(state_delta=changes))
@@ -291,6 +285,10 @@ def _kept(call: Call) -> types.Part:
     error = call.error if call.state is CallState.FAILED else None
     answer = Answer(call.call_id, json.dumps(call.result), error=error)
     return response_part(answer, types.FunctionCall(id=wire_id(call), name=call.name))
+
+
+def _described(given: RunAgentInput) -> list[dict[str, str]]:
+    return [{"description": each.description, "value": each.value} for each in given.context or ()]
 
 
 def _instructions(messages: Sequence[Message]) -> str | None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import logging
+from functools import cached_property
 from typing import Any
 
 import pytest
 from google.adk.agents import LlmAgent
 from google.adk.apps import App
+from google.adk.models import Gemini
 
 from callstream import Callstream, Progress, UsageError, no_progress, tool
 from callstream.adk import ADKAgent, CallstreamPlugin
 from callstream.testing import Call as Calls
 from callstream.testing import Delay, Finish, Refusal, Text
-from tests.adk.hosting import Models, RawProvider, agent_of, scripted
+from tests.adk.hosting import PATHS, Models, RawProvider, agent_of, scripted
 from tests.adk.test_shapes import SHAPES, chunk
 
 from .clients import Client, kinds
@@ -61,8 +63,20 @@ async def test_run_streams_text_call_and_result(cs: Callstream, models: Models) 
     assert kept.args == args
 
 
+class OwnClient(Gemini):
+    """A model that builds its own client, so it is read from its partial events."""
+
+    @cached_property
+    def api_client(self) -> Any:
+        return super().api_client
+
+
+@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_shapes_through_run(shape: str, cs: Callstream, models: Models) -> None:
+async def test_shapes_through_run(
+    shape: str, path: str, cs: Callstream, models: Models, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "callstream")
     ran: list[tuple[str, dict[str, Any]]] = []
 
     def alpha(
@@ -82,8 +96,14 @@ async def test_shapes_through_run(shape: str, cs: Callstream, models: Models) ->
     stop = {"candidates": [{"content": {"role": "model", "parts": [{"text": ""}]}, "finishReason": "STOP"}]}
     done = {"candidates": [{"content": {"role": "model", "parts": [{"text": "Done."}]}, "finishReason": "STOP"}]}
     async with RawProvider("gemini", [[*map(chunk, function_calls), stop], [done]]) as provider:
-        client = Client(adk_agent(cs, agent_of(gemini(models, provider), alpha, beta)))
+        model = gemini(models, provider)
+        if path == "partial":
+            model = OwnClient(model=model.model, client_kwargs=model.client_kwargs)
+        client = Client(adk_agent(cs, agent_of(model, alpha, beta)))
         await client.send()
+        if path == "partial":
+            await model.api_client.aio.aclose()
+    assert ("at the wire" if path == "tap" else "from its partial events") in caplog.records[0].getMessage()
     calls = client.calls()
     assert [(call["name"], call["args"]) for call in calls] == expected == ran
     assert [json.loads(call["result"]) for call in calls] == [{"result": n} for n in range(1, len(ran) + 1)]

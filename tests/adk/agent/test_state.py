@@ -113,3 +113,17 @@ async def test_prediction_without_question(cs: Callstream, models: Models) -> No
         await client.send()
     assert len(client.custom) == 1
     assert client.pending() == []
+
+
+async def test_messages_are_marked_once(cs: Callstream, models: Models) -> None:
+    """Else every event of a long thread would carry the whole account."""
+    async with scripted("gemini", [END, END, END]) as provider:
+        sessions = InMemorySessionService()
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider)), session_service=sessions))
+        client.state = {"color": "red"}
+        for text in ("one", "two", "three"):
+            await client.send(text)
+        session = await sessions.get_session(app_name="app", user_id="user", session_id="thread")
+    assert session is not None
+    changed = [len(event.actions.state_delta) for event in session.events if event.author == "user"]
+    assert changed == [2, 1, 1]
