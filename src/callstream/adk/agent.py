@@ -15,6 +15,7 @@ from typing import Any, Self, Unpack
 
 from ag_ui.core import AssistantMessage, BaseEvent, RunAgentInput, ToolMessage
 from ag_ui.core import Event as AnyEvent
+from google.adk.agents.base_agent import BaseAgent
 from google.adk.apps import App
 from google.adk.artifacts import InMemoryArtifactService
 from google.adk.auth.credential_service.in_memory_credential_service import InMemoryCredentialService
@@ -183,12 +184,12 @@ class ADKAgent:
 
     def _view(self, given: RunAgentInput) -> View:
         names = [tool.name for tool in given.tools or ()]
-        if names and not self._toolsets:
+        if names and not self._toolsets and isinstance(self._app.root_agent, BaseAgent):
             logger.warning("the client brought tools, but no agent has an AGUIToolset among its tools to put them in")
         return View(
             errors=self._settings.show_errors,
             emit_interrupt_outcome=self._settings.emit_interrupt_outcome,
-            client_tools=frozenset(toolset.named(name) for toolset in self._toolsets for name in names),
+            client_tools=frozenset([*names, *(toolset.named(name) for toolset in self._toolsets for name in names)]),
         )
 
     # -- who and where --

@@ -1,7 +1,8 @@
 """The plugin as ``ADKAgent`` uses it: the run is the agent's, with the client's messages in it already.
 
-A turn that has calls without an answer goes no further: no model takes a request in which some calls are answered and
-others are not.
+No model takes a request in which calls have no answer. So a turn that awaits some goes no further; and where a person has
+said something else meanwhile, the request says that the answers have not come yet. The session is left as it is, so they
+may still come.
 """
 
 from __future__ import annotations
@@ -54,10 +55,44 @@ class HostedPlugin(CallstreamPlugin):
     ) -> LlmResponse | None:
         if _lacks_answers(llm_request.contents):
             return LlmResponse(turn_complete=True)
+        _fill_in(llm_request.contents)
         given = current_input.get()
         if given is not None and given.instructions and given.agent_name == callback_context.agent_name:
             llm_request.append_instructions([given.instructions])
         return await super().before_model_callback(callback_context=callback_context, llm_request=llm_request)
+
+
+def _fill_in(contents: list[types.Content]) -> None:
+    """Puts a word in the place of every answer that has not come."""
+    for place in range(len(contents) - 1, -1, -1):
+        calls = [part.function_call for part in contents[place].parts or () if part.function_call is not None]
+        if not calls:
+            continue
+        after = contents[place + 1] if place + 1 < len(contents) else None
+        responses = [part.function_response for part in (after.parts if after else None) or ()]
+        given = [response for response in responses if response is not None]
+        missing = [call for call in calls if not _take(given, call)]
+        words = [
+            types.Part(
+                function_response=types.FunctionResponse(
+                    id=call.id, name=call.name, response={"status": "no answer yet"}
+                )
+            )
+            for call in missing
+        ]
+        if after is not None and any(response is not None for response in responses):
+            contents[place + 1] = types.Content(role=after.role, parts=[*(after.parts or ()), *words])
+        elif words:
+            contents.insert(place + 1, types.Content(role="user", parts=words))
+
+
+def _take(responses: list[types.FunctionResponse], call: types.FunctionCall) -> bool:
+    """Takes the answer to a call out of a list. Calls whose ids google-adk minted have none here: names tell."""
+    for response in responses:
+        if response.id == call.id and response.name == call.name:
+            responses.remove(response)
+            return True
+    return False
 
 
 def _lacks_answers(contents: list[types.Content]) -> bool:

@@ -299,3 +299,49 @@ async def test_calls_of_another_person_cannot_be_answered(
         assert [call.state for call in await cs.journal.calls()] == [CallState.AWAITING]
         state = await other.thread_state("thread", user_id="user")
     assert state is None or state["messages"] == []
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_message_while_an_answer_is_awaited(wire: str, cs: Callstream, models: Models) -> None:
+    def look() -> str:
+        """Looks."""
+        return "seen"
+
+    calls = Parallel([Calls("look", {}), Calls("paint", {"color": "red"})])
+    script = [[calls, Finish()], [Text("I wait."), Finish()], END]
+    async with scripted(wire, script) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), look, AGUIToolset())), tools=[PAINT])
+        await client.send()
+        (pending,) = client.pending()
+        await client.send("And then?")
+        assert client.text() == "I wait."
+        body = provider.requests[1].body.decode()
+        assert body.index("seen") < body.index("no answer yet") < body.index("And then?")
+        await client.answer({pending: "painted"})
+        assert client.text() == "Done."
+        body = provider.requests[2].body.decode()
+        assert "painted" in body
+        assert "no answer yet" not in body
+    assert {call.state for call in await cs.journal.calls()} == {CallState.COMPLETED}
+
+
+async def test_client_tools_without_a_place(cs: Callstream, models: Models, caplog: pytest.LogCaptureFixture) -> None:
+    async with scripted("gemini", [END]) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider))), tools=[PAINT])
+        await client.send()
+        assert "paint" not in provider.requests[0].body.decode()
+    assert [record.getMessage() for record in caplog.records if "AGUIToolset" in record.getMessage()]
+
+
+async def test_client_tool_in_a_workflow(cs: Callstream, models: Models) -> None:
+    """Its nodes are taken as they are; the client's tools are there all the same."""
+    from google.adk.workflow import Workflow
+
+    async with scripted("gemini", [[Calls("paint", {"color": "red"}), Finish()], END]) as provider:
+        node = agent_of(models(provider), AGUIToolset())
+        flow = Workflow(name="flow", edges=[("START", node)])
+        client = Client(ADKAgent(adk_agent=flow, app_name="app", user_id="user", callstream=cs), tools=[PAINT])
+        await client.send()
+        (call,) = client.calls()
+        assert call["args"] == {"color": "red"}
+        assert client.pending() == [call["id"]]
