@@ -345,3 +345,6 @@ async def test_client_tool_in_a_workflow(cs: Callstream, models: Models) -> None
         (call,) = client.calls()
         assert call["args"] == {"color": "red"}
         assert client.pending() == [call["id"]]
+        await client.answer({call["id"]: "painted"})
+        assert client.text() == "Done."
+        assert responses_in(provider.requests[1].body) == [{"result": "painted"}]
