@@ -7,7 +7,7 @@ import json
 import httpx
 import pytest
 
-from callstream import Callstream, CallState
+from callstream import CallState, Callstream
 from callstream.tap.transport import Collapse
 from tests.captures import WIRES, Capture, body, each_capture
 
