@@ -11,7 +11,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -129,6 +129,9 @@ class MemoryJournal(Openable):
 
     def follow(self, run_id: str, after: int = 0) -> AsyncIterator[Record]:
         return following.follow(self._page, self.followers, run_id, after)
+
+    def batches(self, run_id: str, after: int = 0) -> AsyncGenerator[Sequence[Record], None]:
+        return following.batches(self._page, self.followers, run_id, after)
 
     async def call(self, call_id: str) -> Call | None:
         with self._store.lock:

@@ -7,7 +7,7 @@ A journal keeps one append-only log of records a run and one row a call, in one 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Generator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -111,6 +111,10 @@ class Journal(Protocol):
 
         Ends after the run's last record, and when the journal is closed.
         """
+        ...
+
+    def batches(self, run_id: str, after: int = 0) -> AsyncGenerator[Sequence[Record], None]:
+        """``follow``, all that is there at a time: a reader that is behind gets more at once, and none waits here."""
         ...
 
     async def call(self, call_id: str) -> Call | None:

@@ -16,7 +16,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from callstream.calls import Call, CallState
@@ -124,6 +124,9 @@ class StoredJournal(Openable):
 
     def follow(self, run_id: str, after: int = 0) -> AsyncIterator[Record]:
         return following.follow(self._page, self._followers, run_id, after)
+
+    def batches(self, run_id: str, after: int = 0) -> AsyncGenerator[Sequence[Record], None]:
+        return following.batches(self._page, self._followers, run_id, after)
 
     async def call(self, call_id: str) -> Call | None:
         await self.open()
