@@ -82,11 +82,12 @@ operations = st.builds(
         or (name == "from" and operation["op"] in ("move", "copy"))
     }
 )
-# Two things that the standard forbids are not refused by the official client: it makes a circle of a value that is
-# moved into itself, and puts null in the place of the whole state if the value that is to take it does not exist.
+# Three things that the standard forbids are not refused by the official client: it makes a circle of a value that is
+# moved into itself, puts null in the place of the whole state if the value that is to take it does not exist, and takes
+# a member that is added to a whole state which is no object or array.
 operations = operations.filter(
     lambda step: "from" not in step or (step["path"] != "" and not step["path"].startswith(step["from"]))
-)
+).filter(lambda step: step["path"] != "" or step["op"] == "test" or isinstance(step.get("value"), dict | list))
 states = st.builds(State, st.dictionaries(st.sampled_from("ab"), values)) | st.builds(
     State, patch=st.lists(operations, max_size=3)
 )

@@ -9,9 +9,21 @@
 
 from __future__ import annotations
 
+from callstream.adk.agent import ADKAgent
+from callstream.adk.clienttools import AGUIToolset
 from callstream.adk.models import tapped
 from callstream.adk.plugin import CallstreamPlugin
+from callstream.adk.predictions import PredictStateMapping
 from callstream.adk.signatures import repair_thought_signatures
 from callstream.adk.tools import StreamingTool, mcp_progress
 
-__all__ = ["CallstreamPlugin", "StreamingTool", "mcp_progress", "repair_thought_signatures", "tapped"]
+__all__ = [
+    "ADKAgent",
+    "AGUIToolset",
+    "CallstreamPlugin",
+    "PredictStateMapping",
+    "StreamingTool",
+    "mcp_progress",
+    "repair_thought_signatures",
+    "tapped",
+]

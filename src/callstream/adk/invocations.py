@@ -22,7 +22,6 @@ from google.genai import types
 
 from callstream.adk.partials import PartialReader
 from callstream.calls import Call, CallState
-from callstream.events import WireEvent
 from callstream.runtime import Callstream, Response, Run
 from callstream.runtime.modelcall import ModelCall
 
@@ -44,7 +43,7 @@ class Step:
         self.branch = branch
         self.shown: set[str] = set()
         """The calls that google-adk was given in a response."""
-        self._request = request
+        self._request: LlmRequest | None = request
         self._reader: PartialReader | None = None
         self._response: Response | None = None
 
@@ -59,24 +58,22 @@ class Step:
         """Reads a response of a model that the tap did not see."""
         if self._reader is None or self._response is None:
             mint = self.model_call.new_call_id or self.model_call.run.callstream.new_call_id
-            self._reader = PartialReader(mint, declared_tools(self._request))
+            self._reader = PartialReader(mint, declared_tools(self._request) if self._request is not None else {})
+            self._request = None
             self._response = self.model_call.run.response("gemini", author=self.model_call.author)
             self.model_call.responses.append(self._response)
-        await self._record(self._reader.read(response))
+        events = self._reader.read(response)
+        if events:
+            await self._response.record(events)
 
-    async def cut_off(self, detail: str) -> None:
-        """No more responses come."""
-        if self._reader is not None and self._reader.is_open:
-            await self._record(self._reader.cut_off(detail))
+    def read_elsewhere(self) -> None:
+        """The tap reads the responses, so the request, which has the whole conversation, need not be kept."""
+        self._request = None
 
     async def interrupt(self, error: BaseException) -> None:
         """The model failed: what it had begun is given up."""
         if self._response is not None:
             await self._response.interrupt(detail=f"{type(error).__name__}: {error}")
-
-    async def _record(self, events: list[WireEvent]) -> None:
-        if events and self._response is not None:
-            await self._response.record(events)
 
 
 class Invocation:

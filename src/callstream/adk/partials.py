@@ -117,11 +117,6 @@ class PartialReader:
         self._touched: list[PartialCall] = []  # by this response
         self._shown = {False: "", True: ""}  # text and reasoning since the last response that was not partial
 
-    @property
-    def is_open(self) -> bool:
-        """Whether a call has begun that no response has decided about."""
-        return bool(self._calls)
-
     def read(self, response: LlmResponse) -> list[WireEvent]:
         """The events that a response makes known, partial or not."""
         parts = (response.content and response.content.parts) or []
@@ -131,13 +126,6 @@ class PartialReader:
                 self._part(part)
         elif parts or response.finish_reason or response.error_code:
             self._decided(parts, response)
-        return self._transcript.take()
-
-    def cut_off(self, detail: str) -> list[WireEvent]:
-        """No more comes: what is open is discarded."""
-        self._calls.clear()
-        self._transcript.finish_calls(normal=False, detail=detail)
-        self._transcript.end_response(None, None)
         return self._transcript.take()
 
     # -- a preview --

@@ -205,7 +205,9 @@ class CallstreamPlugin(BasePlugin):
         if invocation is None or step is None or invocation.run.outcome is not None:
             return None
         try:
-            if not step.model_call.read_by_tap:
+            if step.model_call.read_by_tap:
+                step.read_elsewhere()
+            else:
                 await step.read(llm_response)
         except RunOver:
             return None

@@ -17,6 +17,8 @@ from callstream.journal.settings import Settings
 from callstream.journal.store import Store, StoreAway
 
 _MAX_BACK_OFF = 1.0
+_TOGETHER = 8
+_LONGEST_PAUSE = 0.002
 
 
 class Lane:
@@ -38,12 +40,24 @@ class Lane:
         stopping.add_done_callback(lambda _: self._news.set())
         while True:
             while batch := self.queue.take():
+                began = time.monotonic()
                 await self._commit(batch)
-                await asyncio.sleep(0)  # the lease is renewed under full load too
+                await asyncio.sleep(self._pause(len(batch), time.monotonic() - began))
             if stop.is_set():
                 return
             await self._news.wait()
             self._news.clear()
+
+    def _pause(self, appends: int, seconds: float) -> float:
+        """How long to wait before the next batch, after one of so many appends that took so long.
+
+        Runs that were answered together append again together. Taken too early, the first few of them would cost a
+        commit of their own, and the others would wait for it. Never less than a turn of the loop, because the lease is
+        renewed on it under full load too.
+        """
+        if appends < _TOGETHER or len(self.queue) > appends / 2:
+            return 0.0
+        return min(seconds / 4, _LONGEST_PAUSE)
 
     def _wake(self) -> None:
         if self._loop is not None:

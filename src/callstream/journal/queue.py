@@ -51,6 +51,10 @@ class AppendQueue:
         self._in_line: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
         self._refusal: CallstreamError | None = None
 
+    def __len__(self) -> int:
+        """How many appends wait to be taken."""
+        return len(self._waiting)
+
     @property
     def pending_bytes(self) -> int:
         return self._bytes

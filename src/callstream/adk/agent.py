@@ -1,0 +1,278 @@
+"""``ADKAgent``: an agent of google-adk behind AG-UI.
+
+``run`` starts a run in the journal, lets google-adk work on it, and yields what a follower of the journal sees: there is
+one emitter, and what a client was shown is what another client, joining later, is shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, Self, Unpack
+
+from ag_ui.core import AssistantMessage, BaseEvent, RunAgentInput, ToolMessage
+from ag_ui.core import Event as AnyEvent
+from google.adk.agents.base_agent import BaseAgent
+from google.adk.apps import App
+from google.adk.artifacts import InMemoryArtifactService
+from google.adk.auth.credential_service.in_memory_credential_service import InMemoryCredentialService
+from google.adk.memory import InMemoryMemoryService
+from google.adk.runners import Runner
+from google.adk.sessions import InMemorySessionService
+from google.adk.workflow import BaseNode
+from pydantic import TypeAdapter
+
+from callstream.adk.agentoptions import AgentOptions, settings_of
+from callstream.adk.agentrun import AgentRun
+from callstream.adk.agenttree import client_toolsets, tapped_tree
+from callstream.adk.contents import messages_in
+from callstream.adk.hosted import HostedPlugin
+from callstream.adk.outgoing import Outgoing, OutgoingEvent
+from callstream.adk.plugin import CallstreamPlugin
+from callstream.adk.sharedstate import shown
+from callstream.adk.threads import Threads
+from callstream.agui import Conversation, View, encode_sse
+from callstream.agui.events import RunError, encode
+from callstream.agui.messages import Metadata
+from callstream.errors import CallstreamError, JournalError, UsageError
+from callstream.events import Record, RunEnded
+from callstream.runtime import Run
+from callstream.tap import Callstream
+
+logger = logging.getLogger("callstream")
+
+_EVENT: TypeAdapter[Any] = TypeAdapter(AnyEvent)
+
+
+class ADKAgent:
+    """``ADKAgent(adk_agent=agent, app_name="app")``; ``AgentOptions`` lists the other parameters.
+
+    The agent that runs is a copy of the one given, with the tap in its models. Without ``callstream`` calls are
+    journalled in memory. Whoever iterates ``run`` owns the run: closing the iterator stops it.
+    """
+
+    def __init__(
+        self, adk_agent: BaseNode | None = None, app_name: str | None = None, **options: Unpack[AgentOptions]
+    ) -> None:
+        if adk_agent is None:
+            raise UsageError("ADKAgent needs adk_agent, an agent of google-adk")
+        name = app_name or adk_agent.name
+        self._build(App.model_construct(name=name, root_agent=adk_agent, plugins=[]), options)
+        self._app_is_named = app_name is not None
+
+    @classmethod
+    def from_app(cls, app: App, **options: Unpack[AgentOptions]) -> Self:
+        """An agent of an App, with the App's plugins, resumability and other settings."""
+        made = cls.__new__(cls)
+        made._build(app, options)
+        made._app_is_named = True
+        return made
+
+    def _build(self, app: App, options: AgentOptions) -> None:
+        settings = self._settings = settings_of(options)
+        plugins = [plugin for plugin in app.plugins if not isinstance(plugin, CallstreamPlugin)]
+        given = next((plugin for plugin in app.plugins if isinstance(plugin, CallstreamPlugin)), None)
+        theirs = given.callstream if given is not None else None
+        if theirs is not None and not isinstance(theirs, Callstream):
+            raise UsageError("expected the App's CallstreamPlugin to have a callstream.Callstream")
+        self.callstream: Callstream = settings.callstream or theirs or Callstream()
+        self._owns_callstream = settings.callstream is None and theirs is None
+        plugin = HostedPlugin(self.callstream) if given is None else HostedPlugin.like(given, self.callstream)
+        self._plugin = plugin
+        assert app.root_agent is not None
+        root = tapped_tree(app.root_agent, self.callstream)
+        self._app = app.model_copy(update={"root_agent": root, "plugins": [plugin, *plugins]})
+        in_memory = settings.use_in_memory_services
+        self._artifacts = settings.artifact_service or (InMemoryArtifactService() if in_memory else None)
+        self._memory = settings.memory_service or (InMemoryMemoryService() if in_memory else None)
+        self._credentials = settings.credential_service or (InMemoryCredentialService() if in_memory else None)
+        self._threads = Threads(
+            settings.session_service or InMemorySessionService(),
+            thread_is_session=settings.use_thread_id_as_session_id,
+        )
+        self._toolsets = list(client_toolsets(root))
+        self._runners: dict[str, Runner] = {}
+        self._active: set[Run] = set()
+        self._starting = 0
+
+    # -- a run --
+
+    async def run(self, input: RunAgentInput) -> AsyncGenerator[BaseEvent, None]:  # noqa: A002  the name that callers use
+        """The AG-UI events of one run. What goes wrong in it is its last event, RUN_ERROR, and is logged."""
+        batches = self._batches(input)
+        async with aclosing(batches):
+            async for events, _ in batches:
+                for event in events:
+                    yield _EVENT.validate_json(encode(event))  # type: ignore[arg-type]
+
+    async def run_sse(self, given: RunAgentInput) -> AsyncGenerator[bytes, None]:
+        """The same as server-sent events, without the way through the models."""
+        batches = self._batches(given)
+        async with aclosing(batches):
+            async for events, seq in batches:
+                if events:
+                    yield encode_sse(events, seq)  # type: ignore[arg-type]
+
+    async def _batches(self, given: RunAgentInput) -> AsyncGenerator[tuple[list[OutgoingEvent], int], None]:
+        """The events of each record, with its number."""
+        limit = self._settings.max_concurrent_executions
+        if len(self._active) + self._starting >= limit:
+            message = f"There are {limit} runs already; try again later."
+            yield [RunError(message=message, code="too_many_runs", metadata=Metadata(0))], 0
+            return
+        self._starting += 1
+        try:
+            user_id = self.user_of(given)
+            given_up = await self._plugin.left_behind(given.thread_id)
+            run = await self._start(given, user_id)
+        except CallstreamError:
+            logger.exception("a run of thread %s could not be started", given.thread_id)
+            yield [RunError(message="The run could not be started.", code="failed", metadata=Metadata(0))], 0
+            return
+        finally:
+            self._starting -= 1
+        self._active.add(run)
+        work = AgentRun(self._runner(self.app_of(given)), self._threads, self._settings, given)
+        task = asyncio.create_task(work.work(run, user_id, given_up), name=f"callstream run {run.run_id}")
+        try:
+            outgoing = self._outgoing(given)
+            try:
+                async for batch in self._followed(run, given, outgoing):
+                    yield batch
+            except JournalError:
+                # A stream that merely stops looks like success.
+                yield outgoing.end(), outgoing.seq
+                raise
+            await asyncio.wait({task})
+        finally:
+            if not task.done():
+                await run.stop("closed")
+                task.cancel()
+                await asyncio.wait({task})
+            self._active.discard(run)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                logger.error("run %s of thread %s failed", run.run_id, run.thread_id, exc_info=error)
+
+    async def _start(self, given: RunAgentInput, user_id: str) -> Run:
+        journal = self.callstream.journal
+        await journal.open()
+        run_id, number = given.run_id, 1
+        while await journal.runs(run_id=run_id, limit=1):
+            # A client that sends a run again means another one: a run ends once.
+            number += 1
+            run_id = f"{given.run_id}~{number}"
+        return await self.callstream.start(
+            given.thread_id, run_id, principal=user_id, run_input=_kept(given), as_current=False
+        )
+
+    def _outgoing(self, given: RunAgentInput) -> Outgoing:
+        answered = frozenset(message.tool_call_id for message in given.messages if isinstance(message, ToolMessage))
+        return Outgoing(self._view(given), self._settings, answered)
+
+    async def _followed(
+        self, run: Run, given: RunAgentInput, outgoing: Outgoing
+    ) -> AsyncGenerator[tuple[list[OutgoingEvent], int], None]:
+        async with aclosing(self.callstream.journal.follow(run.run_id)) as records:  # type: ignore[type-var]
+            async for record in records:
+                events = outgoing.feed(record)
+                if isinstance(record.event, RunEnded) and self._settings.emit_messages_snapshot:
+                    events.insert(-1, (await self._conversation(run.thread_id, self.user_of(given))).snapshot())
+                yield events, record.seq
+
+    def _view(self, given: RunAgentInput) -> View:
+        names = [tool.name for tool in given.tools or ()]
+        if names and not self._toolsets and isinstance(self._app.root_agent, BaseAgent):
+            logger.warning("the client brought tools, but no agent has an AGUIToolset among its tools to put them in")
+        return View(
+            errors=self._settings.show_errors,
+            emit_interrupt_outcome=self._settings.emit_interrupt_outcome,
+            client_tools=frozenset([*names, *(toolset.named(name) for toolset in self._toolsets for name in names)]),
+        )
+
+    # -- who and where --
+
+    def user_of(self, given: RunAgentInput) -> str:
+        """Whose run it is."""
+        if self._settings.user_id:
+            return self._settings.user_id
+        if self._settings.user_id_extractor is not None:
+            return str(self._settings.user_id_extractor(given))
+        return f"thread_user_{given.thread_id}"
+
+    def app_of(self, given: RunAgentInput) -> str:
+        """The name of the app that the run's session belongs to."""
+        if not self._app_is_named and self._settings.app_name_extractor is not None:
+            return str(self._settings.app_name_extractor(given))
+        return self._app.name
+
+    def _runner(self, app_name: str) -> Runner:
+        if app_name not in self._runners:
+            self._runners[app_name] = Runner(
+                app=self._app,
+                app_name=app_name,
+                session_service=self._threads.service,
+                artifact_service=self._artifacts,
+                memory_service=self._memory,
+                credential_service=self._credentials,
+                plugin_close_timeout=self._settings.plugin_close_timeout,
+            )
+        return self._runners[app_name]
+
+    # -- what is known of a thread --
+
+    async def thread_state(self, thread_id: str, *, app_name: str | None = None, user_id: str | None = None) -> Any:
+        """State and messages of a thread, as AG-UI writes them; None if there is no such thread.
+
+        ``app_name`` and ``user_id`` count only where the agent was not told whose app and user it serves.
+        """
+        given = RunAgentInput(thread_id=thread_id, run_id="", messages=[])
+        if user_id is None or self._settings.user_id or self._settings.user_id_extractor is not None:
+            user_id = self.user_of(given)
+        if app_name is None or self._app_is_named or self._settings.app_name_extractor is not None:
+            app_name = self.app_of(given)
+        session = await self._threads.find(app_name, user_id, thread_id)
+        if session is None:
+            return None
+        conversation = await self._conversation(thread_id, user_id)
+        if not conversation.messages:
+            return {"state": shown(session.state), "messages": messages_in(session)}
+        return {
+            "state": shown(session.state),
+            "messages": _EVENT.validate_json(encode(conversation.snapshot())).model_dump(mode="json", by_alias=True)[
+                "messages"
+            ],
+        }
+
+    async def _conversation(self, thread_id: str, user_id: str) -> Conversation:
+        journal = self.callstream.journal
+        await journal.open()
+        records: list[Record] = []
+        for row in reversed(await journal.runs(thread_id=thread_id, principal=user_id)):
+            records += [record async for record in journal.read(row.run_id)]
+        return Conversation.of(records, View(errors=self._settings.show_errors))
+
+    def get_capabilities(self) -> dict[str, Any] | None:
+        """What the application said that the agent can do; None if it said nothing."""
+        return copy.deepcopy(self._settings.capabilities)
+
+    # -- the end --
+
+    async def close(self) -> None:
+        """Stops the runs that go on and closes the runners; the Callstream too, if it is the agent's own."""
+        for run in list(self._active):
+            await run.stop("closed")
+        for runner in self._runners.values():
+            await runner.close()
+        self._runners.clear()
+        if self._owns_callstream:
+            await self.callstream.aclose()
+
+
+def _kept(given: RunAgentInput) -> dict[str, Any]:
+    """What of its input a run keeps: the messages since the model's last. The others are in the runs before."""
+    spoken = [number for number, message in enumerate(given.messages) if isinstance(message, AssistantMessage)]
+    since = given.messages[spoken[-1] + 1 if spoken else 0 :]
+    return {"messages": [message.model_dump(mode="json", by_alias=True) for message in since]}

@@ -1,0 +1,126 @@
+"""What ``ADKAgent`` can be told: ag_ui_adk's parameters with their defaults, and what becomes of those that have no use."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, TypedDict
+
+import msgspec
+from ag_ui.core import RunAgentInput
+from google.adk.agents.run_config import RunConfig
+from google.adk.artifacts.base_artifact_service import BaseArtifactService
+from google.adk.auth.credential_service.base_credential_service import BaseCredentialService
+from google.adk.memory.base_memory_service import BaseMemoryService
+from google.adk.sessions.base_session_service import BaseSessionService
+
+from callstream.adk.predictions import PredictStateMapping, mappings_in
+from callstream.errors import UsageError
+from callstream.tap import Callstream
+
+logger = logging.getLogger("callstream")
+
+MIGRATION_PAGE = "docs/howto/migrating.md"
+
+UNUSED = frozenset(
+    {
+        "session_timeout_seconds",
+        "cleanup_interval_seconds",
+        "max_sessions_per_user",
+        "delete_session_on_cleanup",
+        "save_session_to_memory_on_cleanup",
+        "hitl_max_wait_seconds",
+        "tool_timeout_seconds",
+    }
+)
+"""Accepted, so that programs need no change, and without effect: sessions are kept until their service drops them."""
+_USUAL = {"session_timeout_seconds"}
+"""Part of nearly every program, so its mere presence is not worth a warning."""
+
+
+class AgentOptions(TypedDict, total=False):
+    """The keyword arguments of ``ADKAgent`` and ``ADKAgent.from_app``."""
+
+    callstream: Callstream | None
+    user_id: str | None
+    user_id_extractor: Callable[[RunAgentInput], str] | None
+    app_name_extractor: Callable[[RunAgentInput], str] | None
+    session_service: BaseSessionService | None
+    artifact_service: BaseArtifactService | None
+    memory_service: BaseMemoryService | None
+    credential_service: BaseCredentialService | None
+    use_in_memory_services: bool
+    run_config_factory: Callable[[RunAgentInput], RunConfig] | None
+    plugin_close_timeout: float
+    execution_timeout_seconds: float | None
+    max_concurrent_executions: int
+    predict_state: PredictStateMapping | Iterable[PredictStateMapping] | None
+    emit_messages_snapshot: bool
+    emit_interrupt_outcome: bool
+    streaming_function_call_arguments: bool
+    use_thread_id_as_session_id: bool | None
+    allow_scoped_state_keys: bool
+    seed_first_run_history: bool
+    capabilities: dict[str, Any] | None
+    show_errors: bool
+    session_timeout_seconds: int | None
+    cleanup_interval_seconds: int
+    max_sessions_per_user: int | None
+    delete_session_on_cleanup: bool
+    save_session_to_memory_on_cleanup: bool
+    hitl_max_wait_seconds: int | None
+    tool_timeout_seconds: int
+
+
+class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The options that have an effect. Seconds; ``execution_timeout_seconds=None`` lets a run take as long as it takes.
+
+    ``use_thread_id_as_session_id``: None does so wherever the session service takes ids from outside. ``show_errors``:
+    whether clients may read why a run or a tool failed, which may tell of internals.
+    """
+
+    callstream: Any = None
+    user_id: str | None = None
+    user_id_extractor: Any = None
+    app_name_extractor: Any = None
+    session_service: Any = None
+    artifact_service: Any = None
+    memory_service: Any = None
+    credential_service: Any = None
+    use_in_memory_services: bool = True
+    run_config_factory: Any = None
+    plugin_close_timeout: float = 5.0
+    execution_timeout_seconds: float | None = 600
+    max_concurrent_executions: int = 10
+    predict_state: tuple[PredictStateMapping, ...] = ()
+    emit_messages_snapshot: bool = False
+    emit_interrupt_outcome: bool = False
+    streaming_function_call_arguments: bool = True
+    use_thread_id_as_session_id: bool | None = None
+    allow_scoped_state_keys: bool = False
+    seed_first_run_history: bool = True
+    capabilities: dict[str, Any] | None = None
+    show_errors: bool = False
+
+
+def settings_of(options: AgentOptions) -> AgentSettings:
+    """The settings that a constructor's keyword arguments mean. Raises UsageError for what it does not know."""
+    given: dict[str, Any] = dict(options)
+    unknown = sorted(set(given) - set(AgentSettings.__struct_fields__) - UNUSED)
+    if unknown:
+        raise UsageError(
+            f"ADKAgent has no parameter {', '.join(map(repr, unknown))}; {MIGRATION_PAGE} says what became of each "
+            "parameter of ag_ui_adk"
+        )
+    unused = sorted((set(given) & UNUSED) - _USUAL)
+    if unused:
+        logger.warning("ADKAgent takes %s but has no use for it; see %s", ", ".join(unused), MIGRATION_PAGE)
+    if given.get("user_id") and given.get("user_id_extractor"):
+        raise UsageError("give ADKAgent user_id or user_id_extractor, not both")
+    given["predict_state"] = mappings_in(given.get("predict_state"))
+    settings = AgentSettings(**{name: value for name, value in given.items() if name not in UNUSED})
+    if settings.session_service is None and not settings.use_in_memory_services:
+        raise UsageError("use_in_memory_services=False needs a session_service")
+    if settings.max_concurrent_executions < 1:
+        raise UsageError(f"max_concurrent_executions must be at least 1, got {settings.max_concurrent_executions}")
+    return settings

@@ -1,0 +1,68 @@
+"""A copy of an agent tree in which models that take a client are tapped. The original stays as it is.
+
+Sub-agents and the agents of AgentTools are copied too. What is not made of agents (the nodes of a workflow) is taken as
+it is: its models are read from their partial events, unless they were tapped by whoever made them.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+from google.adk.agents.base_agent import BaseAgent
+from google.adk.agents.llm_agent import LlmAgent
+from google.adk.tools.agent_tool import AgentTool
+from google.adk.tools.base_tool import BaseTool
+from google.adk.workflow import BaseNode
+
+from callstream.adk.clienttools import AGUIToolset
+from callstream.adk.models import tapped
+from callstream.tap import Callstream
+
+
+def tapped_tree(root: BaseNode, callstream: Callstream) -> BaseNode:
+    """The copy. Raises nothing: what cannot be copied is returned as it is."""
+    return _copied(root, callstream, inherits=False) if isinstance(root, BaseAgent) else root
+
+
+def client_toolsets(root: BaseNode) -> Iterator[AGUIToolset]:
+    """The places for client tools in a tree of agents."""
+    if isinstance(root, LlmAgent):
+        for tool in root.tools:
+            if isinstance(tool, AGUIToolset):
+                yield tool
+            elif isinstance(tool, AgentTool):
+                yield from client_toolsets(tool.agent)
+    if isinstance(root, BaseAgent):
+        for agent in root.sub_agents:
+            yield from client_toolsets(agent)
+
+
+def _copied(agent: BaseAgent, callstream: Callstream, *, inherits: bool) -> BaseAgent:
+    update: dict[str, Any] = {}
+    if isinstance(agent, LlmAgent):
+        # An agent without a model has that of the nearest agent above that has one.
+        if agent.model or not inherits:
+            update["model"] = tapped(agent.model or agent.canonical_model, callstream)
+            inherits = True
+        taken = frozenset(name for tool in agent.tools if (name := _name_of(tool)) is not None)
+        update["tools"] = [_tool(tool, callstream, taken) for tool in agent.tools]
+    update["sub_agents"] = [_copied(child, callstream, inherits=inherits) for child in agent.sub_agents]
+    return agent.clone(update=update)
+
+
+def _tool(tool: Any, callstream: Callstream, taken: frozenset[str]) -> Any:
+    if isinstance(tool, AGUIToolset):
+        return tool.beside(taken)
+    if type(tool) is AgentTool:
+        made = copy.copy(tool)
+        made.agent = _copied(tool.agent, callstream, inherits=False)
+        return made
+    return tool
+
+
+def _name_of(tool: Any) -> str | None:
+    if isinstance(tool, BaseTool):
+        return tool.name
+    return getattr(tool, "__name__", None) if callable(tool) else None

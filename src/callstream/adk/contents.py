@@ -1,0 +1,163 @@
+"""AG-UI's messages as google-adk's contents, and the other way round."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import mimetypes
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from ag_ui.core import AssistantMessage, DataSource, Message, TextPart, ToolMessage, UserMessage
+from google.adk.events.event import Event
+from google.adk.sessions.session import Session
+from google.genai import types
+
+from callstream.adk.answers import HOST_QUESTIONS
+from callstream.errors import UsageError
+from callstream.events import MessageReceived
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a client says to a call that awaits it: in a tool message, or as the answer to an interrupt."""
+
+    named: str
+    content: str
+    error: str | None = None
+    message_id: str | None = None
+    media: tuple[types.Part, ...] = ()
+
+    @property
+    def response(self) -> dict[str, Any]:
+        """As the model reads it."""
+        if self.error is not None:
+            return {"error": self.error}
+        try:
+            value = json.loads(self.content)
+        except ValueError:
+            value = self.content
+        return value if isinstance(value, dict) else {"result": value}
+
+
+def parts_of(content: Any) -> list[types.Part]:
+    """The parts of a message. Raises UsageError for data that is not base64."""
+    if isinstance(content, str):
+        return [types.Part(text=content)] if content else []
+    return [_part(part) for part in content or ()]
+
+
+def _part(part: Any) -> types.Part:
+    if isinstance(part, TextPart):
+        return types.Part(text=part.text)
+    source = part.source
+    if isinstance(source, DataSource):
+        try:
+            data = base64.b64decode(source.value, validate=True)
+        except binascii.Error as error:
+            raise UsageError(f"expected base64 in a part of type {part.type!r}, got something else: {error}") from None
+        return types.Part(inline_data=types.Blob(data=data, mime_type=source.mime_type))
+    kind = source.mime_type or mimetypes.guess_type(source.value)[0] or _ANY_KIND.get(part.type)
+    return types.Part(file_data=types.FileData(file_uri=source.value, mime_type=kind))
+
+
+_ANY_KIND = {"image": "image/png", "audio": "audio/mpeg", "video": "video/mp4", "document": "application/pdf"}
+
+
+def received(message: UserMessage) -> MessageReceived:
+    """A client's message as the journal keeps it."""
+    parts = parts_of(message.content)
+    blobs = [blob for part in parts if (blob := part.inline_data or part.file_data) is not None]
+    return MessageReceived(
+        "user",
+        "".join(part.text or "" for part in parts),
+        message_id=message.id,
+        attachments=tuple(blob.mime_type or "file" for blob in blobs),
+    )
+
+
+def answer_in(message: ToolMessage) -> Answer:
+    parts = parts_of(message.content)
+    text = "".join(part.text or "" for part in parts)
+    media = tuple(part for part in parts if part.text is None)
+    return Answer(message.tool_call_id, text, message.error, message.id, media)
+
+
+def response_part(answer: Answer, function_call: types.FunctionCall) -> types.Part:
+    media = [
+        types.FunctionResponsePart(inline_data=types.FunctionResponseBlob(data=blob.data, mime_type=blob.mime_type))
+        for part in answer.media
+        if (blob := part.inline_data) is not None
+    ]
+    return types.Part(
+        function_response=types.FunctionResponse(
+            id=function_call.id, name=function_call.name, response=answer.response, parts=media or None
+        )
+    )
+
+
+def history_event(message: Message, author: str, names: dict[str, str]) -> Event | None:
+    """A message of a conversation that began elsewhere, as a session keeps it. ``names``: of tools, by call."""
+    match message:
+        case UserMessage(content=content):
+            return _event("user", "user", parts_of(content))
+        case AssistantMessage():
+            parts = parts_of(message.content or "")
+            for call in message.tool_calls or ():
+                names[call.id] = call.function.name
+                args = _object(call.function.arguments)
+                function_call = types.FunctionCall(id=call.id, name=call.function.name, args=args)
+                parts.append(types.Part(function_call=function_call))
+            return _event(author, "model", parts)
+        case ToolMessage(tool_call_id=named) if named in names:
+            function_call = types.FunctionCall(id=named, name=names[named])
+            return _event(author, "user", [response_part(answer_in(message), function_call)])
+        case _:
+            return None
+
+
+def _event(author: str, role: str, parts: list[types.Part]) -> Event | None:
+    return Event(author=author, content=types.Content(role=role, parts=parts)) if parts else None
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def messages_in(session: Session) -> list[dict[str, Any]]:
+    """A session as AG-UI's messages: for threads that the journal does not know."""
+    found: list[dict[str, Any]] = []
+    for event in session.events:
+        parts = list(event.content.parts or ()) if event.content is not None else []
+        text = "".join(part.text for part in parts if part.text and not part.thought)
+        calls = [call for call in event.get_function_calls() if call.name not in HOST_QUESTIONS]
+        if event.author == "user" and text:
+            found.append({"id": event.id, "role": "user", "content": text})
+        elif text or calls:
+            found.append(_assistant(event.id, text, calls))
+        for response in event.get_function_responses():
+            if response.name not in HOST_QUESTIONS:
+                told = json.dumps(response.response, ensure_ascii=False)
+                said = {"id": f"result-{response.id}", "role": "tool", "toolCallId": response.id, "content": told}
+                found.append(said)
+    return found
+
+
+def _assistant(message_id: str, text: str, calls: Iterable[types.FunctionCall]) -> dict[str, Any]:
+    made: dict[str, Any] = {"id": message_id, "role": "assistant"}
+    if text:
+        made["content"] = text
+    shown = [
+        {
+            "id": call.id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": json.dumps(call.args or {}, ensure_ascii=False)},
+        }
+        for call in calls
+    ]
+    return {**made, "toolCalls": shown} if shown else made

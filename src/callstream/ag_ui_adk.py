@@ -1,0 +1,125 @@
+"""The names that ag_ui_adk's users know: changing the import is the migration (docs/howto/migrating.md).
+
+::
+
+    from callstream.ag_ui_adk import ADKAgent, add_adk_fastapi_endpoint
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from ag_ui.core import RunAgentInput
+
+from callstream.adk import ADKAgent, AGUIToolset, PredictStateMapping
+from callstream.adk.sharedstate import taken
+from callstream.errors import UsageError
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter, FastAPI, Request
+
+    StateExtractor = Callable[[Request, RunAgentInput], Awaitable[dict[str, Any]]]
+    AgentResolver = Callable[[Request, RunAgentInput], Awaitable[ADKAgent | None] | ADKAgent | None]
+
+__all__ = ["ADKAgent", "AGUIToolset", "PredictStateMapping", "add_adk_fastapi_endpoint", "create_adk_app"]
+
+_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+
+
+def add_adk_fastapi_endpoint(
+    app: FastAPI | APIRouter,
+    agent: ADKAgent,
+    path: str = "/",
+    extract_headers: Sequence[str] | None = None,
+    extract_state_from_request: StateExtractor | None = None,
+    agent_resolver: AgentResolver | None = None,
+    **kwargs: Any,
+) -> None:
+    """Has an app or a router serve an agent at ``path``, as AG-UI over server-sent events.
+
+    Beside it: ``GET {path}/capabilities``, and ``POST /agents/state`` for front ends that load a thread. A client that
+    disconnects stops its run. ``extract_headers`` puts headers into ``state["headers"]``, under their names in lower
+    case with underscores and without ``x-``; what the client has there comes first. ``extract_state_from_request``
+    gives state that the server decides. ``agent_resolver`` may choose another agent for a request. ``kwargs`` go to
+    ``app.post``.
+    """
+    try:
+        from fastapi import Body, Request
+        from fastapi.responses import JSONResponse, StreamingResponse
+    except ImportError:
+        raise UsageError("add_adk_fastapi_endpoint needs fastapi: pip install fastapi") from None
+    if extract_headers is not None and extract_state_from_request is not None:
+        raise UsageError("give extract_headers or extract_state_from_request, not both")
+
+    async def run(request: Request, given: RunAgentInput = Body()) -> StreamingResponse:  # noqa: B008
+        chosen = await _awaited(agent_resolver(request, given)) if agent_resolver is not None else None
+        # Scopes other than the thread's are the server's to set, never the client's.
+        state = taken(given.state, allow_scopes=False) if isinstance(given.state, dict) else given.state
+        if extract_headers is not None:
+            state = _with_headers(state, request, extract_headers)
+        elif extract_state_from_request is not None:
+            extracted = await extract_state_from_request(request, given)
+            state = {**(state if isinstance(state, dict) else {}), **extracted}
+        served = _served(chosen or agent, given.model_copy(update={"state": state}))
+        return StreamingResponse(served, media_type="text/event-stream", headers=_HEADERS)
+
+    async def capabilities() -> JSONResponse:
+        return JSONResponse(agent.get_capabilities() or {})
+
+    async def thread_state(asked: dict[str, Any] = Body()) -> JSONResponse:  # noqa: B008
+        thread_id = asked.get("threadId")
+        if not isinstance(thread_id, str):
+            return JSONResponse({"detail": "expected threadId, a string"}, status_code=422)
+        found = await agent.thread_state(thread_id, app_name=asked.get("appName"), user_id=asked.get("userId"))
+        known = found or {"state": {}, "messages": []}
+        return JSONResponse(
+            {
+                "threadId": thread_id,
+                "threadExists": found is not None,
+                "state": json.dumps(known["state"]),
+                "messages": json.dumps(known["messages"]),
+            }
+        )
+
+    # FastAPI reads these, and the annotations of this module are text that it could not look up.
+    run.__annotations__ = {"request": Request, "given": RunAgentInput}
+    thread_state.__annotations__ = {"asked": dict[str, Any]}
+    app.post(path, response_model=None, **kwargs)(run)
+    app.get(f"{path.rstrip('/')}/capabilities", response_model=None)(capabilities)
+    app.post("/agents/state", response_model=None)(thread_state)
+
+
+def create_adk_app(agent: ADKAgent, path: str = "/", **options: Any) -> FastAPI:
+    """A FastAPI app that serves one agent; ``options`` as for ``add_adk_fastapi_endpoint``."""
+    try:
+        from fastapi import FastAPI
+    except ImportError:
+        raise UsageError("create_adk_app needs fastapi: pip install fastapi") from None
+    app = FastAPI(title="AG-UI")
+    add_adk_fastapi_endpoint(app, agent, path, **options)
+    return app
+
+
+async def _served(agent: ADKAgent, given: RunAgentInput) -> AsyncGenerator[bytes, None]:
+    async with aclosing(agent.run_sse(given)) as frames:
+        async for frame in frames:
+            yield frame
+
+
+async def _awaited(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
+
+
+def _with_headers(state: Any, request: Request, names: Sequence[str]) -> dict[str, Any]:
+    found = {
+        name.lower().removeprefix("x-").replace("-", "_"): value
+        for name in names
+        if (value := request.headers.get(name)) is not None
+    }
+    known = state if isinstance(state, dict) else {}
+    sent = known.get("headers")
+    return {**known, "headers": {**found, **(sent if isinstance(sent, dict) else {})}}

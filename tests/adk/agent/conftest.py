@@ -1,0 +1,5 @@
+from __future__ import annotations
+
+from tests.agui.conftest import judge
+
+__all__ = ["judge"]

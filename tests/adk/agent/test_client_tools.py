@@ -1,0 +1,350 @@
+"""Tools of the client, and of people: calls that end a run and are answered with another."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ag_ui.core import Tool
+from google.adk.apps import App
+from google.adk.apps.app import ResumabilityConfig
+from google.adk.sessions.sqlite_session_service import SqliteSessionService
+from google.adk.tools import FunctionTool, LongRunningFunctionTool
+
+from callstream import Callstream
+from callstream.adk import ADKAgent, AGUIToolset
+from callstream.adk.clienttools import gemini_schema
+from callstream.calls import CallState
+from callstream.testing import Call as Calls
+from callstream.testing import Finish, Parallel, Text
+from tests.adk.hosting import WIRES, Models, agent_of, scripted
+
+from .clients import Client, kinds
+from .test_run import END, adk_agent, gemini
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"color": {"type": "string", "const": "red"}, "size": {"$ref": "#/$defs/size"}},
+    "required": ["color"],
+    "additionalProperties": False,
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "$defs": {"size": {"type": ["integer", "null"], "exclusiveMinimum": 0}},
+}
+PAINT = Tool(name="paint", description="Paints the page.", parameters=SCHEMA)
+ERASE = Tool(name="erase", description="Erases the page.", parameters={})
+
+
+def responses_in(body: bytes) -> list[Any]:
+    contents = json.loads(body)["contents"]
+    parts = [part for content in contents for part in content["parts"]]
+    return [part["functionResponse"]["response"] for part in parts if "functionResponse" in part]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_client_tool_round_trip(wire: str, cs: Callstream, models: Models) -> None:
+    script = [[Text("I paint."), Calls("paint", {"color": "red", "size": 3}), Finish()], END]
+    async with scripted(wire, script) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), AGUIToolset())), tools=[PAINT])
+        events = await client.send()
+        (call,) = client.calls()
+        assert call["args"] == {"color": "red", "size": 3}
+        assert kinds(events).count("TOOL_CALL_ARGS") > 1
+        assert client.pending() == [call["id"]]
+        assert [each.state for each in await cs.journal.calls()] == [CallState.AWAITING]
+        await client.answer({call["id"]: {"painted": True}})
+        assert client.text() == "Done."
+        assert client.pending() == []
+        assert "painted" in provider.requests[1].body.decode()
+        (kept,) = await cs.journal.calls()
+        assert (kept.state, kept.result) == (CallState.COMPLETED, {"painted": True})
+        # Again: nothing happens.
+        await client.run()
+        assert len(provider.requests) == 2
+
+
+async def test_client_schemas_are_cleaned(cs: Callstream, models: Models) -> None:
+    async with scripted("gemini", [END]) as provider:
+        toolset = AGUIToolset(tool_filter=["paint"], tool_name_prefix="ui")
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), toolset)), tools=[PAINT, ERASE])
+        await client.send()
+        (declared,) = json.loads(provider.requests[0].body)["tools"][0]["functionDeclarations"]
+    assert declared["name"] == "ui_paint"
+    parameters = json.dumps(declared["parameters"])
+    assert "additionalProperties" not in parameters
+    assert "$" not in parameters
+    assert declared["parameters"]["properties"]["color"]["enum"] == ["red"]
+
+
+def test_gemini_schema() -> None:
+    assert gemini_schema(SCHEMA) == {
+        "type": "object",
+        "properties": {"color": {"type": "string", "enum": ["red"]}, "size": {"nullable": True, "type": "integer"}},
+        "required": ["color"],
+    }
+    endless = {"$ref": "#/$defs/a", "$defs": {"a": {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}}}}
+    assert "$ref" not in json.dumps(gemini_schema(endless))
+    assert gemini_schema({"oneOf": [{"type": "string"}, {"enum": [1, 2]}]}) == {"anyOf": [{"type": "string"}, {}]}
+
+
+async def test_server_tool_wins_over_client_tool_of_its_name(cs: Callstream, models: Models) -> None:
+    def paint(color: str) -> str:
+        """Paints."""
+        return f"painted {color}"
+
+    async with scripted("gemini", [[Calls("paint", {"color": "red"}), Finish()], END]) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), paint, AGUIToolset())), tools=[PAINT, ERASE])
+        await client.send()
+        declared = json.loads(provider.requests[0].body)["tools"][0]["functionDeclarations"]
+    assert sorted(each["name"] for each in declared) == ["erase", "paint"]
+    assert json.loads(client.calls()[0]["result"]) == {"result": "painted red"}
+
+
+async def test_results_by_id_in_any_order(cs: Callstream, models: Models) -> None:
+    calls = [Calls("paint", {"color": "first"}), Calls("paint", {"color": "second"})]
+    async with scripted("gemini", [[Parallel(calls), Finish()], END]) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), AGUIToolset())), tools=[PAINT])
+        await client.send()
+        first, second = client.pending()
+        await client.answer({second: {"said": "second"}, first: {"said": "first"}})
+        assert responses_in(provider.requests[1].body) == [{"said": "first"}, {"said": "second"}]
+    assert client.text() == "Done."
+
+
+async def test_partial_answers_wait(cs: Callstream, models: Models) -> None:
+    """No model takes a request in which one of two calls is answered."""
+    calls = [Calls("paint", {"color": "first"}), Calls("paint", {"color": "second"})]
+    async with scripted("gemini", [[Parallel(calls), Finish()], END]) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), AGUIToolset())), tools=[PAINT])
+        await client.send()
+        first, second = client.pending()
+        await client.answer({second: {"said": "second"}})
+        assert len(provider.requests) == 1
+        await client.answer({first: {"said": "first"}})
+        assert client.text() == "Done."
+        assert responses_in(provider.requests[1].body) == [{"said": "first"}, {"said": "second"}]
+
+
+async def test_server_and_client_tool_in_one_turn(cs: Callstream, models: Models) -> None:
+    def look() -> str:
+        """Looks."""
+        return "seen"
+
+    calls = [Calls("look", {}), Calls("paint", {"color": "red"})]
+    async with scripted("gemini", [[Parallel(calls), Finish()], END]) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), look, AGUIToolset())), tools=[PAINT])
+        await client.send()
+        assert len(provider.requests) == 1
+        (pending,) = client.pending()
+        await client.answer({pending: "yes"})
+        assert client.text() == "Done."
+        assert responses_in(provider.requests[1].body) == [{"result": "seen"}, {"result": "yes"}]
+
+
+async def test_answer_with_a_new_message(cs: Callstream, models: Models) -> None:
+    async with scripted("gemini", [[Calls("paint", {"color": "red"}), Finish()], END]) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), AGUIToolset())), tools=[PAINT])
+        await client.send()
+        (pending,) = client.pending()
+        client.put_result({"id": "t", "role": "tool", "toolCallId": pending, "content": "ok"})
+        await client.send("And now blue.")
+        contents = json.loads(provider.requests[1].body)["contents"]
+    assert client.text() == "Done."
+    assert "functionResponse" in contents[-2]["parts"][0]
+    assert contents[-1]["parts"] == [{"text": "And now blue."}]
+
+
+async def test_foreign_answer_refused(cs: Callstream, models: Models, caplog: pytest.LogCaptureFixture) -> None:
+    async with scripted("gemini", [[Calls("paint", {"color": "red"}), Finish()], END]) as provider:
+        agent = adk_agent(cs, agent_of(gemini(models, provider), AGUIToolset()))
+        client = Client(agent, tools=[PAINT])
+        await client.send()
+        other = Client(agent, "other thread", tools=[PAINT])
+        other.messages = [{"id": "t", "role": "tool", "toolCallId": client.pending()[0], "content": "mine"}]
+        events = await other.run()
+        assert kinds(events) == ["RUN_STARTED", "RUN_ERROR"]
+        assert [call.state for call in await cs.journal.calls()] == [CallState.AWAITING]
+        assert len(provider.requests) == 1
+
+
+def approve(what: str) -> None:
+    """Asks a person."""
+
+
+@pytest.mark.parametrize("resumable", [False, True])
+@pytest.mark.parametrize("interrupts", [False, True])
+async def test_long_running_answer_after_restart(
+    interrupts: bool, resumable: bool, tmp_path: Path, models: Models
+) -> None:
+    script = [[Text("May I?"), Calls("approve", {"what": "x"}), Finish()], END]
+    messages: list[Any] = []
+    async with scripted("gemini", script) as provider:
+        for number in (1, 2):
+            async with Callstream(f"sqlite:///{tmp_path}/calls.db") as cs:
+                config = ResumabilityConfig(is_resumable=True) if resumable else None
+                root = agent_of(gemini(models, provider), LongRunningFunctionTool(approve))
+                app = App(name="app", root_agent=root, resumability_config=config)
+                sessions = SqliteSessionService(f"{tmp_path}/sessions.db")
+                agent = ADKAgent.from_app(
+                    app, user_id="user", callstream=cs, session_service=sessions, emit_interrupt_outcome=interrupts
+                )
+                client = Client(agent)
+                client.messages = messages
+                if number == 1:
+                    await client.send()
+                    messages = client.messages
+                    assert client.ended is not None
+                    outcome = client.ended["outcome"]
+                    asked = outcome["interrupts"][0]["id"] if interrupts else outcome["pendingToolCallIds"][0]
+                else:
+                    client._number = 10
+                    if interrupts:
+                        await client.run(resume=[{"interruptId": asked, "status": "resolved", "payload": {"ok": True}}])
+                    else:
+                        await client.answer({asked: {"ok": True}})
+                    assert client.text() == "Done."
+                    (call,) = await cs.journal.calls()
+                    assert (call.state, call.result) == (CallState.COMPLETED, {"ok": True})
+                await agent.close()
+        assert len(provider.requests) == 2
+        assert responses_in(provider.requests[1].body) == [{"ok": True}]
+
+
+@pytest.mark.parametrize("confirmed", [True, False])
+@pytest.mark.parametrize("interrupts", [False, True])
+async def test_tool_confirmation(interrupts: bool, confirmed: bool, cs: Callstream, models: Models) -> None:
+    ran: list[str] = []
+
+    def remove(path: str) -> str:
+        """Removes."""
+        ran.append(path)
+        return "removed"
+
+    async with scripted("gemini", [[Calls("remove", {"path": "/x"}), Finish()], END]) as provider:
+        tool = FunctionTool(remove, require_confirmation=True)
+        agent = adk_agent(cs, agent_of(gemini(models, provider), tool), emit_interrupt_outcome=interrupts)
+        client = Client(agent)
+        await client.send()
+        assert ran == []
+        assert client.ended is not None
+        if interrupts:
+            asked = client.ended["outcome"]["interrupts"][0]["id"]
+            events = await client.run(
+                resume=[{"interruptId": asked, "status": "resolved", "payload": {"confirmed": confirmed}}]
+            )
+            assert "TOOL_CALL_RESULT" in kinds(events)
+        else:
+            (asked,) = client.pending()
+            await client.answer({asked: {"confirmed": confirmed}})
+        assert client.text() == "Done."
+    assert ran == (["/x"] if confirmed else [])
+
+
+async def test_old_thread_with_a_pending_call_goes_on(cs: Callstream, models: Models) -> None:
+    """The session is another program's; the journal knows nothing of it."""
+    from google.adk.events.event import Event
+    from google.adk.sessions import InMemorySessionService
+    from google.genai import types
+
+    sessions = InMemorySessionService()
+    state = {"_ag_ui_thread_id": "thread", "_ag_ui_processed_message:u1": True}
+    session = await sessions.create_session(app_name="app", user_id="user", state=state)
+    call = types.Part(function_call=types.FunctionCall(id="adk-old", name="paint", args={"color": "red"}))
+    for author, role, part in (("user", "user", types.Part(text="Paint")), ("writer", "model", call)):
+        await sessions.append_event(session, Event(author=author, content=types.Content(role=role, parts=[part])))
+    async with scripted("gemini", [END]) as provider:
+        root = agent_of(gemini(models, provider), AGUIToolset())
+        client = Client(adk_agent(cs, root, session_service=sessions), tools=[PAINT])
+        function = {"name": "paint", "arguments": '{"color":"red"}'}
+        client.messages = [
+            {"id": "u1", "role": "user", "content": "Paint"},
+            {
+                "id": "a1",
+                "role": "assistant",
+                "toolCalls": [{"id": "adk-old", "type": "function", "function": function}],
+            },
+            {"id": "t1", "role": "tool", "toolCallId": "adk-old", "content": "painted"},
+        ]
+        events = [event.type async for event in client.agent.run(client.input())]
+        assert responses_in(provider.requests[0].body) == [{"result": "painted"}]
+    assert events[-1] == "RUN_FINISHED"
+
+
+async def test_answer_that_a_crash_kept_from_the_session(cs: Callstream, models: Models) -> None:
+    """The journal has the answer, google-adk has not: sent again, it reaches the model, and as it was the first time."""
+    async with scripted("gemini", [[Calls("paint", {"color": "red"}), Finish()], END]) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), AGUIToolset())), tools=[PAINT])
+        await client.send()
+        (pending,) = client.pending()
+        async with cs.run("thread", principal="user") as run:
+            await run.answer(pending, {"said": "first"})
+        await client.answer({pending: {"said": "again"}})
+        assert responses_in(provider.requests[1].body) == [{"said": "first"}]
+    assert client.text() == "Done."
+
+
+async def test_calls_of_another_person_cannot_be_answered(
+    cs: Callstream, models: Models, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Even in a thread of the same name."""
+    async with scripted("gemini", [[Calls("paint", {"color": "red"}), Finish()], END]) as provider:
+        root = agent_of(gemini(models, provider), AGUIToolset())
+        client = Client(adk_agent(cs, root), tools=[PAINT])
+        await client.send()
+        other = ADKAgent(adk_agent=root, app_name="app", user_id="somebody else", callstream=cs)
+        intruder = Client(other, tools=[PAINT])
+        intruder.messages = [{"id": "t", "role": "tool", "toolCallId": client.pending()[0], "content": "mine"}]
+        assert kinds(await intruder.run())[-1] == "RUN_ERROR"
+        assert [call.state for call in await cs.journal.calls()] == [CallState.AWAITING]
+        state = await other.thread_state("thread", user_id="user")
+    assert state is None or state["messages"] == []
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_message_while_an_answer_is_awaited(wire: str, cs: Callstream, models: Models) -> None:
+    def look() -> str:
+        """Looks."""
+        return "seen"
+
+    calls = Parallel([Calls("look", {}), Calls("paint", {"color": "red"})])
+    script = [[calls, Finish()], [Text("I wait."), Finish()], END]
+    async with scripted(wire, script) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), look, AGUIToolset())), tools=[PAINT])
+        await client.send()
+        (pending,) = client.pending()
+        await client.send("And then?")
+        assert client.text() == "I wait."
+        body = provider.requests[1].body.decode()
+        assert body.index("seen") < body.index("no answer yet") < body.index("And then?")
+        await client.answer({pending: "painted"})
+        assert client.text() == "Done."
+        body = provider.requests[2].body.decode()
+        assert "painted" in body
+        assert "no answer yet" not in body
+    assert {call.state for call in await cs.journal.calls()} == {CallState.COMPLETED}
+
+
+async def test_client_tools_without_a_place(cs: Callstream, models: Models, caplog: pytest.LogCaptureFixture) -> None:
+    async with scripted("gemini", [END]) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider))), tools=[PAINT])
+        await client.send()
+        assert "paint" not in provider.requests[0].body.decode()
+    assert [record.getMessage() for record in caplog.records if "AGUIToolset" in record.getMessage()]
+
+
+async def test_client_tool_in_a_workflow(cs: Callstream, models: Models) -> None:
+    """Its nodes are taken as they are; the client's tools are there all the same."""
+    from google.adk.workflow import Workflow
+
+    async with scripted("gemini", [[Calls("paint", {"color": "red"}), Finish()], END]) as provider:
+        node = agent_of(models(provider), AGUIToolset())
+        flow = Workflow(name="flow", edges=[("START", node)])
+        client = Client(ADKAgent(adk_agent=flow, app_name="app", user_id="user", callstream=cs), tools=[PAINT])
+        await client.send()
+        (call,) = client.calls()
+        assert call["args"] == {"color": "red"}
+        assert client.pending() == [call["id"]]
+        await client.answer({call["id"]: "painted"})
+        assert client.text() == "Done."
+        assert responses_in(provider.requests[1].body) == [{"result": "painted"}]

@@ -1,0 +1,330 @@
+"""An agent behind AG-UI: what a client sees of a run."""
+
+from __future__ import annotations
+
+import json
+import logging
+from functools import cached_property
+from typing import Any
+
+import pytest
+from google.adk.agents import LlmAgent
+from google.adk.apps import App
+from google.adk.models import Gemini
+
+from callstream import Callstream, Progress, UsageError, no_progress, tool
+from callstream.adk import ADKAgent, CallstreamPlugin
+from callstream.testing import Call as Calls
+from callstream.testing import Delay, Finish, Refusal, Text
+from tests.adk.hosting import PATHS, Models, RawProvider, agent_of, scripted
+from tests.adk.test_shapes import SHAPES, chunk
+
+from .clients import Client, kinds
+
+END = [Text("Done."), Finish()]
+
+
+def adk_agent(cs: Callstream, agent: LlmAgent, **options: Any) -> ADKAgent:
+    return ADKAgent(adk_agent=agent, app_name="app", user_id="user", callstream=cs, **options)
+
+
+def gemini(models: Models, provider: Any) -> Any:
+    """A model that nobody has tapped yet."""
+    return models._untapped(provider, "tap", None)
+
+
+def texts_in(body: Any) -> list[str]:
+    return [part["text"] for content in body["contents"] for part in content["parts"] if part["text"]]
+
+
+async def test_run_streams_text_call_and_result(cs: Callstream, models: Models) -> None:
+    ran: list[dict[str, Any]] = []
+
+    def write(title: str, body: str) -> str:
+        """Writes."""
+        ran.append({"title": title, "body": body})
+        return "written"
+
+    args = {"title": "A wave", "body": "It rises 🌊, and it falls.\n" * 5}
+    script = [[Text("I write."), Calls("write", args), Finish()], END]
+    async with scripted("gemini", script) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), write)))
+        events = await client.send("Write")
+    (call,) = client.calls()
+    assert ran == [args] == [call["args"]]
+    assert kinds(events).count("TOOL_CALL_ARGS") > 5
+    assert json.loads(call["result"]) == {"result": "written"}
+    assert client.text() == "I write.Done."
+    assert kinds(events)[0] == "RUN_STARTED"
+    assert (events[0]["threadId"], events[0]["runId"]) == ("thread", "run-2")
+    assert events[-1]["outcome"] == {"type": "success"}
+    kept = await cs.journal.call(call["id"])
+    assert kept is not None
+    assert kept.args == args
+
+
+class OwnClient(Gemini):
+    """A model that builds its own client, so it is read from its partial events."""
+
+    @cached_property
+    def api_client(self) -> Any:
+        return super().api_client
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_shapes_through_run(
+    shape: str, path: str, cs: Callstream, models: Models, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "callstream")
+    ran: list[tuple[str, dict[str, Any]]] = []
+
+    def alpha(
+        a: str = "-", b: str = "-", o: dict[str, Any] | None = None, items: list[str] | None = None,
+        n: float = -1, f: bool = True, z: str | None = "-",
+    ) -> int:  # fmt: skip
+        given = {"a": (a, "-"), "b": (b, "-"), "o": (o, None), "items": (items, None), "n": (n, -1), "f": (f, True)}
+        args = {name: value for name, (value, default) in given.items() if value != default}
+        ran.append(("alpha", args if z == "-" else {**args, "z": z}))
+        return len(ran)
+
+    def beta(b: str) -> int:
+        ran.append(("beta", {"b": b}))
+        return len(ran)
+
+    function_calls, expected = SHAPES[shape]
+    stop = {"candidates": [{"content": {"role": "model", "parts": [{"text": ""}]}, "finishReason": "STOP"}]}
+    done = {"candidates": [{"content": {"role": "model", "parts": [{"text": "Done."}]}, "finishReason": "STOP"}]}
+    async with RawProvider("gemini", [[*map(chunk, function_calls), stop], [done]]) as provider:
+        model = gemini(models, provider)
+        if path == "partial":
+            model = OwnClient(model=model.model, client_kwargs=model.client_kwargs)
+        client = Client(adk_agent(cs, agent_of(model, alpha, beta)))
+        await client.send()
+        if path == "partial":
+            await model.api_client.aio.aclose()
+    assert ("at the wire" if path == "tap" else "from its partial events") in caplog.records[0].getMessage()
+    calls = client.calls()
+    assert [(call["name"], call["args"]) for call in calls] == expected == ran
+    assert [json.loads(call["result"]) for call in calls] == [{"result": n} for n in range(1, len(ran) + 1)]
+    assert [call.call_id for call in await cs.journal.calls()] == [call["id"] for call in calls]
+    assert client.text() == "Done."
+
+
+@pytest.mark.parametrize("wire", ["anthropic", "openai_chat", "openai_responses"])
+async def test_other_wires_through_run(wire: str, cs: Callstream, models: Models) -> None:
+    ran: list[str] = []
+
+    def write(body: str) -> str:
+        """Writes."""
+        ran.append(body)
+        return "written"
+
+    script = [[Text("I write."), Calls("write", {"body": "a long body of text"}), Finish()], END]
+    async with scripted(wire, script) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), write)))
+        events = await client.send()
+    assert [call["args"] for call in client.calls()] == [{"body": "a long body of text"}]
+    assert ran == ["a long body of text"]
+    assert kinds(events).count("TOOL_CALL_ARGS") > 1
+    assert client.text() == "I write.Done."
+
+
+async def test_unseen_messages_only(cs: Callstream, models: Models) -> None:
+    script = [[Text("First."), Finish()], [Text("Second."), Finish()]]
+    async with scripted("gemini", script) as provider:
+        agent = adk_agent(cs, agent_of(gemini(models, provider)))
+        client = Client(agent)
+        await client.send("one")
+        assert client.text() == "First."
+        await client.send("two")
+        assert client.text() == "Second."
+        body = json.loads(provider.requests[1].body)
+        assert texts_in(body) == ["one", "First.", "two"]
+        again = await client.run()
+        assert kinds(again) == ["RUN_STARTED", "RUN_FINISHED"]
+        assert len(provider.requests) == 2
+
+
+async def test_first_run_history_is_seeded(cs: Callstream, models: Models) -> None:
+    async with scripted("gemini", [[Text("Three."), Finish()]]) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider))))
+        client.messages = [
+            {"id": "u1", "role": "user", "content": "one"},
+            {"id": "a1", "role": "assistant", "content": "One."},
+        ]
+        await client.send("two")
+        body = json.loads(provider.requests[0].body)
+    assert texts_in(body) == ["one", "One.", "two"]
+
+
+async def test_session_that_exists_goes_on(cs: Callstream, models: Models) -> None:
+    """Under another id, with ag_ui_adk's mark of the thread, as it leaves it."""
+    from google.adk.sessions import InMemorySessionService
+
+    sessions = InMemorySessionService()
+    made = await sessions.create_session(app_name="app", user_id="user", state={"_ag_ui_thread_id": "thread", "k": 1})
+    async with scripted("gemini", [END]) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider)), session_service=sessions))
+        await client.send("one")
+    kept = await sessions.get_session(app_name="app", user_id="user", session_id=made.id)
+    assert kept is not None
+    assert [event.author for event in kept.events] == ["user", "writer"]
+    assert client.state == {"k": 1}
+    assert len((await sessions.list_sessions(app_name="app", user_id="user")).sessions) == 1
+
+
+async def test_system_message_is_instruction(cs: Callstream, models: Models) -> None:
+    async with scripted("gemini", [END]) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), instruction="Be brief.")))
+        client.messages = [{"id": "s", "role": "system", "content": "Speak like a pirate."}]
+        await client.send("Go")
+        body = provider.requests[0].body.decode()
+    assert "Be brief." in body
+    assert "Speak like a pirate." in body.split('"systemInstruction"')[1]
+
+
+async def test_image_reaches_model(cs: Callstream, models: Models) -> None:
+    async with scripted("gemini", [END]) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider))))
+        source = {"type": "data", "value": "aGVsbG8=", "mimeType": "image/png"}
+        await client.send([{"type": "text", "text": "What is it?"}, {"type": "image", "source": source}])
+        (content,) = json.loads(provider.requests[0].body)["contents"]
+    assert content["parts"][0] == {"text": "What is it?"}
+    blob = content["parts"][1]["inlineData"]
+    assert (blob["data"], blob.get("mimeType") or blob.get("mime_type")) == ("aGVsbG8=", "image/png")
+
+
+async def test_error_is_run_error(cs: Callstream, models: Models, caplog: pytest.LogCaptureFixture) -> None:
+    async with scripted("gemini", [[Refusal(400, "no such thing")], END]) as provider:
+        agent = adk_agent(cs, agent_of(gemini(models, provider)), show_errors=True)
+        client = Client(agent)
+        events = await client.send()
+        assert kinds(events)[-1] == "RUN_ERROR"
+        assert "no such thing" in events[-1]["message"]
+        await client.send("again")
+        assert client.text() == "Done."
+    assert [run.outcome for run in await cs.journal.runs()] == ["finished", "failed"]
+
+
+async def test_execution_timeout(cs: Callstream, models: Models, caplog: pytest.LogCaptureFixture) -> None:
+    async with scripted("gemini", [[Text("Slow"), Delay(30), Text("ly."), Finish()], END]) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider)), execution_timeout_seconds=0.5))
+        events = await client.send()
+        assert kinds(events)[-1] == "RUN_ERROR"
+        await client.send("again")
+    assert client.text() == "Done."
+
+
+async def test_too_many_runs(cs: Callstream, models: Models) -> None:
+    async with scripted("gemini", [[Text("Slow"), Delay(30), Finish()], END]) as provider:
+        agent = adk_agent(cs, agent_of(gemini(models, provider)), max_concurrent_executions=1)
+        first = agent.run(Client(agent).input(messages=[{"id": "m", "role": "user", "content": "Go"}]))
+        while (await anext(first)).type != "TEXT_MESSAGE_CONTENT":
+            pass
+        other = Client(agent, "other")
+        events = await other.send()
+        assert kinds(events) == ["RUN_ERROR"]
+        await first.aclose()
+        await other.send()
+        assert other.text() == "Done."
+    assert [run.outcome for run in await cs.journal.runs()] == ["finished", "cancelled"]
+
+
+async def test_close_stops_runs(cs: Callstream, models: Models) -> None:
+    async with scripted("gemini", [[Text("Slow"), Delay(30), Finish()]]) as provider:
+        agent = adk_agent(cs, agent_of(gemini(models, provider)))
+        client = Client(agent)
+        events = agent.run(client.input(messages=[{"id": "m", "role": "user", "content": "Go"}]))
+        seen = [(await anext(events)).type]
+        await agent.close()
+        seen += [event.type async for event in events]
+    assert seen[-1] == "RUN_FINISHED"
+    assert [run.outcome for run in await cs.journal.runs()] == ["cancelled"]
+
+
+async def test_progress_is_activity(cs: Callstream, models: Models) -> None:
+    @tool
+    async def work(n: int, progress: Progress = no_progress) -> str:
+        """Works."""
+        await progress(n, 2, "half")
+        return "worked"
+
+    async with scripted("gemini", [[Calls("work", {"n": 1}), Finish()], END]) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), work)))
+        events = await client.send()
+    (activity,) = [event for event in events if event["type"] == "ACTIVITY_SNAPSHOT"]
+    assert activity["activityType"] == "tool_progress"
+
+
+async def test_whole_arguments_if_not_streaming(cs: Callstream, models: Models) -> None:
+    def write(body: str) -> str:
+        """Writes."""
+        return "written"
+
+    async with scripted("gemini", [[Calls("write", {"body": "a long body of text"}), Finish()], END]) as provider:
+        agent = agent_of(gemini(models, provider), write)
+        client = Client(adk_agent(cs, agent, streaming_function_call_arguments=False))
+        events = await client.send()
+    assert kinds(events).count("TOOL_CALL_ARGS") == 1
+    assert client.calls()[0]["args"] == {"body": "a long body of text"}
+
+
+async def test_messages_snapshot(cs: Callstream, models: Models) -> None:
+    async with scripted("gemini", [[Text("First."), Finish()], [Text("Second."), Finish()]]) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider)), emit_messages_snapshot=True))
+        await client.send("one")
+        events = await client.send("two")
+    assert kinds(events)[-2:] == ["MESSAGES_SNAPSHOT", "RUN_FINISHED"]
+    assert [message["content"] for message in events[-2]["messages"]] == ["one", "First.", "two", "Second."]
+
+
+async def test_from_app_keeps_plugins(cs: Callstream, models: Models) -> None:
+    from google.adk.plugins.base_plugin import BasePlugin
+
+    class Counting(BasePlugin):
+        runs = 0
+
+        async def before_run_callback(self, **_: Any) -> None:
+            self.runs += 1
+
+    counting = Counting("counting")
+    async with scripted("gemini", [END]) as provider:
+        app = App(
+            name="app",
+            root_agent=agent_of(gemini(models, provider)),
+            plugins=[counting, CallstreamPlugin(cs, on_truncated="fail")],
+        )
+        agent = ADKAgent.from_app(app, user_id="user")
+        assert agent.callstream is cs
+        client = Client(agent)
+        await client.send()
+    assert client.text() == "Done."
+    assert counting.runs == 1
+    assert len(await cs.journal.runs()) == 1
+
+
+async def test_agent_is_copied(cs: Callstream, models: Models, caplog: pytest.LogCaptureFixture) -> None:
+    async with scripted("gemini", [END]) as provider:
+        child = LlmAgent(name="child", model=gemini(models, provider))
+        agent = LlmAgent(name="writer", model=gemini(models, provider), sub_agents=[child])
+        with caplog.at_level(logging.INFO, "callstream"):
+            adk_agent(cs, agent)
+    assert agent.model.client_kwargs["http_options"].httpx_async_client is None  # type: ignore[union-attr, index]
+    assert child.parent_agent is agent
+    assert [record.getMessage() for record in caplog.records] == [
+        "model gemini-3-flash-preview (Gemini) is read at the wire"
+    ] * 2
+
+
+def test_unknown_parameter() -> None:
+    agent = LlmAgent(name="writer", model="gemini-3-flash-preview")
+    with pytest.raises(UsageError, match=r"'session_manager'.*docs/howto/migrating\.md"):
+        ADKAgent(adk_agent=agent, session_manager=object())  # type: ignore[call-arg]
+
+
+def test_parameters_without_use_warn_once(caplog: pytest.LogCaptureFixture) -> None:
+    agent = LlmAgent(name="writer", model="gemini-3-flash-preview")
+    ADKAgent(adk_agent=agent, session_timeout_seconds=60, tool_timeout_seconds=5, cleanup_interval_seconds=60)
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "cleanup_interval_seconds, tool_timeout_seconds" in warning

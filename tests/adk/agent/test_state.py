@@ -1,0 +1,129 @@
+"""State that agent and client share, the context that a client gives, and predictions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.adk.sessions import InMemorySessionService
+from google.adk.tools import ToolContext
+
+from callstream import Callstream
+from callstream.adk import PredictStateMapping
+from callstream.calls import CallState
+from callstream.testing import Call as Calls
+from callstream.testing import Finish
+from tests.adk.hosting import Models, agent_of, scripted
+
+from .clients import Client, kinds
+from .test_run import END, adk_agent, gemini
+
+
+def remember(key: str, value: str, tool_context: ToolContext) -> str:
+    """Remembers."""
+    tool_context.state[key] = value
+    return str(tool_context.state.get("color"))
+
+
+async def test_state_in_and_out(cs: Callstream, models: Models) -> None:
+    script = [[Calls("remember", {"key": "a/b~c", "value": "x"}), Finish()], END, END, END]
+    async with scripted("gemini", script) as provider:
+        sessions = InMemorySessionService()
+        agent = agent_of(gemini(models, provider), remember, instruction="Color: {color}")
+        client = Client(adk_agent(cs, agent, session_service=sessions))
+        client.state = {"color": "red", "_ag_ui_thread_id": "somebody's", "app:x": 1, "user:y": 2}
+        events = await client.send()
+        assert "Color: red" in provider.requests[0].body.decode()
+        assert client.calls()[0]["result"] == '{"result":"red"}'
+        assert client.state == {"color": "red", "a/b~c": "x"}
+        assert [event["delta"] for event in events if event["type"] == "STATE_DELTA"] == [
+            [{"op": "add", "path": "/a~1b~0c", "value": "x"}]
+        ]
+        session = await sessions.get_session(app_name="app", user_id="user", session_id="thread")
+        assert session is not None
+        assert session.state["_ag_ui_thread_id"] == "thread"
+        assert "app:x" not in session.state
+        # A client that knows the state already is told nothing.
+        again = await client.send()
+        assert not {"STATE_SNAPSHOT", "STATE_DELTA"} & set(kinds(again))
+        # One that knows nothing is told all of it.
+        other = Client(client.agent)
+        other._number = 50
+        told = await other.send()
+        assert other.state == {"color": "red", "a/b~c": "x"}
+        assert kinds(told)[1] == "STATE_SNAPSHOT"
+
+
+async def test_scopes_where_allowed(cs: Callstream, models: Models) -> None:
+    async with scripted("gemini", [END]) as provider:
+        sessions = InMemorySessionService()
+        agent = agent_of(gemini(models, provider))
+        client = Client(adk_agent(cs, agent, session_service=sessions, allow_scoped_state_keys=True))
+        client.state = {"user:y": 2}
+        await client.send()
+    other = await sessions.create_session(app_name="app", user_id="user")
+    assert other.state == {"user:y": 2}
+
+
+async def test_context_reaches_instructions(cs: Callstream, models: Models) -> None:
+    seen: list[Any] = []
+
+    def instruct(context: Any) -> str:
+        seen.append(context.state["_ag_ui_context"])
+        seen.append(context.run_config.custom_metadata["ag_ui_context"])
+        return "Be brief."
+
+    given = [{"description": "place", "value": "Paris"}]
+    async with scripted("gemini", [END]) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), instruction=instruct)))
+        await client.send(context=given)
+    assert seen == [given, given]
+    assert client.state == {}
+
+
+async def test_predicted_state_is_announced_and_confirmed(cs: Callstream, models: Models) -> None:
+    def write(body: str) -> str:
+        """Writes."""
+        return "written"
+
+    mapping = PredictStateMapping(state_key="document", tool="write", tool_argument="body")
+    script = [[Calls("write", {"body": "a long text"}), Finish()], END, END]
+    async with scripted("gemini", script) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), write), predict_state=[mapping]))
+        events = await client.send()
+        assert kinds(events).index("CUSTOM") < kinds(events).index("TOOL_CALL_START")
+        (announced,) = client.custom
+        assert announced["name"] == "PredictState"
+        assert announced["value"] == [{"state_key": "document", "tool": "write", "tool_argument": "body"}]
+        assert [call["name"] for call in client.calls()] == ["write", "confirm_changes"]
+        (asked,) = client.pending()
+        assert asked == client.calls()[1]["id"]
+        await client.answer({asked: {"accepted": True}})
+        assert "The user accepted the changes." in provider.requests[2].body.decode()
+    assert {call.state for call in await cs.journal.calls()} == {CallState.COMPLETED}
+
+
+async def test_prediction_without_question(cs: Callstream, models: Models) -> None:
+    def write(body: str) -> str:
+        """Writes."""
+        return "written"
+
+    mapping = PredictStateMapping("document", "write", "body", emit_confirm_tool=False)
+    async with scripted("gemini", [[Calls("write", {"body": "a"}), Finish()], END]) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), write), predict_state=mapping))
+        await client.send()
+    assert len(client.custom) == 1
+    assert client.pending() == []
+
+
+async def test_messages_are_marked_once(cs: Callstream, models: Models) -> None:
+    """Else every event of a long thread would carry the whole account."""
+    async with scripted("gemini", [END, END, END]) as provider:
+        sessions = InMemorySessionService()
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider)), session_service=sessions))
+        client.state = {"color": "red"}
+        for text in ("one", "two", "three"):
+            await client.send(text)
+        session = await sessions.get_session(app_name="app", user_id="user", session_id="thread")
+    assert session is not None
+    changed = [len(event.actions.state_delta) for event in session.events if event.author == "user"]
+    assert changed == [2, 1, 1]
