@@ -102,8 +102,9 @@ CREATE VIEW {schema}.tool_arg_delta (call_id, seq, text) AS
       ON tool_call.run_key = archive.run_key AND tool_call.number = archive.call
     WHERE archive.kind IN (1, 9);
 
--- Functions carry the number of the schema that brought them, so that code of the schema before finds its own. They turn
--- sequential scans off because their plans are kept, and may have been made when the tables were empty.
+-- Functions carry the number of the schema that brought them, so that code of the schema before finds its own. Their
+-- plans are made once, because planning costs more than a small batch; sequential scans are off, because that may have
+-- been when the tables were empty.
 
 -- One batch in one round trip. Every fact that the writer's memory relied on is checked; if one does not hold, nothing is
 -- written and the error is CS001.
@@ -113,7 +114,9 @@ CREATE FUNCTION {schema}.append_1(
     bodies text[],
     rest json,             -- new runs, ended runs, sources, new calls, changes of calls; NULL if there are only pieces
     channel text, notices text[]
-) RETURNS void LANGUAGE plpgsql SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $append$
+) RETURNS void LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan
+AS $append$
 DECLARE
     changed integer;
 BEGIN
@@ -185,7 +188,7 @@ CREATE FUNCTION {schema}.read_log_1(wanted_run integer, after integer, at_most i
 RETURNS TABLE (
     seq integer, at_ms integer, kind smallint, body text,
     response_id text, author text, message_id text, call_id text, first_seq integer)
-LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $log$
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $log$
 BEGIN
     RETURN QUERY
     SELECT piece.seq, piece.at_ms, piece.kind, piece.body,
@@ -204,7 +207,7 @@ $log$;
 -- The rows of one call in a range of records: its pieces, and the last record of the range.
 CREATE FUNCTION {schema}.read_call_pieces_1(wanted_run integer, wanted_call integer, first integer, last integer)
 RETURNS TABLE (seq integer, kind smallint, body text)
-LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $pieces$
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $pieces$
 BEGIN
     RETURN QUERY
     SELECT record.seq, record.kind, record.body FROM {schema}.record
