@@ -27,7 +27,7 @@ from callstream.journal.follow import Folded, Followers, Page
 from callstream.journal.lane import Lane
 from callstream.journal.protocol import Entry, Openable, RunRow
 from callstream.journal.queue import call_in
-from callstream.journal.rows import checked_id, prepared, redacted
+from callstream.journal.rows import checked_id, clean, prepared, redacted
 from callstream.journal.settings import Settings
 from callstream.journal.store import Store
 
@@ -108,6 +108,12 @@ class StoredJournal(Openable):
 
     async def sweep(self) -> list[str]:
         return await self._on_thread(self._sweep)
+
+    async def ask_to_stop(self, run_id: str, reason: str) -> bool:
+        return await self._on_thread(self._store.ask_to_stop, run_id, clean(reason) or "")
+
+    async def asked_to_stop(self) -> dict[str, str]:
+        return await self._on_thread(self._store.asked_to_stop)
 
     async def forget(
         self, *, before: float | None = None, thread: str | None = None, principal: str | None = None

@@ -141,6 +141,14 @@ class PostgresStore:
                 await connection.execute(self._sql["drop_dead_leases"])
         return held
 
+    async def ask_to_stop(self, run_id: str, reason: str) -> bool:
+        async with self._link.reading() as connection:
+            return await connection.fetchval(self._sql["ask_to_stop"], run_id, reason) is not None
+
+    async def asked_to_stop(self) -> dict[str, str]:
+        async with self._link.reading() as connection:
+            return dict(await connection.fetch(self._sql["asked_to_stop"], self._writer))
+
     async def watch(self) -> None:
         await PostgresWatch(self._link, self._sql, self._channel, self._followers, self._reader.run_of).run()
 

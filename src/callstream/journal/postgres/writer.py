@@ -75,7 +75,8 @@ class PostgresWriter:
         if others := plan.add_pieces():
             rest = [batch[place] for place in others]
             await self._load(connection, rest)
-            plan.add_others(others, await self._named_calls(connection, rest))
+            busy = await self._busy(connection, rest)
+            plan.add_others(others, await self._named_calls(connection, rest), busy=busy)
         if plan.bases:
             await self.write(connection, plan)
         outcomes = [
@@ -88,6 +89,10 @@ class PostgresWriter:
         names = self._memory.unknown_calls(batch)
         rows = await connection.fetch(self._sql["load_call"], names) if names else ()
         return {row[0]: _held(row) for row in rows}
+
+    async def _busy(self, connection: Any, batch: Sequence[Append]) -> dict[str, str]:
+        threads = self._memory.exclusive_threads(batch)
+        return dict(await connection.fetch(self._sql["busy_threads"], threads)) if threads else {}
 
     async def _load(self, connection: Any, batch: Sequence[Append]) -> None:
         unknown = self._memory.unknown_runs(batch)

@@ -26,8 +26,12 @@ CREATE TABLE {schema}.run (
     thread_id  text COLLATE "C" NOT NULL,
     principal  text COLLATE "C",
     outcome    text COLLATE "C",
-    reason     text
+    reason     text,
+    stop_reason text,                          -- somebody wants it stopped
+    exclusive  boolean NOT NULL DEFAULT false  -- no other such run of its thread while it goes on
 ) WITH (fillfactor = 60);  -- last_seq changes with every batch: room for the new version on the same page, and no index
+CREATE UNIQUE INDEX run_exclusive ON {schema}.run (thread_id) WHERE exclusive AND outcome IS NULL;
+CREATE INDEX run_stop ON {schema}.run (writer) WHERE stop_reason IS NOT NULL AND outcome IS NULL;
 CREATE INDEX run_thread ON {schema}.run (thread_id);
 CREATE INDEX run_principal ON {schema}.run (principal) WHERE principal IS NOT NULL;
 CREATE INDEX run_due ON {schema}.run (compacted, ended_at);
@@ -141,11 +145,11 @@ CREATE FUNCTION {schema}.append_rest_1(rest json) RETURNS void LANGUAGE plpgsql 
 DECLARE
     changed integer;
 BEGIN
-    INSERT INTO {schema}.run (run_key, run_id, thread_id, principal, started_at, last_seq, writer, epoch)
-    SELECT key, run_id, thread_id, principal, started_at, last_seq, writer, epoch
+    INSERT INTO {schema}.run (run_key, run_id, thread_id, principal, started_at, last_seq, writer, epoch, exclusive)
+    SELECT key, run_id, thread_id, principal, started_at, last_seq, writer, epoch, exclusive
     FROM json_to_recordset(rest -> 'runs') AS new (
         key integer, run_id text, thread_id text, principal text, started_at double precision, last_seq integer,
-        writer text, epoch integer);
+        writer text, epoch integer, exclusive boolean);
     UPDATE {schema}.run SET outcome = ended.outcome, reason = ended.reason, ended_at = ended.ended_at,
                             writer = ended.writer, epoch = ended.epoch
     FROM json_to_recordset(rest -> 'ends') AS ended (
