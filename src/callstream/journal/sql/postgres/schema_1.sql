@@ -34,7 +34,7 @@ CREATE TABLE {schema}.run (
 );
 CREATE INDEX run_thread ON {schema}.run (thread_id);
 CREATE INDEX run_principal ON {schema}.run (principal) WHERE principal IS NOT NULL;
-CREATE INDEX run_due ON {schema}.run (compacted, ended_at);
+CREATE INDEX run_due ON {schema}.run (ended_at) WHERE NOT compacted;
 
 -- What records carry beside their event. It changes once a response, so a record holds only its number.
 CREATE TABLE {schema}.source (
