@@ -126,7 +126,7 @@ class ADKAgent:
         self._starting += 1
         try:
             user_id = self.user_of(given)
-            given_up = await self._plugin.left_behind(given.thread_id)
+            given_up = tuple(await self._plugin.left_behind.find(given.thread_id))
             run = await self._start(given, user_id)
         except CallstreamError:
             logger.exception("a run of thread %s could not be started", given.thread_id)

@@ -42,7 +42,7 @@ class Incoming:
     def has_nothing_new(self) -> bool:
         return bool(self._again) and not self._parts
 
-    async def check(self, callstream: Callstream, session: Session) -> None:
+    async def check(self, callstream: Callstream, session: Session, thread_id: str) -> None:
         """Looks for answers that came before, and brings the others into the order of their calls."""
         if not self.is_answer:
             return
@@ -51,7 +51,7 @@ class Incoming:
             answer = part.function_response
             if answer is None or not answer.id or answer.name in HOST_QUESTIONS:
                 continue
-            known = await _calls_named(callstream.journal, session.id, answer.id)
+            known = await _calls_named(callstream.journal, thread_id, answer.id)
             if known and all(call.is_final for call in known):
                 self._parts.remove(part)
                 self._again.append(part)

@@ -19,7 +19,6 @@ from callstream.adk.invocations import Invocation
 from callstream.adk.truncation import refusal
 from callstream.calls import Call, CallState
 from callstream.errors import CallDropped, CallRejected, RunOver, UsageError
-from callstream.hooks import CallHooks
 from callstream.runtime.modelcall import current_model_call
 from callstream.tools import current_progress
 
@@ -125,33 +124,3 @@ class Execution:
         plugins = context.plugin_manager.plugins
         later = plugins[plugins.index(self._plugin) + 1 :] if self._plugin in plugins else []
         return any(type(plugin).after_tool_callback is not BasePlugin.after_tool_callback for plugin in later)
-
-    # -- after a crash --
-
-    async def given_up(self, thread_id: str) -> list[Call]:
-        """The calls that a process left behind in this thread when it died in the middle of their arguments."""
-        journal = self._callstream.journal
-        await journal.open()
-        runs = await journal.runs(thread_id=thread_id)
-        if any(run.outcome is None and self._callstream.active_run(run.run_id) is None for run in runs):
-            await journal.sweep()
-            runs = await journal.runs(thread_id=thread_id)
-        found: list[Call] = []
-        for run in runs:
-            if run.outcome != "failed" or run.reason != "interrupted":
-                break
-            for listed in await journal.calls(run_id=run.run_id, states=[CallState.DISCARDED]):
-                call = await journal.call(listed.call_id)
-                if call is not None and call.reason == "interrupted":
-                    found.append(call)
-        return found
-
-    async def tell_given_up(self, invocation: Invocation) -> None:
-        """Runs the abort hooks of such calls, once their tools are known."""
-        for call in list(invocation.given_up):
-            hooks = self._callstream.hooks_of(call.name)
-            if hooks:
-                invocation.given_up.remove(call)
-                hooked = CallHooks(call, hooks, self._callstream.hook_settings(call.name))
-                hooked.abort(call, "interrupted")
-                await hooked.settled()
