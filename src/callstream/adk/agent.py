@@ -34,10 +34,11 @@ from callstream.adk.outgoing import Outgoing, OutgoingEvent
 from callstream.adk.plugin import CallstreamPlugin
 from callstream.adk.sharedstate import shown
 from callstream.adk.threads import Threads
+from callstream.adk.turns import Turns
 from callstream.agui import Conversation, View, encode_sse
 from callstream.agui.events import RunError, encode
 from callstream.agui.messages import Metadata
-from callstream.errors import CallstreamError, JournalError, UsageError
+from callstream.errors import CallstreamError, JournalError, RunOver, UsageError
 from callstream.events import Record, RunEnded
 from callstream.runtime import Run
 from callstream.tap import Callstream
@@ -97,6 +98,8 @@ class ADKAgent:
         self._runners: dict[str, Runner] = {}
         self._active: set[Run] = set()
         self._starting = 0
+        self._turns = Turns()
+        self._closings = 0
 
     # -- a run --
 
@@ -125,18 +128,13 @@ class ADKAgent:
             return
         self._starting += 1
         try:
-            user_id = self.user_of(given)
-            given_up = tuple(await self._plugin.left_behind.find(given.thread_id))
-            run = await self._start(given, user_id)
+            run, task = await self._begin(given)
         except CallstreamError:
             logger.exception("a run of thread %s could not be started", given.thread_id)
             yield [RunError(message="The run could not be started.", code="failed", metadata=Metadata(0))], 0
             return
         finally:
             self._starting -= 1
-        self._active.add(run)
-        work = AgentRun(self._runner(self.app_of(given)), self._threads, self._settings, given)
-        task = asyncio.create_task(work.work(run, user_id, given_up), name=f"callstream run {run.run_id}")
         try:
             outgoing = self._outgoing(given)
             try:
@@ -155,6 +153,24 @@ class ADKAgent:
             self._active.discard(run)
             if not task.cancelled() and (error := task.exception()) is not None:
                 logger.error("run %s of thread %s failed", run.run_id, run.thread_id, exc_info=error)
+
+    async def _begin(self, given: RunAgentInput) -> tuple[Run, asyncio.Task[None]]:
+        """Waits for the thread's turn, and lets the run work. The turn is over when its work is."""
+        user_id, app_name, closings = self.user_of(given), self.app_of(given), self._closings
+        end_turn = await self._turns.begin((app_name, user_id, given.thread_id))
+        try:
+            if self._closings != closings:
+                raise RunOver("the agent was closed while the run waited for its thread")
+            given_up = tuple(await self._plugin.left_behind.find(given.thread_id))
+            run = await self._start(given, user_id)
+        except BaseException:
+            end_turn()
+            raise
+        self._active.add(run)
+        work = AgentRun(self._runner(app_name), self._threads, self._settings, given)
+        task = asyncio.create_task(work.work(run, user_id, given_up), name=f"callstream run {run.run_id}")
+        task.add_done_callback(lambda done: end_turn())
+        return run, task
 
     async def _start(self, given: RunAgentInput, user_id: str) -> Run:
         journal = self.callstream.journal
@@ -262,6 +278,7 @@ class ADKAgent:
 
     async def close(self) -> None:
         """Stops the runs that go on and closes the runners; the Callstream too, if it is the agent's own."""
+        self._closings += 1
         for run in list(self._active):
             await run.stop("closed")
         for runner in self._runners.values():
