@@ -67,7 +67,7 @@ class Incoming:
     async def record(self, run: Run, context: InvocationContext) -> None:
         """Takes the message, or the answers, into the run."""
         if not self.is_answer:
-            await run.record([_received(context.user_content or self._message)])
+            await run.record([received(context.user_content or self._message)])
             return
         for part in self._parts:
             answer = part.function_response
@@ -128,7 +128,8 @@ def _answered_id(part: types.Part) -> str | None:
     return part.function_response.id if part.function_response is not None else None
 
 
-def _received(content: types.Content) -> MessageReceived:
+def received(content: types.Content) -> MessageReceived:
+    """What a user said to the agent."""
     parts = content.parts or []
     blobs = [blob for part in parts if (blob := part.inline_data or part.file_data) is not None]
     return MessageReceived(

@@ -6,6 +6,7 @@ returned; else when google-adk makes it an event. What a tool raised is its fail
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from google.adk.events.event import Event
@@ -16,6 +17,7 @@ from pydantic_core import to_jsonable_python
 
 from callstream.adk.answers import imported, outcome
 from callstream.adk.invocations import Invocation
+from callstream.adk.tools import LiveStream, stream_end
 from callstream.adk.truncation import refusal
 from callstream.calls import Call, CallState
 from callstream.errors import CallDropped, CallRejected, RunOver, UsageError
@@ -49,6 +51,9 @@ class Execution:
         current_model_call.set(None)
         run.make_current()
         current_progress.set(run.progress_of(call.call_id))
+        if isinstance(tool, LiveStream):
+            invocation.streaming.add(call.call_id)
+            stream_end.set(partial(self._stream_ended, invocation, call))
         return None
 
     async def _call_for(
@@ -73,6 +78,8 @@ class Execution:
         call = invocation.call_named(tool_context.branch, tool_context.function_call_id)
         if call is None or call.state is not CallState.EXECUTING or invocation.run.outcome is not None:
             return
+        if call.call_id in invocation.streaming:
+            return
         invocation.errors.pop(call.call_id, None)
         actions, named = tool_context.actions, tool_context.function_call_id
         asks = named in actions.requested_tool_confirmations or named in actions.requested_auth_configs
@@ -92,7 +99,7 @@ class Execution:
             return
         for response in event.get_function_responses():
             call = invocation.call_named(event.branch, response.id)
-            if call is not None and call.state is CallState.EXECUTING:
+            if call is not None and call.state is CallState.EXECUTING and call.call_id not in invocation.streaming:
                 invocation.errors.pop(call.call_id, None)
                 await self._finish(invocation, call, response.response)
 
@@ -102,6 +109,20 @@ class Execution:
         for call_id, error in errors.items():
             if invocation.run.call(call_id).state is CallState.EXECUTING:
                 await invocation.run.fail(call_id, error)
+
+    async def _stream_ended(
+        self, invocation: Invocation, call: Call, values: list[Any], error: BaseException | None
+    ) -> None:
+        invocation.streaming.discard(call.call_id)
+        if invocation.run.outcome is not None:
+            return
+        if error is None:
+            await self._finish(invocation, call, values[0] if len(values) == 1 else values)
+            return
+        try:
+            await invocation.run.fail(call.call_id, error)
+        except RunOver:
+            pass  # its end has said what became of the call
 
     async def _finish(self, invocation: Invocation, call: Call, response: Any) -> None:
         told = to_jsonable_python(

@@ -29,10 +29,11 @@ from callstream.adk.answers import Incoming
 from callstream.adk.execution import Execution
 from callstream.adk.invocations import Endings, Invocation, Step, opened_run
 from callstream.adk.leftbehind import LeftBehind
+from callstream.adk.live import LiveTranscript
 from callstream.adk.outputs import OutputKeys
 from callstream.adk.partials import MINTED_PREFIX
 from callstream.adk.signatures import JournalThread, repair
-from callstream.adk.tools import collapsed_names, collecting_generators, register_tools
+from callstream.adk.tools import collapsed_names, collecting_generators, named_tools, register_tools, watched_generators
 from callstream.adk.truncation import OnTruncated, guarded
 from callstream.errors import RunOver, UsageError
 from callstream.runtime import Callstream, Run, current_run
@@ -77,6 +78,7 @@ class CallstreamPlugin(BasePlugin):
         self.left_behind = LeftBehind(callstream)
         self._invocations: dict[str, Invocation] = {}
         self._incoming: dict[str, Incoming] = {}
+        self._live: dict[str, LiveTranscript] = {}
         self._outputs = OutputKeys()
         self._execution = Execution(self)
         self._endings = Endings()
@@ -105,6 +107,8 @@ class CallstreamPlugin(BasePlugin):
         run = joined or await opened_run(self.callstream, invocation_context)
         invocation = Invocation(invocation_context, run, owns_run=joined is None)
         self._invocations[invocation.invocation_id] = invocation
+        if invocation.is_live:
+            self._live[invocation.invocation_id] = LiveTranscript(invocation, _new_call_id)
         invocation.abort_with_run()
         if joined is None:
             self._endings.watch(invocation, invocation_context)
@@ -124,9 +128,23 @@ class CallstreamPlugin(BasePlugin):
         current_model_call.set(None)
         invocation = self._invocations.get(invocation_context.invocation_id)
         if invocation is not None:
+            await self._read_live(invocation, event)
             await self._execution.event(invocation, event)
             self._outputs.event(invocation, event)
         return None
+
+    async def _read_live(self, invocation: Invocation, event: Event) -> None:
+        live = self._live.get(invocation.invocation_id)
+        if live is None or invocation.run.outcome is not None:
+            return
+        if live.is_new_turn and not event.partial and live.says(event):
+            self._outputs.turn_begins(invocation)
+        try:
+            await live.read(event, self.settings.on_truncated)
+        except RunOver:
+            return
+        if invocation.failure is not None:
+            invocation.hang_up()
 
     async def after_run_callback(self, *, invocation_context: InvocationContext) -> None:
         invocation = self._invocations.get(invocation_context.invocation_id)
@@ -158,6 +176,7 @@ class CallstreamPlugin(BasePlugin):
     async def _end(self, invocation: Invocation, error: BaseException | None) -> None:
         self._invocations.pop(invocation.invocation_id, None)
         self._outputs.forget(invocation)
+        self._live.pop(invocation.invocation_id, None)
         invocation.ends_by_itself()
         if invocation.run.outcome is None:
             await self._execution.fail_raised(invocation)
@@ -171,6 +190,10 @@ class CallstreamPlugin(BasePlugin):
     ) -> types.Content | None:
         invocation = self._invocations.get(callback_context.invocation_id)
         if invocation is not None:
+            live = self._live.get(invocation.invocation_id)
+            if live is not None and isinstance(agent, LlmAgent):
+                live.agent_begins(agent)
+                register_tools(self.callstream, named_tools(agent.tools))
             root = invocation.root_agent
             if invocation.owns_run and isinstance(root, LlmAgent) and root.name == agent.name and root.timeout is None:
                 # It runs in a task of its own, which is cancelled when whoever drives the invocation is. One that goes
@@ -195,8 +218,16 @@ class CallstreamPlugin(BasePlugin):
         if invocation is None or invocation.run.outcome is not None:
             return None
         register_tools(self.callstream, llm_request.tools_dict)
+        live = self._live.get(invocation.invocation_id)
+        if live is not None and not live.is_asked(callback_context.agent_name):
+            # google-adk lets plugins see what a user says to a live model; the answer comes as events.
+            watched_generators(llm_request.tools_dict)
+            await self._tell_left_behind(invocation)
+            for content in llm_request.contents:
+                await live.heard(content)
+            return None
         collecting_generators(llm_request.tools_dict)
-        invocation.given_up = await self.left_behind.tell(invocation.given_up)
+        await self._tell_left_behind(invocation)
         if self.settings.repair_signatures:
             thread = JournalThread(self.callstream.journal, invocation.run.thread_id)
             await repair(llm_request, callback_context.session, thread)
@@ -212,6 +243,9 @@ class CallstreamPlugin(BasePlugin):
         invocation.begin(Step(model_call, llm_request, callback_context.actions, callback_context.branch))
         current_model_call.set(model_call)
         return None
+
+    async def _tell_left_behind(self, invocation: Invocation) -> None:
+        invocation.given_up = await self.left_behind.tell(invocation.given_up)
 
     async def after_model_callback(
         self, *, callback_context: CallbackContext, llm_response: LlmResponse
