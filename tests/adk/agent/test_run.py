@@ -12,6 +12,7 @@ import pytest
 from google.adk.agents import LlmAgent
 from google.adk.apps import App
 from google.adk.models import Gemini
+from google.adk.workflow import START, Workflow
 
 from callstream import Callstream, Progress, UsageError, no_progress, tool
 from callstream.adk import ADKAgent, CallstreamPlugin
@@ -376,3 +377,44 @@ async def test_run_that_waits_for_its_thread_can_leave(cs: Callstream, models: M
 
 async def collected(events: Any) -> list[str]:
     return [event.type async for event in events]
+
+
+async def test_workflow_is_copied(cs: Callstream, models: Models, caplog: pytest.LogCaptureFixture) -> None:
+    """Models of its nodes are tapped, in workflows inside of it and in agents that are tools too; nothing is changed."""
+    ran: list[str] = []
+
+    def write(body: str) -> str:
+        """Writes."""
+        ran.append(body)
+        return "written"
+
+    def upper(node_input: Any) -> str:
+        return str(node_input).upper()
+
+    script = [
+        [Text("draft"), Finish()],
+        [Calls("write", {"body": "a long body of text"}), Finish()],
+        [Text("Written."), Finish()],
+        [Text("Checked."), Finish()],
+    ]
+    async with scripted("gemini", script) as provider:
+        drafter = LlmAgent(name="drafter", model=gemini(models, provider))
+        writer = LlmAgent(name="writer", model=gemini(models, provider), tools=[write])
+        checker = LlmAgent(name="checker", model=gemini(models, provider))
+        inner = Workflow(name="inner", edges=[(START, writer)])
+        flow = Workflow(name="flow", edges=[(START, drafter, upper, inner, checker)])
+        before = [id(node) for node in flow.graph.nodes], list(flow.edges)  # type: ignore[union-attr]
+        with caplog.at_level(logging.INFO, "callstream"):
+            agent = ADKAgent(adk_agent=flow, app_name="app", user_id="user", callstream=cs)
+        client = Client(agent)
+        events = await client.send()
+    assert [record.getMessage() for record in caplog.records if "model" in record.getMessage()] == [
+        "model gemini-3-flash-preview (Gemini) is read at the wire"
+    ] * 3
+    assert ([id(node) for node in flow.graph.nodes], list(flow.edges)) == before  # type: ignore[union-attr]
+    for each in (drafter, writer, checker):
+        assert each.model.client_kwargs["http_options"].httpx_async_client is None  # type: ignore[union-attr, index]
+    (call,) = client.calls()
+    assert ran == ["a long body of text"] == [call["args"]["body"]]
+    assert kinds(events).count("TOOL_CALL_ARGS") > 1
+    assert client.text() == "draftWritten.Checked."
