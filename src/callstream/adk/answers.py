@@ -78,7 +78,9 @@ class Incoming:
 async def _answer(run: Run, session: Session, answer: types.FunctionResponse) -> None:
     result, error = outcome(answer.response)
     named = answer.id or ""
-    if not await _calls_named(run.callstream.journal, run.thread_id, named):
+    if await _calls_named(run.callstream.journal, run.thread_id, named):
+        named = await awaiting_id(run, named)
+    else:
         # The call is older than the journal, or it is nobody's.
         asked = next((call for call in _function_calls(session) if call.id == named), None)
         if asked is None:
@@ -86,6 +88,14 @@ async def _answer(run: Run, session: Session, answer: types.FunctionResponse) ->
         named = await imported(run, named, asked.name or "", asked.args or {})
         await run.record([CallAwaiting(named)])
     await run.answer(named, result, error=error)
+
+
+async def awaiting_id(run: Run, wire_id: str) -> str:
+    """The ``call_id`` of the call that google-adk means: models that number the calls of each turn use an id again."""
+    awaiting = await run.callstream.journal.calls(
+        thread_id=run.thread_id, provider_id=wire_id, states=[CallState.AWAITING]
+    )
+    return awaiting[-1].call_id if awaiting else wire_id
 
 
 async def imported(run: Run, function_call_id: str, name: str, args: dict[str, Any]) -> str:

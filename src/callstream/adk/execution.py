@@ -15,7 +15,7 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from pydantic_core import to_jsonable_python
 
-from callstream.adk.answers import imported, outcome
+from callstream.adk.answers import awaiting_id, imported, outcome
 from callstream.adk.invocations import Invocation
 from callstream.adk.tools import LiveStream, stream_end
 from callstream.adk.truncation import refusal
@@ -65,7 +65,7 @@ class Execution:
             return call
         if call is None:
             try:
-                call = await invocation.run.resume(named)
+                call = await invocation.run.resume(await awaiting_id(invocation.run, named))
             except UsageError:
                 call = None  # google-adk has it from elsewhere: another plugin, or a session that is older
         if call is None or call.is_final:
