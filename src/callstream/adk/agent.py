@@ -36,10 +36,11 @@ from callstream.adk.plugin import CallstreamPlugin
 from callstream.adk.presentation import Presentation, ShownEvent
 from callstream.adk.sharedstate import shown
 from callstream.adk.threads import Threads
+from callstream.adk.turns import Turns
 from callstream.agui import AguiEvent, Conversation, Translator, View, encode_sse
 from callstream.agui.events import RunError, encode
 from callstream.agui.messages import Metadata
-from callstream.errors import CallstreamError, JournalError, UsageError
+from callstream.errors import CallstreamError, JournalError, RunOver, UsageError
 from callstream.events import Record, RunEnded
 from callstream.runtime import Run
 from callstream.tap import Callstream
@@ -106,6 +107,8 @@ class ADKAgent:
         self._runners: dict[str, Runner] = {}
         self._active: set[Run] = set()
         self._starting = 0
+        self._turns = Turns()
+        self._closings = 0
 
     # -- a run --
 
@@ -134,15 +137,13 @@ class ADKAgent:
             return
         self._starting += 1
         try:
-            begun = await self.begin(given)
+            run, task = await self._take_turn(given)
         except CallstreamError:
             logger.exception("a run of thread %s could not be started", given.thread_id)
             yield [RunError(message="The run could not be started.", code="failed", metadata=Metadata(0))], 0
             return
         finally:
             self._starting -= 1
-        run = begun.run
-        task = asyncio.create_task(begun.work(), name=f"callstream run {run.run_id}")
         try:
             translator, presentation = Translator(self.view), self.presentation(given)
             try:
@@ -160,6 +161,21 @@ class ADKAgent:
                 await asyncio.wait({task})
             if not task.cancelled() and (error := task.exception()) is not None:
                 logger.error("run %s of thread %s failed", run.run_id, run.thread_id, exc_info=error)
+
+    async def _take_turn(self, given: RunAgentInput) -> tuple[Run, asyncio.Task[None]]:
+        """Waits for the thread's turn, and lets the run work. The turn is over when its work is."""
+        closings = self._closings
+        end_turn = await self._turns.begin((self.app_of(given), self.user_of(given), given.thread_id))
+        try:
+            if self._closings != closings:
+                raise RunOver("the agent was closed while the run waited for its thread")
+            begun = await self.begin(given)
+        except BaseException:
+            end_turn()
+            raise
+        task = asyncio.create_task(begun.work(), name=f"callstream run {begun.run.run_id}")
+        task.add_done_callback(lambda done: end_turn())
+        return begun.run, task
 
     async def _followed(
         self, run: Run, given: RunAgentInput, translator: Translator
@@ -179,7 +195,7 @@ class ADKAgent:
         ``exclusive``: ThreadBusy if the thread has a run that goes on.
         """
         user_id = principal or self.user_of(given)
-        given_up = await self._plugin.left_behind(given.thread_id)
+        given_up = tuple(await self._plugin.left_behind.find(given.thread_id))
         run = await self.callstream.start(
             given.thread_id,
             await self.callstream.free_run_id(given.run_id),
@@ -290,6 +306,7 @@ class ADKAgent:
 
     async def close(self) -> None:
         """Stops the runs that go on and closes the runners; the Callstream too, if it is the agent's own."""
+        self._closings += 1
         for run in list(self._active):
             await run.stop("closed")
         for runner in self._runners.values():
