@@ -206,9 +206,7 @@ class App {
         this.#frame.want();
       },
       state: (state) => {
-        if (thread !== this.#thread) return;
-        if (state === "over") run.isOpen = false;
-        this.#timeline.setFeedState(run.runId, state);
+        if (thread === this.#thread) this.#timeline.setFeedState(run.runId, state);
       },
     });
     this.#feeds.set(run.runId, feed);
@@ -222,6 +220,7 @@ class App {
   #paint() {
     const thread = this.#thread;
     if (thread === null) return;
+    thread.settle();
     this.#announce(thread);
     this.#timeline.paint(this.#rows.length - thread.runs.size);
     this.#composer.isActive = thread.activeRun !== null;

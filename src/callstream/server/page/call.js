@@ -34,13 +34,14 @@ export class Call {
   /**
    * @param {CallEvent} event its `call_started`
    * @param {Record} record
+   * @param {string | null} [author] the agent that made it, where that is worth saying
    */
-  constructor(event, record) {
+  constructor(event, record, author = null) {
     /** @readonly */
     this.kind = "call";
     this.callId = event.call_id;
     this.name = event.name ?? "";
-    this.author = record.author ?? null;
+    this.author = author;
     this.runId = record.run_id;
     this.isText = event.encoding === "text";
     /** @type {CallState} */

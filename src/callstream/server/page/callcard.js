@@ -36,6 +36,8 @@ const REASONS = {
   interrupted: "Something broke before it could run.",
 };
 
+const FACTS = /** @type {const} */ (["first argument", "deltas", "deltas/s", "characters", "ran", "id"]);
+
 /** @type {{ [view in View]: string }} */
 const VIEWS = { tree: "Tree", text: "Text", records: "Records" };
 
@@ -55,7 +57,7 @@ export class CallCard {
   #facts = element("dl", { class: "facts" });
   /** @type {Map<string, HTMLElement>} */
   #factValues = new Map();
-  #tree = new JsonTree("arguments");
+  #tree;
   #mistake = element("p", { class: "mistake", hidden: true });
   #progress = new ProgressBar();
   #panel = element("div", { class: "card-panel" });
@@ -66,12 +68,14 @@ export class CallCard {
   /**
    * @param {Call} call
    * @param {import("./timeline.js").Context} context
-   * @param {number} runStartedAt
+   * @param {import("./thread.js").Run} run
    */
-  constructor(call, context, runStartedAt) {
+  constructor(call, context, run) {
     this.#call = call;
     this.#context = context;
-    this.runStartedAt = runStartedAt;
+    this.runStartedAt = run.startedAt;
+    this.#tree = new JsonTree("arguments", { isLive: run.outcome === null });
+    for (const name of FACTS) this.#addFact(name);
     const title = freshId("call");
     this.#badge.append(element("span", { class: "hidden" }, "State: "), this.#badgeText);
     this.#panel.append(this.#tree.element, this.#mistake);
@@ -124,24 +128,23 @@ export class CallCard {
     this.#fact("id", call.callId);
   }
 
+  /** @param {typeof FACTS[number]} name */
+  #addFact(name) {
+    const value = element("dd");
+    this.#factValues.set(name, value);
+    const fact = element("div", { class: "fact", "data-fact": name, hidden: true }, element("dt", {}, name), value);
+    this.#facts.append(fact);
+  }
+
   /**
-   * @param {string} name
+   * @param {typeof FACTS[number]} name
    * @param {string | null} value
    */
   #fact(name, value) {
-    let shown = this.#factValues.get(name);
-    if (value === null) {
-      if (shown !== undefined) shown.parentElement?.remove();
-      this.#factValues.delete(name);
-      return;
-    }
-    if (shown === undefined) {
-      shown = element("dd");
-      this.#factValues.set(name, shown);
-      const fact = element("div", { class: `fact fact-${name.replace(/[^a-z]/g, "-")}` }, element("dt", {}, name), shown);
-      this.#facts.insertBefore(fact, name === "id" ? null : (this.#factValues.get("id")?.parentElement ?? null));
-    }
-    setText(shown, value);
+    const shown = this.#factValues.get(name);
+    if (shown === undefined || shown.parentElement === null) return;
+    shown.parentElement.hidden = value === null;
+    setText(shown, value ?? "");
   }
 
   /** The choice of what the card shows of the arguments. */
@@ -170,7 +173,7 @@ export class CallCard {
         this.#panel.replaceChildren(this.#tree.element, this.#mistake);
         return;
       case "text":
-        this.#text ??= new GrowingText(`argument text of ${call.name}`);
+        this.#text ??= new GrowingText(`argument text of ${call.name}`, { isFollowing: call.isWriting });
         this.#text.append(call.argsText.slice(this.#textShown));
         this.#textShown = call.argsText.length;
         if (!this.#panel.contains(this.#text.element)) this.#panel.replaceChildren(this.#text.element);
@@ -207,7 +210,7 @@ export class CallCard {
         return;
       }
       case "failed": {
-        const text = new GrowingText("error", { isFollowing: false });
+        const text = new GrowingText("error");
         text.append(call.error || "It gave no reason.");
         this.#outcome.append(element("h4", {}, "Error"), text.element);
         return;

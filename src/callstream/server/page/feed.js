@@ -105,8 +105,8 @@ export class Feed {
     let records = [];
     let isOver = false;
     for (const { type, data } of events) {
-      if (type === "end") isOver = true;
-      else if (type === "compacted") {
+      // `end` says that the stream is over, as it is too when the server shuts down: what ends a run is its last record.
+      if (type === "compacted") {
         this.listener.records(records);
         records = [];
         const { first } = JSON.parse(data);

@@ -35,11 +35,13 @@ export class GrowingText {
 
   /**
    * @param {string} label what the text is, for those who cannot see where it stands
-   * @param {{ isFollowing?: boolean }} [options] whether the box stays at the text's end while it grows
+   * @param {{ isFollowing?: boolean, isBoxed?: boolean }} [options] whether it stays at its end while it grows; whether it
+   *   scrolls in a box of its own, which the keyboard has to reach then
    */
-  constructor(label, { isFollowing = true } = {}) {
+  constructor(label, { isFollowing = false, isBoxed = true } = {}) {
     this.#isFollowing = isFollowing;
-    this.box = element("div", { class: "growing-box", tabindex: "0", role: "group", "aria-label": label });
+    const reachable = isBoxed ? { tabindex: "0", role: "group", "aria-label": label } : {};
+    this.box = element("div", { class: "growing-box", ...reachable });
     this.foot = element("div", { class: "growing-foot" }, this.#count, this.#fold, this.#more);
     this.element = element("div", { class: "growing" }, this.box, this.foot);
     this.#fold.setAttribute("aria-label", `Unfold ${label}`);

@@ -27,11 +27,16 @@ export class JsonTree {
   #rows = 0;
   #limit = ROWS;
   #label;
+  #isLive;
   #more = button("", () => this.#showMore(), { class: "link-button", hidden: true });
 
-  /** @param {string} label what the value is, for those who cannot see where it stands */
-  constructor(label) {
+  /**
+   * @param {string} label what the value is, for those who cannot see where it stands
+   * @param {{ isLive?: boolean }} [options] whether it is being written, so that its long strings stay at their ends
+   */
+  constructor(label, { isLive = false } = {}) {
     this.#label = label;
+    this.#isLive = isLive;
     this.root = element("div", { class: "tree" });
     this.element = element("div", { class: "tree-frame" }, this.root, this.#more);
   }
@@ -74,7 +79,7 @@ export class JsonTree {
         return;
       case "append":
         if (this.#string === null) {
-          this.#string = new StringValue(this.#row(change.path), this.#nameOf(change.path));
+          this.#string = new StringValue(this.#row(change.path), this.#nameOf(change.path), this.#isLive);
         }
         this.#string.append(change.value);
         return;
@@ -157,14 +162,17 @@ class StringValue {
   #short = element("bdi", { class: "string is-live" });
   #row;
   #name;
+  #isLive;
 
   /**
    * @param {HTMLElement} row
    * @param {string} name
+   * @param {boolean} isLive
    */
-  constructor(row, name) {
+  constructor(row, name, isLive) {
     this.#row = row;
     this.#name = name;
+    this.#isLive = isLive;
     row.append(this.#short);
   }
 
@@ -179,7 +187,7 @@ class StringValue {
       this.#short.append(text);
       return;
     }
-    this.#long = new GrowingText(this.#name);
+    this.#long = new GrowingText(this.#name, { isFollowing: this.#isLive });
     this.#long.element.classList.add("is-live");
     this.#short.replaceWith(this.#long.element);
     this.#row.classList.add("is-block");

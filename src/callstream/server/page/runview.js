@@ -122,7 +122,7 @@ export class RunView {
    * @returns {ItemView}
    */
   #viewOf(item) {
-    if (item instanceof Call) return new CallCard(item, this.#context, this.#run.startedAt);
+    if (item instanceof Call) return new CallCard(item, this.#context, this.#run);
     return item instanceof Saying ? new SayingView(item) : new NoteView(item);
   }
 

@@ -13,7 +13,7 @@ export class SayingView {
     const who = saying.kind === "input" ? saying.role : (saying.author ?? "assistant");
     const isReasoning = saying.kind === "reasoning";
     const name = isReasoning ? `reasoning of ${who}` : `${who} said`;
-    this.#text = new GrowingText(name, { isFollowing: false });
+    this.#text = new GrowingText(name, { isBoxed: false });
     const head = element("span", { class: "who" }, isReasoning ? "reasoning" : who);
     if (isReasoning) {
       this.element = element("details", { class: "saying reasoning" }, element("summary", {}, head), this.#text.element);

@@ -61,7 +61,7 @@ export class Note {
   }
 }
 
-/** One run. `records` are all that came of it, 1, 2, 3, …; `items` what they show. */
+/** One run. `records` are all that came of it, in the order of their numbers; `items` what they show. */
 export class Run {
   /** @param {RunRow} row */
   constructor(row) {
@@ -74,10 +74,12 @@ export class Run {
     this.records = [];
     /** @type {Item[]} */
     this.items = [];
+    /** @type {string | null} the agent that spoke first; others are named where they speak */
+    this.author = null;
     /** @type {Map<string, Saying>} the text that a message is writing, by message */
     this.writing = new Map();
-    /** whether records are still to be expected */
-    this.isOpen = true;
+    /** the place in the run up to which its records are folded */
+    this.foldedTo = 0;
   }
 
   /** The number of the last record that is here. */
@@ -87,6 +89,9 @@ export class Run {
 }
 
 export class Thread {
+  /** whether records have come that belong before others which are folded already */
+  #isOutOfOrder = false;
+
   /** @param {string} threadId */
   constructor(threadId) {
     this.threadId = threadId;
@@ -135,7 +140,16 @@ export class Thread {
     if (run === undefined || record.seq <= run.lastSeq) return;
     run.records.push(record);
     this.changed.add(run);
+    // Compaction leaves a record where the last of its pieces stood. It is read where the first one did.
+    if (placeOf(record) < run.foldedTo) this.#isOutOfOrder = true;
+    if (this.#isOutOfOrder) return;
+    run.foldedTo = record.seq;
     this.#fold(run, record);
+  }
+
+  /** To be called before anything is shown. */
+  settle() {
+    if (this.#isOutOfOrder) this.#refold();
   }
 
   /**
@@ -152,13 +166,16 @@ export class Thread {
   }
 
   #refold() {
+    this.#isOutOfOrder = false;
     this.generation += 1;
     this.calls = new Map();
     this.changed = new Set();
     for (const run of this.runs.values()) {
       run.items = [];
       run.writing = new Map();
-      for (const record of run.records) this.#fold(run, record);
+      run.foldedTo = run.lastSeq;
+      const inOrder = run.records.toSorted((a, b) => placeOf(a) - placeOf(b));
+      for (const record of inOrder) this.#fold(run, record);
     }
   }
 
@@ -168,6 +185,7 @@ export class Thread {
    */
   #fold(run, record) {
     const { event } = record;
+    run.author ??= record.author ?? null;
     switch (event.type) {
       case "run_started":
         run.startedAt = record.at;
@@ -198,7 +216,7 @@ export class Thread {
         return;
       case "call_started": {
         if (event.message_id !== undefined) this.#endSaying(run, event.message_id);
-        const call = new Call(event, record);
+        const call = new Call(event, record, record.author === run.author ? null : (record.author ?? null));
         this.calls.set(call.callId, call);
         this.#add(run, call);
         return;
@@ -282,4 +300,9 @@ export class Thread {
     run.items.push(item);
     this.changed.add(item);
   }
+}
+
+/** @param {Record} record */
+function placeOf(record) {
+  return record.first_seq ?? record.seq;
 }

@@ -7,7 +7,7 @@
  */
 
 import { button, element, setText } from "./dom.js";
-import { ago, clock, counted, span } from "./format.js";
+import { ago, clock, counted } from "./format.js";
 import { hashOf } from "./route.js";
 
 export class Threads {
@@ -106,7 +106,6 @@ export class Threads {
     const list = element("ul", { class: "run-list", "aria-label": "Runs" });
     this.#runs.forEach((run, index) => {
       const outcome = run.outcome ?? "active";
-      const length = run.ended_at === null ? "" : ` · ${span(run.ended_at - run.started_at)}`;
       const link = element(
         "a",
         {
@@ -116,7 +115,7 @@ export class Threads {
           "aria-current": run.run_id === this.#place.runId ? "true" : null,
         },
         element("span", {}, `Run ${this.#runs.length - index}`),
-        element("span", { class: "run-meta" }, `${outcome} · ${clock(run.started_at)}${length}`),
+        element("span", { class: "run-meta" }, `${outcome} · ${clock(run.started_at)}`),
       );
       list.append(element("li", {}, link));
     });

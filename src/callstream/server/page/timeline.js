@@ -92,6 +92,7 @@ export class Timeline {
       if (item instanceof RunModel) continue;
       for (const view of this.#views.values()) view.updateItem(item);
     }
+    this.#showLatest();
   }
 
   /**
@@ -114,7 +115,12 @@ export class Timeline {
   toEnd() {
     this.#isPinned = true;
     this.#keep();
-    this.#latest.hidden = true;
+    this.#showLatest();
+  }
+
+  /** There is something to go to while something comes and its reader is elsewhere. */
+  #showLatest() {
+    this.#latest.hidden = this.#isPinned || this.#thread === null || this.#thread.activeRun === null;
   }
 
   /**
@@ -151,7 +157,7 @@ export class Timeline {
   #scrolled() {
     const { scrollHeight, scrollTop, clientHeight } = this.#scroller;
     this.#isPinned = scrollHeight - scrollTop - clientHeight < NEAR;
-    this.#latest.hidden = this.#isPinned;
+    this.#showLatest();
   }
 
   #keep() {
