@@ -8,7 +8,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -110,7 +110,7 @@ SCRIPTS: dict[str, list[Script]] = {
         [
             Thought("They want to know how tides work. I will write it down first.", size=9),
             Text("I will write that down.", size=5),
-            Call("write_document", {"title": "Tides", "content": DOCUMENT}, size=8),
+            Call("write_document", {"title": "Tides", "content": DOCUMENT}, size=5),
         ],
         [Text("Written. Is there anything else?", size=6)],
     ],
@@ -203,7 +203,7 @@ class Stage:
     """``url`` is where the inspector is. ``stop`` and ``start`` take the server away and bring it back, journal and all."""
 
     def __init__(self, folder: Path, *, pace: float = 160, token: str | None = None) -> None:
-        self._folder = folder
+        self.folder = folder
         self._token = token
         self.provider = PlayedProvider(pace)
         self._loop = asyncio.new_event_loop()
@@ -232,7 +232,7 @@ class Stage:
     async def _start(self) -> None:
         self._running = AsyncExitStack()
         self.callstream = await self._running.enter_async_context(
-            Callstream(f"sqlite:///{self._folder}/calls.db", tools=[write_document, look_up, print_copies, store])
+            Callstream(f"sqlite:///{self.folder}/calls.db", tools=[write_document, look_up, print_copies, store])
         )
         client = AsyncAnthropic(api_key="none", base_url=self.provider.base_url, max_retries=0)
         self._running.push_async_callback(client.close)
@@ -296,9 +296,3 @@ async def _serving(app: Any, port: int) -> AsyncIterator[int]:
     finally:
         server.should_exit = True
         await task
-
-
-@contextmanager
-def staged(folder: Path, **options: Any) -> Iterator[Stage]:
-    with Stage(folder, **options) as stage:
-        yield stage
