@@ -11,6 +11,7 @@ import inspect
 import logging
 import os
 import re
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, cast
 
@@ -24,6 +25,7 @@ from callstream.tap import Callstream
 logger = logging.getLogger("callstream")
 
 _M = TypeVar("_M", bound=BaseLlm)
+_made: weakref.WeakValueDictionary[int, BaseLlm] = weakref.WeakValueDictionary()
 _PLACE = re.compile(r"projects/([^/]+)/locations/([^/]+)/")
 
 
@@ -37,11 +39,17 @@ def tapped(model: str | BaseLlm, callstream: Callstream) -> BaseLlm:
         if any(base.__name__ == family and base.__module__.startswith("google.adk.") for base in type(llm).__mro__):
             made = tap(llm, callstream)
             if made is not None:
+                _made[id(made)] = made
                 logger.info("model %s (%s) is read at the wire", llm.model, type(llm).__name__)
                 return made
             break
     logger.info("model %s (%s) is read from its partial events", llm.model, type(llm).__name__)
     return llm
+
+
+def is_tapped(model: str | BaseLlm) -> bool:
+    """Whether it is a model that ``tapped`` has given its tap."""
+    return not isinstance(model, str) and _made.get(id(model)) is model
 
 
 def _gemini(llm: BaseLlm, callstream: Callstream) -> BaseLlm | None:
