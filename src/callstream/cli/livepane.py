@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from callstream.calls import CallState
-from callstream.cli.output import clean, duration
+from callstream.cli.output import clean, duration, one_line
 from callstream.cli.scene import Called, Item, Said, Scene, bar_of
 from callstream.cli.transcript import told
 from callstream.events import Record
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.text import Text
+    from rich.console import Console, RenderableType
 
 _FRAMES_PER_SECOND = 12
 _TAIL = 10
@@ -68,27 +67,33 @@ class LivePane:
     def _finish(self) -> None:
         if not self._live.is_started:
             return
-        self._live.stop()
-        for item in self._scene.items[self._printed :]:
-            self._console.print(_item(item, _KEPT))
+        rest = self._scene.items[self._printed :]
         self._printed = len(self._scene.items)
+        self._live.stop()
+        for item in rest:
+            self._console.print(_item(item, _KEPT))
         if self._scene.outcome is not None:
             ended = self._scene.outcome + (f": {self._scene.reason}" if self._scene.reason else "")
             self._console.print(clean(f"run {ended}"), style="dim")
 
     def _print_settled(self) -> None:
         items = self._scene.items
+        settled: list[Item] = []
         while self._printed < len(items) and items[self._printed].is_settled:
-            self._console.print(_item(items[self._printed], _KEPT))
+            settled.append(items[self._printed])
             self._printed += 1
+        if settled:
+            self._live.refresh()  # else what is printed above would stand in the pane once more
+            for item in settled:
+                self._console.print(_item(item, _KEPT))
 
-    def _drawn(self) -> Text:
-        from rich.text import Text
+    def _drawn(self) -> RenderableType:
+        from rich.console import Group
 
-        return Text("\n").join([_item(item, _TAIL) for item in self._scene.items[self._printed :]])
+        return Group(*(_item(item, _TAIL) for item in self._scene.items[self._printed :]))
 
 
-def _item(item: Item, lines: int) -> Text:
+def _item(item: Item, lines: int) -> RenderableType:
     from rich.text import Text
 
     if isinstance(item, Said):
@@ -97,25 +102,32 @@ def _item(item: Item, lines: int) -> Text:
     return _card(item, lines)
 
 
-def _card(called: Called, lines: int) -> Text:
+def _card(called: Called, lines: int) -> RenderableType:
+    from rich.console import Group
+    from rich.padding import Padding
     from rich.text import Text
 
     mark, colour = _STYLES.get(called.state, ("●", "blue"))
-    card = Text(f"{mark} ", style=colour)
-    card.append(clean(called.name), style=f"bold {colour}")
-    card.append(f"  {_facts(called)}", style="dim")
+    heading = Text(f"{mark} ", style=colour)
+    heading.append(clean(called.name), style="bold")
+    card: list[RenderableType] = [Text.assemble(heading, (f"  {_facts(called)}", "dim"))]
+
+    def add(renderable: Text, indent: int) -> None:
+        card.append(Padding(renderable, (0, 0, 0, indent)))
+
     for name, value in called.fields():
         shown = _tail(value, lines)
-        card.append(f"\n    {clean(name)}: " if name else "\n    ", style="dim")
-        card.append(shown.replace("\n", "\n      "))
-    bar = bar_of(called.progress)
-    if bar is not None and called.state is CallState.EXECUTING:
-        card.append(f"\n    {clean(bar)}", style="blue")
-    elif called.progress is not None and called.state is CallState.EXECUTING:
-        card.append(f"\n    {clean(str(called.progress))}", style="blue")
+        label = f"{clean(name)}: " if name else ""
+        if "\n" not in shown:
+            add(Text.assemble((label, "dim"), shown), 4)
+        else:
+            add(Text(label, style="dim"), 4)
+            add(Text(shown), 6)
+    if called.progress is not None and called.state is CallState.EXECUTING:
+        add(Text(clean(bar_of(called.progress) or one_line(called.progress)), style=colour), 4)
     if called.is_settled:
-        card.append(f"\n    {told(called)}", style=colour)
-    return card
+        add(Text(told(called), style=colour), 4)
+    return Group(*card)
 
 
 def _facts(called: Called) -> str:
@@ -126,8 +138,7 @@ def _facts(called: Called) -> str:
         if called.deltas > 1:
             facts.append(f"{called.deltas / seconds:.0f} deltas/s")
     elif called.is_settled:
-        facts.append(duration(called.changed_at - called.started_at))
-    facts.append(clean(called.call_id))
+        facts += [duration(called.changed_at - called.started_at), clean(called.call_id)]
     return ", ".join(facts)
 
 
