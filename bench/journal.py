@@ -103,10 +103,10 @@ async def our_rate(store: Store, runs: int, each: int) -> Measured:
     commits = 0
     inner = journal._store.commit  # type: ignore[attr-defined]
 
-    async def counted(batch: Sequence[Any]) -> Any:
+    async def counted(batch: Sequence[Any], lane: int) -> Any:
         nonlocal commits
         commits += 1
-        return await inner(batch)
+        return await inner(batch, lane)
 
     journal._store.commit = counted  # type: ignore[attr-defined]
 

@@ -87,6 +87,15 @@ class CallIdTaken(JournalError):
         self.call_id = call_id
 
 
+class ThreadBusy(JournalError):
+    """The thread has an exclusive run that goes on: ``run_id``."""
+
+    def __init__(self, thread_id: str, run_id: str) -> None:
+        super().__init__(f"thread {thread_id!r} has a run that goes on, {run_id!r}")
+        self.thread_id = thread_id
+        self.run_id = run_id
+
+
 class RunOver(UsageError):
     """Something was asked of a run that has ended, or is being ended."""
 

@@ -136,9 +136,12 @@ class ResultReceived(Event, frozen=True):
 
 
 class RunStarted(Event, frozen=True):
+    """``exclusive``: no other exclusive run of the thread may go on meanwhile; the journal refuses the second."""
+
     thread_id: str
     principal: str | None = None
     input: Any = None
+    exclusive: bool = False
 
 
 class CallExecuting(Event, frozen=True):

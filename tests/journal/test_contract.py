@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from callstream.calls import TRANSITIONS, CallState
-from callstream.errors import CallIdTaken, Compacted, LeaseLost, TransitionError, UsageError
+from callstream.errors import CallIdTaken, Compacted, LeaseLost, ThreadBusy, TransitionError, UsageError
 from callstream.events import (
     ArgsAppended,
     CallAwaiting,
@@ -868,3 +868,74 @@ async def test_a_journal_may_be_opened_by_awaiting_or_entering_it(place: Place) 
     assert await journal.append("run", [RunStarted("thread")]) == 1
     async with place.journal() as other:
         assert [run.run_id for run in await other.runs()] == ["run"]
+
+
+# -- one run at a time, and word from others ---------------------------------------------------------------------------
+
+EXCLUSIVE = RunStarted("thread", exclusive=True)
+
+
+async def test_exclusive_runs_of_a_thread_come_one_after_the_other(place: Place) -> None:
+    here, there = place.journal(), place.journal()
+    await here.append("r1", [EXCLUSIVE])
+    for journal in (here, there):
+        with pytest.raises(ThreadBusy) as refused:
+            await journal.append("r2", [EXCLUSIVE])
+        assert (refused.value.thread_id, refused.value.run_id) == ("thread", "r1")
+    assert await there.runs(run_id="r2") == []
+    await there.append("other", [RunStarted("another thread", exclusive=True)])
+    await there.append("beside", [START])  # nobody asked this one to be alone
+    await here.append("r1", [DONE])
+    await there.append("r2", [EXCLUSIVE, DONE])
+    await here.append("r3", [EXCLUSIVE])
+
+
+async def test_exclusive_runs_asked_for_at_once_are_one(place: Place) -> None:
+    journals = [place.journal() for _ in range(3)]
+    asked = [journals[number % 3].append(f"r{number}", [EXCLUSIVE]) for number in range(12)]
+    outcomes = await asyncio.gather(*asked, return_exceptions=True)
+    assert sorted(map(str, map(type, outcomes))) == sorted([str(int)] + [str(ThreadBusy)] * 11)
+    [active] = await journals[0].runs(thread_id="thread", active=True)
+    assert {error.run_id for error in outcomes if isinstance(error, ThreadBusy)} == {active.run_id}
+
+
+async def test_exclusive_start_that_is_repeated_is_the_same_run(journal: Journal) -> None:
+    assert await journal.append("r1", [EXCLUSIVE], after=0) == 1
+    assert await journal.append("r1", [EXCLUSIVE], after=0) == 1
+
+
+async def test_exclusive_run_of_a_dead_process_gives_its_thread_back_when_swept(place: Place) -> None:
+    dead = place.journal(lease_ttl=0.2, renew=False)
+    await dead.append("r1", [EXCLUSIVE])
+    await asyncio.sleep(0.4)
+    alive = place.journal()
+    assert await alive.sweep() == ["r1"]
+    await alive.append("r2", [EXCLUSIVE])
+
+
+async def test_ask_to_stop_reaches_the_process_that_owns_the_run(place: Place) -> None:
+    owner, stranger = place.journal(), place.journal()
+    await owner.append("r1", [START])
+    await owner.append("r2", [START])
+    assert await owner.asked_to_stop() == {}
+    assert await stranger.ask_to_stop("r1", "enough")
+    assert await stranger.ask_to_stop("r1", "the second word does not count")
+    assert await owner.asked_to_stop() == {"r1": "enough"}
+    assert await stranger.asked_to_stop() == {}
+    await owner.append("r1", [RunEnded("cancelled", "enough")])
+    assert await owner.asked_to_stop() == {}
+    assert not await stranger.ask_to_stop("r1", "too late")
+    assert not await stranger.ask_to_stop("nobody's", "no such run")
+    assert (await owner.runs(run_id="r1"))[0].outcome == "cancelled"
+
+
+async def test_batches_give_what_waits_at_once(journal: Journal) -> None:
+    await journal.append("r", [START, MessageStarted("m")])
+    batches = journal.batches("r")
+    assert [record.seq for record in await anext(batches)] == [1, 2]
+    for number in range(3):
+        await journal.append("r", [TextAppended("m", str(number))])
+    await journal.append("r", [DONE])
+    rest = [[record.seq for record in batch] async for batch in batches]
+    assert [seq for batch in rest for seq in batch] == [3, 4, 5, 6]
+    assert len(rest) < 4

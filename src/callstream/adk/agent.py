@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Self, Unpack
 
+import msgspec
 from ag_ui.core import AssistantMessage, BaseEvent, RunAgentInput, ToolMessage
 from ag_ui.core import Event as AnyEvent
 from google.adk.agents.base_agent import BaseAgent
@@ -30,11 +32,11 @@ from callstream.adk.agentrun import AgentRun
 from callstream.adk.agenttree import client_toolsets, tapped_tree
 from callstream.adk.contents import messages_in
 from callstream.adk.hosted import HostedPlugin
-from callstream.adk.outgoing import Outgoing, OutgoingEvent
 from callstream.adk.plugin import CallstreamPlugin
+from callstream.adk.presentation import Presentation, ShownEvent
 from callstream.adk.sharedstate import shown
 from callstream.adk.threads import Threads
-from callstream.agui import Conversation, View, encode_sse
+from callstream.agui import AguiEvent, Conversation, Translator, View, encode_sse
 from callstream.agui.events import RunError, encode
 from callstream.agui.messages import Metadata
 from callstream.errors import CallstreamError, JournalError, UsageError
@@ -45,6 +47,13 @@ from callstream.tap import Callstream
 logger = logging.getLogger("callstream")
 
 _EVENT: TypeAdapter[Any] = TypeAdapter(AnyEvent)
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """A run that has been started. ``work`` is to be awaited once; it ends the run, however it ends."""
+
+    run: Run
+    work: Callable[[], Coroutine[Any, Any, None]]
 
 
 class ADKAgent:
@@ -116,7 +125,7 @@ class ADKAgent:
                 if events:
                     yield encode_sse(events, seq)  # type: ignore[arg-type]
 
-    async def _batches(self, given: RunAgentInput) -> AsyncGenerator[tuple[list[OutgoingEvent], int], None]:
+    async def _batches(self, given: RunAgentInput) -> AsyncGenerator[tuple[list[ShownEvent], int], None]:
         """The events of each record, with its number."""
         limit = self._settings.max_concurrent_executions
         if len(self._active) + self._starting >= limit:
@@ -125,26 +134,23 @@ class ADKAgent:
             return
         self._starting += 1
         try:
-            user_id = self.user_of(given)
-            given_up = await self._plugin.left_behind(given.thread_id)
-            run = await self._start(given, user_id)
+            begun = await self.begin(given)
         except CallstreamError:
             logger.exception("a run of thread %s could not be started", given.thread_id)
             yield [RunError(message="The run could not be started.", code="failed", metadata=Metadata(0))], 0
             return
         finally:
             self._starting -= 1
-        self._active.add(run)
-        work = AgentRun(self._runner(self.app_of(given)), self._threads, self._settings, given)
-        task = asyncio.create_task(work.work(run, user_id, given_up), name=f"callstream run {run.run_id}")
+        run = begun.run
+        task = asyncio.create_task(begun.work(), name=f"callstream run {run.run_id}")
         try:
-            outgoing = self._outgoing(given)
+            translator, presentation = Translator(self.view), self.presentation(given)
             try:
-                async for batch in self._followed(run, given, outgoing):
-                    yield batch
+                async for events, seq in self._followed(run, given, translator):
+                    yield presentation.shown(events), seq
             except JournalError:
                 # A stream that merely stops looks like success.
-                yield outgoing.end(), outgoing.seq
+                yield presentation.shown(translator.end()), translator.seq
                 raise
             await asyncio.wait({task})
         finally:
@@ -152,45 +158,67 @@ class ADKAgent:
                 await run.stop("closed")
                 task.cancel()
                 await asyncio.wait({task})
-            self._active.discard(run)
             if not task.cancelled() and (error := task.exception()) is not None:
                 logger.error("run %s of thread %s failed", run.run_id, run.thread_id, exc_info=error)
 
-    async def _start(self, given: RunAgentInput, user_id: str) -> Run:
-        journal = self.callstream.journal
-        await journal.open()
-        run_id, number = given.run_id, 1
-        while await journal.runs(run_id=run_id, limit=1):
-            # A client that sends a run again means another one: a run ends once.
-            number += 1
-            run_id = f"{given.run_id}~{number}"
-        return await self.callstream.start(
-            given.thread_id, run_id, principal=user_id, run_input=_kept(given), as_current=False
-        )
-
-    def _outgoing(self, given: RunAgentInput) -> Outgoing:
-        answered = frozenset(message.tool_call_id for message in given.messages if isinstance(message, ToolMessage))
-        return Outgoing(self._view(given), self._settings, answered)
-
     async def _followed(
-        self, run: Run, given: RunAgentInput, outgoing: Outgoing
-    ) -> AsyncGenerator[tuple[list[OutgoingEvent], int], None]:
+        self, run: Run, given: RunAgentInput, translator: Translator
+    ) -> AsyncGenerator[tuple[list[AguiEvent], int], None]:
         async with aclosing(self.callstream.journal.follow(run.run_id)) as records:  # type: ignore[type-var]
             async for record in records:
-                events = outgoing.feed(record)
+                events = translator.feed(record)
                 if isinstance(record.event, RunEnded) and self._settings.emit_messages_snapshot:
                     events.insert(-1, (await self._conversation(run.thread_id, self.user_of(given))).snapshot())
                 yield events, record.seq
 
-    def _view(self, given: RunAgentInput) -> View:
-        names = [tool.name for tool in given.tools or ()]
-        if names and not self._toolsets and isinstance(self._app.root_agent, BaseAgent):
-            logger.warning("the client brought tools, but no agent has an AGUIToolset among its tools to put them in")
-        return View(
-            errors=self._settings.show_errors,
-            emit_interrupt_outcome=self._settings.emit_interrupt_outcome,
-            client_tools=frozenset([*names, *(toolset.named(name) for toolset in self._toolsets for name in names)]),
+    # -- a run whose followers are somebody else's business: what a server needs --
+
+    async def begin(self, given: RunAgentInput, principal: str | None = None, *, exclusive: bool = False) -> Begun:
+        """Starts a run and leaves the work on it to the caller. ``principal``: whose run it is, if a server knows.
+
+        ``exclusive``: ThreadBusy if the thread has a run that goes on.
+        """
+        user_id = principal or self.user_of(given)
+        given_up = await self._plugin.left_behind(given.thread_id)
+        run = await self.callstream.start(
+            given.thread_id,
+            await self.callstream.free_run_id(given.run_id),
+            principal=user_id,
+            run_input=self._kept(given),
+            as_current=False,
+            exclusive=exclusive,
         )
+        self._active.add(run)
+        run.on_stop(lambda reason: self._active.discard(run))
+        work = AgentRun(self._runner(self.app_of(given)), self._threads, self._settings, given)
+        return Begun(run, partial(work.work, run, user_id, given_up))
+
+    def presentation(self, given: RunAgentInput | None = None) -> Presentation:
+        """What becomes of the translator's events on one stream; of the stream that ``given`` asked for, or another."""
+        messages = given.messages if given is not None else ()
+        answered = frozenset(message.tool_call_id for message in messages if isinstance(message, ToolMessage))
+        return Presentation(self._settings, answered)
+
+    @property
+    def view(self) -> View:
+        """What clients are shown."""
+        return View(errors=self._settings.show_errors, emit_interrupt_outcome=self._settings.emit_interrupt_outcome)
+
+    def _kept(self, given: RunAgentInput) -> dict[str, Any]:
+        """What of its input a run keeps: the messages since the model's last, since the others are in the runs before.
+
+        And the names of the client's tools, as the model knows them.
+        """
+        spoken = [number for number, message in enumerate(given.messages) if isinstance(message, AssistantMessage)]
+        since = given.messages[spoken[-1] + 1 if spoken else 0 :]
+        kept: dict[str, Any] = {"messages": [message.model_dump(mode="json", by_alias=True) for message in since]}
+        names = [tool.name for tool in given.tools or ()]
+        if names:
+            if not self._toolsets and isinstance(self._app.root_agent, BaseAgent):
+                logger.warning("the client brought tools, but no agent has an AGUIToolset among its tools")
+            known = dict.fromkeys([*names, *(toolset.named(name) for toolset in self._toolsets for name in names)])
+            kept["tools"] = [{"name": name} for name in known]
+        return kept
 
     # -- who and where --
 
@@ -269,10 +297,3 @@ class ADKAgent:
         self._runners.clear()
         if self._owns_callstream:
             await self.callstream.aclose()
-
-
-def _kept(given: RunAgentInput) -> dict[str, Any]:
-    """What of its input a run keeps: the messages since the model's last. The others are in the runs before."""
-    spoken = [number for number, message in enumerate(given.messages) if isinstance(message, AssistantMessage)]
-    since = given.messages[spoken[-1] + 1 if spoken else 0 :]
-    return {"messages": [message.model_dump(mode="json", by_alias=True) for message in since]}

@@ -83,6 +83,11 @@ class Conversation:
         return self._translator.seq
 
     @property
+    def has_ended(self) -> bool:
+        """Whether the last run is over."""
+        return self._ended is not None
+
+    @property
     def messages(self) -> tuple[Message, ...]:
         return self._reducer.messages
 
@@ -140,6 +145,10 @@ class Conversation:
             events.append(StateSnapshot(snapshot=self._reducer.state, metadata=Metadata(self.seq)))
         events += self._translator.reopening()
         return events if self._ended is None else [*events, self._ended]
+
+    def end(self) -> list[AguiEvent]:
+        """For a stream that has to end before its run; see ``Translator.end``."""
+        return self._translator.end()
 
     def _sent_by_client(self, event: RunEvent) -> list[AguiEvent]:
         """An answer that only the client has which sent it. Without metadata, for there it has none either."""

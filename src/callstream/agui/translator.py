@@ -117,6 +117,7 @@ class Translator:
         self._texts: dict[str, int] = {}  # open messages, and the seq of their last event
         self._thoughts: dict[str, int] = {}
         self._calls: dict[str, _Call] = {}
+        self._client_tools = self.view.client_tools
 
     def feed(self, record: Record) -> list[AguiEvent]:
         """What the client is to be told of the record; nothing, for many of them."""
@@ -156,7 +157,8 @@ class Translator:
                 yield from self._written(self._calls[call_id], text)
             case TextAppended(message_id=message_id, text=text):
                 yield from self._text(message_id, text)
-            case RunStarted(thread_id=thread_id):
+            case RunStarted(thread_id=thread_id, input=given):
+                self._client_tools |= _tools_in(given)
                 self._run = AguiRunStarted(
                     thread_id=thread_id,
                     run_id=record.run_id,
@@ -327,7 +329,7 @@ class Translator:
 
     def _waiting_for(self) -> Success | Interrupted:
         waiting = [call for call in self._calls.values() if call.stage is _Stage.AWAITING]
-        asked = [call for call in waiting if call.name not in self.view.client_tools]
+        asked = [call for call in waiting if call.name not in self._client_tools]
         if asked and self.view.emit_interrupt_outcome:
             return Interrupted(interrupts=tuple(map(self._interrupt, asked)))
         return Success(pending_tool_call_ids=tuple(call.call_id for call in waiting) or None)
@@ -349,6 +351,15 @@ class Translator:
 
     def _error(self, message: str, code: str) -> AguiEvent:
         return RunError(message=message, code=code, metadata=self._metadata)
+
+
+def _tools_in(run_input: Any) -> frozenset[str]:
+    """The names of the tools that a client brought, where the run's input is AG-UI's."""
+    match run_input:
+        case {"tools": list(tools)}:
+            return frozenset(tool["name"] for tool in tools if isinstance(tool, dict) and "name" in tool)
+        case _:
+            return frozenset()
 
 
 def _thought_id(message_id: str) -> str:

@@ -46,6 +46,7 @@ class RunChange(msgspec.Struct, frozen=True):
     started_at: float
     thread_id: str | None = None
     principal: str | None = None
+    exclusive: bool = False
     outcome: str | None = None
     reason: str | None = None
     ended_at: float | None = None
@@ -125,6 +126,15 @@ class Draft:
         self.records.append((self._run.key, self._seq, self._ms, self._number(row.source), number, kind, body))
 
     @property
+    def exclusive_thread(self) -> str | None:
+        """The thread that the append wants for its run alone."""
+        return self._start.thread_id if self._start is not None and self._start.exclusive else None
+
+    @property
+    def ends(self) -> bool:
+        return self._end is not None
+
+    @property
     def new_sources(self) -> list[SourceColumns]:
         return [(self._run.key, number, *source) for source, number in self._sources.items()]
 
@@ -142,6 +152,7 @@ class Draft:
                 started_at=self._started_at,
                 thread_id=self._start.thread_id if self._start else run.run_id,
                 principal=self._start.principal if self._start else None,
+                exclusive=self._start.exclusive if self._start else False,
                 outcome=self._end.outcome if self._end else None,
                 reason=clean(self._end.reason) if self._end else None,
                 ended_at=self._at if self._end else None,

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from contextlib import aclosing
 from itertools import islice
 from typing import TypeAlias
 
@@ -170,6 +171,16 @@ async def read(read_page: ReadPage, run_id: str, after: int) -> AsyncIterator[Re
 
 async def follow(read_page: ReadPage, followers: Followers, run_id: str, after: int) -> AsyncIterator[Record]:
     """The records that are there and those that come, to the run's last."""
+    async with aclosing(batches(read_page, followers, run_id, after)) as found:
+        async for records in found:
+            for record in records:
+                yield record
+
+
+async def batches(
+    read_page: ReadPage, followers: Followers, run_id: str, after: int
+) -> AsyncGenerator[Sequence[Record], None]:
+    """The same, all that is there at a time: whoever is slow gets more of them at once."""
     follower = followers.add(run_id)
     found = False
     try:
@@ -186,10 +197,10 @@ async def follow(read_page: ReadPage, followers: Followers, run_id: str, after: 
                         break
                     raise
             found = True
-            for record in page.records:
-                yield record
-                after = record.seq
-                if isinstance(record.event, RunEnded):
+            if page.records:
+                yield page.records
+                after = page.records[-1].seq
+                if isinstance(page.records[-1].event, RunEnded):
                     return
             if page.ended:
                 return

@@ -11,13 +11,13 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from callstream.calls import BEFORE_EXECUTING, Call, CallEvent, CallState, advanced, numbered, opened
-from callstream.errors import CallIdTaken, LeaseLost, TransitionError, UsageError
+from callstream.errors import CallIdTaken, LeaseLost, ThreadBusy, TransitionError, UsageError
 from callstream.events import (
     ArgsAppended,
     CallCompleted,
@@ -65,6 +65,8 @@ class _Run(msgspec.Struct, eq=False):
     epoch: int = 1
     lines: list[_Line] = []
     compacted: bool = False
+    exclusive: bool = False
+    stop_reason: str | None = None
 
 
 class MemoryStore:
@@ -129,6 +131,9 @@ class MemoryJournal(Openable):
 
     def follow(self, run_id: str, after: int = 0) -> AsyncIterator[Record]:
         return following.follow(self._page, self.followers, run_id, after)
+
+    def batches(self, run_id: str, after: int = 0) -> AsyncGenerator[Sequence[Record], None]:
+        return following.batches(self._page, self.followers, run_id, after)
 
     async def call(self, call_id: str) -> Call | None:
         with self._store.lock:
@@ -225,6 +230,24 @@ class MemoryJournal(Openable):
             self._forget(gone)
         self._store.wake(gone)
         return len(gone)
+
+    async def ask_to_stop(self, run_id: str, reason: str) -> bool:
+        with self._store.lock:
+            self._enter()
+            run = self._store.runs.get(run_id)
+            if run is None or run.row.outcome is not None:
+                return False
+            run.stop_reason = run.stop_reason or reason
+            return True
+
+    async def asked_to_stop(self) -> dict[str, str]:
+        with self._store.lock:
+            self._enter()
+            return {
+                run.row.run_id: run.stop_reason
+                for run in self._store.runs.values()
+                if run.stop_reason is not None and run.row.outcome is None and run.writer == self._writer
+            }
 
     async def stats(self) -> dict[str, Any]:
         with self._store.lock:
@@ -324,7 +347,10 @@ class MemoryJournal(Openable):
                 case RunStarted(thread_id=thread_id, principal=principal):
                     if row.last_seq != 1:
                         raise UsageError(f"RunStarted is the first record of a run; {run_id!r} has {row.last_seq - 1}")
+                    if line.event.exclusive:
+                        self._take_thread(thread_id, run_id)
                     row = msgspec.structs.replace(row, thread_id=thread_id, principal=principal)
+                    run.exclusive = line.event.exclusive
                 case RunEnded(outcome=outcome, reason=reason):
                     row = msgspec.structs.replace(row, outcome=outcome, reason=reason, ended_at=at)
                 case event if isinstance(event, CallEvent):
@@ -341,6 +367,12 @@ class MemoryJournal(Openable):
         run.row = row
         self._store.runs[run_id] = run
         self._store.calls.update(changed)
+
+    def _take_thread(self, thread_id: str, run_id: str) -> None:
+        for other in self._store.runs.values():
+            row = other.row
+            if other.exclusive and row.thread_id == thread_id and row.outcome is None and row.run_id != run_id:
+                raise ThreadBusy(thread_id, row.run_id)
 
     def _sweep(self) -> list[str]:
         now = time.time()

@@ -12,6 +12,7 @@ import msgspec
 
 from callstream.calls import CallState
 from callstream.errors import CallstreamError, LeaseLost, UsageError
+from callstream.events import RunStarted
 from callstream.journal.rows import Row, Source
 
 
@@ -119,6 +120,12 @@ class Memory:
 
     def unknown_runs(self, batch: Iterable[Append]) -> list[str]:
         return list(dict.fromkeys([append.run_id for append in batch if append.run_id not in self.runs]))
+
+    @staticmethod
+    def exclusive_threads(batch: Iterable[Append]) -> list[str]:
+        """The threads of which the store must say whether they have an exclusive run already."""
+        starts = [append.rows[0].event for append in batch if append.rows]
+        return [event.thread_id for event in starts if isinstance(event, RunStarted) and event.exclusive]
 
     def unknown_calls(self, batch: Iterable[Append]) -> list[str]:
         """The calls of which the store must say whether they exist and where they stand."""

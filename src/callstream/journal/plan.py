@@ -12,7 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from callstream.calls import BEFORE_EXECUTING, CallState
-from callstream.errors import CallstreamError, UsageError
+from callstream.errors import CallstreamError, ThreadBusy, UsageError
 from callstream.events import ArgsAppended, CallCompleted, CallDiscarded, CallFailed, Record, RunEnded, RunEvent
 from callstream.journal.draft import CallChange, Draft, RecordColumns, RunChange, SourceColumns, run_clock
 from callstream.journal.owned import Append, Held, Memory, Owned, ended_error
@@ -52,6 +52,7 @@ class Plan:
         self._rows: list[Row] = []
         self.sources: list[SourceColumns] = []
         self.calls: dict[str, CallChange] = {}
+        self._busy: dict[str, str] = {}
 
     @property
     def changed_runs(self) -> list[str]:
@@ -89,13 +90,21 @@ class Plan:
                 self.outcomes[place] = run.last_seq
         return others
 
-    def add_others(self, places: Sequence[int], named: Mapping[str, Held], taker: str | None = None) -> None:
+    def add_others(
+        self,
+        places: Sequence[int],
+        named: Mapping[str, Held],
+        *,
+        busy: Mapping[str, str] | None = None,
+        taker: str | None = None,
+    ) -> None:
         """Plans those appends. The memory has all their runs now.
 
-        ``named``: the calls of other runs that they name and the store has. ``taker``: the writer that takes the runs
-        over on the way (a sweep).
+        ``named``: the calls of other runs that they name and the store has. ``busy``: the exclusive runs that go on, by
+        thread. ``taker``: the writer that takes the runs over on the way (a sweep).
         """
         calls = dict(named)
+        self._busy = dict(busy or {})
         for place in places:
             append = self._batch[place]
             self.outcomes[place] = self._add(append, self._memory.runs[append.run_id], calls, taker)
@@ -158,6 +167,7 @@ class Plan:
             draft = Draft(run, self._memory, calls, self._now)
             for row in append.rows:
                 draft.add(row)
+            self._take_thread(draft, run.run_id)
         except CallstreamError as error:
             append.base = None
             return error
@@ -170,6 +180,15 @@ class Plan:
         self._rows += append.rows
         self.sources += draft.new_sources
         return run.last_seq
+
+    def _take_thread(self, draft: Draft, run_id: str) -> None:
+        thread_id = draft.exclusive_thread
+        if thread_id is not None:
+            if (other := self._busy.get(thread_id, run_id)) != run_id:
+                raise ThreadBusy(thread_id, other)
+            self._busy[thread_id] = run_id
+        if draft.ends:
+            self._busy = {thread: other for thread, other in self._busy.items() if other != run_id}
 
 
 def same_rows(append: Append, stored: Sequence[tuple[int, str]]) -> bool:

@@ -7,7 +7,7 @@ A journal keeps one append-only log of records a run and one row a call, in one 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Generator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -91,7 +91,8 @@ class Journal(Protocol):
         acknowledgement may have been lost. An event that names a call of another run (an answer) updates that call's
         row in the same transaction; while a call's arguments are being written, only its own run may say anything of
         it. A transition that the table of ``calls`` forbids raises TransitionError, a ``call_id`` that is taken raises
-        CallIdTaken, an append to an ended run raises UsageError; then nothing of the append is kept.
+        CallIdTaken, an exclusive RunStarted of a thread that has an exclusive run going on raises ThreadBusy, an append
+        to an ended run raises UsageError; then nothing of the append is kept.
 
         Appends wait in a bounded queue: while it is full, and while the store is away, an append waits, and fails with
         JournalError when its time is over. One whose task is cancelled may be written all the same.
@@ -111,6 +112,10 @@ class Journal(Protocol):
 
         Ends after the run's last record, and when the journal is closed.
         """
+        ...
+
+    def batches(self, run_id: str, after: int = 0) -> AsyncGenerator[Sequence[Record], None]:
+        """``follow``, all that is there at a time: a reader that is behind gets more at once, and none waits here."""
         ...
 
     async def call(self, call_id: str) -> Call | None:
@@ -168,6 +173,17 @@ class Journal(Protocol):
         self, *, before: float | None = None, thread: str | None = None, principal: str | None = None
     ) -> int:
         """Erases ended runs with their calls and records: those that match all that is given. Returns how many."""
+        ...
+
+    async def ask_to_stop(self, run_id: str, reason: str) -> bool:
+        """Leaves word that a run should stop, for the process that owns it. False if no such run goes on.
+
+        The first word counts. Nothing stops by itself: see ``asked_to_stop``.
+        """
+        ...
+
+    async def asked_to_stop(self) -> dict[str, str]:
+        """The runs of this process that somebody wants stopped, with the reasons."""
         ...
 
     async def stats(self) -> dict[str, Any]:

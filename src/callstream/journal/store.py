@@ -51,6 +51,8 @@ class Store(Protocol):
     """One database. The first group is awaited on the journal's thread only, the second in any event loop."""
 
     where: str
+    lanes: int
+    """How many batches it can be given at once; those of one lane come one after the other."""
 
     async def open(self, writer: str, followers: Followers) -> None:
         """Connects, brings the schema up to date or refuses it, and takes the writer's lease."""
@@ -62,7 +64,7 @@ class Store(Protocol):
     async def close(self) -> None:
         """Gives the leases back and disconnects."""
 
-    async def commit(self, batch: Sequence[Append]) -> Committed:
+    async def commit(self, batch: Sequence[Append], lane: int) -> Committed:
         """Writes the batch in one transaction. StoreAway if it should be tried again, JournalError if not."""
         ...
 
@@ -83,6 +85,12 @@ class Store(Protocol):
     async def due(self, age: float) -> list[str]:
         """Some runs that ended longer ago than that and are not compacted."""
         ...
+
+    async def asked_to_stop(self) -> dict[str, str]:
+        """The runs of this writer that somebody wants stopped."""
+        ...
+
+    async def ask_to_stop(self, run_id: str, reason: str) -> bool: ...
 
     async def forget(self, before: float | None, thread: str | None, principal: str | None) -> list[str]: ...
 

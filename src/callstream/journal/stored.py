@@ -16,7 +16,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from callstream.calls import Call, CallState
@@ -24,18 +24,16 @@ from callstream.errors import CallstreamError, JournalError, UsageError
 from callstream.events import Record, RunEvent
 from callstream.journal import follow as following
 from callstream.journal.follow import Folded, Followers, Page
+from callstream.journal.lane import Lane
 from callstream.journal.protocol import Entry, Openable, RunRow
-from callstream.journal.queue import AppendQueue, Waiting, call_in
-from callstream.journal.rows import checked_id, prepared, redacted
+from callstream.journal.queue import call_in
+from callstream.journal.rows import checked_id, clean, prepared, redacted
 from callstream.journal.settings import Settings
-from callstream.journal.store import Store, StoreAway
+from callstream.journal.store import Store
 
 _T = TypeVar("_T")
 _log = logging.getLogger("callstream.journal")
 _HOUSEKEEPING = "housekeeping"
-_TOGETHER = 8
-_LONGEST_PAUSE = 0.002
-_MAX_BACK_OFF = 1.0
 
 
 class StoredJournal(Openable):
@@ -45,13 +43,12 @@ class StoredJournal(Openable):
         self._store = store
         self._settings = settings
         self._followers = Followers()
-        self._queue = AppendQueue(settings.max_pending_bytes, settings.retry_seconds, self._wake)
+        self._lanes = [Lane(number, store, self._followers, settings) for number in range(store.lanes)]
         self._lock = threading.Lock()
         self._opening: concurrent.futures.Future[None] | None = None
         self._closing: concurrent.futures.Future[None] | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._news: asyncio.Event | None = None
         self._stop: asyncio.Event | None = None
         self._has_ended = False
         self._renewed_at = 0.0
@@ -80,7 +77,8 @@ class StoredJournal(Openable):
             closing = self._closing
             if closing is None:
                 closing = self._closing = concurrent.futures.Future()
-                self._queue.close(UsageError("the journal is closed"))
+                for lane in self._lanes:
+                    lane.queue.close(UsageError("the journal is closed"))
                 if self._opening is None or self._has_ended:
                     closing.set_result(None)
                 elif self._opening.done() and self._loop is not None and self._stop is not None:
@@ -102,13 +100,20 @@ class StoredJournal(Openable):
             checked_id(run_id)
         if self._loop is None:
             await self.open()
-        return await self._queue.put(run_id, rows, after)
+        lane = self._lanes[hash(run_id) % len(self._lanes)]
+        return await lane.queue.put(run_id, rows, after)
 
     async def compact(self, run_id: str) -> int:
         return await self._on_thread(self._store.compact, run_id)
 
     async def sweep(self) -> list[str]:
         return await self._on_thread(self._sweep)
+
+    async def ask_to_stop(self, run_id: str, reason: str) -> bool:
+        return await self._on_thread(self._store.ask_to_stop, run_id, clean(reason) or "")
+
+    async def asked_to_stop(self) -> dict[str, str]:
+        return await self._on_thread(self._store.asked_to_stop)
 
     async def forget(
         self, *, before: float | None = None, thread: str | None = None, principal: str | None = None
@@ -124,6 +129,9 @@ class StoredJournal(Openable):
 
     def follow(self, run_id: str, after: int = 0) -> AsyncIterator[Record]:
         return following.follow(self._page, self._followers, run_id, after)
+
+    def batches(self, run_id: str, after: int = 0) -> AsyncGenerator[Sequence[Record], None]:
+        return following.batches(self._page, self._followers, run_id, after)
 
     async def call(self, call_id: str) -> Call | None:
         await self.open()
@@ -160,7 +168,8 @@ class StoredJournal(Openable):
 
     async def stats(self) -> dict[str, Any]:
         await self.open()
-        return {**await self._store.stats(), "pending_bytes": self._queue.pending_bytes}
+        pending = sum(lane.queue.pending_bytes for lane in self._lanes)
+        return {**await self._store.stats(), "pending_bytes": pending}
 
     async def _page(self, run_id: str, after: int, limit: int) -> Page | Folded | None:
         await self.open()
@@ -185,8 +194,9 @@ class StoredJournal(Openable):
             if not opening.done():
                 opening.set_exception(lost)
             self._has_ended = True
-        self._queue.close(UsageError("the journal is closed") if self._closing else lost)
-        self._queue.abandon(lost)
+        for lane in self._lanes:
+            lane.queue.close(UsageError("the journal is closed") if self._closing else lost)
+            lane.queue.abandon(lost)
         self._followers.close(None if self._closing else lost)
 
     async def _serve(self, opening: concurrent.futures.Future[None]) -> None:
@@ -200,23 +210,19 @@ class StoredJournal(Openable):
             return
         self._renewed_at = time.time()
         with self._lock:
-            self._loop, self._news, self._stop = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+            self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
             if self._closing is not None:
                 self._stop.set()
             opening.set_result(None)
         async with asyncio.TaskGroup() as tasks:
-            committing = tasks.create_task(self._commit_all(self._news, self._stop))
+            committing = [tasks.create_task(lane.commit_all(self._stop)) for lane in self._lanes]
             others = [tasks.create_task(self._store.watch()), tasks.create_task(self._keep_house())]
             if self._settings.renew:
                 others.append(tasks.create_task(self._renew_all()))
-            await committing
+            await asyncio.wait(committing)
             for task in others:
                 task.cancel()
         await self._store.close()
-
-    def _wake(self) -> None:
-        if self._loop is not None and self._news is not None:
-            call_in(self._loop, self._news.set)
 
     async def _on_thread(self, work: Callable[..., Coroutine[Any, Any, _T]], *args: Any) -> _T:
         await self.open()
@@ -230,64 +236,6 @@ class StoredJournal(Openable):
             if self._closing is not None and task is not None and not task.cancelling():
                 raise UsageError("the journal was closed meanwhile") from None
             raise
-
-    async def _commit_all(self, news: asyncio.Event, stop: asyncio.Event) -> None:
-        stopping = asyncio.create_task(stop.wait())
-        stopping.add_done_callback(lambda _: news.set())
-        while True:
-            while batch := self._queue.take():
-                began = time.monotonic()
-                await self._commit(batch)
-                await asyncio.sleep(self._pause(len(batch), time.monotonic() - began))
-            if stop.is_set():
-                return
-            await news.wait()
-            news.clear()
-
-    def _pause(self, appends: int, seconds: float) -> float:
-        """How long to wait before the next batch, after one of so many appends that took so long.
-
-        Runs that were answered together append again together. Taken too early, the first few of them would cost a
-        commit of their own, and the others would wait for it. Never less than a turn of the loop, because the lease is
-        renewed on it under full load too.
-        """
-        if appends < _TOGETHER or len(self._queue) > appends / 2:
-            return 0.0
-        return min(seconds / 4, _LONGEST_PAUSE)
-
-    async def _commit(self, batch: list[Waiting]) -> None:
-        back_off = 0.01
-        while batch:
-            try:
-                committed = await self._store.commit(batch)
-            except StoreAway as error:
-                batch = self._still_in_time(batch, error)
-                await asyncio.sleep(back_off)
-                back_off = min(back_off * 2, _MAX_BACK_OFF)
-            except JournalError as error:
-                if len(batch) == 1:
-                    self._queue.settle(batch, [error])
-                    return
-                for waiting in batch:  # one of them may be what the store cannot take
-                    await self._commit([waiting])
-                return
-            else:
-                self._queue.settle(batch, committed.outcomes)
-                self._followers.push(committed.fresh)
-                self._followers.wake(committed.changed)
-                return
-
-    def _still_in_time(self, batch: list[Waiting], error: StoreAway) -> list[Waiting]:
-        now = time.monotonic()
-        late = [waiting for waiting in batch if waiting.deadline <= now]
-        if late:
-            gave_up = JournalError(
-                f"{self._store.where} was away for {self._settings.retry_seconds:g} s ({error}); whether this append "
-                "is written is not known: repeat it with after="
-            )
-            gave_up.__cause__ = error
-            self._queue.settle(late, [gave_up] * len(late))
-        return [waiting for waiting in batch if waiting.deadline > now]
 
     async def _renew_all(self) -> None:
         while True:

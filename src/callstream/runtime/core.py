@@ -153,15 +153,27 @@ class Callstream:
         principal: str | None = None,
         run_input: Any = None,
         as_current: bool = True,
+        exclusive: bool = False,
     ) -> Run:
-        """Starts a run that ``run.finish()`` or ``run.stop()`` has to end. It is this task's current run, if wanted."""
-        run = Run(self, thread_id, run_id or self.new_id("run"))
+        """Starts a run that ``run.finish()`` or ``run.stop()`` has to end. It is this task's current run, if wanted.
+
+        ``exclusive``: ThreadBusy if another run of the thread goes on, in this process or another.
+        """
+        run = Run(self, thread_id, run_id or self.new_id("run"), principal)
         await self.journal.open()
-        await run.record([RunStarted(thread_id, principal, run_input)])
+        await run.record([RunStarted(thread_id, principal, run_input, exclusive)])
         self._runs[run.run_id] = run
         if as_current:
             _current_run.set(run)
         return run
+
+    async def free_run_id(self, wanted: str) -> str:
+        """The wanted id if no run in the journal has it, else that with a number: a run ends once, and its id with it."""
+        run_id, number = wanted, 1
+        while await self.journal.runs(run_id=run_id, limit=1):
+            number += 1
+            run_id = f"{wanted}~{number}"
+        return run_id
 
     def active_run(self, run_id: str) -> Run | None:
         """A run of this process that has not ended."""

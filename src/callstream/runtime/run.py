@@ -61,10 +61,11 @@ def current_run() -> Run | None:
 class Run:
     """Made by ``Callstream.run`` or ``Callstream.start``."""
 
-    def __init__(self, callstream: Callstream, thread_id: str, run_id: str) -> None:
+    def __init__(self, callstream: Callstream, thread_id: str, run_id: str, principal: str | None = None) -> None:
         self.callstream = callstream
         self.thread_id = thread_id
         self.run_id = run_id
+        self.principal = principal
         self.loop = asyncio.get_running_loop()
         self.outcome: RunOutcome | None = None
         """How the run ended; None while it goes on."""

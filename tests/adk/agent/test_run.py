@@ -209,7 +209,7 @@ async def test_error_is_run_error(cs: Callstream, models: Models, caplog: pytest
 
 async def test_execution_timeout(cs: Callstream, models: Models, caplog: pytest.LogCaptureFixture) -> None:
     async with scripted("gemini", [[Text("Slow"), Delay(30), Text("ly."), Finish()], END]) as provider:
-        client = Client(adk_agent(cs, agent_of(gemini(models, provider)), execution_timeout_seconds=0.5))
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider)), execution_timeout_seconds=3))
         events = await client.send()
         assert kinds(events)[-1] == "RUN_ERROR"
         await client.send("again")

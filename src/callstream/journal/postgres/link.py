@@ -22,7 +22,7 @@ _CONNECT_SECONDS = 10.0
 _READERS = 4
 _MAX_BACK_OFF = 1.0
 
-_PASSING = (
+PASSING = (
     OSError,
     TimeoutError,
     asyncpg.PostgresConnectionError,
@@ -72,7 +72,7 @@ def failure(where: str) -> Iterator[None]:
     """The driver's errors as the journal's: StoreAway for what will pass, JournalError for the rest."""
     try:
         yield
-    except _PASSING as error:
+    except PASSING as error:
         raise StoreAway(f"{where} is away: {type(error).__name__}: {error}") from error
     except asyncpg.PostgresError as error:
         raise JournalError(f"{where} could not be used: {type(error).__name__}: {error}") from error
@@ -87,46 +87,34 @@ async def _leave_as_is(connection: Any) -> None:
 
 
 class Link:
-    """The connections of one journal: one that writes, a few that read. Used on the journal's loop only."""
+    """The way to the server for one journal, with a few connections to read by. Used on the journal's loop only."""
 
     def __init__(self, address: Address, patience: float) -> None:
         self.address = address
         self.where = address.where
         self._patience = patience
         self._pool: Any = None
-        self._writing: Any = None
 
     async def open(self) -> None:
+        """Finds out whether there is a server that lets us in."""
         with failure(self.where):
-            self._writing = await self.connect()
+            await self.close_quietly(await self.connect())
             self._pool = await asyncpg.create_pool(min_size=0, max_size=_READERS, reset=_leave_as_is, **self._options())
 
     async def close(self) -> None:
-        for part in (self._writing, self._pool):
-            if part is not None:
-                try:
-                    with failure(self.where):
-                        await asyncio.wait_for(part.close(), 5)
-                except JournalError:
-                    part.terminate()
+        if self._pool is not None:
+            await self.close_quietly(self._pool)
+
+    async def close_quietly(self, part: Any) -> None:
+        """Closes a connection or the pool, and leaves it to its fate if the server does not answer."""
+        try:
+            with failure(self.where):
+                await asyncio.wait_for(part.close(), 5)
+        except JournalError:
+            part.terminate()
 
     async def connect(self) -> Any:
         return await asyncpg.connect(**self._options())
-
-    @asynccontextmanager
-    async def writing(self) -> AsyncIterator[Any]:
-        """The connection that writes, made anew if it broke. One user at a time: the task that commits."""
-        with failure(self.where):
-            if self._writing is None or self._writing.is_closed():
-                self._writing = await self.connect()
-            connection = self._writing
-            try:
-                yield connection
-            except (*_PASSING, asyncpg.InterfaceError):
-                # What it was doing is not known any more.
-                connection.terminate()
-                self._writing = None
-                raise
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[Any]:

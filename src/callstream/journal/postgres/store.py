@@ -20,20 +20,18 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-import asyncpg  # type: ignore[import-untyped]
-import msgspec
-
 from callstream.calls import Call, CallState
 from callstream.errors import CallstreamError, UsageError
 from callstream.journal.follow import Folded, Followers, Page
-from callstream.journal.owned import Append, Held, Memory, Owned, RunFacts, claimed
-from callstream.journal.plan import Plan, Repeat, closing, repeated
+from callstream.journal.owned import Append, Memory, RunFacts, claimed
+from callstream.journal.plan import Plan, closing
 from callstream.journal.postgres.link import Address, Link
 from callstream.journal.postgres.reader import PostgresReader
 from callstream.journal.postgres.watch import PostgresWatch
+from callstream.journal.postgres.writer import PostgresWriter, Stale
 from callstream.journal.protocol import RunRow
 from callstream.journal.queries import queries, schema
-from callstream.journal.rows import Source, Stored, folded, json_text
+from callstream.journal.rows import Stored, folded
 from callstream.journal.store import SCHEMA_VERSION, Committed, StoreAway, check_version, must_migrate
 
 _T = TypeVar("_T")
@@ -41,16 +39,15 @@ _SWEEP_LIMIT = 100
 _FORGET_LIMIT = 200
 _LONG_SECONDS = 600.0
 """For what reads or deletes a whole run."""
-_NOTICE_RUNS = 500
-"""Run numbers in one notice; PostgreSQL allows 8,000 bytes."""
-
-
-class _Stale(Exception):
-    """The store is not what the memory says."""
 
 
 class PostgresStore:
-    """See ``Store``. Everything runs on the journal's loop; readers of other loops are brought there."""
+    """See ``Store``. Everything runs on the journal's loop; readers of other loops are brought there.
+
+    Two lanes: while the server writes one batch, the next is gathered and planned.
+    """
+
+    lanes = 2
 
     def __init__(self, address: Address, *, patience: float, lease_ttl: float, migrate: bool) -> None:
         self.where = address.where
@@ -61,7 +58,7 @@ class PostgresStore:
         self._channel = f"callstream_{address.schema}" if address.listen else ""
         self._ttl = lease_ttl
         self._may_migrate = migrate
-        self._memory = Memory()
+        self._writers: list[PostgresWriter] = []
         self._link = Link(address, patience)
         self._reader = PostgresReader(self._link, self._sql)
 
@@ -71,6 +68,9 @@ class PostgresStore:
         self._writer = writer
         self._followers = followers
         self._loop = asyncio.get_running_loop()
+        self._writers = [
+            PostgresWriter(self._link, self._sql, self._channel, followers, writer) for _ in range(self.lanes)
+        ]
         try:
             await self._link.patiently(self._link.open)
             if self._may_migrate:
@@ -108,6 +108,8 @@ class PostgresStore:
                 await connection.execute(self._sql["release_leases"], self._writer)
         except CallstreamError:
             pass  # they run out by themselves
+        for writer in self._writers:
+            await writer.close()
         await self._link.close()
 
     async def _check_schema(self) -> None:
@@ -123,97 +125,8 @@ class PostgresStore:
         version, oldest = await connection.fetchrow(self._sql["read_version"])
         return version, oldest
 
-    # -- appending -----------------------------------------------------------------------------------------------------
-
-    async def commit(self, batch: Sequence[Append]) -> Committed:
-        async with self._link.writing() as connection:
-            for _ in range(5):
-                try:
-                    return await self._commit(connection, batch)
-                except _Stale:
-                    self._memory.clear()
-                except BaseException:
-                    self._memory.clear()
-                    raise
-        raise StoreAway(f"{self.where} changed under the writer's hands five times")
-
-    async def _commit(self, connection: Any, batch: Sequence[Append]) -> Committed:
-        plan = Plan(batch, self._memory, time.time())
-        if others := plan.add_pieces():
-            rest = [batch[place] for place in others]
-            await self._load(connection, rest)
-            plan.add_others(others, await self._named_calls(connection, rest))
-        if plan.bases:
-            await self._write(connection, plan)
-        outcomes = [
-            await self._repeated(connection, append, outcome) if isinstance(outcome, Repeat) else outcome
-            for append, outcome in zip(batch, plan.outcomes, strict=True)
-        ]
-        return Committed(outcomes, plan.changed_runs, plan.records_of(self._followers.runs()))
-
-    async def _named_calls(self, connection: Any, batch: Sequence[Append]) -> dict[str, Held]:
-        names = self._memory.unknown_calls(batch)
-        rows = await connection.fetch(self._sql["load_call"], names) if names else ()
-        return {row[0]: _held(row) for row in rows}
-
-    async def _load(self, connection: Any, batch: Sequence[Append]) -> None:
-        unknown = self._memory.unknown_runs(batch)
-        if not unknown:
-            return
-        mine = []
-        for row in await connection.fetch(self._sql["load_run"], unknown):
-            if row[2] is None:
-                owned = Owned(row[0], row[1], self._writer, 1, is_new=True)
-            else:
-                owned = claimed(RunFacts(*row), self._writer)
-                if owned.refusal is None:
-                    mine.append(owned)
-            self._memory.add(owned)
-        if mine:
-            await self._fill(connection, mine)
-            for owned in mine:
-                self._memory.add(owned)
-
-    async def _fill(self, connection: Any, runs: Sequence[Owned]) -> None:
-        by_key = {owned.key: owned for owned in runs}
-        for key, *source, number in await connection.fetch(self._sql["load_run_sources"], list(by_key)):
-            by_key[key].sources[Source(*source)] = number
-        for row in await connection.fetch(self._sql["load_run_calls"], list(by_key)):
-            by_key[row[1]].calls[row[0]] = _held(row)
-
-    async def _repeated(self, connection: Any, append: Append, repeat: Repeat) -> int | CallstreamError:
-        row = await connection.fetchrow(self._sql["read_run"], append.run_id)
-        stored = await connection.fetch(self._sql["stored_rows"], repeat.run.key, repeat.first, repeat.last)
-        return repeated(append, repeat, [tuple(columns) for columns in stored], row is not None and row[4])
-
-    async def _write(self, connection: Any, plan: Plan) -> None:
-        new = {change.key for change in plan.runs.values() if change.is_new}
-        known = [(run, base) for run, base in plan.bases.items() if run.key not in new]
-        try:
-            await connection.execute(
-                self._sql["append"],
-                [run.key for run, _ in known],
-                [run.writer for run, _ in known],
-                [run.epoch for run, _ in known],
-                [base for _, base in known],
-                [run.last_seq for run, _ in known],
-                *zip(*plan.records, strict=True),
-                _rest(plan),
-                self._channel,
-                self._notices(plan),
-            )
-        except asyncpg.UniqueViolationError as error:  # somebody else made that run or call a moment ago
-            raise _Stale from error
-        except asyncpg.PostgresError as error:
-            if error.sqlstate == "CS001":
-                raise _Stale from error
-            raise
-
-    def _notices(self, plan: Plan) -> list[str]:
-        if not self._channel:
-            return []
-        keys = [str(run.key) for run in plan.bases]
-        return [",".join(keys[start : start + _NOTICE_RUNS]) for start in range(0, len(keys), _NOTICE_RUNS)]
+    async def commit(self, batch: Sequence[Append], lane: int) -> Committed:
+        return await self._writers[lane].commit(batch)
 
     # -- leases --------------------------------------------------------------------------------------------------------
 
@@ -227,6 +140,14 @@ class PostgresStore:
             if held:
                 await connection.execute(self._sql["drop_dead_leases"])
         return held
+
+    async def ask_to_stop(self, run_id: str, reason: str) -> bool:
+        async with self._link.reading() as connection:
+            return await connection.fetchval(self._sql["ask_to_stop"], run_id, reason) is not None
+
+    async def asked_to_stop(self) -> dict[str, str]:
+        async with self._link.reading() as connection:
+            return dict(await connection.fetch(self._sql["asked_to_stop"], self._writer))
 
     async def watch(self) -> None:
         await PostgresWatch(self._link, self._sql, self._channel, self._followers, self._reader.run_of).run()
@@ -251,15 +172,15 @@ class PostgresStore:
             orphans = [claimed(facts, facts.writer) for facts in rows]
             if not orphans:
                 return []
-            await self._fill(connection, orphans)
+            await self._writers[0].fill(connection, orphans)
             for owned in orphans:
                 memory.add(owned)
             appends = [Append(owned.run_id, closing(owned)) for owned in orphans]
             plan = Plan(appends, memory, time.time())
             plan.add_others(range(len(appends)), {}, taker=self._writer)
             try:
-                await self._write(connection, plan)
-            except _Stale as stale:
+                await self._writers[0].write(connection, plan)
+            except Stale as stale:
                 # An answer of another run came between; the next sweep finds the run again.
                 raise StoreAway(f"{self.where} changed while it was swept") from stale
         return plan.changed_runs
@@ -368,23 +289,3 @@ class PostgresStore:
             if reading.cancelled() and task is not None and not task.cancelling():
                 raise UsageError("the journal was closed meanwhile") from None
             raise
-
-
-def _held(row: Sequence[Any]) -> Held:
-    return Held(row[0], row[1], row[2], CallState(row[3]))
-
-
-def _rest(plan: Plan) -> str | None:
-    """All that a batch of pieces has not, as one JSON argument."""
-    rest = {
-        "runs": [
-            {**msgspec.structs.asdict(change), "last_seq": run.last_seq}
-            for run, change in plan.runs.items()
-            if change.is_new
-        ],
-        "ends": [change for change in plan.runs.values() if change.outcome is not None],
-        "sources": plan.sources,
-        "calls": [change for change in plan.calls.values() if change.old_state is None],
-        "changes": [change for change in plan.calls.values() if change.old_state is not None],
-    }
-    return json_text(msgspec.to_builtins(rest)) if any(rest.values()) else None

@@ -57,6 +57,8 @@ class _Stale(Exception):
 class SqliteStore:
     """See ``Store``. What is done on the journal's thread blocks it: that is what the thread is for."""
 
+    lanes = 1
+
     def __init__(
         self, path: str, *, durability: Durability, busy_seconds: float, lease_ttl: float, migrate: bool
     ) -> None:
@@ -97,7 +99,7 @@ class SqliteStore:
 
     # -- appending -----------------------------------------------------------------------------------------------------
 
-    async def commit(self, batch: Sequence[Append]) -> Committed:
+    async def commit(self, batch: Sequence[Append], lane: int) -> Committed:
         for _ in range(3):
             try:
                 return self._commit(batch)
@@ -112,7 +114,7 @@ class SqliteStore:
             if others := plan.add_pieces():
                 rest = [batch[place] for place in others]
                 self._load(run, rest)
-                plan.add_others(others, self._named_calls(run, rest))
+                plan.add_others(others, self._named_calls(run, rest), busy=self._busy(run, rest))
             self._write(run, plan)
             outcomes = [
                 self._repeated(run, append, outcome) if isinstance(outcome, Repeat) else outcome
@@ -157,6 +159,10 @@ class SqliteStore:
                 found[call_id] = _held(row)
         return found
 
+    def _busy(self, run: Any, batch: Sequence[Append]) -> dict[str, str]:
+        threads = self._memory.exclusive_threads(batch)
+        return dict(run(_SQL["busy_threads"], {"thread_ids": _json(threads)}).fetchall()) if threads else {}
+
     def _load(self, run: Any, batch: Sequence[Append]) -> None:
         next_key = 0
         for run_id in self._memory.unknown_runs(batch):
@@ -186,7 +192,7 @@ class SqliteStore:
         for owned, change in plan.runs.items():
             if change.is_new:
                 first = (change.key, change.run_id, change.thread_id, change.principal, change.started_at)
-                run(_SQL["insert_run"], (*first, change.writer, change.epoch))
+                run(_SQL["insert_run"], (*first, change.writer, change.epoch, change.exclusive))
             if change.outcome is not None:
                 end = (change.outcome, change.reason, change.ended_at, owned.last_seq, change.writer, change.epoch)
                 run(_SQL["end_run"], (*end, change.key))
@@ -223,6 +229,16 @@ class SqliteStore:
             if held:
                 run(_SQL["drop_dead_leases"])
         return held
+
+    # -- stops --------------------------------------------------------------------------------------------------------
+
+    async def ask_to_stop(self, run_id: str, reason: str) -> bool:
+        with self._file.transaction() as run:
+            return bool(run(_SQL["ask_to_stop"], {"run_id": run_id, "reason": reason}).rowcount)
+
+    async def asked_to_stop(self) -> dict[str, str]:
+        with failure(self.where):
+            return dict(self._file.connection.execute(_SQL["asked_to_stop"], {"writer": self._writer}).fetchall())
 
     # -- other processes -----------------------------------------------------------------------------------------------
 

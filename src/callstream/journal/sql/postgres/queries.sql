@@ -66,6 +66,17 @@ WHERE run_key = ANY($1::integer[]) ORDER BY number
 -- name: load_call
 SELECT call_id, run_key, number, state FROM {schema}.tool_call WHERE call_id = ANY($1::text[])
 
+-- name: busy_threads
+SELECT thread_id, run_id FROM {schema}.run
+WHERE exclusive AND outcome IS NULL AND thread_id = ANY($1::text[])
+
+-- name: ask_to_stop
+UPDATE {schema}.run SET stop_reason = coalesce(stop_reason, $2) WHERE run_id = $1 AND outcome IS NULL RETURNING 1
+
+-- name: asked_to_stop
+SELECT run_id, stop_reason FROM {schema}.run
+WHERE stop_reason IS NOT NULL AND outcome IS NULL AND writer = $1
+
 -- name: append
 SELECT {schema}.append_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13::json, $14, $15)
 

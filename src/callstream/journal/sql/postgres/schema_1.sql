@@ -26,8 +26,12 @@ CREATE TABLE {schema}.run (
     thread_id  text COLLATE "C" NOT NULL,
     principal  text COLLATE "C",
     outcome    text COLLATE "C",
-    reason     text
+    reason     text,
+    stop_reason text,                          -- somebody wants it stopped
+    exclusive  boolean NOT NULL DEFAULT false  -- no other such run of its thread while it goes on
 ) WITH (fillfactor = 60);  -- last_seq changes with every batch: room for the new version on the same page, and no index
+CREATE UNIQUE INDEX run_exclusive ON {schema}.run (thread_id) WHERE exclusive AND outcome IS NULL;
+CREATE INDEX run_stop ON {schema}.run (writer) WHERE stop_reason IS NOT NULL AND outcome IS NULL;
 CREATE INDEX run_thread ON {schema}.run (thread_id);
 CREATE INDEX run_principal ON {schema}.run (principal) WHERE principal IS NOT NULL;
 CREATE INDEX run_due ON {schema}.run (compacted, ended_at);
@@ -102,8 +106,9 @@ CREATE VIEW {schema}.tool_arg_delta (call_id, seq, text) AS
       ON tool_call.run_key = archive.run_key AND tool_call.number = archive.call
     WHERE archive.kind IN (1, 9);
 
--- Functions carry the number of the schema that brought them, so that code of the schema before finds its own. They turn
--- sequential scans off because their plans are kept, and may have been made when the tables were empty.
+-- Functions carry the number of the schema that brought them, so that code of the schema before finds its own. Their
+-- plans are made once, because planning costs more than a small batch; sequential scans are off, because that may have
+-- been when the tables were empty.
 
 -- One batch in one round trip. Every fact that the writer's memory relied on is checked; if one does not hold, nothing is
 -- written and the error is CS001.
@@ -113,7 +118,9 @@ CREATE FUNCTION {schema}.append_1(
     bodies text[],
     rest json,             -- new runs, ended runs, sources, new calls, changes of calls; NULL if there are only pieces
     channel text, notices text[]
-) RETURNS void LANGUAGE plpgsql SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $append$
+) RETURNS void LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan
+AS $append$
 DECLARE
     changed integer;
 BEGIN
@@ -138,11 +145,11 @@ CREATE FUNCTION {schema}.append_rest_1(rest json) RETURNS void LANGUAGE plpgsql 
 DECLARE
     changed integer;
 BEGIN
-    INSERT INTO {schema}.run (run_key, run_id, thread_id, principal, started_at, last_seq, writer, epoch)
-    SELECT key, run_id, thread_id, principal, started_at, last_seq, writer, epoch
+    INSERT INTO {schema}.run (run_key, run_id, thread_id, principal, started_at, last_seq, writer, epoch, exclusive)
+    SELECT key, run_id, thread_id, principal, started_at, last_seq, writer, epoch, exclusive
     FROM json_to_recordset(rest -> 'runs') AS new (
         key integer, run_id text, thread_id text, principal text, started_at double precision, last_seq integer,
-        writer text, epoch integer);
+        writer text, epoch integer, exclusive boolean);
     UPDATE {schema}.run SET outcome = ended.outcome, reason = ended.reason, ended_at = ended.ended_at,
                             writer = ended.writer, epoch = ended.epoch
     FROM json_to_recordset(rest -> 'ends') AS ended (
@@ -185,7 +192,7 @@ CREATE FUNCTION {schema}.read_log_1(wanted_run integer, after integer, at_most i
 RETURNS TABLE (
     seq integer, at_ms integer, kind smallint, body text,
     response_id text, author text, message_id text, call_id text, first_seq integer)
-LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $log$
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $log$
 BEGIN
     RETURN QUERY
     SELECT piece.seq, piece.at_ms, piece.kind, piece.body,
@@ -204,7 +211,7 @@ $log$;
 -- The rows of one call in a range of records: its pieces, and the last record of the range.
 CREATE FUNCTION {schema}.read_call_pieces_1(wanted_run integer, wanted_call integer, first integer, last integer)
 RETURNS TABLE (seq integer, kind smallint, body text)
-LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $pieces$
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $pieces$
 BEGIN
     RETURN QUERY
     SELECT record.seq, record.kind, record.body FROM {schema}.record

@@ -57,7 +57,18 @@ SELECT response_id, author, message_id, number FROM source WHERE run_key = :run_
 SELECT call_id, run_key, number, state FROM tool_call WHERE call_id = :call_id
 
 -- name: insert_run
-INSERT INTO run (run_key, run_id, thread_id, principal, started_at, writer, epoch) VALUES (?, ?, ?, ?, ?, ?, ?)
+INSERT INTO run (run_key, run_id, thread_id, principal, started_at, writer, epoch, exclusive)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: busy_threads
+SELECT thread_id, run_id FROM run
+WHERE exclusive AND outcome IS NULL AND thread_id IN (SELECT value FROM json_each(:thread_ids))
+
+-- name: ask_to_stop
+UPDATE run SET stop_reason = coalesce(stop_reason, :reason) WHERE run_id = :run_id AND outcome IS NULL
+
+-- name: asked_to_stop
+SELECT run_id, stop_reason FROM run WHERE stop_reason IS NOT NULL AND outcome IS NULL AND writer = :writer
 
 -- name: check_runs
 SELECT run_key, writer, epoch,

@@ -24,8 +24,12 @@ CREATE TABLE run (
     last_seq   INTEGER,            -- when it has ended; before, the log's last number is it, and no row changes with a record
     compacted  INTEGER NOT NULL DEFAULT 0,
     writer     TEXT NOT NULL,      -- the process that owns it
-    epoch      INTEGER NOT NULL    -- rises with every change of owner
+    epoch      INTEGER NOT NULL,   -- rises with every change of owner
+    exclusive  INTEGER NOT NULL DEFAULT 0,  -- no other such run of its thread while it goes on
+    stop_reason TEXT               -- somebody wants it stopped
 );
+CREATE UNIQUE INDEX run_exclusive ON run (thread_id) WHERE exclusive AND outcome IS NULL;
+CREATE INDEX run_stop ON run (writer) WHERE stop_reason IS NOT NULL AND outcome IS NULL;
 CREATE INDEX run_thread ON run (thread_id);
 CREATE INDEX run_principal ON run (principal) WHERE principal IS NOT NULL;
 CREATE INDEX run_due ON run (compacted, ended_at);

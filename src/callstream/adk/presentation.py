@@ -1,42 +1,29 @@
-"""What a client of ``ADKAgent`` is sent of each record: the translator's events, and what the settings add to them."""
+"""What a client of ``ADKAgent`` is sent of the translator's events: what the settings add to them and hold back."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypeAlias
 
 from callstream.adk.agentoptions import AgentSettings
 from callstream.adk.predictions import Custom, Predictions
-from callstream.agui import AguiEvent, Translator, View
+from callstream.agui import AguiEvent
 from callstream.agui.events import ToolCallArgs, ToolCallEnd, ToolCallResult, ToolCallStart
-from callstream.events import Record
 
-OutgoingEvent: TypeAlias = AguiEvent | Custom
+ShownEvent: TypeAlias = AguiEvent | Custom
 
 
-class Outgoing:
-    """``answered``: the calls for which the client has a result already. A second one would only confuse it."""
+class Presentation:
+    """One stream's. ``answered``: the calls for which the client has a result already; a second would confuse it."""
 
-    def __init__(self, view: View, settings: AgentSettings, answered: frozenset[str] = frozenset()) -> None:
+    def __init__(self, settings: AgentSettings, answered: frozenset[str] = frozenset()) -> None:
         self._answered = answered
-        self._translator = Translator(view)
         self._predictions = Predictions(settings.predict_state)
         self._streams = settings.streaming_function_call_arguments
         self._held: dict[str, list[str]] = {}
 
-    @property
-    def seq(self) -> int:
-        """The number of the last record taken in."""
-        return self._translator.seq
-
-    def feed(self, record: Record) -> list[OutgoingEvent]:
-        return self._sent(self._translator.feed(record))
-
-    def end(self) -> list[OutgoingEvent]:
-        """For a stream that has to end before its run."""
-        return self._sent(self._translator.end())
-
-    def _sent(self, events: list[AguiEvent]) -> list[OutgoingEvent]:
-        made: list[OutgoingEvent] = []
+    def shown(self, events: Iterable[AguiEvent]) -> list[ShownEvent]:
+        made: list[ShownEvent] = []
         for event in events:
             if isinstance(event, ToolCallStart):
                 announced = self._predictions.announced(event.tool_call_name, event.metadata)

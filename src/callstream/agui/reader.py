@@ -1,0 +1,187 @@
+"""The way back: AG-UI events of an agent that knows nothing of a journal, as events of a run.
+
+So any agent that speaks AG-UI gets a journal, and its clients can come and go. Chunk events are read as what they stand
+for. The start and the end of the run are the server's own affair; a RUN_ERROR is raised.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import msgspec
+
+from callstream.agui.translator import TOOL_PROGRESS
+from callstream.errors import CallstreamError, UsageError
+from callstream.events import (
+    ArgsAppended,
+    CallCompleted,
+    CallDiscarded,
+    CallProgressed,
+    CallReturned,
+    CallSigned,
+    CallStarted,
+    MessageEnded,
+    MessageStarted,
+    ReasoningAppended,
+    RunEvent,
+    StateChanged,
+    TextAppended,
+)
+
+
+class AgentError(CallstreamError):
+    """The agent said RUN_ERROR."""
+
+
+class Reader:
+    """One run's events. Every one is a dict as AG-UI writes it: ``{"type": "TEXT_MESSAGE_START", "messageId": …}``."""
+
+    def __init__(self) -> None:
+        self._text: str | None = None  # of chunks: the message, the call that is open
+        self._call: str | None = None
+        self._open: set[str] = set()
+        self._args: dict[str, list[str]] = {}
+
+    def read(self, event: dict[str, Any]) -> list[RunEvent]:
+        """What the event says of the run; nothing, for those that say nothing of it (STEP_STARTED, RAW, CUSTOM, …)."""
+        kind = event.get("type")
+        if not isinstance(kind, str):
+            raise UsageError(f"expected an AG-UI event, an object with a type; got {str(event)[:100]!r}")
+        handler = _HANDLERS.get(kind)
+        try:
+            closing = list(self._end_chunks(kind)) if kind not in _CHUNKS else []
+            return [*closing, *(handler(self, event) if handler is not None else ())]
+        except KeyError as error:
+            raise UsageError(f"expected the AG-UI event {kind} to have {error.args[0]!r}") from None
+
+    # -- text --
+
+    def _message_started(self, event: dict[str, Any]) -> Iterator[RunEvent]:
+        if event["messageId"] not in self._open:
+            self._open.add(event["messageId"])
+            yield MessageStarted(event["messageId"])
+
+    def _text_appended(self, event: dict[str, Any]) -> Iterator[RunEvent]:
+        yield from self._message_started(event)
+        yield TextAppended(event["messageId"], event["delta"])
+
+    def _message_ended(self, event: dict[str, Any]) -> Iterator[RunEvent]:
+        if event["messageId"] in self._open:
+            self._open.discard(event["messageId"])
+            yield MessageEnded(event["messageId"])
+
+    def _text_chunk(self, event: dict[str, Any]) -> Iterator[RunEvent]:
+        message_id = event.get("messageId") or self._text
+        if message_id is None:
+            raise KeyError("messageId")
+        if message_id != self._text:
+            yield from self._end_chunks("")
+        self._text = message_id
+        yield from self._text_appended({"messageId": message_id, "delta": event.get("delta") or ""})
+
+    def _reasoned(self, event: dict[str, Any]) -> Iterator[RunEvent]:
+        yield from self._message_started(event)
+        yield ReasoningAppended(event["messageId"], event["delta"])
+
+    # -- calls --
+
+    def _call_started(self, event: dict[str, Any]) -> Iterator[RunEvent]:
+        call_id = event["toolCallId"]
+        self._args[call_id] = []
+        yield CallStarted(call_id, event["toolCallName"], provider_id=call_id, message_id=event.get("parentMessageId"))
+
+    def _args_appended(self, event: dict[str, Any]) -> Iterator[RunEvent]:
+        call_id = event["toolCallId"]
+        if call_id not in self._args:
+            raise UsageError(f"expected TOOL_CALL_START of call {call_id!r} before its arguments")
+        if event["delta"]:
+            self._args[call_id].append(event["delta"])
+            yield ArgsAppended(call_id, event["delta"])
+
+    def _call_ended(self, event: dict[str, Any]) -> Iterator[RunEvent]:
+        call_id = event["toolCallId"]
+        pieces = self._args.pop(call_id, None)
+        if pieces is None:
+            raise UsageError(f"expected TOOL_CALL_START of call {call_id!r} before its end")
+        text = "".join(pieces)
+        try:
+            json.loads(text or "{}", parse_constant=_refused)
+        except ValueError as error:
+            yield CallDiscarded(call_id, "malformed", str(error))
+        else:
+            yield CallCompleted(call_id, text or "{}")
+
+    def _call_chunk(self, event: dict[str, Any]) -> Iterator[RunEvent]:
+        call_id = event.get("toolCallId") or self._call
+        if call_id is None:
+            raise KeyError("toolCallId")
+        if call_id != self._call:
+            yield from self._end_chunks("")
+            yield from self._call_started({**event, "toolCallId": call_id})
+        self._call = call_id
+        yield from self._args_appended({"toolCallId": call_id, "delta": event.get("delta") or ""})
+
+    def _returned(self, event: dict[str, Any]) -> Iterator[RunEvent]:
+        content = event["content"]
+        try:
+            result = msgspec.json.decode(content) if isinstance(content, str) else content
+        except msgspec.DecodeError:
+            result = content
+        yield CallReturned(event["toolCallId"], result)
+
+    def _signed(self, event: dict[str, Any]) -> Iterator[RunEvent]:
+        if event.get("subtype") == "tool-call":
+            yield CallSigned(event["entityId"], event["encryptedValue"])
+
+    def _activity(self, event: dict[str, Any]) -> Iterator[RunEvent]:
+        match event:
+            case {"activityType": str(kind), "content": {"toolCallId": str(call_id), "progress": data}}:
+                if kind == TOOL_PROGRESS:
+                    yield CallProgressed(call_id, data)
+
+    def _end_chunks(self, kind: str) -> Iterator[RunEvent]:
+        """Chunks have no end of their own: whatever else comes ends them."""
+        text, call, self._text, self._call = self._text, self._call, None, None
+        if text is not None:
+            yield from self._message_ended({"messageId": text})
+        if call is not None:
+            yield from self._call_ended({"toolCallId": call})
+
+    # -- the rest --
+
+    def _state(self, event: dict[str, Any]) -> Iterator[RunEvent]:
+        yield StateChanged(event["snapshot"])
+
+    def _patch(self, event: dict[str, Any]) -> Iterator[RunEvent]:
+        yield StateChanged(patch=event["delta"])
+
+    def _error(self, event: dict[str, Any]) -> Iterator[RunEvent]:
+        raise AgentError(str(event.get("message") or "the agent reported an error"))
+
+
+def _refused(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+_CHUNKS: Final = ("TEXT_MESSAGE_CHUNK", "TOOL_CALL_CHUNK")
+_HANDLERS: Final[dict[str, Callable[[Reader, dict[str, Any]], Iterator[RunEvent]]]] = {
+    "TEXT_MESSAGE_START": Reader._message_started,
+    "TEXT_MESSAGE_CONTENT": Reader._text_appended,
+    "TEXT_MESSAGE_END": Reader._message_ended,
+    "TEXT_MESSAGE_CHUNK": Reader._text_chunk,
+    "REASONING_MESSAGE_START": Reader._message_started,
+    "REASONING_MESSAGE_CONTENT": Reader._reasoned,
+    "REASONING_MESSAGE_END": Reader._message_ended,
+    "REASONING_ENCRYPTED_VALUE": Reader._signed,
+    "TOOL_CALL_START": Reader._call_started,
+    "TOOL_CALL_ARGS": Reader._args_appended,
+    "TOOL_CALL_END": Reader._call_ended,
+    "TOOL_CALL_CHUNK": Reader._call_chunk,
+    "TOOL_CALL_RESULT": Reader._returned,
+    "ACTIVITY_SNAPSHOT": Reader._activity,
+    "STATE_SNAPSHOT": Reader._state,
+    "STATE_DELTA": Reader._patch,
+    "RUN_ERROR": Reader._error,
+}

@@ -1,0 +1,98 @@
+"""A line of appends, and the task that commits what waits in it.
+
+While one batch is under way the next one gathers. A store may have several lanes, so that one is written while another
+gathers; a run always goes the same lane, so its records keep their order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from callstream.errors import CallstreamError, JournalError
+from callstream.journal.follow import Followers
+from callstream.journal.queue import AppendQueue, Waiting, call_in
+from callstream.journal.settings import Settings
+from callstream.journal.store import Store, StoreAway
+
+_MAX_BACK_OFF = 1.0
+_TOGETHER = 8
+_LONGEST_PAUSE = 0.002
+
+
+class Lane:
+    """``queue`` takes appends from any loop; ``commit_all`` runs on the journal's."""
+
+    def __init__(self, number: int, store: Store, followers: Followers, settings: Settings) -> None:
+        self._number = number
+        self._store = store
+        self._followers = followers
+        self._patience = settings.retry_seconds
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._news = asyncio.Event()
+        self.queue = AppendQueue(settings.max_pending_bytes // store.lanes, settings.retry_seconds, self._wake)
+
+    async def commit_all(self, stop: asyncio.Event) -> None:
+        """Commits what comes until it is told to stop and nothing waits any more."""
+        self._loop = asyncio.get_running_loop()
+        stopping = asyncio.create_task(stop.wait())
+        stopping.add_done_callback(lambda _: self._news.set())
+        while True:
+            while batch := self.queue.take():
+                began = time.monotonic()
+                await self._commit(batch)
+                await asyncio.sleep(self._pause(len(batch), time.monotonic() - began))
+            if stop.is_set():
+                return
+            await self._news.wait()
+            self._news.clear()
+
+    def _pause(self, appends: int, seconds: float) -> float:
+        """How long to wait before the next batch, after one of so many appends that took so long.
+
+        Runs that were answered together append again together. Taken too early, the first few of them would cost a
+        commit of their own, and the others would wait for it. Never less than a turn of the loop, because the lease is
+        renewed on it under full load too.
+        """
+        if appends < _TOGETHER or len(self.queue) > appends / 2:
+            return 0.0
+        return min(seconds / 4, _LONGEST_PAUSE)
+
+    def _wake(self) -> None:
+        if self._loop is not None:
+            call_in(self._loop, self._news.set)
+
+    async def _commit(self, batch: Sequence[Waiting]) -> None:
+        back_off = 0.01
+        while batch:
+            try:
+                committed = await self._store.commit(batch, self._number)
+            except StoreAway as error:
+                batch = self._still_in_time(batch, error)
+                await asyncio.sleep(back_off)
+                back_off = min(back_off * 2, _MAX_BACK_OFF)
+            except JournalError as error:
+                if len(batch) == 1:
+                    self.queue.settle(batch, [error])
+                    return
+                for waiting in batch:  # one of them may be what the store cannot take
+                    await self._commit([waiting])
+                return
+            else:
+                self.queue.settle(batch, committed.outcomes)
+                self._followers.push(committed.fresh)
+                self._followers.wake(committed.changed)
+                return
+
+    def _still_in_time(self, batch: Sequence[Waiting], error: StoreAway) -> Sequence[Waiting]:
+        now = time.monotonic()
+        late = [waiting for waiting in batch if waiting.deadline <= now]
+        if late:
+            gave_up: CallstreamError = JournalError(
+                f"{self._store.where} was away for {self._patience:g} s ({error}); whether this append is written is not "
+                "known: repeat it with after="
+            )
+            gave_up.__cause__ = error
+            self.queue.settle(late, [gave_up] * len(late))
+        return [waiting for waiting in batch if waiting.deadline > now]

@@ -1,0 +1,174 @@
+"""Writing batches into PostgreSQL: one connection, and the memory of what was written through it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg  # type: ignore[import-untyped]
+import msgspec
+
+from callstream.calls import CallState
+from callstream.errors import CallstreamError
+from callstream.journal.follow import Followers
+from callstream.journal.owned import Append, Held, Memory, Owned, RunFacts, claimed
+from callstream.journal.plan import Plan, Repeat, repeated
+from callstream.journal.postgres.link import PASSING, Link, failure
+from callstream.journal.rows import Source, json_text
+from callstream.journal.store import Committed, StoreAway
+
+_NOTICE_RUNS = 500
+"""Run numbers in one notice; PostgreSQL allows 8,000 bytes."""
+
+
+class Stale(Exception):
+    """The store is not what the memory says."""
+
+
+class PostgresWriter:
+    """One lane. Its memory is checked by the database in every batch, as that of another process is."""
+
+    def __init__(self, link: Link, sql: Mapping[str, str], channel: str, followers: Followers, writer: str) -> None:
+        self.where = link.where
+        self._link = link
+        self._sql = sql
+        self._channel = channel
+        self._followers = followers
+        self._writer = writer
+        self._memory = Memory()
+        self._connection: Any = None
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._link.close_quietly(self._connection)
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[Any]:
+        """The connection, made anew if it broke."""
+        with failure(self.where):
+            if self._connection is None or self._connection.is_closed():
+                self._connection = await self._link.connect()
+            try:
+                yield self._connection
+            except (*PASSING, asyncpg.InterfaceError):
+                # What it was doing is not known any more.
+                self._connection.terminate()
+                self._connection = None
+                raise
+
+    async def commit(self, batch: Sequence[Append]) -> Committed:
+        async with self._connected() as connection:
+            for _ in range(5):
+                try:
+                    return await self._commit(connection, batch)
+                except Stale:
+                    self._memory.clear()
+                except BaseException:
+                    self._memory.clear()
+                    raise
+        raise StoreAway(f"{self.where} changed under the writer's hands five times")
+
+    async def _commit(self, connection: Any, batch: Sequence[Append]) -> Committed:
+        plan = Plan(batch, self._memory, time.time())
+        if others := plan.add_pieces():
+            rest = [batch[place] for place in others]
+            await self._load(connection, rest)
+            busy = await self._busy(connection, rest)
+            plan.add_others(others, await self._named_calls(connection, rest), busy=busy)
+        if plan.bases:
+            await self.write(connection, plan)
+        outcomes = [
+            await self._repeated(connection, append, outcome) if isinstance(outcome, Repeat) else outcome
+            for append, outcome in zip(batch, plan.outcomes, strict=True)
+        ]
+        return Committed(outcomes, plan.changed_runs, plan.records_of(self._followers.runs()))
+
+    async def _named_calls(self, connection: Any, batch: Sequence[Append]) -> dict[str, Held]:
+        names = self._memory.unknown_calls(batch)
+        rows = await connection.fetch(self._sql["load_call"], names) if names else ()
+        return {row[0]: _held(row) for row in rows}
+
+    async def _busy(self, connection: Any, batch: Sequence[Append]) -> dict[str, str]:
+        threads = self._memory.exclusive_threads(batch)
+        return dict(await connection.fetch(self._sql["busy_threads"], threads)) if threads else {}
+
+    async def _load(self, connection: Any, batch: Sequence[Append]) -> None:
+        unknown = self._memory.unknown_runs(batch)
+        if not unknown:
+            return
+        mine = []
+        for row in await connection.fetch(self._sql["load_run"], unknown):
+            if row[2] is None:
+                owned = Owned(row[0], row[1], self._writer, 1, is_new=True)
+            else:
+                owned = claimed(RunFacts(*row), self._writer)
+                if owned.refusal is None:
+                    mine.append(owned)
+            self._memory.add(owned)
+        if mine:
+            await self.fill(connection, mine)
+            for owned in mine:
+                self._memory.add(owned)
+
+    async def fill(self, connection: Any, runs: Sequence[Owned]) -> None:
+        by_key = {owned.key: owned for owned in runs}
+        for key, *source, number in await connection.fetch(self._sql["load_run_sources"], list(by_key)):
+            by_key[key].sources[Source(*source)] = number
+        for row in await connection.fetch(self._sql["load_run_calls"], list(by_key)):
+            by_key[row[1]].calls[row[0]] = _held(row)
+
+    async def _repeated(self, connection: Any, append: Append, repeat: Repeat) -> int | CallstreamError:
+        row = await connection.fetchrow(self._sql["read_run"], append.run_id)
+        stored = await connection.fetch(self._sql["stored_rows"], repeat.run.key, repeat.first, repeat.last)
+        return repeated(append, repeat, [tuple(columns) for columns in stored], row is not None and row[4])
+
+    async def write(self, connection: Any, plan: Plan) -> None:
+        new = {change.key for change in plan.runs.values() if change.is_new}
+        known = [(run, base) for run, base in plan.bases.items() if run.key not in new]
+        try:
+            await connection.execute(
+                self._sql["append"],
+                [run.key for run, _ in known],
+                [run.writer for run, _ in known],
+                [run.epoch for run, _ in known],
+                [base for _, base in known],
+                [run.last_seq for run, _ in known],
+                *zip(*plan.records, strict=True),
+                _rest(plan),
+                self._channel,
+                self._notices(plan),
+            )
+        except asyncpg.UniqueViolationError as error:  # somebody else made that run or call a moment ago
+            raise Stale from error
+        except asyncpg.PostgresError as error:
+            if error.sqlstate == "CS001":
+                raise Stale from error
+            raise
+
+    def _notices(self, plan: Plan) -> list[str]:
+        if not self._channel:
+            return []
+        keys = [str(run.key) for run in plan.bases]
+        return [",".join(keys[start : start + _NOTICE_RUNS]) for start in range(0, len(keys), _NOTICE_RUNS)]
+
+
+def _held(row: Sequence[Any]) -> Held:
+    return Held(row[0], row[1], row[2], CallState(row[3]))
+
+
+def _rest(plan: Plan) -> str | None:
+    """All that a batch of pieces has not, as one JSON argument."""
+    rest = {
+        "runs": [
+            {**msgspec.structs.asdict(change), "last_seq": run.last_seq}
+            for run, change in plan.runs.items()
+            if change.is_new
+        ],
+        "ends": [change for change in plan.runs.values() if change.outcome is not None],
+        "sources": plan.sources,
+        "calls": [change for change in plan.calls.values() if change.old_state is None],
+        "changes": [change for change in plan.calls.values() if change.old_state is not None],
+    }
+    return json_text(msgspec.to_builtins(rest)) if any(rest.values()) else None

@@ -1,0 +1,15 @@
+"""The AG-UI server: run, leave, come back, answer, stop.
+
+::
+
+    app = create_app(ADKAgent.from_app(my_app, callstream=Callstream("sqlite:///calls.db")))
+"""
+
+from __future__ import annotations
+
+from callstream.server.access import Auth
+from callstream.server.agent import Agent, Host
+from callstream.server.app import create_app
+from callstream.server.settings import Settings
+
+__all__ = ["Agent", "Auth", "Host", "Settings", "create_app"]

@@ -1,0 +1,66 @@
+"""Whose request it is, and what is theirs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import TypeAlias
+
+from starlette.requests import Request
+
+from callstream.calls import Call
+from callstream.journal import Journal, RunRow
+from callstream.server.problems import Problem, not_found
+
+Auth: TypeAlias = Callable[[Request], str | None | Awaitable[str | None]]
+"""Turns a request into a principal, the name of whoever asks; None if it is nobody. Sync or async."""
+
+
+class Access:
+    """With ``auth``, everybody sees what he began and nothing else; without it there is one user, who sees all."""
+
+    def __init__(self, auth: Auth | None, journal: Journal) -> None:
+        self._auth = auth
+        self._journal = journal
+
+    async def principal(self, request: Request) -> str | None:
+        """Who asks. None only where nobody is asked who he is."""
+        if self._auth is None:
+            return None
+        found = self._auth(request)
+        principal = await found if inspect.isawaitable(found) else found
+        if not principal:
+            raise Problem(HTTPStatus.UNAUTHORIZED, "unauthorized", "This server wants to know who you are.")
+        return principal
+
+    async def check_thread(self, thread_id: str, principal: str | None) -> None:
+        """A thread belongs to whoever began it; one that nobody began is free."""
+        if principal is None:
+            return
+        runs = await self._journal.runs(thread_id=thread_id)
+        if runs and runs[-1].principal != principal:
+            raise not_found("thread")
+
+    async def runs_of(self, thread_id: str, principal: str | None) -> list[RunRow]:
+        """The runs of a thread, the newest first."""
+        runs = await self._journal.runs(thread_id=thread_id)
+        if not runs or (principal is not None and runs[-1].principal != principal):
+            raise not_found("thread")
+        return runs
+
+    async def run(self, run_id: str, principal: str | None) -> RunRow:
+        found = await self._journal.runs(run_id=run_id, limit=1)
+        if not found or (principal is not None and found[0].principal != principal):
+            raise not_found("run")
+        return found[0]
+
+    async def call(self, call_id: str, principal: str | None) -> Call:
+        call = await self._journal.call(call_id)
+        if call is None:
+            raise not_found("call")
+        if principal is not None:
+            owners = await self._journal.runs(run_id=call.run_id, limit=1)
+            if not owners or owners[0].principal != principal:
+                raise not_found("call")
+        return call

@@ -1,0 +1,181 @@
+"""What the server serves: an agent, known by what it does and not by what it is made of.
+
+``Agent`` is what anybody can write: ``run(input)``. It works inside a run of the journal, so what a tapped SDK client
+says in it is journalled by itself; AG-UI events that it yields are journalled too. ``Host`` is for agents that start runs
+of the journal themselves, as ``ADKAgent`` does.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import msgspec
+from ag_ui.core import RunAgentInput, ToolMessage, UserMessage
+
+from callstream.agui import Reader, View
+from callstream.calls import CallState
+from callstream.errors import UsageError
+from callstream.events import MessageReceived
+from callstream.runtime import Callstream, Run
+
+
+class Begun(Protocol):
+    """A run that has been started. ``work`` is to be awaited once; it ends the run, however it ends."""
+
+    @property
+    def run(self) -> Run: ...
+
+    @property
+    def work(self) -> Callable[[], Coroutine[Any, Any, None]]: ...
+
+
+class Presentation(Protocol):
+    """What becomes of the translator's events on one stream."""
+
+    def shown(self, events: Iterable[Any]) -> Sequence[Any]: ...
+
+
+@runtime_checkable
+class Host(Protocol):
+    """An agent that journals by itself."""
+
+    callstream: Callstream
+
+    @property
+    def view(self) -> View: ...
+
+    async def begin(self, given: RunAgentInput, principal: str | None, *, exclusive: bool) -> Begun: ...
+
+    def presentation(self, given: RunAgentInput | None) -> Presentation: ...
+
+
+@runtime_checkable
+class Agent(Protocol):
+    """Works on one run. What it yields that is an AG-UI event is journalled, and so is what passes the tap: let each
+    response take one of the two ways. An exception fails the run.
+    """
+
+    def run(self, input: RunAgentInput) -> AsyncIterator[Any]: ...  # noqa: A002  the name that callers use
+
+
+AgentFunction: TypeAlias = Callable[[RunAgentInput], AsyncIterator[Any] | Awaitable[Any]]
+"""An agent may be a mere function, too: an async generator, or a coroutine."""
+
+
+def host_of(agent: Host | Agent | AgentFunction, callstream: Callstream | None) -> Host:
+    """The agent as the server uses it."""
+    if isinstance(agent, Host):
+        if callstream is not None and callstream is not agent.callstream:
+            raise UsageError("the agent has a Callstream of its own; give the server none, or the same")
+        return agent
+    function = agent.run if isinstance(agent, Agent) else agent
+    if not callable(function):
+        raise UsageError(
+            f"expected an agent: an object with run(input), or a function of the input; got {type(agent).__name__}"
+        )
+    if callstream is None:
+        raise UsageError("this agent does not journal by itself: give the server its Callstream, callstream=…")
+    return FunctionHost(function, callstream)
+
+
+class _Started(msgspec.Struct, frozen=True):
+    run: Run
+    work: Callable[[], Coroutine[Any, Any, None]]
+
+
+class _AsItIs:
+    def shown(self, events: Iterable[Any]) -> Sequence[Any]:
+        return list(events)
+
+
+class FunctionHost:
+    """Gives an ``Agent`` a run to work in, with the client's messages and answers in it."""
+
+    def __init__(self, function: AgentFunction, callstream: Callstream) -> None:
+        self._function = function
+        self.callstream = callstream
+
+    @property
+    def view(self) -> View:
+        return View()
+
+    def presentation(self, given: RunAgentInput | None) -> Presentation:
+        return _AsItIs()
+
+    async def begin(self, given: RunAgentInput, principal: str | None, *, exclusive: bool) -> Begun:
+        kept = {
+            "messages": [message.model_dump(mode="json", by_alias=True) for message in _new(given)],
+            "tools": [{"name": tool.name} for tool in given.tools or ()],
+        }
+        run = await self.callstream.start(
+            given.thread_id,
+            await self.callstream.free_run_id(given.run_id),
+            principal=principal,
+            run_input=kept,
+            as_current=False,
+            exclusive=exclusive,
+        )
+        return _Started(run, partial(self._work, run, given))
+
+    async def _work(self, run: Run, given: RunAgentInput) -> None:
+        async with run:
+            for message in _new(given):
+                if isinstance(message, UserMessage):
+                    await run.record([_received(message)])
+                elif isinstance(message, ToolMessage):
+                    await run.answer(
+                        message.tool_call_id, _content(message.content), error=message.error, message_id=message.id
+                    )
+            for entry in given.resume or ():
+                cancelled = "The user cancelled this." if entry.status == "cancelled" else None
+                await run.answer(entry.interrupt_id, entry.payload, error=cancelled)
+            made = self._function(given)
+            if inspect.isawaitable(made):
+                await made
+            else:
+                await self._drain(run, made, frozenset(tool.name for tool in given.tools or ()))
+
+    async def _drain(self, run: Run, events: AsyncIterator[Any], client_tools: frozenset[str]) -> None:
+        reader = Reader()
+        async with aclosing(events) as yielded:  # type: ignore[type-var]
+            async for event in yielded:
+                if event is not None and (told := reader.read(_as_dict(event))):
+                    await run.record(told)
+        for call in run.calls:
+            if call.state is CallState.ARGS_COMPLETE and call.name in client_tools:
+                await run.await_answer(call.call_id)
+
+
+def _new(given: RunAgentInput) -> list[Any]:
+    """The messages since the model's last."""
+    spoken = [number for number, message in enumerate(given.messages) if message.role == "assistant"]
+    return list(given.messages[spoken[-1] + 1 if spoken else 0 :])
+
+
+def _received(message: UserMessage) -> MessageReceived:
+    content = message.content
+    if isinstance(content, str):
+        return MessageReceived("user", content, message.id)
+    parts = [part.model_dump(mode="json") for part in content]
+    texts = [part["text"] for part in parts if part.get("type") == "text"]
+    kinds = tuple(str(part.get("type")) for part in parts if part.get("type") != "text")
+    return MessageReceived("user", "\n".join(texts), message.id, kinds)
+
+
+def _content(text: Any) -> Any:
+    """A tool message's content: JSON where it is, else the text."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, TypeError):
+        return text
+
+
+def _as_dict(event: Any) -> dict[str, Any]:
+    if isinstance(event, dict):
+        return event
+    dumped: dict[str, Any] = event.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return dumped

@@ -1,0 +1,118 @@
+"""What the journal knows, as JSON: threads, runs, calls, and the agent."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from callstream.calls import Call, CallState
+from callstream.events import MessageReceived
+from callstream.journal import Journal, RunRow
+from callstream.server.access import Access
+from callstream.server.problems import Problem, json_response
+from callstream.server.requests import number
+
+MOST: Final = 1000
+_TITLE: Final = 120
+_LOOKED_AT: Final = 20
+"""A run's first message is among its first records."""
+
+
+class Api:
+    """Everything here is about what belongs to whoever asks."""
+
+    def __init__(self, journal: Journal, access: Access, agent: dict[str, Any]) -> None:
+        self._journal = journal
+        self._access = access
+        self._agent = agent
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/api/agent", self.agent),
+            Route("/api/threads", self.threads),
+            Route("/api/runs", self.runs),
+            Route("/api/runs/{run_id}", self.run),
+            Route("/api/calls", self.calls),
+            Route("/api/calls/{call_id}", self.call),
+        ]
+
+    async def agent(self, request: Request) -> Response:
+        await self._access.principal(request)
+        return json_response({**self._agent, "version": version("callstream")})
+
+    async def threads(self, request: Request) -> Response:
+        principal = await self._access.principal(request)
+        most = number(request.query_params, "limit", 50, most=MOST)
+        by_thread: dict[str, list[RunRow]] = {}
+        for row in await self._journal.runs(principal=principal, limit=MOST * 5):
+            by_thread.setdefault(row.thread_id, []).append(row)
+        listed = [await self._thread(thread_id, rows) for thread_id, rows in list(by_thread.items())[:most]]
+        return json_response({"threads": listed})
+
+    async def _thread(self, thread_id: str, rows: list[RunRow]) -> dict[str, Any]:
+        return {
+            "thread_id": thread_id,
+            "title": await self._title(rows[-1]),
+            "runs": len(rows),
+            "active": rows[0].outcome is None,
+            "started_at": rows[-1].started_at,
+            "updated_at": rows[0].ended_at or rows[0].started_at,
+        }
+
+    async def _title(self, row: RunRow) -> str | None:
+        records = self._journal.read(row.run_id)
+        async for record in records:
+            match record.event:
+                case MessageReceived(role="user", text=text) if text:
+                    return text if len(text) <= _TITLE else f"{text[: _TITLE - 1]}…"
+            if record.seq >= _LOOKED_AT:
+                break
+        return None
+
+    async def runs(self, request: Request) -> Response:
+        principal = await self._access.principal(request)
+        asked = request.query_params
+        rows = await self._journal.runs(
+            principal=principal,
+            thread_id=asked.get("thread_id"),
+            active={"true": True, "false": False}.get(asked.get("active", "")),
+            limit=number(asked, "limit", 100, most=MOST),
+        )
+        return json_response({"runs": [_run(row) for row in rows]})
+
+    async def run(self, request: Request) -> Response:
+        row = await self._access.run(request.path_params["run_id"], await self._access.principal(request))
+        calls = await self._journal.calls(run_id=row.run_id)
+        return json_response({**_run(row), "calls": [_call(call) for call in calls]})
+
+    async def calls(self, request: Request) -> Response:
+        principal = await self._access.principal(request)
+        asked = request.query_params
+        state = asked.get("state")
+        if state is not None and state not in set(CallState):
+            raise Problem(422, "wrong_input", f"expected state to be one of {', '.join(CallState)}")
+        found = await self._journal.calls(
+            principal=principal,
+            run_id=asked.get("run_id"),
+            thread_id=asked.get("thread_id"),
+            states=[CallState(state)] if state else None,
+            limit=number(asked, "limit", 100, most=MOST),
+        )
+        return json_response({"calls": [_call(call) for call in found]})
+
+    async def call(self, request: Request) -> Response:
+        call = await self._access.call(request.path_params["call_id"], await self._access.principal(request))
+        return json_response(_call(call))
+
+
+def _run(row: RunRow) -> dict[str, Any]:
+    return msgspec.structs.asdict(row)
+
+
+def _call(call: Call) -> dict[str, Any]:
+    return msgspec.structs.asdict(call)

@@ -1,0 +1,199 @@
+"""The app: an agent in, a Starlette application out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from callstream.agui import View
+from callstream.errors import CallstreamError, JournalError, UsageError
+from callstream.runtime import Callstream
+from callstream.server.access import Access, Auth
+from callstream.server.agent import Agent, AgentFunction, Host, host_of
+from callstream.server.api import Api
+from callstream.server.problems import Problem, json_response, problem_response
+from callstream.server.routes import RunRoutes
+from callstream.server.runs import Runs
+from callstream.server.settings import Settings
+
+logger = logging.getLogger("callstream.server")
+
+PAGE: Final = Path(__file__).parent / "page"
+_CSP: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
+)
+_SECURITY: Final = {
+    "content-security-policy": _CSP,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "x-frame-options": "DENY",
+}
+
+
+def create_app(
+    agent: Host | Agent | AgentFunction,
+    *,
+    callstream: Callstream | None = None,
+    auth: Auth | None = None,
+    settings: Settings | None = None,
+    view: View | None = None,
+    name: str | None = None,
+    label: str | None = None,
+) -> Starlette:
+    """Serves an agent: ``POST /agui`` and all that belongs to it; the inspector is at ``/``.
+
+    ``agent`` is an ``ADKAgent``, or anything with ``run(input)``; the latter needs the ``callstream`` whose tap and
+    journal it uses. ``auth`` turns a request into a principal: threads belong to the principal that began them, and to
+    everybody else they do not exist. Without it, whoever can reach the server may do everything, so let it listen on
+    loopback only. ``settings`` default to those of the environment. ``view`` says what clients are shown. ``name`` and
+    ``label`` are shown on the inspector's page.
+
+    The app closes the Callstream when it ends.
+    """
+    host = host_of(agent, callstream)
+    settings = settings or Settings.from_env()
+    runs = Runs(host, settings)
+    access = Access(auth, host.callstream.journal)
+    known = {"name": name or _name_of(agent), "label": label}
+    routes: list[Any] = RunRoutes(host, runs, access, settings, view).routes()
+    if settings.api:
+        routes += Api(host.callstream.journal, access, known).routes()
+    routes += _Health(host.callstream, runs).routes()
+    if settings.inspector:
+        routes += [Route("/", _page), Mount("/page", StaticFiles(directory=PAGE))]
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        await host.callstream.journal.open()
+        try:
+            yield
+        finally:
+            await runs.aclose()
+            await _close(agent)
+            await host.callstream.aclose()
+
+    middleware = [Middleware(_SecurityHeaders)]
+    if settings.cors_origins:
+        middleware.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=list(settings.cors_origins),
+                allow_methods=["GET", "POST"],
+                allow_headers=["*"],
+                expose_headers=["x-run-id", "retry-after"],
+            )
+        )
+    app = Starlette(
+        routes=routes,
+        middleware=middleware,
+        lifespan=lifespan,
+        exception_handlers={
+            Problem: _answer_problem,
+            HTTPException: _answer_http,
+            UsageError: _answer_usage,
+            JournalError: _answer_journal,
+            Exception: _answer_bug,
+        },
+    )
+    app.state.runs = runs
+    return app
+
+
+class _Health:
+    """``/healthz``: the process answers. ``/readyz``: it can take a run, and its journal can be read."""
+
+    def __init__(self, callstream: Callstream, runs: Runs) -> None:
+        self._journal = callstream.journal
+        self._runs = runs
+
+    def routes(self) -> list[Route]:
+        return [Route("/healthz", self.alive), Route("/readyz", self.ready)]
+
+    async def alive(self, request: Request) -> Response:
+        return json_response({"status": "alive"})
+
+    async def ready(self, request: Request) -> Response:
+        if self._runs.is_draining:
+            return json_response({"status": "shutting down"}, HTTPStatus.SERVICE_UNAVAILABLE)
+        try:
+            await self._journal.runs(limit=1)
+        except CallstreamError:
+            logger.warning("the journal cannot be read", exc_info=True)
+            return json_response({"status": "the journal cannot be read"}, HTTPStatus.SERVICE_UNAVAILABLE)
+        return json_response({"status": "ready", "runs": len(self._runs)})
+
+
+class _SecurityHeaders:
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _SECURITY.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers if scope["type"] == "http" else send)
+
+
+async def _page(request: Request) -> Response:
+    return FileResponse(PAGE / "index.html", headers={"cache-control": "no-cache"})
+
+
+def _answer_problem(request: Request, problem: Exception) -> Response:
+    assert isinstance(problem, Problem)
+    return problem_response(problem)
+
+
+def _answer_http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    phrase = HTTPStatus(error.status_code).phrase
+    code = phrase.lower().replace(" ", "_")
+    return json_response({"error": {"code": code, "message": f"{phrase}."}}, error.status_code, error.headers)
+
+
+def _answer_usage(request: Request, error: Exception) -> Response:
+    """What the journal or the runtime says of a wrong request; its text names internals, so the log gets it."""
+    logger.warning("%s %s: %s", request.method, request.url.path, error)
+    return problem_response(Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "wrong_input", "This cannot be done."))
+
+
+def _answer_journal(request: Request, error: Exception) -> Response:
+    logger.error("%s %s: the journal failed", request.method, request.url.path, exc_info=error)
+    problem = Problem(
+        HTTPStatus.SERVICE_UNAVAILABLE, "journal_away", "The journal cannot be reached; ask again later.", retry_after=5
+    )
+    return problem_response(problem)
+
+
+def _answer_bug(request: Request, error: Exception) -> Response:
+    return problem_response(Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "failed", "Something is wrong with this server."))
+
+
+def _name_of(agent: Any) -> str:
+    return str(getattr(agent, "name", None) or getattr(agent, "__name__", None) or type(agent).__name__)
+
+
+async def _close(agent: Any) -> None:
+    close: Callable[[], Awaitable[None]] | None = getattr(agent, "close", None)
+    if close is not None:
+        await close()

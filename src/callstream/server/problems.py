@@ -1,0 +1,37 @@
+"""What a client is told when it asks for what it cannot have: a status, a code and one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+
+from starlette.responses import Response
+
+from callstream.agui.events import json_bytes
+
+
+class Problem(Exception):
+    """Raised anywhere in a request, and answered as ``{"error": {"code": …, "message": …}}``."""
+
+    def __init__(self, status: int, code: str, message: str, *, retry_after: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.retry_after = retry_after
+
+
+def not_found(what: str) -> Problem:
+    """The same for what is not there and for what is somebody else's."""
+    return Problem(HTTPStatus.NOT_FOUND, "not_found", f"There is no such {what}.")
+
+
+def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(json_bytes(value), status, headers, media_type="application/json")
+
+
+def problem_response(problem: Problem) -> Response:
+    headers = {} if problem.retry_after is None else {"retry-after": str(problem.retry_after)}
+    if problem.status == HTTPStatus.UNAUTHORIZED:
+        headers["www-authenticate"] = "Bearer"
+    return json_response({"error": {"code": problem.code, "message": problem.message}}, problem.status, headers)

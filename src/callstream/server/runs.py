@@ -1,0 +1,218 @@
+"""The runs of this process: tasks of the server, not of the requests that asked for them.
+
+A run goes on whoever watches it. It is ended by its own work, by a stop that any process may have asked for, by its time
+limit, by nobody watching it where that is wanted, and by the end of the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from http import HTTPStatus
+from typing import Final
+
+from ag_ui.core import RunAgentInput
+
+from callstream.errors import ThreadBusy
+from callstream.runtime import Run
+from callstream.server.agent import Begun, Host
+from callstream.server.problems import Problem
+from callstream.server.settings import Settings
+
+logger = logging.getLogger("callstream.server")
+
+STOP_POLL_SECONDS: Final = 0.5
+"""How soon a stop that another process was asked for is heard of here."""
+_BUSY_POLL_SECONDS: Final = 0.2
+_RETRY_SECONDS: Final = 5
+
+
+class _Running:
+    def __init__(self, run: Run, principal: str | None) -> None:
+        self.run = run
+        self.principal = principal
+        self.task: asyncio.Task[None] | None = None
+        self.watchers = 0
+        self.leaving: asyncio.TimerHandle | None = None
+
+
+class Runs:
+    """Starts runs within the limits, and knows those that go on."""
+
+    def __init__(self, host: Host, settings: Settings) -> None:
+        self._host = host
+        self._settings = settings
+        self._running: dict[str, _Running] = {}
+        self._starting: Counter[str | None] = Counter()
+        self._stopping: set[asyncio.Task[None]] = set()
+        self._watch: asyncio.Task[None] | None = None
+        self._drained = False
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    @property
+    def is_draining(self) -> bool:
+        return self._drained
+
+    # -- beginning --
+
+    async def begin(self, given: RunAgentInput, principal: str | None) -> Run:
+        """Starts a run, or says why not."""
+        with self._room_for(principal):
+            begun = await self._begin(given, principal)
+            running = _Running(begun.run, principal)
+            self._running[begun.run.run_id] = running
+        running.task = asyncio.create_task(self._work(begun, running), name=f"callstream run {begun.run.run_id}")
+        if self._watch is None:
+            self._watch = asyncio.create_task(self._hear_stops(), name="callstream stops")
+        return begun.run
+
+    @contextmanager
+    def _room_for(self, principal: str | None) -> Iterator[None]:
+        settings = self._settings
+        if self._drained:
+            raise Problem(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                "shutting_down",
+                "The server is shutting down; ask again in a moment.",
+                retry_after=_RETRY_SECONDS,
+            )
+        if settings.max_runs is not None and len(self._running) + self._starting.total() >= settings.max_runs:
+            raise Problem(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                "too_many_runs",
+                f"There are {settings.max_runs} runs already; ask again later.",
+                retry_after=_RETRY_SECONDS,
+            )
+        most = settings.max_runs_per_principal if principal is not None else None
+        if most is not None:
+            own = sum(running.principal == principal for running in self._running.values())
+            if own + self._starting[principal] >= most:
+                raise Problem(
+                    HTTPStatus.TOO_MANY_REQUESTS,
+                    "too_many_runs",
+                    f"You have {most} runs already; ask again when one has ended.",
+                    retry_after=_RETRY_SECONDS,
+                )
+        self._starting[principal] += 1
+        try:
+            yield
+        finally:
+            self._starting[principal] -= 1
+            if not self._starting[principal]:
+                del self._starting[principal]
+
+    async def _begin(self, given: RunAgentInput, principal: str | None) -> Begun:
+        """Waits for the thread's other run, if it may."""
+        wait = self._settings.busy_wait if self._settings.when_busy == "wait" else 0.0
+        until = asyncio.get_running_loop().time() + wait
+        while True:
+            try:
+                return await self._host.begin(given, principal, exclusive=True)
+            except ThreadBusy as busy:
+                left = until - asyncio.get_running_loop().time()
+                if left <= 0 or self._drained:
+                    raise Problem(
+                        HTTPStatus.CONFLICT,
+                        "thread_busy",
+                        f"Run {busy.run_id} of this thread goes on; stop it, or ask again when it has ended.",
+                        retry_after=_RETRY_SECONDS,
+                    ) from None
+                await asyncio.sleep(min(_BUSY_POLL_SECONDS, left))
+
+    # -- going on --
+
+    async def _work(self, begun: Begun, running: _Running) -> None:
+        run, limit = begun.run, self._settings.run_seconds
+        work = asyncio.ensure_future(begun.work())
+        try:
+            done, _ = await asyncio.wait({work}, timeout=limit)
+            if not done:
+                logger.warning("run %s took longer than %s s", run.run_id, limit, extra={"run_id": run.run_id})
+                await run.end(TimeoutError(f"the run took longer than {limit} s"))
+        finally:
+            if not work.done():
+                work.cancel()
+                await asyncio.wait({work})
+            self._running.pop(run.run_id, None)
+            if running.leaving is not None:
+                running.leaving.cancel()
+            if not work.cancelled() and (error := work.exception()) is not None:
+                logger.error(
+                    "run %s of thread %s failed",
+                    run.run_id,
+                    run.thread_id,
+                    exc_info=error,
+                    extra={"run_id": run.run_id, "thread_id": run.thread_id},
+                )
+
+    @asynccontextmanager
+    async def watched(self, run_id: str) -> AsyncIterator[None]:
+        """Somebody watches a run. When the last one leaves, the run may have to end: see ``on_disconnect``."""
+        running = self._running.get(run_id)
+        if running is None:
+            yield
+            return
+        running.watchers += 1
+        if running.leaving is not None:
+            running.leaving.cancel()
+            running.leaving = None
+        try:
+            yield
+        finally:
+            running.watchers -= 1
+            if not running.watchers and self._settings.on_disconnect == "stop" and run_id in self._running:
+                loop = asyncio.get_running_loop()
+                running.leaving = loop.call_later(self._settings.disconnect_grace, self._nobody_watches, running)
+
+    def _nobody_watches(self, running: _Running) -> None:
+        if not running.watchers:
+            task = asyncio.create_task(self._stop(running, "the client left"))
+            self._stopping.add(task)
+            task.add_done_callback(self._stopping.discard)
+
+    # -- ending --
+
+    async def stop(self, run_id: str, reason: str) -> None:
+        """Stops a run, wherever it goes on. If that is another process, it hears of it soon."""
+        running = self._running.get(run_id)
+        if running is not None:
+            await self._stop(running, reason)
+        else:
+            await self._host.callstream.journal.ask_to_stop(run_id, reason)
+
+    async def _stop(self, running: _Running, reason: str) -> None:
+        await running.run.stop(reason)
+        if running.task is not None:
+            running.task.cancel()
+            await asyncio.wait({running.task})
+
+    async def _hear_stops(self) -> None:
+        journal = self._host.callstream.journal
+        while True:
+            await asyncio.sleep(STOP_POLL_SECONDS)
+            if not self._running:
+                continue
+            for run_id, reason in (await journal.asked_to_stop()).items():
+                if (running := self._running.get(run_id)) is not None:
+                    await self._stop(running, reason)
+
+    async def drain(self) -> None:
+        """No new runs; those that go on have ``shutdown_seconds`` and are stopped then."""
+        self._drained = True
+        tasks = {running.task for running in self._running.values() if running.task is not None}
+        if tasks:
+            logger.info("%d runs have %s s to end", len(tasks), self._settings.shutdown_seconds)
+            await asyncio.wait(tasks, timeout=self._settings.shutdown_seconds)
+        for running in list(self._running.values()):
+            await self._stop(running, "the server shut down")
+
+    async def aclose(self) -> None:
+        await self.drain()
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.wait({self._watch})

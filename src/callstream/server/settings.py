@@ -1,0 +1,107 @@
+"""What a server can be told: one table, as arguments and as environment variables.
+
+Every field of ``Settings`` is also the variable ``CALLSTREAM_<NAME>``, in capitals. A limit of 0 or ``none`` in the
+environment is None: no limit. ``docs/howto/server.md`` prints the table.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Final, Literal, Self
+
+import msgspec
+
+from callstream.errors import UsageError
+
+PREFIX: Final = "CALLSTREAM_"
+_KIB: Final = 1024
+_MIB: Final = 1024 * 1024
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Times are seconds, sizes bytes. None, where a field allows it, means no limit."""
+
+    # -- runs --
+    when_busy: Literal["wait", "refuse"] = "wait"
+    """What becomes of a run whose thread has one that goes on: it waits ``busy_wait`` and is refused then, or at once."""
+    busy_wait: float = 30.0
+    on_disconnect: Literal["continue", "stop"] = "continue"
+    """``stop``: a run that nobody watches any more is stopped after ``disconnect_grace``. Watchers of other processes
+    are not seen, so with several of them a thread's requests have to reach one."""
+    disconnect_grace: float = 10.0
+    run_seconds: float | None = 1800.0
+    max_runs: int | None = 1000
+    """Runs at once in this process."""
+    max_runs_per_principal: int | None = 20
+    """Runs at once of one principal in this process. Without ``auth`` there are no principals, and it does not count."""
+    max_args_bytes: int | None = 16 * _MIB
+    """Argument text of one call."""
+    max_run_bytes: int | None = 128 * _MIB
+    """All text that a model writes in one run."""
+    shutdown_seconds: float = 20.0
+    """How long runs may go on when the server is told to stop."""
+
+    # -- requests --
+    max_body_bytes: int | None = 16 * _MIB
+    max_messages: int | None = 5000
+    max_tools: int | None = 500
+    max_depth: int = 64
+    """How deep JSON may nest in a request."""
+
+    # -- streams --
+    max_streams: int | None = 5000
+    """Streams at once in this process."""
+    heartbeat_seconds: float = 15.0
+    stall_seconds: float = 60.0
+    """How long a reader may take nothing before it is cut off. It may come back."""
+
+    # -- the page and the API --
+    inspector: bool = True
+    """Whether ``GET /`` serves the inspector."""
+    api: bool = True
+    cors_origins: tuple[str, ...] = ()
+    """Origins whose pages may ask this server; in the environment, separated by commas."""
+
+    def __post_init__(self) -> None:
+        for name in ("busy_wait", "disconnect_grace", "shutdown_seconds"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name} must not be negative, got {getattr(self, name)}")
+        for name in _COUNTED:
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise UsageError(f"{name} must be more than 0 (or None for no limit), got {value}")
+
+    @classmethod
+    def from_env(cls, environment: Mapping[str, str] | None = None, **given: Any) -> Self:
+        """The settings of the environment; what is ``given`` counts more."""
+        found = dict(environment if environment is not None else os.environ)
+        values: dict[str, Any] = {}
+        for field in msgspec.structs.fields(cls):
+            text = found.get(PREFIX + field.name.upper())
+            if text is not None and field.name not in given:
+                values[field.name] = _value(PREFIX + field.name.upper(), text, field.type)
+        return cls(**values, **given)
+
+
+_COUNTED: Final = tuple(
+    name
+    for name in Settings.__struct_fields__
+    if name.startswith("max_") or name in ("run_seconds", "heartbeat_seconds", "stall_seconds")
+)
+
+
+def _value(name: str, text: str, wanted: Any) -> Any:
+    text = text.strip()
+    if wanted == tuple[str, ...]:
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+    if wanted is bool:
+        text = {"1": "true", "yes": "true", "on": "true", "0": "false", "no": "false", "off": "false"}.get(
+            text.lower(), text.lower()
+        )
+    if text.lower() in ("none", "0") and wanted in (int | None, float | None):
+        return None
+    try:
+        return msgspec.convert(text, wanted, strict=False)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"the environment variable {name}={text!r} is no good: {error}") from None

@@ -1,0 +1,96 @@
+"""What a client reads of a run: AG-UI events or raw records, as server-sent events.
+
+A stream is a follower of the journal and nothing else. All records that wait are sent at once with their deltas merged,
+so a reader that is behind gets fewer and longer ones, and nothing is kept for it in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from typing import Final
+
+import msgspec
+
+from callstream.agui import AguiEvent, Conversation, Translator, View, encode_sse, merge
+from callstream.agui.events import json_bytes
+from callstream.errors import Compacted, JournalError
+from callstream.events import Record, RunEnded
+from callstream.journal import Journal, RunRow
+from callstream.server.agent import Presentation
+
+END: Final = b"event: end\ndata: {}\n\n"
+
+
+async def live(journal: Journal, run_id: str, view: View, presentation: Presentation) -> AsyncGenerator[bytes, None]:
+    """A run from its beginning."""
+    async for frame in _followed(journal, run_id, 0, Translator(view), presentation):
+        yield frame
+
+
+async def joined(
+    journal: Journal, runs: Iterable[RunRow], view: View, presentation: Presentation
+) -> AsyncGenerator[bytes, None]:
+    """A thread whose runs are given, the oldest first: what has been, then the last run live."""
+    conversation = Conversation(view)
+    run_id = ""
+    for row in runs:
+        run_id = row.run_id
+        # Folded records come where their last piece stood; in the order of their first they make sense.
+        records = [record async for record in journal.read(run_id)]
+        for record in sorted(records, key=lambda record: record.first_seq or record.seq):
+            conversation.feed(record)
+    ended = conversation.has_ended
+    yield _encoded(presentation, conversation.prelude(), conversation.seq)
+    if not ended:
+        async for frame in _followed(journal, run_id, conversation.seq, conversation, presentation):
+            yield frame
+
+
+async def _followed(
+    journal: Journal, run_id: str, after: int, translator: Translator | Conversation, presentation: Presentation
+) -> AsyncGenerator[bytes, None]:
+    try:
+        async with aclosing(journal.batches(run_id, after)) as batches:
+            async for records in batches:
+                events = [event for record in records for event in translator.feed(record)]
+                if events:
+                    frame = _encoded(presentation, events if len(records) == 1 else merge(events), records[-1].seq)
+                    if frame:
+                        yield frame
+                if isinstance(records[-1].event, RunEnded):
+                    return
+    except JournalError:
+        # A stream that merely stops looks like success.
+        yield _encoded(presentation, translator.end(), translator.seq)
+        raise
+    yield _encoded(presentation, translator.end(), translator.seq)  # the journal was closed
+
+
+def _encoded(presentation: Presentation, events: list[AguiEvent], seq: int) -> bytes:
+    return encode_sse(presentation.shown(events), seq)
+
+
+async def raw(journal: Journal, run_id: str, after: int) -> AsyncGenerator[bytes, None]:
+    """The records of a run after a number, as they are in the journal.
+
+    If the number lies inside a range that compaction has folded, the reader is told so and gets the range again, whole.
+    """
+    try:
+        async for frame in _records(journal, run_id, after):
+            yield frame
+    except Compacted as folded:
+        yield b"event: compacted\ndata: %b\n\n" % json_bytes({"first": folded.first, "last": folded.last})
+        async for frame in _records(journal, run_id, folded.first - 1):
+            yield frame
+    yield END
+
+
+async def _records(journal: Journal, run_id: str, after: int) -> AsyncGenerator[bytes, None]:
+    async with aclosing(journal.batches(run_id, after)) as batches:
+        async for records in batches:
+            yield b"".join(map(_frame, records))
+
+
+def _frame(record: Record) -> bytes:
+    return b"id: %d\ndata: %b\n\n" % (record.seq, json_bytes(msgspec.to_builtins(record)))

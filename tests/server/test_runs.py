@@ -1,0 +1,252 @@
+"""Run, leave, come back, stop: what a client gets of runs that are the server's."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from callstream import Callstream
+from callstream.server import Settings
+from tests.agui.model import StrictClient
+
+from .agents import Scripted, Stepping
+from .serving import run_input, served, tool_message
+
+WHOLE = {"content": "one two three four"}
+ARGS = '{"content":"one two three four"}'
+
+
+def folded(events: list[dict[str, Any]], client: StrictClient | None = None) -> StrictClient:
+    client = client or StrictClient()
+    for event in events:
+        client.take(event)
+    assert not client.is_running
+    return client
+
+
+def arguments(client: StrictClient) -> list[str]:
+    return [call["function"]["arguments"] for message in client.messages for call in message.get("toolCalls", ())]
+
+
+async def test_run_streams_what_the_agent_does(cs: Callstream) -> None:
+    agent = Stepping(free=True)
+    async with served(agent, callstream=cs) as server, server.run("Write") as stream:
+        assert stream.status == 200
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        assert stream.headers["x-accel-buffering"] == "no"
+        events = await stream.all()
+        client = folded(events)
+        assert arguments(client) == [ARGS]
+        assert agent.executed == [WHOLE]
+        assert events[-1]["outcome"] == {"type": "success"}
+        assert stream.id == str(events[-1]["metadata"]["seq"])
+        assert agent.inputs[0].messages[0].content == "Write"
+        row = (await server.get(f"/api/runs/{stream.run_id}")).json()
+        assert (row["outcome"], row["thread_id"]) == ("finished", "thread")
+
+
+async def test_leaving_is_not_stopping(cs: Callstream) -> None:
+    agent = Stepping()
+    async with served(agent, callstream=cs) as server:
+        async with server.run() as stream:
+            agent.step(2)
+            await stream.until("TOOL_CALL_ARGS")
+            run_id = stream.run_id
+        agent.step(3)
+        assert (await server.finished(run_id))["outcome"] == "finished"
+        assert agent.executed == [WHOLE]
+        async with server.connect() as joined:
+            assert arguments(folded(await joined.all())) == [ARGS]
+
+
+@pytest.mark.parametrize("seen", range(5))
+async def test_join_mid_arguments_gets_what_was_and_what_comes(cs: Callstream, seen: int) -> None:
+    agent = Stepping()
+    async with served(agent, callstream=cs) as server, server.run() as first:
+        await first.until("TOOL_CALL_START")
+        for _ in range(seen):
+            agent.step()
+            await first.until("TOOL_CALL_ARGS")
+        async with server.connect() as joined:
+            assert joined.run_id == first.run_id
+            before = await joined.until("TOOL_CALL_START")
+            agent.step(5 - seen)
+            client = folded([*before, *await joined.all()])
+        assert arguments(client) == [ARGS]
+        assert [event["type"] for event in before[:2]] == ["RUN_STARTED", "MESSAGES_SNAPSHOT"]
+
+
+async def test_stop_ends_it_and_says_cancelled(cs: Callstream) -> None:
+    agent = Stepping()
+    async with served(agent, callstream=cs) as server, server.run() as stream:
+        await stream.until("TOOL_CALL_START")
+        answer = await server.post(f"/runs/{stream.run_id}/stop", json={"reason": "enough"})
+        assert (answer.status_code, answer.json()["outcome"]) == (200, "cancelled")
+        events = await stream.all()
+        assert events[-1]["outcome"] == {"type": "cancelled"}
+        assert (agent.executed, agent.cancelled) == ([], 1)
+        row = (await server.get(f"/api/runs/{stream.run_id}")).json()
+        assert (row["outcome"], row["reason"]) == ("cancelled", "enough")
+        assert row["calls"][0]["state"] == "discarded"
+        again = await server.post(f"/runs/{stream.run_id}/stop")
+        assert (again.status_code, again.json()["outcome"]) == (200, "cancelled")
+
+
+async def test_stop_reaches_a_run_of_another_process(cs: Callstream, url: str) -> None:
+    agent, other = Stepping(), Callstream(url)
+    async with served(agent, callstream=cs) as server, served(Stepping(), callstream=other) as beside:
+        async with server.run() as stream:
+            await stream.until("TOOL_CALL_START")
+            async with beside.connect() as joined:
+                await joined.until("TOOL_CALL_START")
+                answer = await beside.post(f"/runs/{stream.run_id}/stop")
+                assert (answer.status_code, answer.json()["outcome"]) == (202, None)
+                assert (await joined.all())[-1]["outcome"] == {"type": "cancelled"}
+            assert (await stream.all())[-1]["outcome"] == {"type": "cancelled"}
+
+
+async def test_on_disconnect_stop_ends_it_after_the_grace_time(cs: Callstream) -> None:
+    agent = Stepping()
+    settings = Settings(on_disconnect="stop", disconnect_grace=0.3)
+    async with served(agent, callstream=cs, settings=settings) as server:
+        async with server.run() as stream:
+            await stream.until("TOOL_CALL_START")
+            run_id = stream.run_id
+        row = await server.finished(run_id)
+        assert (row["outcome"], row["reason"]) == ("cancelled", "the client left")
+
+
+async def test_on_disconnect_stop_spares_a_run_that_somebody_joins(cs: Callstream) -> None:
+    agent = Stepping()
+    settings = Settings(on_disconnect="stop", disconnect_grace=1.0)
+    async with served(agent, callstream=cs, settings=settings) as server:
+        async with server.run() as stream:
+            await stream.until("TOOL_CALL_START")
+            run_id = stream.run_id
+        async with server.connect() as joined:
+            await joined.until("TOOL_CALL_START")
+            await asyncio.sleep(1.3)
+            agent.step(5)
+            assert (await joined.all())[-1]["outcome"] == {"type": "success"}
+        assert (await server.finished(run_id))["outcome"] == "finished"
+
+
+async def test_second_run_of_a_thread_waits_for_the_first(cs: Callstream) -> None:
+    agent = Stepping()
+    async with served(agent, callstream=cs) as server, server.run() as first:
+        await first.until("TOOL_CALL_START")
+        async with asyncio.TaskGroup() as group:
+            second = group.create_task(_all(server))
+            await asyncio.sleep(0.3)
+            assert len(agent.inputs) == 1
+            agent.step(10)
+            assert (await first.all())[-1]["outcome"] == {"type": "success"}
+        assert second.result()[-1]["outcome"] == {"type": "success"}
+        assert len(agent.inputs) == 2
+
+
+async def test_second_run_of_a_thread_is_refused_where_that_is_wanted(cs: Callstream) -> None:
+    agent = Stepping()
+    settings = Settings(when_busy="refuse")
+    async with served(agent, callstream=cs, settings=settings) as server, server.run() as first:
+        await first.until("TOOL_CALL_START")
+        answer = await server.post("/agui", json=run_input())
+        assert answer.status_code == 409
+        assert answer.json()["error"]["code"] == "thread_busy"
+        assert first.run_id in answer.json()["error"]["message"]
+        async with server.run(thread="another") as other:
+            await other.until("TOOL_CALL_START")
+            agent.step(10)
+            assert (await other.all())[-1]["outcome"] == {"type": "success"}
+        assert (await first.all())[-1]["outcome"] == {"type": "success"}
+
+
+async def test_a_run_that_takes_too_long_fails(cs: Callstream) -> None:
+    settings = Settings(run_seconds=0.3)
+    async with served(Stepping(), callstream=cs, settings=settings) as server, server.run() as stream:
+        events = await stream.all()
+        assert (events[-1]["type"], events[-1]["code"]) == ("RUN_ERROR", "failed")
+        assert "0.3 s" in (await server.finished(stream.run_id))["reason"]
+
+
+async def test_raw_records_from_any_place(cs: Callstream) -> None:
+    agent = Stepping(free=True)
+    async with served(agent, callstream=cs) as server:
+        async with server.run() as stream:
+            await stream.all()
+            run_id = stream.run_id
+        whole = [record async for record in cs.journal.read(run_id)]
+        for after in range(len(whole) + 1):
+            async with server.stream("GET", f"/runs/{run_id}/events", headers={"last-event-id": str(after)}) as raw:
+                *records, end = await raw.all()
+            assert (raw.event, end) == ("end", {})
+            assert [record["seq"] for record in records] == list(range(after + 1, len(whole) + 1))
+        async with server.stream("GET", f"/runs/{run_id}/events?after=3") as raw:
+            assert (await raw.all())[0]["seq"] == 4
+        await cs.journal.compact(run_id)
+        async with server.stream("GET", f"/runs/{run_id}/events?after=7") as raw:
+            told, *records, _ = await raw.all()
+        assert told["first"] <= 7 < told["last"]
+        text = "".join(record["event"]["text"] for record in records if record["event"]["type"] == "args_appended")
+        assert text == ARGS
+
+
+async def test_heartbeats_keep_a_silent_stream_open(cs: Callstream) -> None:
+    agent = Stepping()
+    settings = Settings(heartbeat_seconds=0.1)
+    async with served(agent, callstream=cs, settings=settings) as server, server.run() as stream:
+        await stream.until("TOOL_CALL_START")
+        await asyncio.sleep(0.5)
+        agent.step(5)
+        folded_from = await stream.all()
+        assert folded_from[-1]["outcome"] == {"type": "success"}
+        assert len(stream.comments) >= 3
+
+
+async def test_an_agent_that_yields_agui_events_gets_a_journal(cs: Callstream) -> None:
+    told = [
+        {"type": "RUN_STARTED", "threadId": "thread", "runId": "theirs"},
+        {"type": "TEXT_MESSAGE_START", "messageId": "m", "role": "assistant"},
+        {"type": "TEXT_MESSAGE_CONTENT", "messageId": "m", "delta": "Hello"},
+        {"type": "TEXT_MESSAGE_END", "messageId": "m"},
+        {"type": "TOOL_CALL_START", "toolCallId": "c", "toolCallName": "ask", "parentMessageId": "m"},
+        {"type": "TOOL_CALL_ARGS", "toolCallId": "c", "delta": '{"q":'},
+        {"type": "TOOL_CALL_ARGS", "toolCallId": "c", "delta": "1}"},
+        {"type": "TOOL_CALL_END", "toolCallId": "c"},
+        {"type": "RUN_FINISHED", "threadId": "thread", "runId": "theirs"},
+    ]
+    agent = Scripted(told, [{"type": "TEXT_MESSAGE_CHUNK", "messageId": "m2", "delta": "Thanks"}])
+    tools = [{"name": "ask", "description": "", "parameters": {"type": "object"}}]
+    async with served(agent, callstream=cs) as server:
+        async with server.run(tools=tools) as stream:
+            first = await stream.all()
+        assert first[-1]["outcome"] == {"type": "success", "pendingToolCallIds": ["c"]}
+        async with server.run(None, messages=[tool_message("c", {"yes": True})]) as stream:
+            second = await stream.all()
+        assert [event["delta"] for event in second if event["type"] == "TEXT_MESSAGE_CONTENT"] == ["Thanks"]
+        call = (await server.get("/api/calls/c")).json()
+        assert (call["state"], call["result"]) == ("completed", {"yes": True})
+        async with server.connect() as joined:
+            client = folded(await joined.all())
+        assert [message["role"] for message in client.messages] == ["user", "assistant", "tool", "assistant"]
+
+
+async def test_an_agent_that_fails_fails_its_run_and_tells_strangers_nothing(
+    cs: Callstream, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(given: Any) -> None:
+        raise RuntimeError("the password is secret")
+
+    async with served(broken, callstream=cs) as server, server.run() as stream:
+        events = await stream.all()
+        assert events[-1]["type"] == "RUN_ERROR"
+        assert "secret" not in str(events)
+        assert "secret" in (await server.finished(stream.run_id))["reason"]
+    assert "the password is secret" in caplog.text
+
+
+async def _all(server: Any) -> list[dict[str, Any]]:
+    async with server.run() as stream:
+        return list(await stream.all())
