@@ -68,7 +68,7 @@ async def serve(options: argparse.Namespace, out: Output) -> int:
     callstream = _callstream(options, target, out)
     agent = _agent(target, callstream)
     name = str(getattr(target.found, "name", "") or target.name)
-    return await serve_app(agent, options, out, callstream=callstream, name=name)
+    return await serve_app(agent, options, out, callstream=callstream, name=name, on_disconnect=options.on_disconnect)
 
 
 async def serve_app(
@@ -79,14 +79,15 @@ async def serve_app(
     callstream: Callstream | None = None,
     name: str | None = None,
     label: str | None = None,
+    **settings: Any,
 ) -> int:
-    """Serves until Ctrl-C or a polite kill. The address is printed when requests are taken."""
+    """Serves until Ctrl-C or a polite kill; ``settings`` are the server's. The address is printed when it is taken."""
     try:
         from callstream.server import Settings, create_app
         from callstream.server.serving import serve as serve_with_uvicorn
     except ImportError as error:
         raise misused(f"serving needs starlette and uvicorn: pip install 'callstream[server]' ({error})") from error
-    given = {"on_disconnect": options.on_disconnect} if getattr(options, "on_disconnect", None) else {}
+    given = {name: value for name, value in settings.items() if value is not None}
     auth = loaded(options.auth).found if getattr(options, "auth", None) else None
     if auth is not None and not callable(auth):
         raise misused(f"--auth names {options.auth}, which is no function")
@@ -103,7 +104,8 @@ async def serve_app(
         )
         out.write(f"http://{host}:{bound}/\n")
         out.note("Ctrl-C ends it")
-        await serve_with_uvicorn(app, sockets=[listening], access_log=bool(getattr(options, "verbose", False)))
+        level = "info" if getattr(options, "verbose", False) else "warning"
+        await serve_with_uvicorn(app, sockets=[listening], log_level=level)
         await asyncio.sleep(0)  # a Ctrl-C that uvicorn hands back is delivered here
     return 0
 

@@ -21,6 +21,8 @@ from callstream.journal import Journal, RunRow
 
 _T = TypeVar("_T")
 _RETRIES = 5
+_RUNS = 500
+"""How many runs of a server are looked through."""
 
 
 class Source(Protocol):
@@ -128,11 +130,18 @@ class ServerSource:
     async def calls(
         self, *, run_id: str | None, thread_id: str | None, states: Sequence[CallState] | None, limit: int
     ) -> list[Call]:
+        if run_id is not None:
+            run_ids = [run_id]
+        else:
+            run_ids = [row.run_id for row in await self.runs(thread_id=thread_id, limit=_RUNS)]
         found: list[Call] = []
-        for state in states or (None,):
-            query = {"run_id": run_id, "thread_id": thread_id, "state": state, "limit": limit}
-            found += [_convert(call, Call) for call in (await self._client.get("/api/calls", query))["calls"]]
-        return sorted(found, key=lambda call: call.started_at or 0)[-limit:]
+        for each in run_ids:  # from its end, run by run, as with a journal
+            answer = await self._client.get("/api/calls", {"run_id": each, "limit": _RUNS})
+            calls = [_convert(call, Call) for call in answer["calls"]]
+            found = [*(call for call in calls if states is None or call.state in states), *found]
+            if len(found) >= limit:
+                break
+        return found[-limit:]
 
     async def call(self, call_id: str) -> Call | None:
         return _convert(await self._client.get(f"/api/calls/{quote(call_id, safe='')}"), Call)

@@ -39,7 +39,5 @@ async def stop(options: argparse.Namespace, out: Output) -> int:
         out.json(answer)
     else:
         outcome = answer.get("outcome") if isinstance(answer, dict) else None
-        out.line(
-            f"run {options.stopped} had ended before: {outcome}" if outcome else f"run {options.stopped} is stopping"
-        )
+        out.line(f"run {options.stopped} has ended: {outcome}" if outcome else f"run {options.stopped} is stopping")
     return 0

@@ -85,7 +85,7 @@ def demo(options: argparse.Namespace, out: Output) -> int:
         _introduce(cast, url, folder, out)
         if options.terminal:
             return asyncio.run(_in_terminal(agent, options, out))
-        return asyncio.run(serve_app(agent, options, out, name="demo", label=cast.label))
+        return asyncio.run(serve_app(agent, options, out, name="demo", label=cast.label, shutdown_seconds=1.0))
 
 
 async def _in_terminal(agent: ADKAgent, options: argparse.Namespace, out: Output) -> int:
