@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import httpx
     import httpx2
 
-__all__ = ["Callstream", "TapSettings", "TapTransport", "is_tapped"]
+__all__ = ["Callstream", "TapSettings", "TapTransport", "has_tap"]
 
 # What the SDKs set for clients of their own; httpx alone would give up after five seconds.
 _TIMEOUT = 600.0
@@ -101,7 +101,7 @@ class Callstream(runtime.Callstream):
 _clients: WeakSet[Any] = WeakSet()
 
 
-def is_tapped(client: Any) -> bool:
+def has_tap(client: Any) -> bool:
     """Whether a client was made by ``httpx_client`` or ``httpx2_client`` of a Callstream."""
     return client in _clients
 

@@ -155,6 +155,16 @@ SELECT (SELECT count(*) FROM {schema}.run),
         FROM {schema}.run WHERE NOT compacted)
            + (SELECT count(*) FROM {schema}.archive)
 
+-- name: count_leases
+SELECT (SELECT count(*) FROM {schema}.lease WHERE name LIKE 'writer:%' AND expires_at >= clock_timestamp()),
+       (SELECT count(*) FROM {schema}.run
+        WHERE NOT compacted AND ended_at IS NULL AND NOT EXISTS (
+            SELECT FROM {schema}.lease
+            WHERE lease.name = 'writer:' || run.writer
+              AND (lease.expires_at >= clock_timestamp()
+                   OR lease.renewed_at < pg_postmaster_start_time()
+                      AND pg_postmaster_start_time() + (lease.expires_at - lease.renewed_at) >= clock_timestamp())))
+
 -- name: stored_bytes
 SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class
 WHERE relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = '{schema}.run'::regclass) AND relkind = 'r'
