@@ -29,8 +29,9 @@ from pydantic import TypeAdapter
 
 from callstream.adk.agentoptions import AgentOptions, settings_of
 from callstream.adk.agentrun import AgentRun
-from callstream.adk.agenttree import client_toolsets, tapped_tree
+from callstream.adk.agenttree import client_toolsets, server_tools, tapped_tree
 from callstream.adk.contents import messages_in
+from callstream.adk.history import import_session
 from callstream.adk.hosted import HostedPlugin
 from callstream.adk.plugin import CallstreamPlugin
 from callstream.adk.presentation import Presentation, ShownEvent
@@ -195,6 +196,7 @@ class ADKAgent:
         ``exclusive``: ThreadBusy if the thread has a run that goes on.
         """
         user_id = principal or self.user_of(given)
+        await self._import(given, user_id)
         given_up = tuple(await self._plugin.left_behind.find(given.thread_id))
         run = await self.callstream.start(
             given.thread_id,
@@ -208,6 +210,21 @@ class ADKAgent:
         run.on_stop(lambda reason: self._active.discard(run))
         work = AgentRun(self._runner(self.app_of(given)), self._threads, self._settings, given)
         return Begun(run, partial(work.work, run, user_id, given_up))
+
+    async def import_thread(self, thread_id: str, principal: str | None = None) -> None:
+        """Takes a thread that has a session but no run in the journal into the journal. Beginning a run does so too."""
+        given = RunAgentInput(thread_id=thread_id, run_id="", messages=[])
+        await self._import(given, principal or self.user_of(given))
+
+    async def _import(self, given: RunAgentInput, user_id: str) -> None:
+        journal, thread_id = self.callstream.journal, given.thread_id
+        await journal.open()
+        if await journal.runs(thread_id=thread_id, principal=user_id, limit=1):
+            return
+        session = await self._threads.find(self.app_of(given), user_id, thread_id)
+        if session is not None and session.events:
+            assert self._app.root_agent is not None
+            await import_session(journal, session, thread_id, server_tools(self._app.root_agent))
 
     def presentation(self, given: RunAgentInput | None = None) -> Presentation:
         """What becomes of the translator's events on one stream; of the stream that ``given`` asked for, or another."""

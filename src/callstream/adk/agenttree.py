@@ -67,6 +67,18 @@ def _node(node: BaseNode, callstream: Callstream) -> BaseNode:
     return node
 
 
+def server_tools(root: BaseNode) -> frozenset[str]:
+    """The names of tools that run here and return at once: nobody else can answer their calls."""
+    if not isinstance(root, BaseAgent):
+        return frozenset()
+    found = {
+        name
+        for tool in (root.tools if isinstance(root, LlmAgent) else ())
+        if not (isinstance(tool, BaseTool) and tool.is_long_running) and (name := _name_of(tool)) is not None
+    }
+    return frozenset(found).union(*map(server_tools, root.sub_agents))
+
+
 def _copied(agent: BaseAgent, callstream: Callstream, *, inherits: bool) -> BaseAgent:
     update: dict[str, Any] = {}
     if isinstance(agent, LlmAgent):
