@@ -84,6 +84,26 @@ async def test_foreign_answer_refused(path: str, cs: Callstream, models: Models)
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("wire", WIRES)
+async def test_id_reuse_new_call_that_awaits_an_answer(wire: str, path: str, cs: Callstream, models: Models) -> None:
+    """The id of a call that was answered before: the answer is to the one that awaits it, and counts once."""
+    asking = [[Calls("approve", {"what": what}, call_id="0"), Finish()] for what in ("one", "two")]
+    async with scripted(wire, [asking[0], END, asking[1], END]) as provider:
+        host = Host(cs, agent_of(models(provider, path), LongRunningFunctionTool(approve)))
+        for what in ("one", "two"):
+            (asked,) = function_calls_in(await host.run(what))
+            assert asked.id == "0"
+            await host.run([answer("approve", "0", {"said": what})])
+        await host.run([answer("approve", "0", {"said": "too late"})])
+        assert len(provider.requests) == 4
+    calls = await host.calls()
+    assert [(call.call_id, call.state, call.result) for call in calls] == [
+        ("0", CallState.COMPLETED, {"said": "one"}),
+        ("0~2", CallState.COMPLETED, {"said": "two"}),
+    ]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("wire", WIRES)
 async def test_results_by_id(wire: str, path: str, cs: Callstream, models: Models) -> None:
     """Two calls of one tool, answered in the wrong order: each answer reaches the model with its call."""
     calls = [Calls("approve", {"what": "first"}), Calls("approve", {"what": "second"})]
