@@ -119,7 +119,8 @@ async def test_results_by_id(wire: str, path: str, cs: Callstream, models: Model
     assert [call.result for call in await host.calls()] == [{"said": "to first"}, {"said": "to second"}]
 
 
-async def test_old_thread_goes_on(cs: Callstream, models: Models) -> None:
+@pytest.mark.parametrize("path", PATHS)
+async def test_old_thread_goes_on(path: str, cs: Callstream, models: Models) -> None:
     """A session that began without the plugin, with a call that awaits its answer."""
     from google.adk.apps import App
     from google.adk.runners import Runner
@@ -127,7 +128,7 @@ async def test_old_thread_goes_on(cs: Callstream, models: Models) -> None:
 
     async with scripted("gemini", [[Calls("approve", {"what": "x"}), Finish()], END]) as provider:
         agent = agent_of(models(provider, "partial"), LongRunningFunctionTool(approve))
-        host = Host(cs, agent)
+        host = Host(cs, agent_of(models(provider, path), LongRunningFunctionTool(approve)))
         plain = Runner(app=App(name="app", root_agent=agent), session_service=host.sessions, auto_create_session=True)
         message = types.Content(role="user", parts=[types.Part(text="Go")])
         events = [event async for event in plain.run_async(user_id="user", session_id="session", new_message=message)]

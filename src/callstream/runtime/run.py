@@ -44,7 +44,7 @@ from callstream.runtime.response import Response
 from callstream.tools import Progress
 
 if TYPE_CHECKING:
-    from callstream.runtime.core import Callstream
+    from callstream.runtime.core import Callstream, ProgressHandler
 
 logger = logging.getLogger("callstream")
 
@@ -68,6 +68,8 @@ class Run:
         self.loop = asyncio.get_running_loop()
         self.outcome: RunOutcome | None = None
         """How the run ended; None while it goes on."""
+        self.on_tool_progress: ProgressHandler | None = None
+        """Takes the place of the Callstream's own handler in this run."""
         self._ledger = Ledger()
         self._answers = Answers(self._ledger, callstream.journal, thread_id)
         self._hooks: dict[str, CallHooks] = {}
@@ -213,7 +215,7 @@ class Run:
     async def progress(self, call_id: str, data: Any) -> None:
         """What an executing call tells its interface; the model never sees it."""
         await self.record([CallProgressed(call_id, data)])
-        await self.callstream.report_progress(self._ledger[call_id], data)
+        await self.callstream.report_progress(self._ledger[call_id], data, self.on_tool_progress)
 
     def progress_of(self, call_id: str) -> Progress:
         """The ``Progress`` to hand to the tool of an executing call."""

@@ -241,7 +241,7 @@ async def test_tool_confirmation(interrupts: bool, confirmed: bool, cs: Callstre
     assert ran == (["/x"] if confirmed else [])
 
 
-async def test_old_thread_with_a_pending_call_goes_on(cs: Callstream, models: Models) -> None:
+async def test_old_thread_goes_on_with_a_pending_call(cs: Callstream, models: Models) -> None:
     """The session is another program's; the journal knows nothing of it."""
     from google.adk.events.event import Event
     from google.adk.sessions import InMemorySessionService
@@ -348,6 +348,21 @@ async def test_client_tool_in_a_workflow(cs: Callstream, models: Models) -> None
         await client.answer({call["id"]: "painted"})
         assert client.text() == "Done."
         assert responses_in(provider.requests[1].body) == [{"result": "painted"}]
+
+
+async def test_duplicate_answer_ignored(cs: Callstream, models: Models) -> None:
+    """The same answer in another message: the first one counts, and the model is not asked again."""
+    async with scripted("gemini", [[Calls("paint", {"color": "red"}), Finish()], END]) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), AGUIToolset())), tools=[PAINT])
+        await client.send()
+        (call_id,) = client.pending()
+        await client.answer({call_id: "painted"})
+        again = {"id": "again", "role": "tool", "toolCallId": call_id, "content": "painted twice"}
+        events = [event.type async for event in client.agent.run(client.input(messages=[*client.messages, again]))]
+        assert len(provider.requests) == 2
+    assert events[-1] == "RUN_FINISHED"
+    (call,) = await cs.journal.calls()
+    assert call.result == {"result": "painted"}
 
 
 async def test_id_reuse_new_call_of_a_client_tool(cs: Callstream, models: Models) -> None:
