@@ -4,6 +4,7 @@
 PYTHON = python3
 VENV = .venv
 BIN = $(VENV)/bin
+LITELLM_VENV = .venv-litellm
 PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 TESTS = tests
 ARGS =
@@ -16,7 +17,7 @@ PURE_COVERAGE = 100
 # One module a table, each run as `python -m bench.<name>`.
 TABLES = preview decode rewrite journal hooks endtoend many
 
-.PHONY: help venv test check format-check lint types imports coverage format demo bench crash docs clean
+.PHONY: help venv test check format-check lint types imports coverage format demo bench crash litellm live docs clean
 
 help: ## list these targets (default)
 	@echo "make <target>"
@@ -77,12 +78,18 @@ crash: $(VENV)/.installed-dev ## kill a writing process again and again, and rea
 	@[ -f bench/crash.py ] || { echo "bench/crash.py is not there yet" >&2; exit 1; }
 	@$(BIN)/python -m bench.crash
 
+litellm: $(LITELLM_VENV)/.installed ## run the tests that need litellm, in an environment of its own
+	@$(LITELLM_VENV)/bin/python -m pytest tests/adk/test_litellm.py $(ARGS)
+
+live: $(VENV)/.installed-dev ## two turns with a real Gemini, if there are credentials in the environment
+	@$(BIN)/python -m pytest -m live tests/live $(ARGS)
+
 docs: $(VENV)/.installed-docs ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "==> site/index.html"
 
 clean: ## remove .venv and all that was built
-	@rm -rf $(VENV) build dist site htmlcov .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	@rm -rf $(VENV) $(LITELLM_VENV) build dist site htmlcov .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An existing environment is used as it is; pip brings it up to date when pyproject.toml or constraints.txt changes.
@@ -112,4 +119,11 @@ $(VENV)/.installed-bench: $(VENV)/.installed-dev
 $(VENV)/.installed-docs: $(VENV)/.installed-dev
 	@echo "==> installing callstream[docs] into $(VENV)"
 	@$(PIP) --editable '.[docs]'
+	@touch $@
+
+# google-adk takes litellm up to 1.106.2, and that one openai 2; everything else here is tested with openai 3.
+$(LITELLM_VENV)/.installed: pyproject.toml
+	@[ -x $(LITELLM_VENV)/bin/python ] || $(PYTHON) -m venv $(LITELLM_VENV)
+	@echo "==> installing callstream[litellm] into $(LITELLM_VENV)"
+	@$(LITELLM_VENV)/bin/python -m pip --disable-pip-version-check install --quiet --editable '.[litellm]'
 	@touch $@
