@@ -14,7 +14,7 @@ from tests.npm import Unavailable, install
 from tests.page.stage import Stage
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page, Request
+    from playwright.sync_api import Browser, BrowserContext, Page, Request
 
 CLIENT = Path(__file__).parent / "client"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -96,14 +96,23 @@ def watch(page: Page) -> Watch:
     return Watch(page)
 
 
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
+@pytest.fixture(scope="module")
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    """One for all tests of a module, so that the page's files are fetched once."""
     context = browser.new_context(viewport=DESKTOP)  # type: ignore[arg-type]
     context.set_default_timeout(PATIENCE)
-    page = context.new_page()
-    page.set_default_navigation_timeout(PATIENCE)
-    yield page
+    yield context
     context.close()
+
+
+@pytest.fixture
+def page(context: BrowserContext) -> Iterator[Page]:
+    page = context.new_page()
+    yield page
+    context.set_offline(False)
+    if page.url.startswith("http"):
+        page.evaluate("localStorage.clear()")
+    page.close()
 
 
 @pytest.fixture(autouse=True)

@@ -228,7 +228,7 @@ def test_fold_is_what_the_journal_says(inspector: Inspector, stage: Stage) -> No
     assert folded([records[:50], records]) == first
     stage.call(compacted)
     _, _, fewer = stage.call(kept)
-    assert len(fewer) < len(records) // 3
+    assert len(fewer) < len(records) // 2
     assert folded([fewer]) == first
     assert folded([[record] for record in fewer]) == first
 
