@@ -76,7 +76,7 @@ class Watch:
         page.on("request", self._asked)
         page.on("console", lambda message: self._said(message.type, message.text))
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("dialog", lambda dialog: self._opened(dialog))
+        page.on("dialog", self._opened)
 
     def _asked(self, request: Request) -> None:
         self.requests.append(request.url)

@@ -17,7 +17,7 @@ import uvicorn
 from anthropic import AsyncAnthropic
 from google.adk.agents import LlmAgent
 from google.adk.models.anthropic_llm import AnthropicLlm
-from google.adk.tools import FunctionTool
+from google.adk.tools.function_tool import FunctionTool
 
 from callstream import Callstream, Progress, no_progress, tool
 from callstream.adk import ADKAgent
@@ -60,7 +60,7 @@ HOSTILE = (
     "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script>"
     "</textarea></script>&lt;b&gt; javascript:alert(1) \u2028 \u0000 " + "W" * 3000 + " "
 )
-RIGHT_TO_LEFT = "‏הים נענה לירח: פעמיים ביום עולה, פעמיים ביום יורד. \u202eesrever\u202c مرحبا بالعالم"
+RIGHT_TO_LEFT = "\u200fהים נענה לירח: פעמיים ביום עולה, פעמיים ביום יורד. \u202eesrever\u202c مرحبا بالعالم"
 FIVE_MB = ("unbroken" * 12_500 + "\n" + "line by line, and on\n" * 2_500) * 33
 """More than five million characters; most of them in lines of a hundred thousand."""
 MANY = {"rows": [{"number": number, "name": f"row {number}", "ok": number % 2 == 0} for number in range(1500)]}
@@ -133,7 +133,9 @@ SCRIPTS: dict[str, list[Script]] = {
     "hostile": [
         [
             Text(HOSTILE),
-            Call("store", {"payload": {"text": HOSTILE, "rtl": RIGHT_TO_LEFT, HOSTILE: [HOSTILE, None, True, 1.5e300]}}),
+            Call(
+                "store", {"payload": {"text": HOSTILE, "rtl": RIGHT_TO_LEFT, HOSTILE: [HOSTILE, None, True, 1.5e300]}}
+            ),
         ],
         [Text(RIGHT_TO_LEFT)],
     ],
@@ -224,7 +226,7 @@ class Stage:
     def cut(self) -> None:
         """Breaks every connection that is open."""
         for connection in list(self._server.server_state.connections):
-            self._loop.call_soon_threadsafe(connection.transport.abort)  # type: ignore[union-attr]
+            self._loop.call_soon_threadsafe(connection.transport.abort)
 
     def call(self, function: Callable[[Callstream], Coroutine[Any, Any, T]]) -> T:
         """Does something with the journal's own Callstream, on its loop."""
@@ -291,7 +293,9 @@ def _principal(header: str | None, wanted: str) -> str | None:
 
 @asynccontextmanager
 async def _serving(app: Any, port: int) -> AsyncIterator[uvicorn.Server]:
-    config = uvicorn.Config(app, host="127.0.0.1", port=port, lifespan="on", log_level="error", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(
+        app, host="127.0.0.1", port=port, lifespan="on", log_level="error", timeout_graceful_shutdown=1
+    )
     server = uvicorn.Server(config)
     task = asyncio.create_task(server._serve())
     while not server.started:

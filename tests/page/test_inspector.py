@@ -12,7 +12,18 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from callstream import Callstream
-from callstream.events import ArgsAppended, CallCompleted, CallReturned, CallStarted, MessageReceived
+from callstream.events import (
+    ArgsAppended,
+    CallCompleted,
+    CallDiscarded,
+    CallExecuting,
+    CallProgressed,
+    CallReleased,
+    CallReturned,
+    CallStarted,
+    MessageReceived,
+    StateChanged,
+)
 from tests.page.conftest import DESKTOP, Watch
 from tests.page.inspector import Inspector
 from tests.page.stage import BIG_INTEGER, DOCUMENT, FIVE_MB, HOSTILE, MANY, RIGHT_TO_LEFT, VERSE, Stage
@@ -42,6 +53,7 @@ def test_argument_grows_survives_a_reload_and_ends_exact(inspector: Inspector, s
     inspector.send("Write down how tides work.")
     inspector.count_steps(CONTENT)
     card = inspector.expect_state("write_document", "writing arguments")
+    expect(page.locator(".run-feed")).to_have_text("live")
     assert stage.provider.held.wait(30)
     box = inspector.string(card, "content")
     expect(box).to_contain_text("Spring and neap")
@@ -145,7 +157,9 @@ def test_server_away_and_back(inspector: Inspector, stage: Stage, page: Page) ->
 def test_truncated_call_says_why(inspector: Inspector) -> None:
     inspector.send("cut")
     card = inspector.expect_state("write_document", "discarded")
-    expect(card.locator(".outcome")).to_contain_text("truncated The response ended before the call did. The tool never ran.")
+    expect(card.locator(".outcome")).to_contain_text(
+        "truncated The response ended before the call did. The tool never ran."
+    )
     expect(card).to_contain_text("Cut")
 
 
@@ -282,6 +296,37 @@ def test_run_of_another_process(inspector: Inspector, stage: Stage, page: Page, 
     stage.call(finish)
     inspector.expect_state("far_call", "completed")
     expect(card.locator(".string")).to_have_text("as far as it goes")
+
+
+def test_calls_of_other_kinds(inspector: Inspector, stage: Stage, page: Page) -> None:
+    """A free-text tool, arguments that are no JSON, and a call that nobody tells the end of."""
+
+    async def write(cs: Callstream) -> None:
+        async with cs.run("kinds") as run:
+            await run.record([MessageReceived("user", "all kinds", attachments=("image/png",))])
+            await run.record(
+                [CallStarted("free", "free_text", encoding="text"), ArgsAppended("free", "print('\"{')\n")]
+            )
+            await run.record([ArgsAppended("free", "pass"), CallCompleted("free"), CallReleased("free")])
+            await run.record([CallStarted("bad", "bad_json"), ArgsAppended("bad", '{"right": 1, wrong')])
+            await run.record([CallDiscarded("bad", "malformed", "expected a key")])
+            await run.record([CallStarted("odd", "odd_progress"), CallCompleted("odd"), CallExecuting("odd")])
+            await run.record([CallProgressed("odd", {"phase": ["one", "two"]}), CallReturned("odd", None)])
+            await run.record([StateChanged({"page": 7}), StateChanged(patch=[{"op": "remove", "path": "/page"}])])
+
+    stage.call(write)
+    page.get_by_role("link", name="all kinds").click()
+    free = inspector.expect_state("free_text", "released")
+    assert inspector.text_of(inspector.string(free, "arguments")) == "print('\"{')\npass"
+    bad = inspector.expect_state("bad_json", "discarded")
+    expect(bad).to_contain_text("Not JSON from character 13 on")
+    expect(bad).to_contain_text("expected a key")
+    expect(bad.locator(".row")).to_have_text("right1")
+    odd = inspector.expect_state("odd_progress", "completed")
+    expect(odd.locator(".progress")).to_contain_text("two")
+    expect(odd.locator(".outcome")).to_have_text("Resultnull")
+    expect(page.locator(".saying.input")).to_contain_text("image/png")
+    expect(page.locator(".note", has_text="state changed")).to_have_count(1)
 
 
 # -- text that means no good --------------------------------------------------------------------------------------------

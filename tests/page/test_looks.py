@@ -27,7 +27,7 @@ def looked_at(page: Page, axe: str, name: str, sizes: Sequence[str] = ("desktop"
     found: list[str] = []
     page.evaluate(axe)
     for theme in ("light", "dark"):
-        page.emulate_media(color_scheme=theme, reduced_motion="reduce")  # type: ignore[arg-type]
+        page.emulate_media(color_scheme=theme, reduced_motion="reduce")
         for size, viewport in SIZES.items():
             page.set_viewport_size(viewport)  # type: ignore[arg-type]
             page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
