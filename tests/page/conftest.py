@@ -46,8 +46,9 @@ def unavailable(reason: str) -> NoReturn:
     pytest.skip(reason)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """One a module, and no longer: while Playwright's is there, no test can run an event loop of its own."""
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
