@@ -14,7 +14,7 @@ from tests.npm import Unavailable, install
 from tests.page.stage import Stage
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page, Request
+    from playwright.sync_api import Browser, BrowserContext, Page, Request
 
 CLIENT = Path(__file__).parent / "client"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -46,8 +46,9 @@ def unavailable(reason: str) -> NoReturn:
     pytest.skip(reason)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """One a module, and no longer: while Playwright's is there, no test can run an event loop of its own."""
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
@@ -76,7 +77,7 @@ class Watch:
         page.on("request", self._asked)
         page.on("console", lambda message: self._said(message.type, message.text))
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("dialog", lambda dialog: self._opened(dialog))
+        page.on("dialog", self._opened)
 
     def _asked(self, request: Request) -> None:
         self.requests.append(request.url)
@@ -96,14 +97,23 @@ def watch(page: Page) -> Watch:
     return Watch(page)
 
 
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
+@pytest.fixture(scope="module")
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    """One for all tests of a module, so that the page's files are fetched once."""
     context = browser.new_context(viewport=DESKTOP)  # type: ignore[arg-type]
     context.set_default_timeout(PATIENCE)
-    page = context.new_page()
-    page.set_default_navigation_timeout(PATIENCE)
-    yield page
+    yield context
     context.close()
+
+
+@pytest.fixture
+def page(context: BrowserContext) -> Iterator[Page]:
+    page = context.new_page()
+    yield page
+    context.set_offline(False)
+    if page.url.startswith("http"):
+        page.evaluate("localStorage.clear()")
+    page.close()
 
 
 @pytest.fixture(autouse=True)

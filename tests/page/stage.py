@@ -17,12 +17,12 @@ import uvicorn
 from anthropic import AsyncAnthropic
 from google.adk.agents import LlmAgent
 from google.adk.models.anthropic_llm import AnthropicLlm
-from google.adk.tools import FunctionTool
+from google.adk.tools.function_tool import FunctionTool
 
 from callstream import Callstream, Progress, no_progress, tool
 from callstream.adk import ADKAgent
 from callstream.server import Settings, create_app
-from callstream.testing import Call, Delay, ReceivedRequest, Script, ScriptedProvider, Text, Thought
+from callstream.testing import Call, Delay, Finish, ReceivedRequest, Script, ScriptedProvider, Text, Thought
 from callstream.testing.httpserver import Answer, Frame
 from callstream.testing.routes import Route
 
@@ -60,7 +60,7 @@ HOSTILE = (
     "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script>"
     "</textarea></script>&lt;b&gt; javascript:alert(1) \u2028 \u0000 " + "W" * 3000 + " "
 )
-RIGHT_TO_LEFT = "‏הים נענה לירח: פעמיים ביום עולה, פעמיים ביום יורד. \u202eesrever\u202c مرحبا بالعالم"
+RIGHT_TO_LEFT = "\u200fהים נענה לירח: פעמיים ביום עולה, פעמיים ביום יורד. \u202eesrever\u202c مرحبا بالعالم"
 FIVE_MB = ("unbroken" * 12_500 + "\n" + "line by line, and on\n" * 2_500) * 33
 """More than five million characters; most of them in lines of a hundred thousand."""
 MANY = {"rows": [{"number": number, "name": f"row {number}", "ok": number % 2 == 0} for number in range(1500)]}
@@ -129,11 +129,13 @@ SCRIPTS: dict[str, list[Script]] = {
     "fail": [[Call("fail", {"why": "no paper"})], [Text("It failed.")]],
     "slow": [[Call("print_copies", {"copies": 10_000})], [Text("Printed.")]],
     "endless": [[Call("write_document", {"title": "Endless", "content": VERSE * 3000}, size=4)], [Text("Done.")]],
-    "cut": [[Call("write_document", {"title": "Cut", "content": VERSE * 3}, stop_after=12)], [Text("Never mind.")]],
+    "cut": [[Call("write_document", {"title": "Cut", "content": VERSE * 3}, stop_after=12), Finish("length")]],
     "hostile": [
         [
             Text(HOSTILE),
-            Call("store", {"payload": {"text": HOSTILE, "rtl": RIGHT_TO_LEFT, HOSTILE: [HOSTILE, None, True, 1.5e300]}}),
+            Call(
+                "store", {"payload": {"text": HOSTILE, "rtl": RIGHT_TO_LEFT, HOSTILE: [HOSTILE, None, True, 1.5e300]}}
+            ),
         ],
         [Text(RIGHT_TO_LEFT)],
     ],
@@ -221,6 +223,11 @@ class Stage:
     def stop(self) -> None:
         self._do(self._stop())
 
+    def cut(self) -> None:
+        """Breaks every connection that is open."""
+        for connection in list(self._server.server_state.connections):
+            self._loop.call_soon_threadsafe(connection.transport.abort)
+
     def call(self, function: Callable[[Callstream], Coroutine[Any, Any, T]]) -> T:
         """Does something with the journal's own Callstream, on its loop."""
         return self._do(function(self.callstream))
@@ -253,11 +260,12 @@ class Stage:
         app = create_app(
             served,
             auth=None if wanted is None else lambda request: _principal(request.headers.get("authorization"), wanted),
-            settings=Settings(when_busy="refuse"),
+            settings=Settings(when_busy="refuse", shutdown_seconds=0.2),
             name="writer",
             label="scripted provider",
         )
-        self._port = await self._running.enter_async_context(_serving(app, self._port))
+        self._server = await self._running.enter_async_context(_serving(app, self._port))
+        self._port = self._server.servers[0].sockets[0].getsockname()[1]
 
     async def _stop(self) -> None:
         if self._running is not None:
@@ -284,15 +292,17 @@ def _principal(header: str | None, wanted: str) -> str | None:
 
 
 @asynccontextmanager
-async def _serving(app: Any, port: int) -> AsyncIterator[int]:
-    config = uvicorn.Config(app, host="127.0.0.1", port=port, lifespan="on", log_level="error", timeout_graceful_shutdown=1)
+async def _serving(app: Any, port: int) -> AsyncIterator[uvicorn.Server]:
+    config = uvicorn.Config(
+        app, host="127.0.0.1", port=port, lifespan="on", log_level="error", timeout_graceful_shutdown=1
+    )
     server = uvicorn.Server(config)
     task = asyncio.create_task(server._serve())
     while not server.started:
         assert not task.done(), "the server did not start"
         await asyncio.sleep(0.005)
     try:
-        yield server.servers[0].sockets[0].getsockname()[1]
+        yield server
     finally:
         server.should_exit = True
         await task
