@@ -108,7 +108,7 @@ async def test_the_preview_grows_while_the_model_writes_and_goes_when_it_is_done
     sizes: list[int] = []
 
     @write_document.on_args_delta
-    async def look(delta: Any, signal: Any) -> None:
+    def look(delta: Any, signal: Any) -> None:
         sizes.append(sum(os.path.getsize(tmp_path / name) for name in os.listdir(tmp_path)))
 
     driven = await stream_args(write_document, {"title": "../../Tides!", "content": "The moon pulls. " * 9})
