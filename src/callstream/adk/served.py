@@ -64,11 +64,11 @@ def model_paths(target: object) -> list[ModelOnPath]:
         target = target._app
     root = target.root_agent if isinstance(target, App) else target
     callstream = Callstream()
-    return list(_paths(root, callstream, inherits=False, is_copied=isinstance(root, BaseAgent)))
+    return list(_paths(root, callstream, inherits=False, is_copied=True))
 
 
 def _paths(node: Any, callstream: Callstream, *, inherits: bool, is_copied: bool) -> Iterator[ModelOnPath]:
-    """By the rules of ``tapped_tree``: agents below agents are tapped, the nodes of a workflow are taken as they are."""
+    """By the rules of ``tapped_tree``."""
     if isinstance(node, LlmAgent):
         if node.model or not inherits:
             yield _path(node, callstream, is_copied=is_copied)
@@ -83,7 +83,7 @@ def _paths(node: Any, callstream: Callstream, *, inherits: bool, is_copied: bool
             yield from _paths(child, callstream, inherits=inherits, is_copied=is_copied)
     if isinstance(node, Workflow) and node.graph is not None:
         for each in node.graph.nodes:
-            yield from _paths(each, callstream, inherits=False, is_copied=False)
+            yield from _paths(each, callstream, inherits=False, is_copied=is_copied)
 
 
 def _path(agent: LlmAgent, callstream: Callstream, *, is_copied: bool) -> ModelOnPath:
