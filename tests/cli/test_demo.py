@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -20,6 +21,8 @@ from callstream.errors import UsageError
 from callstream.testing import Call, Parallel, ReceivedRequest, Text, Thought, stream_args
 
 from .commands import Ran, Server, eventually, in_terminal, ran, screen, serving
+
+KEYS = ("GEMINI_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI", "ANTHROPIC_API_KEY", "OPENAI_API_KEY")
 
 # -- the script --------------------------------------------------------------------------------------------------------
 
@@ -183,18 +186,33 @@ def test_in_the_terminal_all_of_it_is_seen() -> None:
     assert done.out.count("args_streaming") > 3  # and so has the text
 
 
-@pytest.mark.subprocess
-def test_without_a_terminal_the_answer_is_read_from_standard_input() -> None:
-    refused = ran("demo", "--terminal", "--pace", "500", "a nice cup", given="n\n")
+def test_without_a_terminal_the_answer_is_read_from_standard_input(
+    run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in KEYS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    refused = run("demo", "--terminal", "--pace", "500", "a nice cup")
     assert refused.code == 0
     assert "Publish “A good cup of tea”? [y/n] " in refused.out
     assert "Then “A good cup of tea” stays unpublished." in refused.out
     assert "publish #" not in refused.out
-    unanswered = ran("demo", "--terminal", "--pace", "500")
+    unanswered = run("demo", "--terminal", "--pace", "500")
     assert unanswered.code == 0
     assert "still awaits its answer" in unanswered.err
-    agreed = ran("demo", "--terminal", "--pace", "500", "--yes")
+    agreed = run("demo", "--terminal", "--pace", "500", "--yes")
     assert agreed.out.count(" completed ") == 6
+
+
+def test_what_it_makes_is_kept_where_it_is_told(run: Callable[..., Ran], tmp_path: Path) -> None:
+    done = run("demo", "--terminal", "--scripted", "--yes", "--pace", "500", "--folder", str(tmp_path / "kept"))
+    assert done.code == 0
+    document = (tmp_path / "kept" / "how-tides-work.md").read_text()
+    url = f"sqlite:///{tmp_path}/kept/callstream.db"
+    listed = [json.loads(line) for line in run("calls", "--journal", url, "--json").out.splitlines()]
+    [written] = [call["call_id"] for call in listed if call["name"] == "write_document"]
+    shown = json.loads(run("show", written, "--journal", url, "--json").out)
+    assert json.loads(shown["args_json"])["content"] == document
 
 
 # -- on the server -----------------------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ def test_it_tells_where_each_model_is_read(run: Run, agents: Path) -> None:
             ("other", "homemade", "partial events"),
         ]
     _, found = examined(run, f"{agents}:flow")
-    assert [(m["agent"], m["path"]) for m in found["models"]] == [("node", "partial events")]  # type: ignore[attr-defined]
+    assert [(m["agent"], m["path"]) for m in found["models"]] == [("node", "wire")]  # type: ignore[attr-defined]
     assert "homemade                Own     partial events" in run("doctor", f"{agents}:app").out
 
 

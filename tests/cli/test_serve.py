@@ -180,7 +180,7 @@ def test_what_cannot_be_served_is_one_sentence(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         done = ran("serve", "wrong:agent", "--port", str(port), cwd=tmp_path)
     assert done.code == 1
-    assert f"nothing can listen on 127.0.0.1, port {port}: Address already in use" in done.err
+    assert f"cannot listen on 127.0.0.1, port {port}: Address already in use; --port 0 takes a free one\n" in done.err
     done = ran("serve", "wrong:agent", "--journal", "sqlite:///no/such/folder/x.db", "--port", "0", cwd=tmp_path)
     assert (done.code, done.out) == (1, "")
     assert "could not be used" in done.err
