@@ -75,9 +75,7 @@ class Inspector:
         """The page draws frames and answers to a click."""
         before = self.page.evaluate("document.documentElement.dataset.theme")
         self.page.get_by_role("button", name="Use the").click()
-        after = self.page.evaluate(
-            "new Promise((done) => requestAnimationFrame(() => done(document.documentElement.dataset.theme)))"
-        )
+        after = self.page.evaluate("new Promise((done) => requestAnimationFrame(() => done(document.documentElement.dataset.theme)))")
         return {before, after} == {"light", "dark"}
 
     def overflows(self) -> bool:

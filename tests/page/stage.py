@@ -133,9 +133,7 @@ SCRIPTS: dict[str, list[Script]] = {
     "hostile": [
         [
             Text(HOSTILE),
-            Call(
-                "store", {"payload": {"text": HOSTILE, "rtl": RIGHT_TO_LEFT, HOSTILE: [HOSTILE, None, True, 1.5e300]}}
-            ),
+            Call("store", {"payload": {"text": HOSTILE, "rtl": RIGHT_TO_LEFT, HOSTILE: [HOSTILE, None, True, 1.5e300]}}),
         ],
         [Text(RIGHT_TO_LEFT)],
     ],
@@ -287,9 +285,7 @@ def _principal(header: str | None, wanted: str) -> str | None:
 
 @asynccontextmanager
 async def _serving(app: Any, port: int) -> AsyncIterator[int]:
-    config = uvicorn.Config(
-        app, host="127.0.0.1", port=port, lifespan="on", log_level="error", timeout_graceful_shutdown=1
-    )
+    config = uvicorn.Config(app, host="127.0.0.1", port=port, lifespan="on", log_level="error", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     task = asyncio.create_task(server._serve())
     while not server.started:

@@ -133,9 +133,7 @@ def test_server_away_and_back(inspector: Inspector, stage: Stage, page: Page) ->
 def test_truncated_call_says_why(inspector: Inspector) -> None:
     inspector.send("cut")
     card = inspector.expect_state("write_document", "discarded")
-    expect(card.locator(".outcome")).to_contain_text(
-        "truncated The response ended before the call did. The tool never ran."
-    )
+    expect(card.locator(".outcome")).to_contain_text("truncated The response ended before the call did. The tool never ran.")
     expect(card).to_contain_text("Cut")
 
 

@@ -156,7 +156,7 @@ _DECODE = """
 
 def test_event_stream_in_any_split(inspector: Inspector) -> None:
     stream = (
-        ': hello\n\nid: 7\ndata: {"a":1}\n\nevent: compacted\ndata: one\ndata:two\n\n'
+        ": hello\n\nid: 7\ndata: {\"a\":1}\n\nevent: compacted\ndata: one\ndata:two\n\n"
         "data\r\n\r\nid\rdata: x\r\revent: end\ndata: {}\n\ndata: not finished"
     )
     wanted = [
@@ -213,16 +213,12 @@ def test_fold_is_what_the_journal_says(inspector: Inspector, stage: Stage) -> No
 
     rows, calls, records = stage.call(kept)
     first = folded([records])
-    assert [(run_id, outcome) for run_id, outcome, _, _ in first] == [
-        (row.run_id, "finished") for row in reversed(rows)
-    ]
+    assert [(run_id, outcome) for run_id, outcome, _, _ in first] == [(row.run_id, "finished") for row in reversed(rows)]
     shown = [item for _, _, _, items in first for item in items]
     assert [item[1:5] for item in shown if item[0] == "call"] == [
         [call.call_id, call.name, str(call.state), call.args_json] for call in calls
     ]
-    assert (
-        json.loads(next(item[5] for item in shown if item[1:3] == [calls[-1].call_id, "publish"])) == calls[-1].result
-    )
+    assert json.loads(next(item[5] for item in shown if item[1:3] == [calls[-1].call_id, "publish"])) == calls[-1].result
     for kind, event in (("text", TextAppended), ("reasoning", ReasoningAppended)):
         said = "".join(record.event.text for record in records if isinstance(record.event, event))
         assert "".join(item[1] for item in shown if item[0] == kind) == said != ""
