@@ -168,7 +168,8 @@ def _listening(host: str, number: int) -> socket.socket:
     try:
         return socket.create_server((host, number), family=family, backlog=2048)
     except OSError as error:
-        raise CommandError(f"nothing can listen on {host}, port {number}: {error.strerror or error}") from error
+        why = error.strerror or error
+        raise CommandError(f"cannot listen on {host}, port {number}: {why}; --port 0 takes a free one") from error
 
 
 @contextmanager
