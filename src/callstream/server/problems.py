@@ -26,8 +26,19 @@ def not_found(what: str) -> Problem:
     return Problem(HTTPStatus.NOT_FOUND, "not_found", f"There is no such {what}.")
 
 
+def shutting_down() -> Problem:
+    return Problem(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "shutting_down",
+        "The server is shutting down; ask again in a moment.",
+        retry_after=5,
+    )
+
+
 def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(json_bytes(value), status, headers, media_type="application/json")
+    return Response(
+        json_bytes(value), status, {"cache-control": "no-store", **(headers or {})}, media_type="application/json"
+    )
 
 
 def problem_response(problem: Problem) -> Response:
