@@ -25,7 +25,7 @@ from callstream.runtime import Callstream
 from callstream.server.access import Access, Auth
 from callstream.server.agent import Agent, AgentFunction, Host, host_of
 from callstream.server.api import Api
-from callstream.server.guard import SECURITY, Guard
+from callstream.server.guard import Guard
 from callstream.server.logs import RunLog
 from callstream.server.once import Once
 from callstream.server.problems import Problem, json_response, problem_response, shutting_down
@@ -112,7 +112,6 @@ def create_app(
             HTTPException: _answer_http,
             UsageError: partial(_answer_usage, runs),
             JournalError: partial(_answer_journal, runs),
-            Exception: _answer_bug,
         },
     )
     app.router.redirect_slashes = False  # a redirect would go to whatever host the request names
@@ -174,14 +173,6 @@ def _answer_journal(runs: Runs, request: Request, error: Exception) -> Response:
         return problem_response(shutting_down())
     logger.error("%s %s: the journal failed", request.method, request.url.path, exc_info=error)
     return problem_response(_JOURNAL_AWAY)
-
-
-def _answer_bug(request: Request, error: Exception) -> Response:
-    """Starlette answers this one outside of all middleware, and raises the exception again for the server's log."""
-    problem = Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "failed", "Something is wrong with this server.")
-    response = problem_response(problem)
-    response.headers.update(SECURITY)
-    return response
 
 
 def _name_of(agent: Any) -> str:

@@ -1,4 +1,4 @@
-"""What is refused before anything looks at it, and the headers that every answer has.
+"""What is refused before anything looks at it, the headers that every answer has, and what a bug looks like from outside.
 
 A server on loopback is reached by every page that its user's browser shows, so a page of somebody else's must neither
 start runs here (it may send what needs no permission, without reading the answer) nor pretend to be this server's own by
@@ -7,6 +7,7 @@ a name that it makes point to loopback.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from http import HTTPStatus
 from ipaddress import ip_address
@@ -16,6 +17,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from callstream.server.problems import Problem, problem_response
+
+logger = logging.getLogger("callstream.server")
 
 _CSP: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -28,6 +31,7 @@ SECURITY: Final = {
     "cross-origin-opener-policy": "same-origin",
     "x-frame-options": "DENY",
 }
+_BUG: Final = Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "failed", "Something is wrong with this server.")
 _ELSEWHERE: Final = ("cross-site", "same-site")
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
 
@@ -46,8 +50,12 @@ class Guard:
             await self._app(scope, receive, send)
             return
 
+        started = False
+
         async def send_with_headers(message: Message) -> None:
+            nonlocal started
             if message["type"] == "http.response.start":
+                started = True
                 headers = MutableHeaders(scope=message)
                 for name, value in SECURITY.items():
                     headers.setdefault(name, value)
@@ -55,7 +63,13 @@ class Guard:
 
         problem = self._refusal(scope)
         app = self._app if problem is None else problem_response(problem)
-        await app(scope, receive, send_with_headers)
+        try:
+            await app(scope, receive, send_with_headers)
+        except Exception as error:
+            if started:
+                raise  # the server drops the connection, which is all that can be said now
+            logger.exception("%s %s failed", scope["method"], scope["path"], exc_info=error)
+            await problem_response(_BUG)(scope, receive, send_with_headers)
 
     def _refusal(self, scope: Scope) -> Problem | None:
         headers = Headers(scope=scope)

@@ -16,7 +16,7 @@ from typing import Final
 
 from ag_ui.core import RunAgentInput
 
-from callstream.errors import CallstreamError, ThreadBusy
+from callstream.errors import CallstreamError, LeaseLost, ThreadBusy
 from callstream.runtime import Run, TextLimits
 from callstream.server.agent import Begun, Host
 from callstream.server.problems import Problem, shutting_down
@@ -129,6 +129,11 @@ class Runs:
         while True:
             try:
                 return await self._host.begin(given, principal, exclusive=True)
+            except LeaseLost:
+                # Another process has begun a run of the same id in this moment; there is a next one.
+                if asyncio.get_running_loop().time() > until:
+                    raise
+                await asyncio.sleep(0)
             except ThreadBusy as busy:
                 if self._drained:
                     raise shutting_down() from None
