@@ -19,6 +19,8 @@ MAX_ID: Final = 256
 MAX_CALL_ID: Final = 16 * 1024
 """Ids of calls are the provider's or the host's, and some put whole signatures into them."""
 _SHOWN_ERRORS: Final = 5
+_DISCARDED: Final = 4 * 1024 * 1024
+"""A body that is not much too large is read to its end, since a client that still writes may not hear the answer."""
 
 
 async def run_input(request: Request, settings: Settings) -> RunAgentInput:
@@ -108,29 +110,32 @@ def _check_ids(given: RunAgentInput) -> None:
 
 async def _read(request: Request, settings: Settings) -> bytes:
     most = settings.max_body_bytes
-    said = request.headers.get("content-length", "")
-    if most is not None and said.isdecimal() and (len(said) > 18 or int(said) > most):
-        raise _too_large(most)  # it need not be read to be refused
     chunks: list[bytes] = []
     size = 0
     try:
         async with asyncio.timeout(settings.body_seconds):
             async for chunk in request.stream():
                 size += len(chunk)
-                if most is not None and size > most:
-                    raise _too_large(most)
-                chunks.append(chunk)
+                if most is None or size <= most:
+                    chunks.append(chunk)
+                elif size > most + _DISCARDED:
+                    raise _too_large(most, closes=True)
+                else:
+                    chunks.clear()
+        if most is not None and size > most:
+            raise _too_large(most)
     except ClientDisconnect:
         raise Problem(HTTPStatus.BAD_REQUEST, "incomplete", "The body ended too early.") from None
     except TimeoutError:
         raise Problem(
-            HTTPStatus.REQUEST_TIMEOUT, "too_slow", f"expected the body within {settings.body_seconds} s"
+            HTTPStatus.REQUEST_TIMEOUT, "too_slow", f"expected the body within {settings.body_seconds} s", closes=True
         ) from None
     return b"".join(chunks)
 
 
-def _too_large(most: int) -> Problem:
-    return Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", f"expected a body of at most {most} bytes")
+def _too_large(most: int, *, closes: bool = False) -> Problem:
+    message = f"expected a body of at most {most} bytes"
+    return Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", message, closes=closes)
 
 
 def _is_deeper(value: Any, depth: int) -> bool:
