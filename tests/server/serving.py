@@ -14,13 +14,12 @@ import uvicorn
 from starlette.applications import Starlette
 
 from callstream.server import create_app
+from callstream.server.serving import config_for
 
 
 @asynccontextmanager
 async def serving(app: Starlette) -> AsyncIterator[Server]:
-    config = uvicorn.Config(
-        app, host="127.0.0.1", port=0, lifespan="on", log_level="error", timeout_graceful_shutdown=5
-    )
+    config = config_for(app, host="127.0.0.1", port=0, log_level="error")
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
     task = asyncio.create_task(server._serve())
