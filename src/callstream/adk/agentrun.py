@@ -81,7 +81,10 @@ class AgentRun:
         parts = [part for message in said for part in parts_of(message.content)]
         answered = await self._answered(run, session, [*self._answers(new)], alone=not parts)
         parts += [types.Part(text=sentence) for sentence in answered.sentences]
-        responses = answered.parts
+        *earlier, responses = _by_invocation(session, answered.parts)
+        for late in earlier:
+            # google-adk goes on with one turn, and takes answers to one turn only.
+            await self._append(session, types.Content(role="user", parts=late), {})
         changes = {
             **taken(self._input.state, allow_scopes=self._settings.allow_scoped_state_keys),
             **marks(message for message in self._input.messages if message.id not in answered.held),
@@ -274,6 +277,16 @@ def _confirming(answer: Answer) -> Answer:
 def _function_calls(session: Session) -> Iterator[types.FunctionCall]:
     for event in session.events:
         yield from event.get_function_calls()
+
+
+def _by_invocation(session: Session, responses: Sequence[types.Part]) -> list[list[types.Part]]:
+    """Answers by the turns whose calls they answer, the last turn at the end; one empty list if there are none."""
+    turns = {call.id: event.invocation_id for event in session.events for call in event.get_function_calls()}
+    found: dict[str, list[types.Part]] = {}
+    for part in responses:
+        answered = part.function_response
+        found.setdefault(turns.get(answered.id, "") if answered is not None else "", []).append(part)
+    return list(found.values()) or [[]]
 
 
 def _responded(session: Session) -> set[str | None]:
