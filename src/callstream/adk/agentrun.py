@@ -135,7 +135,7 @@ class AgentRun:
             if (question := _confirmation(session, call)) is not None:
                 found[question.id or ""] = response_part(_confirming(answer), question)
                 continue
-            result = None if answer.error is not None else answer.response
+            result = None if answer.error is not None else answer.result
             await run.answer(call.call_id, result, error=answer.error, message_id=answer.message_id)
             if call.name == CONFIRM_TOOL and wire_id(call) not in order:
                 made.sentences.append(decision(answer.content))
@@ -296,7 +296,8 @@ def _responded(session: Session) -> set[str | None]:
 def _kept(call: Call) -> types.Part:
     """The answer that the journal has, as google-adk takes it."""
     error = call.error if call.state is CallState.FAILED else None
-    answer = Answer(call.call_id, json.dumps(call.result), error=error)
+    content = call.result if isinstance(call.result, str) else json.dumps(call.result)
+    answer = Answer(call.call_id, content, error=error)
     return response_part(answer, types.FunctionCall(id=wire_id(call), name=call.name))
 
 

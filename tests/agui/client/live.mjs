@@ -40,7 +40,7 @@ async function lived({ url, threadId, tools, state, headers, steps }) {
   for (const step of steps) {
     warnings = [];
     if (step.reload) agent = made();
-    // "$0" in a step is the first call that the last run left to be answered.
+    // "$0" in a step is the first call that was left to be answered.
     const known = Object.fromEntries(pending.map((id, number) => [`$${number}`, id]));
     for (const message of fill(step.add ?? [], known)) add(agent, message);
     const verdict = { ended: null, args: {}, results: [], error: null, events: [], runId: null, isDropped: false };
@@ -68,7 +68,8 @@ async function lived({ url, threadId, tools, state, headers, steps }) {
     } catch (error) {
       verdict.error = String(error?.message ?? error);
     }
-    pending = verdict.ended?.pendingToolCallIds ?? verdict.ended?.interrupts?.map((each) => each.toolCallId) ?? pending;
+    const left = verdict.ended?.pendingToolCallIds ?? verdict.ended?.interrupts?.map((each) => each.toolCallId) ?? [];
+    if (left.length) pending = left;
     verdicts.push({ ...verdict, messages: structuredClone(agent.messages), state: structuredClone(agent.state), warnings });
   }
   return verdicts;

@@ -81,9 +81,9 @@ class Chaos:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
         timeout = httpx.Timeout(10.0, read=60.0, pool=None)
         async with httpx.AsyncClient(limits=limits, timeout=timeout) as http:
-            between = max(4, len(self._threads) // 2)
+            between = max(1, len(self._threads) // 8)
             killing = asyncio.create_task(
-                fleet.kill_and_restart(self._wanted_kills, lambda: self._plan.requests, between)
+                fleet.kill_and_restart(self._wanted_kills, lambda: self._tally.finished, between)
             )
             telling = asyncio.create_task(self._tell(fleet))
             watched = [

@@ -69,7 +69,7 @@ class Fleet:
                 group.create_task(replica.start())
 
     async def kill_and_restart(self, kills: int, work: Callable[[], int], between: int) -> None:
-        """One at a time, now and then both at once; between two kills, ``between`` more units of work are done.
+        """One at a time, now and then both at once; between two kills, so much more of the work is done.
 
         So a slow machine is given the time that it needs to come forward at all.
         """

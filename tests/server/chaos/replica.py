@@ -71,7 +71,7 @@ async def main() -> None:
         app_name="chaos",
         user_id="somebody",
         callstream=callstream,
-        session_service=DatabaseSessionService(given.sessions),
+        session_service=DatabaseSessionService(given.sessions, pool_size=15, max_overflow=15, pool_timeout=120),
     )
     settings = Settings(heartbeat_seconds=2.0, busy_wait=20.0)
     await serve(create_app(agent, settings=settings), port=given.port, log_level="error")
