@@ -81,7 +81,10 @@ class AgentRun:
         parts = [part for message in said for part in parts_of(message.content)]
         answered = await self._answered(run, session, [*self._answers(new)], alone=not parts)
         parts += [types.Part(text=sentence) for sentence in answered.sentences]
-        responses = answered.parts
+        *earlier, responses = _by_invocation(session, answered.parts)
+        for late in earlier:
+            # google-adk goes on with one turn, and takes answers to one turn only.
+            await self._append(session, types.Content(role="user", parts=late), {})
         changes = {
             **taken(self._input.state, allow_scopes=self._settings.allow_scoped_state_keys),
             **marks(message for message in self._input.messages if message.id not in answered.held),
@@ -132,7 +135,7 @@ class AgentRun:
             if (question := _confirmation(session, call)) is not None:
                 found[question.id or ""] = response_part(_confirming(answer), question)
                 continue
-            result = None if answer.error is not None else answer.response
+            result = None if answer.error is not None else answer.result
             await run.answer(call.call_id, result, error=answer.error, message_id=answer.message_id)
             if call.name == CONFIRM_TOOL and wire_id(call) not in order:
                 made.sentences.append(decision(answer.content))
@@ -276,6 +279,16 @@ def _function_calls(session: Session) -> Iterator[types.FunctionCall]:
         yield from event.get_function_calls()
 
 
+def _by_invocation(session: Session, responses: Sequence[types.Part]) -> list[list[types.Part]]:
+    """Answers by the turns whose calls they answer, the last turn at the end; one empty list if there are none."""
+    turns = {call.id: event.invocation_id for event in session.events for call in event.get_function_calls()}
+    found: dict[str, list[types.Part]] = {}
+    for part in responses:
+        answered = part.function_response
+        found.setdefault(turns.get(answered.id, "") if answered is not None else "", []).append(part)
+    return list(found.values()) or [[]]
+
+
 def _responded(session: Session) -> set[str | None]:
     return {each.id for event in session.events for each in event.get_function_responses()}
 
@@ -283,7 +296,8 @@ def _responded(session: Session) -> set[str | None]:
 def _kept(call: Call) -> types.Part:
     """The answer that the journal has, as google-adk takes it."""
     error = call.error if call.state is CallState.FAILED else None
-    answer = Answer(call.call_id, json.dumps(call.result), error=error)
+    content = call.result if isinstance(call.result, str) else json.dumps(call.result)
+    answer = Answer(call.call_id, content, error=error)
     return response_part(answer, types.FunctionCall(id=wire_id(call), name=call.name))
 
 

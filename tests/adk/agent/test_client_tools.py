@@ -126,6 +126,21 @@ async def test_partial_answers_wait(cs: Callstream, models: Models) -> None:
         assert responses_in(provider.requests[1].body) == [{"said": "first"}, {"said": "second"}]
 
 
+async def test_answers_to_several_turns_at_once(cs: Callstream, models: Models) -> None:
+    """A question was passed over, and is answered together with a later one."""
+    paints = [[Calls("paint", {"color": color}), Finish()] for color in ("first", "second")]
+    async with scripted("gemini", [*paints, END]) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), AGUIToolset())), tools=[PAINT])
+        await client.send()
+        (first,) = client.pending()
+        await client.send("Something else.")
+        (second,) = client.pending()
+        await client.answer({first: {"said": "first"}, second: {"said": "second"}})
+        assert client.text() == "Done."
+        assert responses_in(provider.requests[2].body) == [{"said": "first"}, {"said": "second"}]
+    assert [call.state for call in await cs.journal.calls()] == [CallState.COMPLETED] * 2
+
+
 async def test_server_and_client_tool_in_one_turn(cs: Callstream, models: Models) -> None:
     def look() -> str:
         """Looks."""
