@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,10 @@ import pytest
 
 pytest.importorskip("mcp", reason="google-adk reaches MCP servers through the package mcp")
 
-from google.adk.tools.mcp_tool import McpToolset, StdioConnectionParams
+with warnings.catch_warnings():
+    # google-adk 2.12 says here that it makes use of a feature of its own.
+    warnings.filterwarnings("ignore", r"\[EXPERIMENTAL\]")
+    from google.adk.tools.mcp_tool import McpToolset, StdioConnectionParams
 from mcp import StdioServerParameters
 
 from callstream import Callstream

@@ -29,6 +29,7 @@ from callstream.adk.agentoptions import AgentOptions, settings_of
 from callstream.adk.agentrun import AgentRun
 from callstream.adk.agenttree import client_toolsets, tapped_tree
 from callstream.adk.contents import messages_in
+from callstream.adk.history import import_session
 from callstream.adk.hosted import HostedPlugin
 from callstream.adk.outgoing import Outgoing, OutgoingEvent
 from callstream.adk.plugin import CallstreamPlugin
@@ -126,6 +127,7 @@ class ADKAgent:
         self._starting += 1
         try:
             user_id = self.user_of(given)
+            await self._import(given, user_id)
             given_up = await self._plugin.left_behind(given.thread_id)
             run = await self._start(given, user_id)
         except CallstreamError:
@@ -155,6 +157,19 @@ class ADKAgent:
             self._active.discard(run)
             if not task.cancelled() and (error := task.exception()) is not None:
                 logger.error("run %s of thread %s failed", run.run_id, run.thread_id, exc_info=error)
+
+    async def _import(self, given: RunAgentInput, user_id: str) -> None:
+        """Takes a thread that is older than the journal into it."""
+        journal = self.callstream.journal
+        await journal.open()
+        if await journal.runs(thread_id=given.thread_id, principal=user_id, limit=1):
+            return
+        try:
+            session = await self._threads.find(self.app_of(given), user_id, given.thread_id)
+        except Exception:  # noqa: BLE001  # whatever a session service raises, the run meets it again and fails by it
+            return
+        if session is not None:
+            await import_session(journal, given.thread_id, session)
 
     async def _start(self, given: RunAgentInput, user_id: str) -> Run:
         journal = self.callstream.journal

@@ -28,7 +28,7 @@ from callstream.adk.contents import Answer, answer_in, parts_of, received, respo
 from callstream.adk.invocations import wire_id
 from callstream.adk.predictions import CONFIRM_TOOL, Predictions, decision
 from callstream.adk.sharedstate import SharedState, taken
-from callstream.adk.threads import CONTEXT_KEY, Threads, marks, split
+from callstream.adk.threads import CONTEXT_KEY, Threads, marks, renamed, split
 from callstream.calls import Call, CallState
 from callstream.errors import UsageError
 from callstream.events import CallAwaiting
@@ -120,7 +120,12 @@ class AgentRun:
         made = _Answered()
         foreign: list[str] = []
         for answer in answers:
-            call = await self._asked(run, session, answer.named)
+            asked = _question(session, answer.named)
+            if asked is not None:
+                # A client of ag_ui_adk was shown google-adk's own question.
+                found[answer.named] = response_part(_confirming(answer), asked)
+                continue
+            call = await self._asked(run, session, renamed(session, answer.named))
             if call is None:
                 foreign.append(answer.named)
                 continue
@@ -258,6 +263,12 @@ def _confirmation(session: Session, call: Call) -> types.FunctionCall | None:
         if isinstance(original, dict) and original.get("id") == wire_id(call) and asked.id and asked.id not in answered:
             return asked
     return None
+
+
+def _question(session: Session, named: str) -> types.FunctionCall | None:
+    """The open question of google-adk itself that has that id."""
+    asked = (call for call in _function_calls(session) if call.id == named and call.name == _CONFIRMATION)
+    return next((call for call in asked if call.id not in _responded(session)), None)
 
 
 def _confirming(answer: Answer) -> Answer:
