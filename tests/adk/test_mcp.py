@@ -28,6 +28,7 @@ from .hosting import PATHS, Host, Models, agent_of, scripted, text_of
 
 @pytest.mark.subprocess
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore:MCPTool class is deprecated")
 @pytest.mark.parametrize("path", PATHS)
 async def test_progress_out_of_band_from_an_mcp_server(path: str, cs: Callstream, models: Models) -> None:
     reported: list[Any] = []

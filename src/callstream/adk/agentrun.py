@@ -132,7 +132,7 @@ class AgentRun:
             if call.state is not CallState.AWAITING:
                 # One that came before counts only where a crash has kept it from the session.
                 if call.state in _ANSWERED and wire_id(call) in order and wire_id(call) not in responded:
-                    found.setdefault(wire_id(call), _kept(call))
+                    found.setdefault(wire_id(call), _kept(call, answer.media))
                 continue
             if (question := _confirmation(session, call)) is not None:
                 found[question.id or ""] = response_part(_confirming(answer), question)
@@ -291,10 +291,10 @@ def _responded(session: Session) -> set[str | None]:
     return {each.id for event in session.events for each in event.get_function_responses()}
 
 
-def _kept(call: Call) -> types.Part:
-    """The answer that the journal has, as google-adk takes it."""
+def _kept(call: Call, media: tuple[types.Part, ...] = ()) -> types.Part:
+    """The answer that the journal has, as google-adk takes it. ``media``, which it has not, from the client's message."""
     error = call.error if call.state is CallState.FAILED else None
-    answer = Answer(call.call_id, json.dumps(call.result), error=error)
+    answer = Answer(call.call_id, json.dumps(call.result), error=error, media=media)
     return response_part(answer, types.FunctionCall(id=wire_id(call), name=call.name))
 
 
