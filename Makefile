@@ -15,9 +15,15 @@ PURE = src/callstream/errors.py,src/callstream/events.py,src/callstream/jsonpath
 PURE_COVERAGE = 100
 
 # One module a table, each run as `python -m bench.<name>`.
-TABLES = preview decode rewrite journal hooks endtoend many
+TABLES = preview decode rewrite journal hooks endtoend many shapes
 
-.PHONY: help venv test check format-check lint types imports coverage format demo bench crash litellm live docs clean
+# Environments beside the usual one: what is compared with, and the oldest versions that are declared.
+RIVAL = .venv-ag-ui-adk
+OLDEST = .venv-oldest
+# opentelemetry 1.42, the newest that google-adk 2.12 takes, says this on Python 3.11 whenever it is imported.
+OLDEST_WARNINGS = -W 'ignore:SelectableGroups dict interface:DeprecationWarning'
+
+.PHONY: help venv test oldest check format-check lint types imports coverage format demo bench crash litellm live docs clean
 
 help: ## list these targets (default)
 	@echo "make <target>"
@@ -30,6 +36,10 @@ venv: $(VENV)/.installed-dev ## make .venv with all that tests and checks need
 
 test: $(VENV)/.installed-dev ## run the tests
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(TESTS) $(ARGS)
+
+oldest: $(OLDEST)/.installed ## run google-adk's tests and example with the oldest versions that are declared
+	@$(OLDEST)/bin/python -m pytest -n $(WORKERS) --dist loadfile $(OLDEST_WARNINGS) tests/adk $(ARGS)
+	@$(OLDEST)/bin/python -m pytest $(OLDEST_WARNINGS) tests/test_examples.py -k google_adk
 
 check: format-check lint types imports coverage ## all that CI runs: format, lint, types, imports, tests, coverage
 	@echo "==> all checks passed"
@@ -65,7 +75,7 @@ format: $(VENV)/.installed-dev ## format the code, and repair what lint can repa
 demo: $(VENV)/.installed-demo ## an agent, its server, the inspector and a journal; no account needed (ARGS=--terminal)
 	@$(BIN)/python -m callstream demo $(ARGS) || [ $$? -eq 130 ]
 
-bench: $(VENV)/.installed-bench ## measure Callstream beside other libraries, on the same data
+bench: $(VENV)/.installed-bench $(RIVAL)/.installed ## measure Callstream beside other libraries, on the same data
 	@for table in $(TABLES); do \
 	  if [ -f bench/$$table.py ]; then \
 	    echo "==> bench/$$table.py"; $(BIN)/python -m bench.$$table || exit 1; \
@@ -88,8 +98,8 @@ docs: $(VENV)/.installed-docs ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "==> site/index.html"
 
-clean: ## remove .venv and all that was built
-	@rm -rf $(VENV) $(LITELLM_VENV) build dist site htmlcov .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+clean: ## remove the environments and all that was built
+	@rm -rf $(VENV) $(RIVAL) $(OLDEST) $(LITELLM_VENV) build dist site htmlcov .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An existing environment is used as it is; pip brings it up to date when pyproject.toml or constraints.txt changes.
@@ -126,4 +136,16 @@ $(LITELLM_VENV)/.installed: pyproject.toml
 	@[ -x $(LITELLM_VENV)/bin/python ] || $(PYTHON) -m venv $(LITELLM_VENV)
 	@echo "==> installing callstream[litellm] into $(LITELLM_VENV)"
 	@$(LITELLM_VENV)/bin/python -m pip --disable-pip-version-check install --quiet --editable '.[litellm]'
+	@touch $@
+
+$(RIVAL)/.installed: pyproject.toml constraints.txt
+	@[ -x $(RIVAL)/bin/python ] || $(PYTHON) -m venv $(RIVAL)
+	@echo "==> installing callstream[comparison] into $(RIVAL), about a minute the first time"
+	@$(RIVAL)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt --editable '.[comparison]'
+	@touch $@
+
+$(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
+	@[ -x $(OLDEST)/bin/python ] || $(PYTHON) -m venv $(OLDEST)
+	@echo "==> installing callstream[test-adk] into $(OLDEST), about a minute the first time"
+	@$(OLDEST)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints-oldest.txt --editable '.[test-adk]'
 	@touch $@

@@ -20,7 +20,7 @@ from callstream.cli.demo.tools import Workshop, is_approval
 from callstream.errors import UsageError
 from callstream.testing import Call, Parallel, ReceivedRequest, Text, Thought, stream_args
 
-from .commands import Ran, Server, eventually, in_terminal, ran, screen, serving
+from .commands import Ran, Server, eventually, in_terminal, screen, serving
 
 KEYS = ("GEMINI_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI", "ANTHROPIC_API_KEY", "OPENAI_API_KEY")
 

@@ -21,8 +21,7 @@ from callstream import Callstream, Progress, UsageError, no_progress, tool
 from callstream.adk import ADKAgent, CallstreamPlugin
 from callstream.testing import Call as Calls
 from callstream.testing import Delay, Finish, Refusal, Text
-from tests.adk.hosting import PATHS, Models, RawProvider, agent_of, scripted
-from tests.adk.test_shapes import SHAPES, chunk
+from tests.adk.hosting import PATHS, Models, agent_of, scripted
 from tests.adk.test_signatures import Forgetful, signatures_in
 
 from .clients import Client, kinds
@@ -87,42 +86,6 @@ async def gemini_on(path: str, models: Models, provider: Any) -> AsyncIterator[A
     model = OwnClient(model=model.model, client_kwargs=model.client_kwargs)
     yield model
     await model.api_client.aio.aclose()
-
-
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_shapes_through_run(
-    shape: str, path: str, cs: Callstream, models: Models, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "callstream")
-    ran: list[tuple[str, dict[str, Any]]] = []
-
-    def alpha(
-        a: str = "-", b: str = "-", o: dict[str, Any] | None = None, items: list[str] | None = None,
-        n: float = -1, f: bool = True, z: str | None = "-",
-    ) -> int:  # fmt: skip
-        given = {"a": (a, "-"), "b": (b, "-"), "o": (o, None), "items": (items, None), "n": (n, -1), "f": (f, True)}
-        args = {name: value for name, (value, default) in given.items() if value != default}
-        ran.append(("alpha", args if z == "-" else {**args, "z": z}))
-        return len(ran)
-
-    def beta(b: str) -> int:
-        ran.append(("beta", {"b": b}))
-        return len(ran)
-
-    function_calls, expected = SHAPES[shape]
-    stop = {"candidates": [{"content": {"role": "model", "parts": [{"text": ""}]}, "finishReason": "STOP"}]}
-    done = {"candidates": [{"content": {"role": "model", "parts": [{"text": "Done."}]}, "finishReason": "STOP"}]}
-    async with RawProvider("gemini", [[*map(chunk, function_calls), stop], [done]]) as provider:
-        async with gemini_on(path, models, provider) as model:
-            client = Client(adk_agent(cs, agent_of(model, alpha, beta)))
-            await client.send()
-    assert ("at the wire" if path == "tap" else "from its partial events") in caplog.records[0].getMessage()
-    calls = client.calls()
-    assert [(call["name"], call["args"]) for call in calls] == expected == ran
-    assert [json.loads(call["result"]) for call in calls] == [{"result": n} for n in range(1, len(ran) + 1)]
-    assert [call.call_id for call in await cs.journal.calls()] == [call["id"] for call in calls]
-    assert client.text() == "Done."
 
 
 @pytest.mark.parametrize("wire", ["anthropic", "openai_chat", "openai_responses"])
