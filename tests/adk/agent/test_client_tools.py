@@ -377,7 +377,7 @@ async def test_duplicate_answer_ignored(cs: Callstream, models: Models) -> None:
         assert len(provider.requests) == 2
     assert events[-1] == "RUN_FINISHED"
     (call,) = await cs.journal.calls()
-    assert call.result == {"result": "painted"}
+    assert call.result == "painted"
 
 
 async def test_id_reuse_new_call_of_a_client_tool(cs: Callstream, models: Models) -> None:
