@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from tests.captures import ROOT
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 class Ran(NamedTuple):

@@ -20,7 +20,7 @@ from callstream.cli.demo.tools import Workshop, is_approval
 from callstream.errors import UsageError
 from callstream.testing import Call, Parallel, ReceivedRequest, Text, Thought, stream_args
 
-from .commands import Ran, Server, eventually, in_terminal, screen, serving
+from .commands import PATIENCE, Ran, Server, eventually, in_terminal, screen, serving
 
 KEYS = ("GEMINI_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI", "ANTHROPIC_API_KEY", "OPENAI_API_KEY")
 
@@ -236,7 +236,7 @@ class Visitor:
             "state": {},
             "forwardedProps": {},
         }
-        answer = httpx.post(f"{self._server.url}/agui", json=given, timeout=60)
+        answer = httpx.post(f"{self._server.url}/agui", json=given, timeout=PATIENCE)
         assert answer.status_code == 200, answer.text
         return [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
 
