@@ -189,3 +189,28 @@ async def test_truncated_never_runs_for_ever(cs: Callstream, models: Models) -> 
         assert len(provider.requests) == 4
     assert events[-1].error_code == "TRUNCATED_TOOL_CALL"
     assert writer.ran == []
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_malformed_never_runs_on_anthropic(path: str, cs: Callstream, models: Models) -> None:
+    """google-adk's own class raises, which ends the run; at the wire the model is told, as on all others."""
+    writer = Writer()
+    script = [[Calls("write", text='{"title": "Tides", "content": oops}'), Finish()], [Text("Ok."), Finish()]]
+    async with scripted("anthropic", script) as provider:
+        host = Host(cs, agent_of(models(provider, path), writer.tool()))
+        if path == "tap":
+            events = await host.run()
+            assert "cannot be read" in responses_in(events)[0][1]["error"]
+        else:
+            with pytest.raises(ValueError, match="Invalid JSON"):
+                await host.run()
+    assert writer.ran == []
+    (call,) = await host.calls()
+    (run,) = await cs.journal.runs()
+    assert call.state is CallState.DISCARDED
+    if path == "tap":
+        assert (call.reason, run.outcome) == ("malformed", "finished")
+        assert call.args_json == '{"title": "Tides", "content": oops}'  # kept, to be looked at
+    else:
+        assert (call.reason, run.outcome) == ("interrupted", "failed")
+        assert "Invalid JSON" in (call.detail or "")
