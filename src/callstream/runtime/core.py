@@ -22,6 +22,8 @@ from callstream.errors import UsageError
 from callstream.events import RunEvent, RunStarted
 from callstream.hooks import HookSettings
 from callstream.journal import Journal, open_journal
+from callstream.runtime.limits import TextLimits
+from callstream.runtime.observing import Observer, Observers, usual_observers
 from callstream.runtime.run import Run, _current_run
 from callstream.tools import (
     ArgsAbortHook,
@@ -53,6 +55,12 @@ class Settings(msgspec.Struct, frozen=True):
     on_hook_error: ErrorPolicy = "fail_call"
     progress_interval: float = 0.1
     """Seconds between two progress records of one call; values in between are merged, the last one is kept."""
+    max_args_bytes: int | None = None
+    """Argument text that a model may write for one call; a run that passes it fails. None is no limit."""
+    max_run_bytes: int | None = None
+    """All text, reasoning and arguments that a model may write in one run."""
+    telemetry_arguments: bool = False
+    """Whether the spans of calls carry their arguments and results."""
 
 
 class Callstream:
@@ -80,6 +88,7 @@ class Callstream:
         self._tools: dict[str, Tool[..., Any]] = {}
         self._named_hooks: dict[str, Hooks] = {}
         self._runs: dict[str, Run] = {}
+        self._observers: Observers | None = None
         for function in tools:
             self.add_tool(function)
 
@@ -163,6 +172,7 @@ class Callstream:
         await self.journal.open()
         await run.record([RunStarted(thread_id, principal, run_input, exclusive)])
         self._runs[run.run_id] = run
+        self.observers.run_started(run)
         if as_current:
             _current_run.set(run)
         return run
@@ -183,6 +193,22 @@ class Callstream:
         self._runs.pop(run.run_id, None)
 
     # -- what runs need --
+
+    @property
+    def text_limits(self) -> TextLimits:
+        """What a run may write, unless it is told less."""
+        return TextLimits(max_args_bytes=self.settings.max_args_bytes, max_run_bytes=self.settings.max_run_bytes)
+
+    @property
+    def observers(self) -> Observers:
+        """Who is told when runs and calls change their state."""
+        if self._observers is None:
+            self._observers = usual_observers(show_arguments=self.settings.telemetry_arguments)
+        return self._observers
+
+    def observe(self, observer: Observer) -> None:
+        """Has the observer told of all runs that start from now on."""
+        self.observers.add(observer)
 
     def new_id(self, kind: str) -> str:
         return f"{kind}_{uuid.uuid4().hex}"

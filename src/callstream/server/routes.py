@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from callstream.agui import View
 from callstream.server.access import Access
-from callstream.server.agent import Host
+from callstream.server.agent import Host, Importer
 from callstream.server.eventstream import EventStream
 from callstream.server.problems import Problem, json_response
 from callstream.server.requests import checked_id, json_body, number, run_input
@@ -58,6 +58,8 @@ class RunRoutes:
         principal = await self._access.principal(request)
         self._check_room()
         thread_id = checked_id(request.path_params["thread_id"], "thread_id")
+        if isinstance(self._host, Importer):
+            await self._host.import_thread(thread_id, principal)
         rows = await self._access.runs_of(thread_id, principal)
         frames = joined(self._journal, reversed(rows), self._view, self._host.presentation(None))
         return self._stream(frames, rows[0].run_id)

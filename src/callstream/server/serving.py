@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from types import FrameType
 from typing import Any
 
@@ -43,8 +44,18 @@ class _Server(uvicorn.Server):
         await super().serve(sockets)
 
 
-async def serve(app: Starlette, *, host: str = "127.0.0.1", port: int = 8000, **options: Any) -> None:
-    """Serves until SIGINT or SIGTERM; ``options`` are uvicorn's. A second signal ends it at once."""
+async def serve(
+    app: Starlette,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    sockets: list[socket.socket] | None = None,
+    **options: Any,
+) -> None:
+    """Serves until SIGINT or SIGTERM; ``options`` are uvicorn's. A second signal ends it at once.
+
+    ``sockets`` that listen already are used in place of host and port.
+    """
     options.setdefault("log_level", "warning")
     config = uvicorn.Config(app, host=host, port=port, lifespan="on", **options)
-    await _Server(config, app).serve()
+    await _Server(config, app).serve(sockets)
