@@ -253,15 +253,23 @@ def test_thread_goes_on(inspector: Inspector, page: Page) -> None:
     expect(page.get_by_role("heading", name="Run 1")).to_be_visible()
 
 
-def test_refusal_of_a_second_run(inspector: Inspector, page: Page, stage: Stage, browser: Browser) -> None:
-    """The thread goes on in another window, which this one has not heard of yet."""
+def test_second_run_is_refused(inspector: Inspector, page: Page, stage: Stage) -> None:
+    """The page refuses it by itself while it knows of the first; one that has not heard of it shows the server's answer."""
+    inspector.send("approve")
+    inspector.expect_outcome("finished")
+    deaf = page.context.new_page()
+    deaf.goto(page.url)
+    expect(deaf.locator(".run-head .badge")).to_have_text("Outcome: finished")
+    deaf.route("**/api/**", lambda route: route.abort())
     inspector.send("endless")
     inspector.expect_state("write_document", "writing arguments")
-    page.evaluate("document.querySelector('#composer button[type=submit]').hidden = false")
-    inspector.page.get_by_label("Message", exact=True).fill("write")
-    page.keyboard.press("Enter")
+    inspector.send("write")
     expect(page.locator("#composer").get_by_role("alert")).to_contain_text("A run of this thread goes on.")
-    page.get_by_role("button", name="Stop run 1").click()
+    Inspector(deaf, stage).send("write")
+    expect(deaf.locator("#composer").get_by_role("alert")).to_contain_text("thread")
+    expect(deaf.get_by_label("Message", exact=True)).to_have_value("write")
+    deaf.close()
+    page.get_by_role("button", name="Stop run 2").click()
     inspector.expect_outcome("cancelled")
 
 
