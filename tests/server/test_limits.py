@@ -268,3 +268,29 @@ async def test_nesting(cs: Callstream, depth: int) -> None:
         else:
             assert "5 deep" in told(answer, 422, "wrong_input")
         await still_serves(server, agent)
+
+
+async def test_streams_are_told_to_observers(cs: Callstream) -> None:
+    from callstream.server.logs import RunLog
+
+    class Counting(RunLog):
+        streams = most = 0
+
+        def streams_changed(self, change: int) -> None:
+            self.streams += change
+            self.most = max(self.most, self.streams)
+
+    counting = Counting()
+    cs.observe(counting)
+    agent = Stepping()
+    async with served(agent, callstream=cs) as server:
+        async with server.run() as stream, server.connect() as joined:
+            await joined.until("TOOL_CALL_START")
+            assert counting.streams == 2
+            agent.step(10)
+            await stream.all()
+            await joined.all()
+        async with asyncio.timeout(10):
+            while counting.streams:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert counting.most == 2
