@@ -29,7 +29,9 @@ async def serving(app: Starlette) -> AsyncIterator[Server]:
     port = server.servers[0].sockets[0].getsockname()[1]
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
-            yield Server(app, client, port)
+            made = Server(app, client, port)
+            made.connections = server.server_state.connections
+            yield made
     finally:
         server.should_exit = True
         await task
@@ -49,6 +51,8 @@ class Server:
         self.client = client
         self.port = port
         self.headers: dict[str, str] = {}
+        self.connections: set[Any] = set()
+        """uvicorn's, of this moment."""
 
     @property
     def url(self) -> str:

@@ -232,13 +232,12 @@ async def test_body(cs: Callstream) -> None:
 async def test_time_of_a_body(cs: Callstream) -> None:
     agent = Stepping(free=True)
     async with served(agent, callstream=cs, settings=Settings(body_seconds=0.2)) as server:
-
-        async def slow() -> AsyncIterator[bytes]:
-            yield b"{"
-            await asyncio.sleep(1.0)
-            yield b"}"
-
-        assert "0.2 s" in told(await server.post("/agui", content=slow()), 408, "too_slow")
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"POST /agui HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{")
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        writer.close()
+        assert b" 408 " in head
+        assert json.loads(body)["error"]["code"] == "too_slow"
         await still_serves(server, agent)
 
 
@@ -269,3 +268,29 @@ async def test_nesting(cs: Callstream, depth: int) -> None:
         else:
             assert "5 deep" in told(answer, 422, "wrong_input")
         await still_serves(server, agent)
+
+
+async def test_streams_are_told_to_observers(cs: Callstream) -> None:
+    from callstream.server.logs import RunLog
+
+    class Counting(RunLog):
+        streams = most = 0
+
+        def streams_changed(self, change: int) -> None:
+            self.streams += change
+            self.most = max(self.most, self.streams)
+
+    counting = Counting()
+    cs.observe(counting)
+    agent = Stepping()
+    async with served(agent, callstream=cs) as server:
+        async with server.run() as stream, server.connect() as joined:
+            await joined.until("TOOL_CALL_START")
+            assert counting.streams == 2
+            agent.step(10)
+            await stream.all()
+            await joined.all()
+        async with asyncio.timeout(10):
+            while counting.streams:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert counting.most == 2
