@@ -39,7 +39,9 @@ def worker(module: str, *options: str) -> Iterator[Callable[[dict[str, Any]], di
         process.stdin.flush()
         answer = process.stdout.readline()
         if not answer:
-            raise RuntimeError(f"{module} {' '.join(options)} ended with status {process.wait(10)} in place of an answer")
+            raise RuntimeError(
+                f"{module} {' '.join(options)} ended with status {process.wait(10)} in place of an answer"
+            )
         return dict(json.loads(answer))
 
     try:

@@ -102,7 +102,14 @@ async def turn(host: str, wire: str, base_url: str) -> dict[str, Any]:
     # ag_ui_adk keeps the sessions of all agents of a process together, so every turn is a thread of its own.
     number = str(uuid.uuid4())
     message = {"id": f"message-{number}", "role": "user", "content": "Go"}
-    given = {"threadId": f"thread-{number}", "runId": f"run-{number}", "messages": [message], "tools": [], "state": {}, "context": []}
+    given = {
+        "threadId": f"thread-{number}",
+        "runId": f"run-{number}",
+        "messages": [message],
+        "tools": [],
+        "state": {},
+        "context": [],
+    }
     events: list[dict[str, Any]] = []
     error: str | None = None
     try:
@@ -116,7 +123,7 @@ async def turn(host: str, wire: str, base_url: str) -> dict[str, Any]:
 
 
 async def serve(host: str) -> None:
-    for line in sys.stdin:  # noqa: ASYNC250  # nothing else goes on meanwhile
+    for line in sys.stdin:  # nothing else goes on meanwhile
         asked = json.loads(line)
         sys.stdout.write(json.dumps(await turn(host, asked["wire"], asked["base_url"])) + "\n")
         sys.stdout.flush()

@@ -98,7 +98,7 @@ def _short(text: str) -> str:
 
 def tables(wires: list[str]) -> bool:
     passed = True
-    counts = {host: {wire: 0 for wire in wires} for host in HOSTS}
+    counts = {host: dict.fromkeys(wires, 0) for host in HOSTS}
     with ExitStack() as stack:
         ask = {host: stack.enter_context(worker("bench.hosts", "--host", host)) for host in HOSTS}
         for wire in wires:
