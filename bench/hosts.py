@@ -102,8 +102,14 @@ async def turn(host: str, wire: str, base_url: str) -> dict[str, Any]:
     # ag_ui_adk keeps the sessions of all agents of a process together, so every turn is a thread of its own.
     number = str(uuid.uuid4())
     message = {"id": f"message-{number}", "role": "user", "content": "Go"}
-    ids = {"threadId": f"thread-{number}", "runId": f"run-{number}"}
-    given = {**ids, "messages": [message], "tools": [], "state": {}, "context": []}
+    given = {
+        "threadId": f"thread-{number}",
+        "runId": f"run-{number}",
+        "messages": [message],
+        "tools": [],
+        "state": {},
+        "context": [],
+    }
     events: list[dict[str, Any]] = []
     error: str | None = None
     try:

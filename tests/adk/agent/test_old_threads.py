@@ -12,6 +12,7 @@ from google.adk.apps.app import ResumabilityConfig
 from google.adk.events.event import Event
 from google.adk.sessions import InMemorySessionService
 from google.adk.tools import FunctionTool, LongRunningFunctionTool
+from google.genai import types
 
 from callstream import Callstream
 from callstream.adk import ADKAgent, AGUIToolset, PredictStateMapping
@@ -152,6 +153,37 @@ async def test_old_thread_is_shown_whole(cs: Callstream, models: Models) -> None
     ]
     assert heard == []
     assert len(await cs.journal.runs(thread_id="thread")) == 3
+
+
+async def test_old_thread_with_ids_that_come_again(cs: Callstream, models: Models) -> None:
+    """Some servers number the calls of every turn anew; what a tool failed with stays its failure."""
+    sessions = InMemorySessionService()
+    session = await sessions.create_session(app_name="app", user_id="user", session_id="thread")
+    responses: list[dict[str, Any]] = [{"result": 1}, {"error": "no"}, {"result": 3}]
+    for number, response in enumerate(responses):
+        said = types.Content(role="user", parts=[types.Part(text=f"turn {number}")])
+        call = types.FunctionCall(id="0", name="look", args={"number": number})
+        thought = types.Part(text="Hm.", thought=True)
+        image = types.Part(inline_data=types.Blob(data=b"x", mime_type="image/png"))
+        asked = types.Content(role="model", parts=[thought, types.Part(function_call=call, thought_signature=b"s")])
+        answered = types.FunctionResponse(id="0", name="look", response=response)
+        told = types.Content(role="user", parts=[types.Part(function_response=answered)])
+        said.parts.append(image)  # type: ignore[union-attr]
+        for author, content in (("user", said), ("writer", asked), ("writer", told)):
+            await sessions.append_event(session, Event(author=author, content=content))
+    async with scripted("gemini", [END]) as provider:
+        agent = ADKAgent(
+            adk_agent=agent_of(gemini(models, provider)), app_name="app", user_id="user", session_service=sessions,
+            callstream=cs,
+        )  # fmt: skip
+        await Client(agent).send("More")
+    kept = [await cs.journal.call(call.call_id) for call in await cs.journal.calls(thread_id="thread")]
+    assert [call and (call.provider_id, call.args, call.state.value, call.result, call.error) for call in kept] == [
+        ("0", {"number": 0}, "completed", {"result": 1}, None),
+        ("0", {"number": 1}, "failed", None, "no"),
+        ("0", {"number": 2}, "completed", {"result": 3}, None),
+    ]
+    assert {call.signature for call in kept if call is not None} == {"cw=="}
 
 
 async def test_session_service_that_fails(cs: Callstream, models: Models) -> None:
