@@ -5,6 +5,7 @@ PYTHON = python3
 VENV = .venv
 BIN = $(VENV)/bin
 LITELLM_VENV = .venv-litellm
+LITELLM = litellm==1.106.2 openai==2.54.0 mcp anthropic httpx2 hypothesis pytest pytest-asyncio pytest-timeout
 PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 TESTS = tests
 ARGS =
@@ -134,8 +135,8 @@ $(VENV)/.installed-docs: $(VENV)/.installed-dev
 # google-adk takes litellm up to 1.106.2, and that one openai 2; everything else here is tested with openai 3.
 $(LITELLM_VENV)/.installed: pyproject.toml
 	@[ -x $(LITELLM_VENV)/bin/python ] || $(PYTHON) -m venv $(LITELLM_VENV)
-	@echo "==> installing callstream[litellm] into $(LITELLM_VENV)"
-	@$(LITELLM_VENV)/bin/python -m pip --disable-pip-version-check install --quiet --editable '.[litellm]'
+	@echo "==> installing callstream[adk] and litellm into $(LITELLM_VENV)"
+	@$(LITELLM_VENV)/bin/python -m pip --disable-pip-version-check install --quiet --editable '.[adk]' $(LITELLM)
 	@touch $@
 
 $(RIVAL)/.installed: pyproject.toml constraints.txt
