@@ -73,7 +73,9 @@ def main() -> None:
     logging.disable(logging.CRITICAL)
     make = callstream_app if options.which == "callstream" else ag_ui_adk_app
     with tempfile.TemporaryDirectory() as folder:
-        config = uvicorn.Config(make(options.provider, folder), port=0, log_level="critical", timeout_graceful_shutdown=1)
+        config = uvicorn.Config(
+            make(options.provider, folder), port=0, log_level="critical", timeout_graceful_shutdown=1
+        )
         asyncio.run(Announcing(config).serve())
 
 

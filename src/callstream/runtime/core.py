@@ -88,6 +88,7 @@ class Callstream:
         self._tools: dict[str, Tool[..., Any]] = {}
         self._named_hooks: dict[str, Hooks] = {}
         self._runs: dict[str, Run] = {}
+        self._promised: set[str] = set()
         self._observers: Observers | None = None
         for function in tools:
             self.add_tool(function)
@@ -169,8 +170,11 @@ class Callstream:
         ``exclusive``: ThreadBusy if another run of the thread goes on, in this process or another.
         """
         run = Run(self, thread_id, run_id or self.new_id("run"), principal)
-        await self.journal.open()
-        await run.record([RunStarted(thread_id, principal, run_input, exclusive)])
+        try:
+            await self.journal.open()
+            await run.record([RunStarted(thread_id, principal, run_input, exclusive)])
+        finally:
+            self._promised.discard(run.run_id)
         self._runs[run.run_id] = run
         self.observers.run_started(run)
         if as_current:
@@ -178,12 +182,26 @@ class Callstream:
         return run
 
     async def free_run_id(self, wanted: str) -> str:
-        """The wanted id if no run in the journal has it, else that with a number: a run ends once, and its id with it."""
+        """The wanted id if no run in the journal has it, else that with a number: a run ends once, and its id with it.
+
+        It is nobody else's in this process until a run was started with it, or could not be.
+        """
         run_id, number = wanted, 1
-        while await self.journal.runs(run_id=run_id, limit=1):
+        while run_id in self._promised or await self._is_taken(run_id):
             number += 1
             run_id = f"{wanted}~{number}"
         return run_id
+
+    async def _is_taken(self, run_id: str) -> bool:
+        self._promised.add(run_id)  # before waiting: of two who ask at once, one gets it
+        try:
+            taken = bool(await self.journal.runs(run_id=run_id, limit=1))
+        except BaseException:
+            self._promised.discard(run_id)
+            raise
+        if taken:
+            self._promised.discard(run_id)
+        return taken
 
     def active_run(self, run_id: str) -> Run | None:
         """A run of this process that has not ended."""
@@ -229,12 +247,13 @@ class Callstream:
         finally:
             current_progress.reset(token)
 
-    async def report_progress(self, call: Call, data: Any) -> None:
-        """Tells the application's handler, whose errors are its own."""
-        if self.on_tool_progress is None:
+    async def report_progress(self, call: Call, data: Any, handler: ProgressHandler | None = None) -> None:
+        """Tells the application's handler, or the one given, whose errors are its own."""
+        tell = handler or self.on_tool_progress
+        if tell is None:
             return
         try:
-            reported = self.on_tool_progress(call.name, call.provider_id or call.call_id, data)
+            reported = tell(call.name, call.provider_id or call.call_id, data)
             if inspect.isawaitable(reported):
                 await reported
         except Exception:

@@ -5,13 +5,15 @@ Text is weighed before it is journalled, so what passes a limit is neither kept 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
 from callstream.errors import LimitExceeded
 from callstream.events import ArgsAppended, ReasoningAppended, RunEvent, TextAppended
+
+_OTHER_TEXT: Final = (TextAppended, ReasoningAppended)
 
 
 class TextLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,20 +44,24 @@ class TextMeter:
     def __init__(self, limits: TextLimits) -> None:
         self.limits = limits
         self.total = 0
-        self._by_call: Counter[str] = Counter()
+        self._by_call: dict[str | None, int] = {}
 
     def args_bytes(self, call_id: str) -> int:
-        return self._by_call[call_id]
+        return self._by_call.get(call_id, 0)
 
     def weigh(self, events: Sequence[RunEvent]) -> Weighed:
         """What the events would add, and how many of them fit."""
         weights: dict[str | None, int] = {}
         total = self.total
         for number, event in enumerate(events):
-            if not isinstance(event, ArgsAppended | TextAppended | ReasoningAppended):
+            if isinstance(event, ArgsAppended):
+                call_id: str | None = event.call_id
+            elif isinstance(event, _OTHER_TEXT):
+                call_id = None
+            else:
                 continue
-            call_id = event.call_id if isinstance(event, ArgsAppended) else None
-            size = _bytes_of(event.text)
+            text = event.text
+            size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
             total += size
             weight = weights.get(call_id, 0) + size
             error = self._excess(call_id, weight, total)
@@ -67,12 +73,11 @@ class TextMeter:
     def take(self, weighed: Weighed) -> None:
         for call_id, weight in weighed.weights.items():
             self.total += weight
-            if call_id is not None:
-                self._by_call[call_id] += weight
+            self._by_call[call_id] = self._by_call.get(call_id, 0) + weight
 
     def _excess(self, call_id: str | None, weight: int, total: int) -> LimitExceeded | None:
         most = self.limits.max_args_bytes
-        if most is not None and call_id is not None and self._by_call[call_id] + weight > most:
+        if most is not None and call_id is not None and self._by_call.get(call_id, 0) + weight > most:
             return LimitExceeded(
                 f"the model wrote more than {most} bytes of arguments for call {call_id!r}", "max_args_bytes"
             )
@@ -80,10 +85,6 @@ class TextMeter:
         if most is not None and total > most:
             return LimitExceeded(f"the model wrote more than {most} bytes in this run", "max_run_bytes")
         return None
-
-
-def _bytes_of(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 def _stricter(one: int | None, other: int | None) -> int | None:
