@@ -61,9 +61,8 @@ format: $(VENV)/.installed-dev ## format the code, and repair what lint can repa
 	@$(BIN)/ruff check --fix --quiet . || true
 	@$(BIN)/ruff format .
 
-demo: $(VENV)/.installed-dev ## see arguments arrive while a scripted model writes them; no account needed
-	@[ -f src/callstream/testing/demo.py ] || { echo "the demo is not there yet" >&2; exit 1; }
-	@$(BIN)/python -m callstream.testing.demo
+demo: $(VENV)/.installed-demo ## an agent, its server, the inspector and a journal; no account needed (ARGS=--terminal)
+	@$(BIN)/python -m callstream demo $(ARGS) || [ $$? -eq 130 ]
 
 bench: $(VENV)/.installed-bench ## measure Callstream beside other libraries, on the same data
 	@for table in $(TABLES); do \
@@ -87,13 +86,22 @@ clean: ## remove .venv and all that was built
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An existing environment is used as it is; pip brings it up to date when pyproject.toml or constraints.txt changes.
-$(VENV)/.installed-dev: pyproject.toml constraints.txt
+$(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Callstream needs Python 3.11 or newer; name one: make PYTHON=python3.11" >&2; exit 1; }
 	@[ -x $(BIN)/python ] || { echo "==> making $(VENV) with `$(PYTHON) --version`"; $(PYTHON) -m venv $(VENV); } || \
 	  { rm -rf $(VENV); echo "no environment without Python's venv module; Debian calls it python3-venv" >&2; exit 1; }
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.made pyproject.toml constraints.txt
 	@echo "==> installing callstream[dev] into $(VENV), about two minutes the first time"
 	@$(PIP) --editable '.[dev]'
+	@touch $@
+
+# What a newcomer waits for is no more than the demo needs.
+$(VENV)/.installed-demo: $(VENV)/.made pyproject.toml constraints.txt
+	@echo "==> installing callstream[adk,server,cli] into $(VENV), about a minute the first time"
+	@$(PIP) --editable '.[adk,server,cli]'
 	@touch $@
 
 $(VENV)/.installed-bench: $(VENV)/.installed-dev

@@ -74,10 +74,12 @@ class Threads:
 def split(messages: Sequence[Message], session: Session) -> tuple[list[Message], list[Message]]:
     """What the session has had or should have had, and what is new.
 
-    A session that kept no account of messages has had all up to the model's last.
+    A session that kept no account of messages has had all up to the model's last. Messages that the client knows from
+    the session itself (an imported thread's) have the ids of its events.
     """
     seen = _seen_in(session)
     if seen:
+        seen |= {event.id for event in session.events}
         new = [message for message in messages if message.id not in seen and _is_input(message)]
         return [message for message in messages if message not in new], new
     spoken = [number for number, message in enumerate(messages) if isinstance(message, AssistantMessage)]

@@ -54,6 +54,14 @@ class Host(Protocol):
 
 
 @runtime_checkable
+class Importer(Protocol):
+    """A host that may know threads which are older than the journal."""
+
+    async def import_thread(self, thread_id: str, principal: str | None) -> None:
+        """Takes such a thread of that principal into the journal; does nothing if there is none, or if it is there."""
+
+
+@runtime_checkable
 class Agent(Protocol):
     """Works on one run. What it yields that is an AG-UI event is journalled, and so is what passes the tap: let each
     response take one of the two ways. An exception fails the run.

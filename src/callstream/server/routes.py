@@ -13,10 +13,10 @@ from starlette.routing import Route
 
 from callstream.agui import View
 from callstream.server.access import Access
-from callstream.server.agent import Host
+from callstream.server.agent import Host, Importer
 from callstream.server.eventstream import EventStream
 from callstream.server.problems import json_response
-from callstream.server.requests import json_body, number, run_input
+from callstream.server.requests import is_id, json_body, number, run_input
 from callstream.server.runs import Runs
 from callstream.server.seats import Seats
 from callstream.server.settings import Settings
@@ -61,8 +61,11 @@ class RunRoutes:
     async def connect(self, request: Request) -> Response:
         """Joins a thread: what has been, then its last run live. Whatever is in the body is left aside."""
         principal = await self._access.principal(request)
+        thread_id = request.path_params["thread_id"]
         with self._seat() as seat:
-            rows = await self._access.runs_of(request.path_params["thread_id"], principal)
+            if isinstance(self._host, Importer) and is_id(thread_id):
+                await self._host.import_thread(thread_id, principal)
+            rows = await self._access.runs_of(thread_id, principal)
             frames = joined(self._journal, reversed(rows), self._view, self._host.presentation(None))
             return self._stream(frames, rows[0].run_id, seat)
 

@@ -172,7 +172,8 @@ class Runs:
             self._running.pop(run.run_id, None)
             if running.leaving is not None:
                 running.leaving.cancel()
-            if not work.cancelled() and (error := work.exception()) is not None:
+            error = None if work.cancelled() else work.exception()
+            if error is not None and run.outcome != "cancelled":  # what a stop breaks is no failure
                 logger.error("run %s of thread %s failed", run.run_id, run.thread_id, exc_info=error, extra=_ids(run))
 
     @asynccontextmanager

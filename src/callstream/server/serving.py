@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 from types import FrameType
 from typing import Any, Final
 
@@ -116,6 +117,16 @@ def _cuttable(protocol: type[Any]) -> type[Any]:
     return Cuttable
 
 
-async def serve(app: Starlette, *, host: str = "127.0.0.1", port: int = 8000, **options: Any) -> None:
-    """Serves until SIGINT or SIGTERM; ``options`` are uvicorn's."""
-    await _Server(config_for(app, host=host, port=port, **options), app).serve()
+async def serve(
+    app: Starlette,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    sockets: list[socket.socket] | None = None,
+    **options: Any,
+) -> None:
+    """Serves until SIGINT or SIGTERM; ``options`` are uvicorn's.
+
+    ``sockets`` that listen already are used in place of host and port.
+    """
+    await _Server(config_for(app, host=host, port=port, **options), app).serve(sockets)

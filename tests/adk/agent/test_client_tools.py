@@ -334,7 +334,7 @@ async def test_client_tools_without_a_place(cs: Callstream, models: Models, capl
 
 
 async def test_client_tool_in_a_workflow(cs: Callstream, models: Models) -> None:
-    """Its nodes are taken as they are; the client's tools are there all the same."""
+    """The client's tools are there wherever an agent has a place for them."""
     from google.adk.workflow import Workflow
 
     async with scripted("gemini", [[Calls("paint", {"color": "red"}), Finish()], END]) as provider:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from functools import cached_property
@@ -11,6 +12,7 @@ import pytest
 from google.adk.agents import LlmAgent
 from google.adk.apps import App
 from google.adk.models import Gemini
+from google.adk.workflow import START, Workflow
 
 from callstream import Callstream, Progress, UsageError, no_progress, tool
 from callstream.adk import ADKAgent, CallstreamPlugin
@@ -328,3 +330,91 @@ def test_parameters_without_use_warn_once(caplog: pytest.LogCaptureFixture) -> N
     ADKAgent(adk_agent=agent, session_timeout_seconds=60, tool_timeout_seconds=5, cleanup_interval_seconds=60)
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert "cleanup_interval_seconds, tool_timeout_seconds" in warning
+
+
+async def test_runs_of_one_thread_take_turns(cs: Callstream, models: Models) -> None:
+    """The second finds the session as the first has left it; other threads do not wait."""
+    script = [[Text("One", size=1), Delay(0.3), Finish()], END, [Text("Two"), Finish()]]
+    async with scripted("gemini", script) as provider:
+        agent = adk_agent(cs, agent_of(gemini(models, provider)))
+        messages = [{"id": "m1", "role": "user", "content": "first"}]
+        first = agent.run(Client(agent).input(runId="a", messages=messages))
+        while (await anext(first)).type != "TEXT_MESSAGE_CONTENT":
+            pass
+        messages = [*messages, {"id": "m2", "role": "user", "content": "second"}]
+        second = asyncio.create_task(collected(agent.run(Client(agent).input(runId="b", messages=messages))))
+        other = Client(agent, "other")
+        await other.send("elsewhere")
+        assert other.text() == "Done."
+        assert [run.run_id for run in await cs.journal.runs(thread_id="thread")] == ["a"]
+        assert (await collected(first))[-1] == "RUN_FINISHED"
+        assert (await second)[-1] == "RUN_FINISHED"
+        asked = [texts_in(request.json) for request in provider.requests]
+    assert asked == [["first"], ["elsewhere"], ["first", "One", "second"]]
+    runs = await cs.journal.runs(thread_id="thread")
+    assert [(run.run_id, run.outcome) for run in runs] == [("b", "finished"), ("a", "finished")]
+    assert runs[1].ended_at is not None
+    assert runs[1].ended_at <= runs[0].started_at
+
+
+async def test_run_that_waits_for_its_thread_can_leave(cs: Callstream, models: Models) -> None:
+    async with scripted("gemini", [[Text("Slow"), Delay(30), Finish()], END]) as provider:
+        agent = adk_agent(cs, agent_of(gemini(models, provider)))
+        messages = [{"id": "m", "role": "user", "content": "Go"}]
+        first = agent.run(Client(agent).input(runId="a", messages=messages))
+        while (await anext(first)).type != "TEXT_MESSAGE_CONTENT":
+            pass
+        leaving = asyncio.create_task(collected(agent.run(Client(agent).input(runId="b", messages=messages))))
+        staying = asyncio.create_task(collected(agent.run(Client(agent).input(runId="c", messages=messages))))
+        await asyncio.sleep(0.05)
+        leaving.cancel()
+        await asyncio.wait({leaving})
+        await agent.close()
+        await first.aclose()
+        assert await staying == ["RUN_ERROR"]
+    assert [(run.run_id, run.outcome) for run in await cs.journal.runs()] == [("a", "cancelled")]
+
+
+async def collected(events: Any) -> list[str]:
+    return [event.type async for event in events]
+
+
+async def test_workflow_is_copied(cs: Callstream, models: Models, caplog: pytest.LogCaptureFixture) -> None:
+    """Models of its nodes are tapped, in workflows inside of it and in agents that are tools too; nothing is changed."""
+    ran: list[str] = []
+
+    def write(body: str) -> str:
+        """Writes."""
+        ran.append(body)
+        return "written"
+
+    def upper(node_input: Any) -> str:
+        return str(node_input).upper()
+
+    script = [
+        [Text("draft"), Finish()],
+        [Calls("write", {"body": "a long body of text"}), Finish()],
+        [Text("Written."), Finish()],
+        [Text("Checked."), Finish()],
+    ]
+    async with scripted("gemini", script) as provider:
+        drafter = LlmAgent(name="drafter", model=gemini(models, provider))
+        writer = LlmAgent(name="writer", model=gemini(models, provider), tools=[write])
+        checker = LlmAgent(name="checker", model=gemini(models, provider))
+        inner = Workflow(name="inner", edges=[(START, writer)])
+        flow = Workflow(name="flow", edges=[(START, drafter, upper, inner, checker)])
+        before = [id(node) for node in flow.graph.nodes], list(flow.edges)  # type: ignore[union-attr]
+        with caplog.at_level(logging.INFO, "callstream"):
+            agent = ADKAgent(adk_agent=flow, app_name="app", user_id="user", callstream=cs)
+        client = Client(agent)
+        events = await client.send()
+    assert [record.getMessage() for record in caplog.records if "model" in record.getMessage()] == [
+        "model gemini-3-flash-preview (Gemini) is read at the wire"
+    ] * 3
+    assert ([id(node) for node in flow.graph.nodes], list(flow.edges)) == before  # type: ignore[union-attr]
+    for each in (drafter, writer, checker):
+        assert each.model.client_kwargs["http_options"].httpx_async_client is None  # type: ignore[union-attr, index]
+    (call,) = client.calls()
+    assert ran == ["a long body of text"] == [call["args"]["body"]]
+    assert kinds(events).count("TOOL_CALL_ARGS") > 1
+    assert client.text() == "draftWritten.Checked."

@@ -1,0 +1,200 @@
+"""Threads that are older than the journal: a session's events as one run of the journal.
+
+A thread is imported when it is first touched: in one append, under an id that follows from whose thread it is. So it is
+there whole or not at all, and once, however many processes touch it at the same time. What an old thread still waits
+for can be answered afterwards like any other call.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator
+
+from google.adk.events.event import Event
+from google.adk.sessions.session import Session
+from google.genai import types
+
+from callstream.adk.answers import HOST_QUESTIONS, outcome
+from callstream.adk.partials import MINTED_PREFIX
+from callstream.adk.sharedstate import shown
+from callstream.calls import Ledger
+from callstream.errors import CallIdTaken, LeaseLost, UsageError
+from callstream.events import (
+    ArgsAppended,
+    CallAwaiting,
+    CallCompleted,
+    CallFailed,
+    CallReleased,
+    CallReturned,
+    CallStarted,
+    MessageEnded,
+    MessageReceived,
+    MessageStarted,
+    ReasoningAppended,
+    RunEnded,
+    RunEvent,
+    RunStarted,
+    StateChanged,
+    TextAppended,
+)
+from callstream.journal import Entry, Journal
+from callstream.wire.argtext import json_text
+
+_CONFIRMATION = "adk_request_confirmation"
+
+
+async def import_session(
+    journal: Journal, session: Session, thread_id: str, server_tools: frozenset[str] = frozenset()
+) -> None:
+    """Writes what a session has as one run of the thread; nothing, if that was done before.
+
+    ``server_tools``: tools that no client may answer for. A call of one that has no result will never get one.
+    """
+    run_id = import_run_id(session, thread_id)
+    taken: set[str] = set()
+    while not await journal.runs(run_id=run_id, limit=1):
+        history = _History(session, server_tools, taken)
+        names = {wanted: await journal.free_call_id(wanted) for wanted in history.wanted_ids()}
+        entries = [Entry(RunStarted(thread_id, session.user_id)), *history.entries(names), Entry(RunEnded("finished"))]
+        try:
+            await journal.append(run_id, entries, after=0)
+        except CallIdTaken as refused:
+            taken.add(refused.call_id)  # another thread has it; the next one is tried
+        except (LeaseLost, UsageError):
+            if not await journal.runs(run_id=run_id, limit=1):
+                raise
+            # Another process has imported it meanwhile.
+
+
+def import_run_id(session: Session, thread_id: str) -> str:
+    """The same in every process, and nobody's else."""
+    whose = "\0".join((session.app_name, session.user_id, thread_id))
+    return f"import_{hashlib.sha256(whose.encode()).hexdigest()[:32]}"
+
+
+class _History:
+    """``taken``: call ids that cannot be used."""
+
+    def __init__(self, session: Session, server_tools: frozenset[str], taken: set[str]) -> None:
+        self._session = session
+        self._server_tools = server_tools
+        self._ledger = Ledger()
+        for call_id in taken:
+            self._ledger.name_for(call_id)
+        self._named: dict[str, str] = {}  # the call_id of a session's id: of several calls, the newest
+        self._awaited = set(self._awaiting_ids())
+
+    def wanted_ids(self) -> set[str]:
+        return {_id_of(call, event, place) for event, place, call in self._calls()}
+
+    def entries(self, names: dict[str, str]) -> Iterator[Entry]:
+        """``names``: a free ``call_id`` for each of the wanted ids."""
+        for event in self._session.events:
+            for told in self._told(event, names):
+                yield Entry(told, event.id, None if event.author == "user" else event.author)
+        for call_id, is_awaited in self._unanswered():
+            yield Entry(CallAwaiting(call_id) if is_awaited else CallReleased(call_id))
+        state = shown(self._session.state)
+        if state:
+            yield Entry(StateChanged(snapshot=state))
+
+    def _told(self, event: Event, names: dict[str, str]) -> Iterator[RunEvent]:
+        if event.partial or event.content is None:
+            return
+        parts = event.content.parts or []
+        calls = [part for part in parts if part.function_call is not None]
+        asked = [part for part in calls if part.function_call and part.function_call.name not in HOST_QUESTIONS]
+        if event.author == "user":
+            yield from _received(event.id, parts)
+        elif asked or any(part.text for part in parts):
+            yield MessageStarted(event.id)
+            for part in parts:
+                if part.text:
+                    yield (ReasoningAppended if part.thought else TextAppended)(event.id, part.text)
+                elif part in asked:
+                    yield from self._call(event, calls.index(part), part, names)
+            yield MessageEnded(event.id)
+        for response in event.get_function_responses():
+            yield from self._answer(response)
+
+    def _call(self, event: Event, place: int, part: types.Part, names: dict[str, str]) -> Iterator[RunEvent]:
+        function_call = part.function_call
+        assert function_call is not None
+        known = _id_of(function_call, event, place)
+        call_id = self._ledger.name_for(names[known])
+        self._named[known] = call_id
+        text = json_text(function_call.args or {})
+        started = CallStarted(
+            call_id,
+            function_call.name or "",
+            None if known.startswith(MINTED_PREFIX) else known,
+            base64.b64encode(part.thought_signature).decode() if part.thought_signature else None,
+            message_id=event.id,
+        )
+        for told in (started, ArgsAppended(call_id, text), CallCompleted(call_id, text)):
+            self._ledger.apply(told)
+            yield told
+
+    def _answer(self, response: types.FunctionResponse) -> Iterator[RunEvent]:
+        call_id = self._named.get(response.id or "")
+        if call_id is None or response.id in self._awaited or self._ledger[call_id].is_final:
+            return
+        result, error = outcome(response.response)
+        told = CallReturned(call_id, result) if error is None else CallFailed(call_id, error)
+        self._ledger.apply(told)
+        yield told
+
+    def _unanswered(self) -> Iterator[tuple[str, bool]]:
+        """The calls without an answer, and whether one may still come."""
+        known = {call_id: function_id for function_id, call_id in self._named.items()}
+        for call in self._ledger.open_calls():
+            function_id = known.get(call.call_id)
+            yield call.call_id, function_id is not None and function_id in self._awaited
+
+    def _awaiting_ids(self) -> Iterator[str]:
+        """Ids of calls that somebody has still to answer.
+
+        That are those of long-running tools which no client has answered (what such a tool returns itself is a word for
+        the model), those about which google-adk asks whether they may run, and others without a response that nobody
+        has passed over, unless their tool is the server's.
+        """
+        responded: set[str | None] = set()
+        answered: set[str | None] = set()
+        spoken = 0
+        for number, event in enumerate(self._session.events):
+            ids = {response.id for response in event.get_function_responses()}
+            responded |= ids
+            if event.author == "user":
+                answered |= ids
+            if event.content is not None and any(part.text for part in event.content.parts or ()):
+                spoken = number
+        for number, event in enumerate(self._session.events):
+            for call in event.get_function_calls():
+                if call.name == _CONFIRMATION and call.id not in answered:
+                    original = (call.args or {}).get("originalFunctionCall")
+                    if isinstance(original, dict) and isinstance(original.get("id"), str):
+                        yield original["id"]
+                elif call.id and call.name not in HOST_QUESTIONS and call.id not in answered:
+                    is_marked = call.id in (event.long_running_tool_ids or ())
+                    is_last = number >= spoken and call.id not in responded and call.name not in self._server_tools
+                    if is_marked or is_last:
+                        yield call.id
+
+    def _calls(self) -> Iterator[tuple[Event, int, types.FunctionCall]]:
+        for event in self._session.events:
+            for place, call in enumerate(event.get_function_calls()):
+                if call.name not in HOST_QUESTIONS:
+                    yield event, place, call
+
+
+def _id_of(call: types.FunctionCall, event: Event, place: int) -> str:
+    return call.id or f"{MINTED_PREFIX}{event.id}-{place}"
+
+
+def _received(message_id: str, parts: list[types.Part]) -> Iterator[RunEvent]:
+    text = "".join(part.text for part in parts if part.text and not part.thought)
+    blobs = [blob for part in parts if (blob := part.inline_data or part.file_data) is not None]
+    if text or blobs:
+        kinds = tuple(blob.mime_type or "file" for blob in blobs)
+        yield MessageReceived("user", text, message_id, kinds)
