@@ -4,6 +4,8 @@
 PYTHON = python3
 VENV = .venv
 BIN = $(VENV)/bin
+LITELLM_VENV = .venv-litellm
+LITELLM = litellm==1.106.2 openai==2.54.0 mcp anthropic httpx2 hypothesis pytest pytest-asyncio pytest-timeout
 PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 TESTS = tests
 ARGS =
@@ -14,9 +16,15 @@ PURE = src/callstream/errors.py,src/callstream/events.py,src/callstream/jsonpath
 PURE_COVERAGE = 100
 
 # One module a table, each run as `python -m bench.<name>`.
-TABLES = preview decode rewrite journal hooks endtoend many
+TABLES = preview decode rewrite journal hooks endtoend many shapes
 
-.PHONY: help venv test check format-check lint types imports coverage format demo bench crash docs clean
+# Environments beside the usual one: what is compared with, and the oldest versions that are declared.
+RIVAL = .venv-ag-ui-adk
+OLDEST = .venv-oldest
+# opentelemetry 1.42, the newest that google-adk 2.12 takes, says this on Python 3.11 whenever it is imported.
+OLDEST_WARNINGS = -W 'ignore:SelectableGroups dict interface:DeprecationWarning'
+
+.PHONY: help venv test oldest check format-check lint types imports coverage format demo bench crash litellm live docs clean
 
 help: ## list these targets (default)
 	@echo "make <target>"
@@ -29,6 +37,10 @@ venv: $(VENV)/.installed-dev ## make .venv with all that tests and checks need
 
 test: $(VENV)/.installed-dev ## run the tests
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(TESTS) $(ARGS)
+
+oldest: $(OLDEST)/.installed ## run google-adk's tests and example with the oldest versions that are declared
+	@$(OLDEST)/bin/python -m pytest -n $(WORKERS) --dist loadfile $(OLDEST_WARNINGS) tests/adk $(ARGS)
+	@$(OLDEST)/bin/python -m pytest $(OLDEST_WARNINGS) tests/test_examples.py -k google_adk
 
 check: format-check lint types imports coverage ## all that CI runs: format, lint, types, imports, tests, coverage
 	@echo "==> all checks passed"
@@ -64,7 +76,7 @@ format: $(VENV)/.installed-dev ## format the code, and repair what lint can repa
 demo: $(VENV)/.installed-demo ## an agent, its server, the inspector and a journal; no account needed (ARGS=--terminal)
 	@$(BIN)/python -m callstream demo $(ARGS) || [ $$? -eq 130 ]
 
-bench: $(VENV)/.installed-bench ## measure Callstream beside other libraries, on the same data
+bench: $(VENV)/.installed-bench $(RIVAL)/.installed ## measure Callstream beside other libraries, on the same data
 	@for table in $(TABLES); do \
 	  if [ -f bench/$$table.py ]; then \
 	    echo "==> bench/$$table.py"; $(BIN)/python -m bench.$$table || exit 1; \
@@ -77,12 +89,18 @@ crash: $(VENV)/.installed-dev ## kill a writing process again and again, and rea
 	@[ -f bench/crash.py ] || { echo "bench/crash.py is not there yet" >&2; exit 1; }
 	@$(BIN)/python -m bench.crash
 
+litellm: $(LITELLM_VENV)/.installed ## run the tests that need litellm, in an environment of its own
+	@$(LITELLM_VENV)/bin/python -m pytest tests/adk/test_litellm.py $(ARGS)
+
+live: $(VENV)/.installed-dev ## two turns with a real Gemini, if there are credentials in the environment
+	@$(BIN)/python -m pytest -m live tests/live $(ARGS)
+
 docs: $(VENV)/.installed-docs ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "==> site/index.html"
 
-clean: ## remove .venv and all that was built
-	@rm -rf $(VENV) build dist site htmlcov .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+clean: ## remove the environments and all that was built
+	@rm -rf $(VENV) $(RIVAL) $(OLDEST) $(LITELLM_VENV) build dist site htmlcov .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An existing environment is used as it is; pip brings it up to date when pyproject.toml or constraints.txt changes.
@@ -112,4 +130,23 @@ $(VENV)/.installed-bench: $(VENV)/.installed-dev
 $(VENV)/.installed-docs: $(VENV)/.installed-dev
 	@echo "==> installing callstream[docs] into $(VENV)"
 	@$(PIP) --editable '.[docs]'
+	@touch $@
+
+# google-adk takes litellm up to 1.106.2, and that one openai 2; everything else here is tested with openai 3.
+$(LITELLM_VENV)/.installed: pyproject.toml
+	@[ -x $(LITELLM_VENV)/bin/python ] || $(PYTHON) -m venv $(LITELLM_VENV)
+	@echo "==> installing callstream[adk] and litellm into $(LITELLM_VENV)"
+	@$(LITELLM_VENV)/bin/python -m pip --disable-pip-version-check install --quiet --editable '.[adk]' $(LITELLM)
+	@touch $@
+
+$(RIVAL)/.installed: pyproject.toml constraints.txt
+	@[ -x $(RIVAL)/bin/python ] || $(PYTHON) -m venv $(RIVAL)
+	@echo "==> installing callstream[comparison] into $(RIVAL), about a minute the first time"
+	@$(RIVAL)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt --editable '.[comparison]'
+	@touch $@
+
+$(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
+	@[ -x $(OLDEST)/bin/python ] || $(PYTHON) -m venv $(OLDEST)
+	@echo "==> installing callstream[test-adk] into $(OLDEST), about a minute the first time"
+	@$(OLDEST)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints-oldest.txt --editable '.[test-adk]'
 	@touch $@

@@ -9,23 +9,38 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ag_ui.core import RunAgentInput
+from ag_ui.core import AssistantMessage, Message, RunAgentInput, ToolMessage
 
 from callstream.adk import ADKAgent, AGUIToolset, PredictStateMapping
 from callstream.adk.sharedstate import taken
+from callstream.adk.threads import CONTEXT_KEY
 from callstream.errors import UsageError
 
 if TYPE_CHECKING:
     from fastapi import APIRouter, FastAPI, Request
 
     StateExtractor = Callable[[Request, RunAgentInput], Awaitable[dict[str, Any]]]
-    AgentResolver = Callable[[Request, RunAgentInput], Awaitable[ADKAgent | None] | ADKAgent | None]
 
-__all__ = ["ADKAgent", "AGUIToolset", "PredictStateMapping", "add_adk_fastapi_endpoint", "create_adk_app"]
+__all__ = [
+    "CONTEXT_STATE_KEY",
+    "ADKAgent",
+    "AGUIToolset",
+    "AgentResolver",
+    "PredictStateMapping",
+    "add_adk_fastapi_endpoint",
+    "create_adk_app",
+    "resolve_agent_from_message_history",
+]
+
+AgentResolver: TypeAlias = "Callable[[Request, RunAgentInput], Awaitable[ADKAgent | None] | ADKAgent | None]"
+"""Chooses the agent for a request; None for the endpoint's own."""
+
+CONTEXT_STATE_KEY = CONTEXT_KEY
+"""Where instructions and tools find the client's context in the session's state."""
 
 _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
@@ -102,6 +117,23 @@ def create_adk_app(agent: ADKAgent, path: str = "/", **options: Any) -> FastAPI:
     app = FastAPI(title="AG-UI")
     add_adk_fastapi_endpoint(app, agent, path, **options)
     return app
+
+
+def resolve_agent_from_message_history(
+    messages: Sequence[Message], agent_registry: Mapping[str, ADKAgent]
+) -> ADKAgent | None:
+    """The agent that made the call which the last message answers, where its message has a name in the registry.
+
+    For an ``agent_resolver``: an answer then goes to the agent that asked. None if the last message is no answer, or
+    nobody can tell.
+    """
+    if not messages or not isinstance(messages[-1], ToolMessage):
+        return None
+    named = messages[-1].tool_call_id
+    for message in reversed(messages):
+        if isinstance(message, AssistantMessage) and any(call.id == named for call in message.tool_calls or ()):
+            return agent_registry.get(message.name or "")
+    return None
 
 
 async def _served(agent: ADKAgent, given: RunAgentInput) -> AsyncGenerator[bytes, None]:

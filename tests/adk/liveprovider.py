@@ -1,6 +1,6 @@
 """A scripted model of Gemini's live API: BidiGenerateContent over a real websocket, with TLS, on loopback.
 
-Each message of the client that asks for an answer (text, a whole turn, results of tools) is answered with the next turn
+Each message of the client that asks for an answer (text, audio, a whole turn, results of tools) is answered with the next turn
 of the script. A turn is a list of server messages, as the API writes them in JSON, and of pauses.
 """
 
@@ -131,5 +131,5 @@ class LiveProvider:
 
 
 def _asks(said: dict[str, Any]) -> bool:
-    content = said.get("client_content") or {}
-    return "tool_response" in said or bool(content.get("turn_complete")) or "text" in said.get("realtime_input", {})
+    content, realtime = said.get("client_content") or {}, said.get("realtime_input") or {}
+    return "tool_response" in said or bool(content.get("turn_complete")) or bool({"text", "audio"} & realtime.keys())

@@ -329,6 +329,34 @@ async def test_output_key_whole_of_a_voice(line: Line) -> None:
     assert call.state is CallState.COMPLETED
 
 
+async def test_output_key_whole_of_a_conversation_without_a_written_word(line: Line) -> None:
+    """Nobody is told where a user's turn begins if it is not transcribed; the model says where its own ends."""
+
+    def note(text: str) -> str:
+        return text
+
+    def speak() -> None:
+        line.queue.send_realtime(types.Blob(data=b"\0\0", mime_type="audio/pcm;rate=16000"))
+
+    turns: list[Turn] = [
+        [*spoken("Intro. "), calls(asked("note", "fc-1", text="x"))],
+        [*spoken("The end."), COMPLETE],
+        [*spoken("Again."), COMPLETE],
+    ]
+    async with line.provider(turns) as provider:
+        host = Host(line.cs, agent_of(line.model(provider), note, output_key="draft"))
+        speak()
+        drafts: list[str] = []
+        async for event in line.stream(host, AUDIO):
+            if event.turn_complete:
+                drafts.append((await host.session()).state["draft"])
+                if len(drafts) == 2:
+                    line.queue.close()
+                else:
+                    speak()
+    assert drafts == ["Intro. The end.", "Again."]
+
+
 @pytest.mark.parametrize("on_truncated", ["tell_model", "fail"])
 async def test_truncated_never_runs_in_live_mode(on_truncated: Any, line: Line) -> None:
     ran: list[str] = []

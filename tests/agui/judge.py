@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from tests import npm
 from tests.npm import Unavailable
 
-__all__ = ["FOLDER", "Judge", "Unavailable", "install"]
+__all__ = ["FOLDER", "Judge", "NodeProgram", "Unavailable", "install"]
 
 FOLDER = Path(__file__).parent / "client"
 
@@ -21,12 +22,12 @@ def install() -> None:
     npm.install(FOLDER)
 
 
-class Judge:
-    """``judge(steps)`` lives through a client's steps and returns the verdict on each: see ``client/judge.mjs``."""
+class NodeProgram:
+    """A program beside the official client that answers a line with a line."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         self._process = subprocess.Popen(
-            ["node", "judge.mjs"],
+            ["node", name],
             cwd=FOLDER,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -34,18 +35,17 @@ class Judge:
             encoding="utf-8",
         )
 
-    def __call__(self, *steps: dict[str, Any], messages: list[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
+    def ask(self, question: dict[str, Any]) -> Any:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         assert self._process.poll() is None, "the judge has died"
-        self._process.stdin.write(json.dumps({"steps": steps, "messages": messages or []}) + "\n")
+        self._process.stdin.write(json.dumps(question) + "\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         assert line, "the judge has died"
-        verdicts: list[dict[str, Any]] = json.loads(line)
-        return verdicts
+        return json.loads(line)
 
-    def __enter__(self) -> Judge:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -60,3 +60,26 @@ class Judge:
             self._process.kill()
             self._process.wait()
         self._process.stdout.close()
+
+
+class Judge(NodeProgram):
+    """``judge(steps)`` lives through a client's steps and returns the verdict on each: see ``client/judge.mjs``."""
+
+    def __init__(self) -> None:
+        super().__init__("judge.mjs")
+
+    def __call__(self, *steps: dict[str, Any], messages: list[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
+        verdicts: list[dict[str, Any]] = self.ask({"steps": steps, "messages": messages or []})
+        return verdicts
+
+
+class LiveJudge(NodeProgram):
+    """The official client against a server on a real port: see ``client/live.mjs``."""
+
+    def __init__(self) -> None:
+        super().__init__("live.mjs")
+
+    async def __call__(self, url: str, thread_id: str, *steps: dict[str, Any], **given: Any) -> list[dict[str, Any]]:
+        question = {"url": url, "threadId": thread_id, "steps": steps, **given}
+        verdicts: list[dict[str, Any]] = await asyncio.to_thread(self.ask, question)
+        return verdicts

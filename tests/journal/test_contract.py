@@ -578,6 +578,8 @@ async def test_zombie_fenced(place: Place, eventually: Callable[..., Any]) -> No
             await zombie.append("r", [ArgsAppended("c", "}")])
     with pytest.raises(LeaseLost):
         await zombie.append("r", [ArgsAppended("c", "}")], after=3)
+    with pytest.raises(LeaseLost):  # more than the sweep has written
+        await zombie.append("r", [ArgsAppended("c", "}"), CallCompleted("c"), CallExecuting("c")], after=3)
     assert await zombie.append("r", [START, CallStarted("c", "t"), ArgsAppended("c", "{")], after=0) == 3
     assert [record.event for record in await task][-2:] == [
         CallDiscarded("c", "interrupted"),

@@ -221,7 +221,10 @@ class ADKAgent:
         await journal.open()
         if await journal.runs(thread_id=thread_id, principal=user_id, limit=1):
             return
-        session = await self._threads.find(self.app_of(given), user_id, thread_id)
+        try:
+            session = await self._threads.find(self.app_of(given), user_id, thread_id)
+        except Exception:  # noqa: BLE001  # whatever a session service raises, the run meets it again and fails by it
+            return
         if session is not None and session.events:
             assert self._app.root_agent is not None
             await import_session(journal, session, thread_id, server_tools(self._app.root_agent))

@@ -34,11 +34,21 @@ class Answer(msgspec.Struct, frozen=True):
         """As the model reads it."""
         if self.error is not None:
             return {"error": self.error}
-        try:
-            value = json.loads(self.content)
-        except ValueError:
-            value = self.content
+        value = self._value
         return value if isinstance(value, dict) else {"result": value}
+
+    @property
+    def result(self) -> Any:
+        """As the journal keeps it, so that whoever joins reads what the client has written: JSON, or else the text."""
+        value = self._value
+        return self.content if value is None or isinstance(value, str) else value
+
+    @property
+    def _value(self) -> Any:
+        try:
+            return json.loads(self.content)
+        except ValueError:
+            return self.content
 
 
 def parts_of(content: Any) -> list[types.Part]:

@@ -7,12 +7,13 @@ may still come.
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 from google.adk.agents.callback_context import CallbackContext
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
+from google.adk.sessions.session import Session
 from google.genai import types
 
 from callstream.adk.clienttools import current_input
@@ -54,15 +55,20 @@ class HostedPlugin(CallstreamPlugin):
     ) -> LlmResponse | None:
         if _lacks_answers(llm_request.contents):
             return LlmResponse(turn_complete=True)
-        _fill_in(llm_request.contents)
+        _fill_in(llm_request.contents, callback_context.session)
         given = current_input.get()
         if given is not None and given.instructions and given.agent_name == callback_context.agent_name:
             llm_request.append_instructions([given.instructions])
         return await super().before_model_callback(callback_context=callback_context, llm_request=llm_request)
 
 
-def _fill_in(contents: list[types.Content]) -> None:
-    """Puts a word in the place of every answer that has not come."""
+def _fill_in(contents: list[types.Content], session: Session) -> None:
+    """Puts a word in the place of every answer that has not come.
+
+    Or the answer, if the session has it: google-adk leaves out what came between a call and its answer, and that may be
+    the answer to a call of an earlier turn.
+    """
+    known = _Answers(session)
     for place in range(len(contents) - 1, -1, -1):
         calls = [part.function_call for part in contents[place].parts or () if part.function_call is not None]
         if not calls:
@@ -73,9 +79,7 @@ def _fill_in(contents: list[types.Content]) -> None:
         missing = [call for call in calls if not _take(given, call)]
         words = [
             types.Part(
-                function_response=types.FunctionResponse(
-                    id=call.id, name=call.name, response={"status": "no answer yet"}
-                )
+                function_response=types.FunctionResponse(id=call.id, name=call.name, response=known.answer_to(call))
             )
             for call in missing
         ]
@@ -83,6 +87,29 @@ def _fill_in(contents: list[types.Content]) -> None:
             contents[place + 1] = types.Content(role=after.role, parts=[*(after.parts or ()), *words])
         elif words:
             contents.insert(place + 1, types.Content(role="user", parts=words))
+
+
+class _Answers:
+    """What a session has as answers to its calls. Asked for the calls of a request, the last one first."""
+
+    def __init__(self, session: Session) -> None:
+        responses = {
+            response.id: response.response
+            for event in session.events
+            for response in event.get_function_responses()
+            if response.id
+        }
+        calls = [call for event in session.events for call in event.get_function_calls() if call.id in responses]
+        self._answered = [(call, responses[call.id or ""]) for call in calls]
+
+    def answer_to(self, call: types.FunctionCall) -> dict[str, Any]:
+        """Ids that google-adk minted are not in a request: there, name and arguments tell."""
+        for pair in reversed(self._answered):
+            known, answer = pair
+            if known.name == call.name and (known.id == call.id if call.id else known.args == call.args):
+                self._answered.remove(pair)
+                return answer or {}
+        return {"status": "no answer yet"}
 
 
 def _take(responses: list[types.FunctionResponse], call: types.FunctionCall) -> bool:

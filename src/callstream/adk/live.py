@@ -66,6 +66,7 @@ class LiveTranscript:
             self.is_new_turn = True
 
     async def _read(self, event: Event, on_truncated: OnTruncated) -> None:
+        self._goes_on = bool(event.get_function_calls())
         if said := event.output_transcription:
             part = types.Part(text=said.text or "")
             answer = LlmResponse(content=types.Content(role="model", parts=[part]), partial=not said.finished)
@@ -74,7 +75,6 @@ class LiveTranscript:
             if said.finished:
                 self._spoken = None
         else:
-            self._goes_on = bool(event.get_function_calls())
             self._written = step = self._written or self._step(event)
             await step.read(event)
             if not event.partial:

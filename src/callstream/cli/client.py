@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import os
 import threading
@@ -45,32 +46,38 @@ class ServerClient:
     async def events(self, path: str, query: Mapping[str, Any]) -> AsyncGenerator[tuple[bytes, bytes], None]:
         """The server-sent events of an answer: names and data. A stream that breaks off just ends."""
         response = await asyncio.to_thread(self._open, "GET", path, query, None)
-        pieces: asyncio.Queue[bytes] = asyncio.Queue(_WAITING)
         loop = asyncio.get_running_loop()
+        pieces: asyncio.Queue[bytes] = asyncio.Queue()
+        room = threading.Semaphore(_WAITING)  # bounds the queue, from the side of the thread
         stop = threading.Event()
 
         def read() -> None:
             piece = b"-"
             while piece and not stop.is_set():
+                room.acquire()
                 try:
                     piece = response.read1(65536)
-                    asyncio.run_coroutine_threadsafe(pieces.put(piece), loop).result()
-                except (OSError, RuntimeError, ValueError):  # broken off, or nobody waits any more
+                except (OSError, ValueError, http.client.HTTPException):  # broken off
                     piece = b""
-                    if not loop.is_closed():
-                        loop.call_soon_threadsafe(_end, pieces)
+                try:
+                    loop.call_soon_threadsafe(pieces.put_nowait, piece)
+                except RuntimeError:  # the loop has ended, and nobody waits any more
+                    break
+            response.close()
 
         # A daemon: whoever stops looking must not wait for the server's next word.
         threading.Thread(target=read, name="callstream-events", daemon=True).start()
         stream = SseStream()
         try:
             while piece := await pieces.get():
+                room.release()
                 for event in stream.feed(piece):
                     yield event
                 if stream.error is not None:
                     raise CommandError(f"{self.url} does not answer with events: {stream.error}")
         finally:
             stop.set()
+            room.release()
 
     def _asked(self, method: str, path: str, query: Mapping[str, Any] | None, body: Any) -> Any:
         with self._open(method, path, query, body) as response:
@@ -99,12 +106,6 @@ class ServerClient:
             raise CommandError(f"no server answers at {self.url}: {error.reason}") from None
         except OSError as error:
             raise CommandError(f"no server answers at {self.url}: {error}") from None
-
-
-def _end(pieces: asyncio.Queue[bytes]) -> None:
-    if pieces.full():
-        pieces.get_nowait()  # nothing after a break is worth more than knowing of it
-    pieces.put_nowait(b"")
 
 
 def _message(error: urllib.error.HTTPError) -> str:

@@ -119,7 +119,7 @@ async def show(options: argparse.Namespace, out: Output) -> int:
     for name, value in _facts(call):
         out.line(f"{name:10} {clean(value)}")
     out.line()
-    out.line("arguments" if call.args is not None or call.args_json else "no arguments came")
+    out.line("arguments" if call.args_json else "no arguments came")
     if call.args_json:
         out.line(_indented(_readable(call)))
     if call.result is not None:

@@ -40,9 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     given = list(sys.argv[1:] if arguments is None else arguments)
+    program: list[str] = []
+    if given[:1] in (["record"], ["replay"]) and "--" in given:
+        place = given.index("--")
+        given, program = given[:place], given[place + 1 :]
     parser = _parser()
     try:
-        options = parser.parse_args(given)
+        options = parser.parse_args(given, argparse.Namespace(program=program))
         if not hasattr(options, "run"):
             parser.print_help()
             return 0
@@ -72,6 +76,10 @@ def _run(options: argparse.Namespace) -> int:
         return _say(options, out, error, MISUSED)
     except (CallstreamError, OSError) as error:
         return _say(options, out, error, FAILED)
+    except Exception as error:  # noqa: BLE001  # a bug, and a person at a terminal is told so in a sentence as well
+        bug = CommandError(f"this is a bug in callstream, and --debug shows where: {type(error).__name__}: {error}")
+        bug.__cause__ = error
+        return _say(options, out, bug, FAILED)
 
 
 async def _awaited(code: object) -> int:

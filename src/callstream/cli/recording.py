@@ -68,9 +68,10 @@ def add_to(commands: Commands) -> None:
         "--size", type=positive, metavar="N", help="bodies in pieces of N bytes, not as they came"
     )
     replay_parser.add_argument("--repeat", action="store_true", help="give answers again and again")
+    record_parser.usage = "callstream record FOLDER --wire WIRE [--upstream URL] [--port N] [-- COMMAND ...]"
+    replay_parser.usage = "callstream replay PLACE [--wire WIRE] [--size N] [--repeat] [--port N] [-- COMMAND ...]"
     for parser in (record_parser, replay_parser):
         parser.add_argument("--port", type=port, default=0, metavar="N", help="the local port (default: a free one)")
-        parser.add_argument("program", nargs="*", metavar="-- COMMAND", help="a command to run against it")
 
 
 async def record(options: argparse.Namespace, out: Output) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import signal
 import socket
 import warnings
@@ -168,7 +169,8 @@ def _listening(host: str, number: int) -> socket.socket:
     try:
         return socket.create_server((host, number), family=family, backlog=2048)
     except OSError as error:
-        raise CommandError(f"nothing can listen on {host}, port {number}: {error.strerror or error}") from error
+        why = os.strerror(error.errno) if error.errno and error.errno > 0 else error
+        raise CommandError(f"cannot listen on {host}, port {number}: {why}; --port 0 takes a free one") from error
 
 
 @contextmanager

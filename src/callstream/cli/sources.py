@@ -20,6 +20,7 @@ from callstream.events import Record, RunEnded
 from callstream.journal import Journal, RunRow
 
 _T = TypeVar("_T")
+_sleep = asyncio.sleep
 _RETRIES = 5
 _RUNS = 500
 """How many runs of a server are looked through."""
@@ -168,7 +169,7 @@ class ServerSource:
                 tries += 1
                 if tries > _RETRIES:
                     raise CommandError(f"{self.where} broke the stream of run {run_id} off {tries} times")
-                await asyncio.sleep(0.2 * 2**tries)
+                await _sleep(0.2 * 2**tries)
 
 
 def _convert(value: Any, kind: type[_T]) -> _T:

@@ -38,6 +38,7 @@ class Transcript:
         self._out = out
         self._names: dict[str, str] = {}
         self._streams: dict[str, JsonStream | None] = {}
+        self._raw: dict[str, list[str]] = {}
         self._bars: dict[str, int] = {}
         self._writing: Any = None
         self._at_margin = True
@@ -95,10 +96,12 @@ class Transcript:
         stream = self._streams.get(call_id)
         changes: list[Change] = []
         if stream is not None:
+            self._raw.setdefault(call_id, []).append(text)
             try:
                 changes = stream.feed(text)
             except WireError:
                 stream = self._streams[call_id] = None
+                text = "".join(self._raw[call_id])  # all of it once more, as it came
         if stream is None:
             self._turn_to(call_id)
             self._grow((call_id, "raw"), "  ", text, indent="  ")

@@ -326,6 +326,8 @@ class MemoryJournal(Openable):
             if run.compacted or there == [row.body for row in rows]:
                 return last
             self._check_owner(run)
+        if run is not None and run.writer != self._writer:
+            self._check_owner(run)  # whoever took the run over has written to it
         raise UsageError(
             f"run {run_id!r} has {last_seq} records; what follows record {after} is not this append of {len(rows)}: "
             "either it skips records, or two tasks write to the run"

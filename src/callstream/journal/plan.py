@@ -151,6 +151,8 @@ class Plan:
         if believed is not None and run.last_seq != believed:
             if count and run.last_seq >= believed + count:
                 return Repeat(run, believed + 1, believed + count)
+            if run.refusal is not None:
+                return run.refusal  # whoever took the run over has written to it
             if append.after is not None:
                 return UsageError(
                     f"run {run.run_id!r} has {run.last_seq} records, the append of {count} says it has {append.after}: "

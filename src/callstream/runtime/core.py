@@ -247,12 +247,13 @@ class Callstream:
         finally:
             current_progress.reset(token)
 
-    async def report_progress(self, call: Call, data: Any) -> None:
-        """Tells the application's handler, whose errors are its own."""
-        if self.on_tool_progress is None:
+    async def report_progress(self, call: Call, data: Any, handler: ProgressHandler | None = None) -> None:
+        """Tells the application's handler, or the one given, whose errors are its own."""
+        tell = handler or self.on_tool_progress
+        if tell is None:
             return
         try:
-            reported = self.on_tool_progress(call.name, call.provider_id or call.call_id, data)
+            reported = tell(call.name, call.provider_id or call.call_id, data)
             if inspect.isawaitable(reported):
                 await reported
         except Exception:

@@ -45,7 +45,7 @@ from callstream.runtime.response import Response
 from callstream.tools import Progress
 
 if TYPE_CHECKING:
-    from callstream.runtime.core import Callstream
+    from callstream.runtime.core import Callstream, ProgressHandler
 
 logger = logging.getLogger("callstream")
 
@@ -73,6 +73,8 @@ class Run:
         self.reason: str | None = None
         """Why the run failed or was cancelled."""
         self._text = TextMeter(callstream.text_limits)
+        self.on_tool_progress: ProgressHandler | None = None
+        """Takes the place of the Callstream's own handler in this run."""
         self._ledger = Ledger()
         self._answers = Answers(self._ledger, callstream.journal, thread_id)
         self._hooks: dict[str, CallHooks] = {}
@@ -232,7 +234,7 @@ class Run:
     async def progress(self, call_id: str, data: Any) -> None:
         """What an executing call tells its interface; the model never sees it."""
         await self.record([CallProgressed(call_id, data)])
-        await self.callstream.report_progress(self._ledger[call_id], data)
+        await self.callstream.report_progress(self._ledger[call_id], data, self.on_tool_progress)
 
     def progress_of(self, call_id: str) -> Progress:
         """The ``Progress`` to hand to the tool of an executing call."""

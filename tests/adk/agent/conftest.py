@@ -1,5 +1,5 @@
 from __future__ import annotations
 
-from tests.agui.conftest import judge
+from tests.agui.conftest import judge, official_client
 
-__all__ = ["judge"]
+__all__ = ["judge", "official_client"]

@@ -8,9 +8,9 @@ import pytest
 from callstream import Callstream
 from tests.adk.conftest import IGNORED
 from tests.adk.hosting import Models
-from tests.agui.conftest import judge
+from tests.agui.conftest import live_judge, official_client
 
-__all__ = ["judge"]
+__all__ = ["live_judge", "official_client"]
 
 HERE = Path(__file__).parent
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import tempfile
 from contextlib import ExitStack
@@ -37,7 +38,7 @@ def add_to(commands: Commands) -> None:
             callstream demo                               # then open the address that it prints
             callstream demo --terminal                    # the same in the terminal
             callstream demo --terminal --yes "Tell me about tea"
-            callstream demo --journal sqlite:///demo.db   # keep the journal, and look at it with callstream calls""",
+            callstream demo --folder tides                # keep what it makes; then: callstream calls, in that folder""",
     )
     parser.add_argument("message", nargs="?", help="what to say, with --terminal")
     parser.add_argument("--terminal", action="store_true", help="show it in the terminal, without server and page")
@@ -49,7 +50,9 @@ def add_to(commands: Commands) -> None:
     parser.add_argument(
         "--pace", type=pace, default=_PACE, metavar="N", help="deltas a second of the script (default: 40)"
     )
-    parser.add_argument("--folder", metavar="FOLDER", help="where documents are written (default: a temporary folder)")
+    parser.add_argument(
+        "--folder", metavar="FOLDER", help="where documents and journal are kept (default: a temporary folder)"
+    )
     parser.add_argument(
         "--model", metavar="NAME", help="another model of the provider that the environment has a key for"
     )
@@ -70,6 +73,7 @@ def demo(options: argparse.Namespace, out: Output) -> int:
 
     if not options.terminal and (options.message or options.yes):
         raise misused("a message and --yes are for --terminal; on the page one types and clicks")
+    logging.getLogger("google_adk").setLevel(logging.ERROR)
     with ExitStack() as stack:
         folder = Path(options.folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="callstream-demo-")))
         folder.mkdir(parents=True, exist_ok=True)
@@ -101,9 +105,10 @@ async def _in_terminal(agent: ADKAgent, options: argparse.Namespace, out: Output
 
 
 def _journal(options: argparse.Namespace, folder: Path) -> str:
+    """The one that is named on the command line, else one of its own: a play has no place in an application's."""
     if options.journal is not None:
-        return refuse_secret(options.journal, "CALLSTREAM_JOURNAL")
-    return os.environ.get("CALLSTREAM_JOURNAL") or f"sqlite:///{folder.resolve()}/callstream.db"
+        return refuse_secret(options.journal, "PGPASSWORD")
+    return f"sqlite:///{folder.resolve()}/callstream.db"
 
 
 def _introduce(cast: Cast, url: str, folder: Path, out: Output) -> None:

@@ -123,7 +123,7 @@ class App {
     this.#threads.setOpen(place, []);
     this.#timeline.open(this.#thread, this.#thread === null ? welcome() : undefined);
     if (this.#thread !== null) void this.#loadRuns();
-    else this.#composer.focus();
+    else if (matchMedia("(pointer: fine)").matches) this.#composer.focus(); // a phone would open its keyboard
   }
 
   #create() {
@@ -206,7 +206,8 @@ class App {
         this.#frame.want();
       },
       state: (state) => {
-        if (thread === this.#thread) this.#timeline.setFeedState(run.runId, state);
+        thread.setFeedState(run, state);
+        this.#frame.want();
       },
     });
     this.#feeds.set(run.runId, feed);

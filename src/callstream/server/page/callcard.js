@@ -30,7 +30,7 @@ export const STATE_NAMES = {
 /** @type {{ [reason: string]: string }} */
 const REASONS = {
   truncated: "The response ended before the call did.",
-  malformed: "The call ended, but its arguments are not what was declared.",
+  malformed: "The call ended, but its arguments are not JSON, or it has no name.",
   rejected: "A hook refused it.",
   aborted: "The run was stopped.",
   interrupted: "Something broke before it could run.",

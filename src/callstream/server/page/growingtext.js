@@ -8,6 +8,7 @@
  */
 
 import { button, element, setText } from "./dom.js";
+import { EndOfScroll } from "./endofscroll.js";
 import { count } from "./format.js";
 
 const BLOCK = 4_000;
@@ -47,8 +48,9 @@ export class GrowingText {
     this.#fold.setAttribute("aria-label", `Unfold ${label}`);
     this.#more.setAttribute("aria-label", `Show all of ${label}`);
     this.label = label;
+    const end = new EndOfScroll(this.box, 24);
     this.box.addEventListener("scroll", () => {
-      this.#isAtEnd = this.box.scrollHeight - this.box.scrollTop - this.box.clientHeight < 24;
+      this.#isAtEnd = end.isHeld();
     });
   }
 

@@ -20,8 +20,6 @@ const FEED_NAMES = { connecting: "connecting …", live: "live", lost: "connecti
 export class RunView {
   /** @type {Map<Item, ItemView>} */
   #views = new Map();
-  /** @type {import("./feed.js").FeedState} */
-  #feedState = "connecting";
   /** @type {RecordList | null} */
   #records = null;
   #badge = element("span", { class: "badge" });
@@ -69,12 +67,6 @@ export class RunView {
     this.update();
   }
 
-  /** @param {import("./feed.js").FeedState} state */
-  set feedState(state) {
-    this.#feedState = state;
-    this.update();
-  }
-
   /** Shows how the run stands, and the items that are new. Items that changed are updated one by one. */
   update() {
     const run = this.#run;
@@ -85,8 +77,8 @@ export class RunView {
     const facts = [clock(run.startedAt), seconds === null ? "" : span(seconds), counted(run.records.length, "record")];
     setText(this.#facts, facts.filter((fact) => fact !== "").join(" · "));
     const isActive = run.outcome === null;
-    setText(this.#feed, isActive ? FEED_NAMES[this.#feedState] : "");
-    this.#feed.dataset.state = this.#feedState;
+    setText(this.#feed, isActive ? FEED_NAMES[run.feedState] : "");
+    this.#feed.dataset.state = run.feedState;
     this.#stop.hidden = !isActive;
     this.#reason.hidden = isActive || run.reason === null;
     setText(this.#reason, run.reason ?? "");

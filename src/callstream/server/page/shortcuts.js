@@ -6,13 +6,16 @@
 
 import { element } from "./dom.js";
 
+/** @type {{ [key: string]: string }} */
+const NAMES = { ArrowDown: "↓", ArrowUp: "↑" };
+
 /**
  * @param {Shortcut[]} shortcuts
  * @param {HTMLElement} list where they are explained
  */
 export function listen(shortcuts, list) {
   for (const { keys, does } of shortcuts) {
-    const names = keys.map((key) => element("kbd", {}, key));
+    const names = keys.map((key) => element("kbd", {}, NAMES[key] ?? key));
     list.append(element("div", {}, element("dt", {}, ...names), element("dd", {}, does)));
   }
   document.addEventListener("keydown", (event) => {

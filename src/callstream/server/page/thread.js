@@ -78,6 +78,8 @@ export class Run {
     this.author = null;
     /** @type {Map<string, Saying>} the text that a message is writing, by message */
     this.writing = new Map();
+    /** @type {import("./feed.js").FeedState} whether its records come */
+    this.feedState = "connecting";
     /** the place in the run up to which its records are folded */
     this.foldedTo = 0;
   }
@@ -150,6 +152,15 @@ export class Thread {
   /** To be called before anything is shown. */
   settle() {
     if (this.#isOutOfOrder) this.#refold();
+  }
+
+  /**
+   * @param {Run} run
+   * @param {import("./feed.js").FeedState} state
+   */
+  setFeedState(run, state) {
+    run.feedState = state;
+    this.changed.add(run);
   }
 
   /**

@@ -11,6 +11,7 @@
  */
 
 import { button, element } from "./dom.js";
+import { EndOfScroll } from "./endofscroll.js";
 import { counted } from "./format.js";
 import { RunView } from "./runview.js";
 import { Run as RunModel } from "./thread.js";
@@ -28,6 +29,7 @@ export class Timeline {
   #content = element("div", { class: "timeline" });
   #earlier;
   #scroller;
+  #end;
   #latest;
   #context;
 
@@ -38,6 +40,7 @@ export class Timeline {
    */
   constructor(scroller, latest, context) {
     this.#scroller = scroller;
+    this.#end = new EndOfScroll(scroller, NEAR);
     this.#latest = latest;
     this.#context = context;
     this.#earlier = button("", () => context.showEarlier(), { class: "button earlier", hidden: true });
@@ -57,6 +60,7 @@ export class Timeline {
     this.#thread = thread;
     this.#generation = -1;
     this.#isPinned = true;
+    this.#end.hold();
     this.#content.replaceChildren();
     this.#scroller.replaceChildren(...(placeholder === undefined ? [this.#earlier, this.#content] : [placeholder]));
     this.#latest.hidden = true;
@@ -95,25 +99,17 @@ export class Timeline {
     this.#showLatest();
   }
 
-  /**
-   * @param {string} runId
-   * @param {import("./feed.js").FeedState} state
-   */
-  setFeedState(runId, state) {
-    const view = this.#views.get(runId);
-    if (view !== undefined) view.feedState = state;
-  }
-
   /** @param {string} runId */
   toRun(runId) {
     const view = this.#views.get(runId);
     if (view === undefined) return;
-    this.#isPinned = false;
+    this.#unpin();
     view.element.scrollIntoView({ block: "start" });
   }
 
   toEnd() {
     this.#isPinned = true;
+    this.#end.hold();
     this.#keep();
     this.#showLatest();
   }
@@ -140,7 +136,7 @@ export class Timeline {
   /** @param {Element} card */
   #toCard(card) {
     if (!(card instanceof HTMLElement)) return;
-    this.#isPinned = false;
+    this.#unpin();
     card.focus({ preventScroll: true });
     card.scrollIntoView({ block: "nearest" });
   }
@@ -155,9 +151,13 @@ export class Timeline {
   }
 
   #scrolled() {
-    const { scrollHeight, scrollTop, clientHeight } = this.#scroller;
-    this.#isPinned = scrollHeight - scrollTop - clientHeight < NEAR;
+    this.#isPinned = this.#end.isHeld();
     this.#showLatest();
+  }
+
+  #unpin() {
+    this.#isPinned = false;
+    this.#end.release();
   }
 
   #keep() {

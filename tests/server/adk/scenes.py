@@ -1,0 +1,235 @@
+"""What happens in the threads that the official client lives through, over real HTTP and with a real agent."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from google.adk.tools import FunctionTool, LongRunningFunctionTool, ToolContext
+
+from callstream import Callstream, Progress, Reject, no_progress, tool
+from callstream.adk import AGUIToolset
+from callstream.testing import Call, Delay, Failure, Finish, Parallel, Refusal, Script, Text, Thought, Truncated
+
+LONG = {"title": 'A "quoted" title', "body": "wave 🌊 \n" * 6}
+END = [Text("Done.", size=2), Finish()]
+PAINT = {
+    "name": "paint",
+    "description": "Paints the page.",
+    "parameters": {"type": "object", "properties": {"color": {"type": "string"}, "size": {"type": "integer"}}},
+}
+SCHEMA = {"type": "object", "properties": {"approved": {"type": "boolean"}}, "required": ["approved"]}
+
+
+class Scene(msgspec.Struct, frozen=True):
+    """``scripts`` answer the model's requests. ``steps`` are the client's; its first one says something."""
+
+    scripts: Sequence[Script]
+    steps: Sequence[dict[str, Any]] = ({"how": "run"},)
+    wire: str = "gemini"
+    interrupts: bool = False
+    ends: Sequence[str] = ("success",)
+    """How each of the runs ends: an outcome of AG-UI, or ``error``."""
+
+
+def says(text: str, number: int = 0) -> list[dict[str, Any]]:
+    return [{"id": f"user-{number}", "role": "user", "content": text}]
+
+
+def answers(content: str, which: str = "$0") -> dict[str, Any]:
+    return {"id": f"answer-{which[1:]}", "role": "tool", "toolCallId": which, "content": content}
+
+
+_two = [Call("write", LONG), Call("write", {"title": "t", "body": ""})]
+_paint = [Text("I paint."), Call("paint", {"color": "red", "size": 3}), Finish()]
+_ask = [Text("May I?"), Call("ask", {"question": "Really?"}), Finish()]
+
+SCENES: dict[str, Scene] = {
+    "text": Scene([[Text("Hello there.", size=3), Finish()]]),
+    "reasoning": Scene([[Thought("Hm, let me see.", size=4), Text("Yes.", size=2), Finish()]]),
+    "one_call": Scene([[Text("I write."), Call("write", LONG), Finish()], END]),
+    "call_that_came_whole": Scene([[Call("write", LONG, streamed=False), Finish()], END]),
+    "call_without_arguments": Scene([[Call("now", {}), Finish()], END]),
+    "parallel_calls": Scene([[Thought("Two."), Parallel(_two), Finish()], END]),
+    "parallel_calls_of_another_wire": Scene([[Text("Two."), Parallel(_two), Finish()], END], wire="openai_chat"),
+    "anthropic": Scene([[Thought("Hm."), Text("I write."), Call("write", LONG), Finish()], END], wire="anthropic"),
+    "responses": Scene([[Text("I write."), Call("write", LONG), Finish()], END], wire="openai_responses"),
+    "truncated_call": Scene([[Text("I write."), Call("write", LONG, stop_after=3), Finish("length")], END, END]),
+    "call_cut_off": Scene([[Call("write", LONG, stop_after=3), Truncated()], END, END]),
+    "rejected_call": Scene([[Call("erase", {"path": "/"}), Finish()], END]),
+    "failing_tool": Scene([[Call("fail", {}), Finish()], END], ends=("error",)),
+    "progress": Scene([[Call("slow", {"steps": 3}), Finish()], END]),
+    "state": Scene([[Call("remember", {"key": "colour", "value": "red"}), Finish()], END]),
+    "error_in_the_stream": Scene(
+        [[Text("I begin"), Call("write", LONG, stop_after=2), Failure("overloaded")]], ends=("error",)
+    ),
+    "refused_request": Scene([[Refusal(400, "no")]], ends=("error",)),
+    "stop": Scene(
+        [[Text("I begin.", size=4), Call("write", {"title": "x", "body": "long " * 400}, size=4), Finish()]],
+        steps=[{"how": "run", "stop": 9}],
+        ends=("cancelled",),
+    ),
+    "client_tool": Scene(
+        [_paint, END],
+        steps=[{"how": "run"}, {"how": "run", "add": [answers('{"painted":true}')]}],
+        ends=("success", "success"),
+    ),
+    "client_tools_answered_in_reverse": Scene(
+        [[Parallel([Call("paint", {"color": "red"}), Call("paint", {"color": "blue"})]), Finish()], END],
+        steps=[{"how": "run"}, {"how": "run", "add": [answers("second", "$1"), answers("first", "$0")]}],
+        ends=("success", "success"),
+    ),
+    "client_and_server_tool": Scene(
+        [[Parallel([Call("write", LONG), Call("paint", {"color": "red"})]), Finish()], END],
+        steps=[{"how": "run"}, {"how": "run", "add": [answers("ok")]}],
+        ends=("success", "success"),
+    ),
+    "something_else_while_a_tool_waits": Scene(
+        [_paint, END, END],
+        steps=[
+            {"how": "run"},
+            {"how": "run", "add": says("And now?", 1)},
+            {"how": "run", "add": [answers("late")]},
+        ],
+        ends=("success", "success", "success"),
+    ),
+    "pending_answered_with_a_message": Scene(
+        [_ask, END],
+        steps=[{"how": "run"}, {"how": "run", "add": [answers('{"approved":true}')]}],
+        ends=("success", "success"),
+    ),
+    "interrupt_resumed": Scene(
+        [_ask, END],
+        steps=[
+            {"how": "run"},
+            {"how": "run", "resume": [{"interruptId": "$0", "status": "resolved", "payload": {"approved": True}}]},
+        ],
+        interrupts=True,
+        ends=("interrupt", "success"),
+    ),
+    "interrupt_cancelled": Scene(
+        [_ask, END],
+        steps=[{"how": "run"}, {"how": "run", "resume": [{"interruptId": "$0", "status": "cancelled"}]}],
+        interrupts=True,
+        ends=("interrupt", "success"),
+    ),
+    "interrupt_of_a_confirmation": Scene(
+        [[Call("sign", {"name": "x"}), Finish()], END],
+        steps=[
+            {"how": "run"},
+            {"how": "run", "resume": [{"interruptId": "$0", "status": "resolved", "payload": {"confirmed": True}}]},
+        ],
+        interrupts=True,
+        ends=("interrupt", "success"),
+    ),
+    "client_tool_beside_interrupts": Scene(
+        [_paint, END],
+        steps=[{"how": "run"}, {"how": "run", "add": [answers("painted")]}],
+        interrupts=True,
+        ends=("success", "success"),
+    ),
+}
+
+
+def tools_of(cs: Callstream, ran: list[tuple[str, dict[str, Any]]]) -> list[Any]:
+    """The agent's tools; ``ran`` gets what they were executed with."""
+
+    @tool
+    async def write(title: str, body: str) -> dict[str, bool]:
+        """Writes."""
+        ran.append(("write", {"title": title, "body": body}))
+        return {"written": True}
+
+    @tool
+    async def now() -> str:
+        """Says what time it is."""
+        ran.append(("now", {}))
+        return "noon"
+
+    @tool
+    async def erase(path: str) -> str:
+        """Erases."""
+        raise AssertionError("it must not run")
+
+    @erase.on_args_complete
+    async def refuse(call: Any, signal: Any) -> None:
+        raise Reject("not today")
+
+    @tool
+    async def fail() -> str:
+        """Fails."""
+        ran.append(("fail", {}))
+        raise ValueError("a secret of the tool")
+
+    @tool
+    async def slow(steps: int, progress: Progress = no_progress) -> str:
+        """Takes long."""
+        ran.append(("slow", {"steps": steps}))
+        for done in range(steps):
+            await progress(done + 1, steps, "going on")
+        return "slow"
+
+    @tool
+    async def remember(key: str, value: str, tool_context: ToolContext) -> str:
+        """Remembers."""
+        ran.append(("remember", {"key": key, "value": value}))
+        tool_context.state[key] = value
+        return "remembered"
+
+    def ask(question: str) -> None:
+        """Asks a person."""
+        ran.append(("ask", {"question": question}))
+
+    def sign(name: str) -> str:
+        """Signs, if it may."""
+        ran.append(("sign", {"name": name}))
+        return "signed"
+
+    own = [write, now, erase, fail, slow, remember]
+    return [*own, LongRunningFunctionTool(ask), FunctionTool(sign, require_confirmation=True), AGUIToolset()]
+
+
+def random_scene(seed: int) -> Scene:
+    """A thread of one or two turns, of all that a model may do."""
+    chance = random.Random(seed)
+
+    def text() -> str:
+        return "".join(chance.choices('abc \n"\\é🌊{}[],:0', k=chance.randrange(1, 40)))
+
+    def call() -> Call:
+        size = chance.randrange(1, 12)
+        match chance.randrange(5):
+            case 0:
+                return Call("now", {}, size=size)
+            case 1:
+                return Call("remember", {"key": f"k{chance.randrange(3)}", "value": text()}, size=size)
+            case 2:
+                return Call("erase", {"path": text()}, size=size)
+            case 3:
+                return Call("slow", {"steps": chance.randrange(4)}, size=size, streamed=chance.random() < 0.7)
+            case _:
+                return Call("write", {"title": text(), "body": text() * 3}, size=size)
+
+    def response(*, last: bool) -> list[Any]:
+        made: list[Any] = []
+        if chance.random() < 0.4:
+            made.append(Thought(text(), size=chance.randrange(1, 9)))
+        if last or chance.random() < 0.6:
+            made.append(Text(text(), size=chance.randrange(1, 9)))
+        if not last:
+            calls = [call() for _ in range(chance.randrange(1, 4))]
+            made += [Parallel(calls)] if chance.random() < 0.5 else calls
+        if chance.random() < 0.3:
+            made.insert(chance.randrange(len(made) + 1), Delay(0.01))
+        return [*made, Finish()]
+
+    scripts: list[Script] = []
+    steps = []
+    for turn in range(chance.randrange(1, 3)):
+        scripts += [response(last=False) for _ in range(chance.randrange(3))]
+        scripts.append(response(last=True))
+        steps.append({"how": "run", "add": says(text(), turn)})
+    wire = chance.choice(["gemini", "gemini", "openai_chat", "anthropic", "openai_responses"])
+    return Scene(scripts, steps, wire=wire, ends=["success"] * len(steps))

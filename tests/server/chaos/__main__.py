@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+
+from tests.journal.server import postgres_server
+
+from .chaos import Chaos
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.server.chaos", description="Kills replicas under load.")
+    parser.add_argument("--threads", type=int, default=50)
+    parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--kills", type=int, default=12)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    with postgres_server() as server:
+        chaos = Chaos(server.get_uri(), given.threads, given.turns, given.kills, given.seed)
+        asyncio.run(chaos.play())
+    print(chaos.line(), flush=True)
+    return 0 if chaos.is_well else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

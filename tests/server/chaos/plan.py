@@ -1,0 +1,95 @@
+"""What the model says: a function of the conversation that it is sent, so it does not matter who asks, and how often.
+
+A turn has four responses: a call of a tool of the server; one of such a tool and one of the client's at once; a call that
+somebody has to approve; and a last word.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from callstream.testing import Call, Finish, Parallel, ReceivedRequest, Script, Text, Thought
+
+WORDS = [
+    "wave",
+    "🌊",
+    "stone",
+    '"quoted"',
+    "tree\n",
+    "back\\slash",
+    "é",
+    "light",
+    "{brace}",
+    "[list]",
+    "7",
+    "null",
+    "true",
+]
+NO_ANSWER = "no answer yet"
+
+PAINT = {
+    "name": "paint",
+    "description": "Paints the page.",
+    "parameters": {"type": "object", "properties": {"label": {"type": "string"}, "body": {"type": "string"}}},
+}
+
+
+def body_of(label: str, words: int = 12) -> str:
+    return " ".join(random.Random(label).choices(WORDS, k=words))
+
+
+def args_of(label: str) -> dict[str, Any]:
+    return {"label": label, "body": body_of(label)}
+
+
+class Plan:
+    """``script`` answers a request. ``wrong`` says what was wrong with requests."""
+
+    def __init__(self) -> None:
+        self.wrong: list[str] = []
+        self.requests = 0
+
+    def script(self, request: ReceivedRequest) -> Script:
+        self.requests += 1
+        contents = request.json["contents"]
+        asked = max(place for place, content in enumerate(contents) if _said(content))
+        label = _said(contents[asked])
+        since = contents[asked + 1 :]
+        step = sum(content["role"] == "model" for content in since)
+        for content in since:
+            for part in content["parts"]:
+                if "functionResponse" in part:
+                    self._check(label, part["functionResponse"])
+        name = f"{label} step {step}"
+        match step:
+            case 0:
+                return [
+                    Thought(f"What is {label}?", size=8),
+                    Text(f"I begin with {label}.", size=8),
+                    Call("work", args_of(name)),
+                    Finish(),
+                ]
+            case 1:
+                both = [Call("work", args_of(f"{name}a")), Call("paint", args_of(f"{name}b"))]
+                return [Text("Two at once. "), Parallel(both), Finish()]
+            case 2:
+                return [Text("May I? "), Call("approve", args_of(name)), Finish()]
+            case _:
+                return [Text(f"Done with {label}.", size=8), Finish()]
+
+    def _check(self, label: str, response: dict[str, Any]) -> None:
+        told = response["response"]
+        fits = {
+            "work": told.get("result") == "worked",
+            "paint": told.get("said") == "first",
+            "approve": told.get("said") == "first" or told.get("status") == "pending",
+        }
+        if not fits[response["name"]]:
+            self.wrong.append(f"{label}: the model was told {told} of {response['name']}")
+
+
+def _said(content: dict[str, Any]) -> str:
+    if content["role"] != "user":
+        return ""
+    return "".join(part.get("text", "") for part in content["parts"])

@@ -1,0 +1,81 @@
+"""One replica: ``python -m tests.server.chaos.replica --journal URL --sessions URL --provider URL --log FILE --port N``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import random
+import warnings
+from typing import Any
+
+warnings.filterwarnings("ignore")
+
+from google.adk.agents import LlmAgent  # noqa: E402
+from google.adk.models import Gemini  # noqa: E402
+from google.adk.sessions import DatabaseSessionService  # noqa: E402
+from google.adk.tools import LongRunningFunctionTool, ToolContext  # noqa: E402
+from google.genai import types  # noqa: E402
+
+from callstream import Callstream, open_journal  # noqa: E402
+from callstream.adk import ADKAgent, AGUIToolset  # noqa: E402
+from callstream.journal import Housekeeping  # noqa: E402
+from callstream.server import Settings, create_app  # noqa: E402
+from callstream.server.serving import serve  # noqa: E402
+
+LEASE_SECONDS = 3.0
+
+
+class Log:
+    """What tools did, of all processes, a line each."""
+
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def write(self, **told: Any) -> None:
+        os.write(self._file, json.dumps({**told, "pid": os.getpid()}).encode() + b"\n")
+
+
+def agent_of(provider: str, log: Log) -> LlmAgent:
+    async def work(label: str, body: str, tool_context: ToolContext) -> str:
+        """Works."""
+        call_id = tool_context.function_call_id
+        log.write(did="start", call_id=call_id, args={"label": label, "body": body})
+        await asyncio.sleep(random.uniform(0.02, 0.3))
+        log.write(did="end", call_id=call_id)
+        return "worked"
+
+    def approve(label: str, body: str) -> dict[str, str]:
+        """Asks a person."""
+        return {"status": "pending"}
+
+    options = types.HttpOptions(base_url=provider, retry_options=types.HttpRetryOptions(attempts=1))
+    model = Gemini(model="gemini-2.5-flash", client_kwargs={"api_key": "none", "http_options": options})
+    tools: list[Any] = [work, LongRunningFunctionTool(approve), AGUIToolset()]
+    return LlmAgent(name="worker", model=model, tools=tools)
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser()
+    for name in ("journal", "sessions", "provider", "log"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--port", type=int, required=True)
+    given = parser.parse_args()
+    logging.basicConfig(level=logging.ERROR, format=f"replica {given.port} %(name)s: %(message)s")
+    housekeeping = Housekeeping(sweep_every=0.5, compact_after=4.0)
+    callstream = Callstream(open_journal(given.journal, lease_ttl=LEASE_SECONDS, housekeeping=housekeeping))
+    agent = ADKAgent(
+        adk_agent=agent_of(given.provider, Log(given.log)),
+        app_name="chaos",
+        user_id="somebody",
+        callstream=callstream,
+        session_service=DatabaseSessionService(given.sessions, pool_size=15, max_overflow=15, pool_timeout=120),
+    )
+    settings = Settings(heartbeat_seconds=2.0, busy_wait=20.0)
+    await serve(create_app(agent, settings=settings), port=given.port, log_level="error")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
