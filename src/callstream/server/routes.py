@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from callstream.agui import View
 from callstream.server.access import Access
-from callstream.server.agent import Host, Importer
+from callstream.server.agent import Host, Importer, OlderClient
 from callstream.server.eventstream import EventStream
 from callstream.server.problems import Problem, json_response
 from callstream.server.requests import checked_id, json_body, number, run_input
@@ -50,18 +50,25 @@ class RunRoutes:
         given = await run_input(request, self._settings)
         await self._access.check_thread(given.thread_id, principal)
         run = await self._runs.begin(given, principal)
-        frames = live(self._journal, run.run_id, self._view, self._host.presentation(given))
+        presentation = self._host.presentation(given)
+        if given.protocol_version is None:
+            presentation = OlderClient(presentation)
+        frames = live(self._journal, run.run_id, self._view, presentation)
         return self._stream(frames, run.run_id)
 
     async def connect(self, request: Request) -> Response:
-        """Joins a thread: what has been, then its last run live. Whatever is in the body is left aside."""
+        """Joins a thread: what has been, then its last run live. Of the body, the client's protocol version counts."""
         principal = await self._access.principal(request)
         self._check_room()
         thread_id = checked_id(request.path_params["thread_id"], "thread_id")
         if isinstance(self._host, Importer):
             await self._host.import_thread(thread_id, principal)
         rows = await self._access.runs_of(thread_id, principal)
-        frames = joined(self._journal, reversed(rows), self._view, self._host.presentation(None))
+        presentation = self._host.presentation(None)
+        given = await json_body(request, self._settings, optional=True)
+        if isinstance(given, dict) and "threadId" in given and given.get("protocolVersion") is None:
+            presentation = OlderClient(presentation)
+        frames = joined(self._journal, reversed(rows), self._view, presentation)
         return self._stream(frames, rows[0].run_id)
 
     async def events(self, request: Request) -> Response:
