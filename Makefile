@@ -4,6 +4,7 @@
 PYTHON = python3
 VENV = .venv
 BIN = $(VENV)/bin
+LITELLM_VENV = .venv-litellm
 PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 TESTS = tests
 ARGS =
@@ -14,9 +15,15 @@ PURE = src/callstream/errors.py,src/callstream/events.py,src/callstream/jsonpath
 PURE_COVERAGE = 100
 
 # One module a table, each run as `python -m bench.<name>`.
-TABLES = preview decode rewrite journal hooks endtoend many
+TABLES = preview decode rewrite journal hooks endtoend many shapes
 
-.PHONY: help venv test check format-check lint types imports coverage format demo bench crash docs clean
+# Environments beside the usual one: what is compared with, and the oldest versions that are declared.
+RIVAL = .venv-ag-ui-adk
+OLDEST = .venv-oldest
+# opentelemetry 1.42, the newest that google-adk 2.12 takes, says this on Python 3.11 whenever it is imported.
+OLDEST_WARNINGS = -W 'ignore:SelectableGroups dict interface:DeprecationWarning'
+
+.PHONY: help venv test oldest check format-check lint types imports coverage format demo bench crash litellm live docs clean
 
 help: ## list these targets (default)
 	@echo "make <target>"
@@ -29,6 +36,10 @@ venv: $(VENV)/.installed-dev ## make .venv with all that tests and checks need
 
 test: $(VENV)/.installed-dev ## run the tests
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(TESTS) $(ARGS)
+
+oldest: $(OLDEST)/.installed ## run google-adk's tests and example with the oldest versions that are declared
+	@$(OLDEST)/bin/python -m pytest -n $(WORKERS) --dist loadfile $(OLDEST_WARNINGS) tests/adk $(ARGS)
+	@$(OLDEST)/bin/python -m pytest $(OLDEST_WARNINGS) tests/test_examples.py -k google_adk
 
 check: format-check lint types imports coverage ## all that CI runs: format, lint, types, imports, tests, coverage
 	@echo "==> all checks passed"
@@ -61,11 +72,10 @@ format: $(VENV)/.installed-dev ## format the code, and repair what lint can repa
 	@$(BIN)/ruff check --fix --quiet . || true
 	@$(BIN)/ruff format .
 
-demo: $(VENV)/.installed-dev ## see arguments arrive while a scripted model writes them; no account needed
-	@[ -f src/callstream/testing/demo.py ] || { echo "the demo is not there yet" >&2; exit 1; }
-	@$(BIN)/python -m callstream.testing.demo
+demo: $(VENV)/.installed-demo ## an agent, its server, the inspector and a journal; no account needed (ARGS=--terminal)
+	@$(BIN)/python -m callstream demo $(ARGS) || [ $$? -eq 130 ]
 
-bench: $(VENV)/.installed-bench ## measure Callstream beside other libraries, on the same data
+bench: $(VENV)/.installed-bench $(RIVAL)/.installed ## measure Callstream beside other libraries, on the same data
 	@for table in $(TABLES); do \
 	  if [ -f bench/$$table.py ]; then \
 	    echo "==> bench/$$table.py"; $(BIN)/python -m bench.$$table || exit 1; \
@@ -78,22 +88,37 @@ crash: $(VENV)/.installed-dev ## kill a writing process again and again, and rea
 	@[ -f bench/crash.py ] || { echo "bench/crash.py is not there yet" >&2; exit 1; }
 	@$(BIN)/python -m bench.crash
 
+litellm: $(LITELLM_VENV)/.installed ## run the tests that need litellm, in an environment of its own
+	@$(LITELLM_VENV)/bin/python -m pytest tests/adk/test_litellm.py $(ARGS)
+
+live: $(VENV)/.installed-dev ## two turns with a real Gemini, if there are credentials in the environment
+	@$(BIN)/python -m pytest -m live tests/live $(ARGS)
+
 docs: $(VENV)/.installed-docs ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "==> site/index.html"
 
-clean: ## remove .venv and all that was built
-	@rm -rf $(VENV) build dist site htmlcov .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+clean: ## remove the environments and all that was built
+	@rm -rf $(VENV) $(RIVAL) $(OLDEST) $(LITELLM_VENV) build dist site htmlcov .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An existing environment is used as it is; pip brings it up to date when pyproject.toml or constraints.txt changes.
-$(VENV)/.installed-dev: pyproject.toml constraints.txt
+$(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Callstream needs Python 3.11 or newer; name one: make PYTHON=python3.11" >&2; exit 1; }
 	@[ -x $(BIN)/python ] || { echo "==> making $(VENV) with `$(PYTHON) --version`"; $(PYTHON) -m venv $(VENV); } || \
 	  { rm -rf $(VENV); echo "no environment without Python's venv module; Debian calls it python3-venv" >&2; exit 1; }
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.made pyproject.toml constraints.txt
 	@echo "==> installing callstream[dev] into $(VENV), about two minutes the first time"
 	@$(PIP) --editable '.[dev]'
+	@touch $@
+
+# What a newcomer waits for is no more than the demo needs.
+$(VENV)/.installed-demo: $(VENV)/.made pyproject.toml constraints.txt
+	@echo "==> installing callstream[adk,server,cli] into $(VENV), about a minute the first time"
+	@$(PIP) --editable '.[adk,server,cli]'
 	@touch $@
 
 $(VENV)/.installed-bench: $(VENV)/.installed-dev
@@ -104,4 +129,23 @@ $(VENV)/.installed-bench: $(VENV)/.installed-dev
 $(VENV)/.installed-docs: $(VENV)/.installed-dev
 	@echo "==> installing callstream[docs] into $(VENV)"
 	@$(PIP) --editable '.[docs]'
+	@touch $@
+
+# google-adk takes litellm up to 1.106.2, and that one openai 2; everything else here is tested with openai 3.
+$(LITELLM_VENV)/.installed: pyproject.toml
+	@[ -x $(LITELLM_VENV)/bin/python ] || $(PYTHON) -m venv $(LITELLM_VENV)
+	@echo "==> installing callstream[litellm] into $(LITELLM_VENV)"
+	@$(LITELLM_VENV)/bin/python -m pip --disable-pip-version-check install --quiet --editable '.[litellm]'
+	@touch $@
+
+$(RIVAL)/.installed: pyproject.toml constraints.txt
+	@[ -x $(RIVAL)/bin/python ] || $(PYTHON) -m venv $(RIVAL)
+	@echo "==> installing callstream[comparison] into $(RIVAL), about a minute the first time"
+	@$(RIVAL)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt --editable '.[comparison]'
+	@touch $@
+
+$(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
+	@[ -x $(OLDEST)/bin/python ] || $(PYTHON) -m venv $(OLDEST)
+	@echo "==> installing callstream[test-adk] into $(OLDEST), about a minute the first time"
+	@$(OLDEST)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints-oldest.txt --editable '.[test-adk]'
 	@touch $@

@@ -9,8 +9,11 @@ counts.
 of the store while runs of that size are written. PostgreSQL's files grow by pages of 8 KiB for each table and index, so
 small runs are measured many at a time; how many is in the table. The text is prose, as a model writes it, and random
 characters, which no database can compress; PostgreSQL compresses what is longer than 2 KB. Nothing is vacuumed for the
-measurement. **Follow**: the time from
-calling ``append`` to the record in a follower's hands, in the same process and in another.
+measurement. The row of 0 KiB is a run with one call that has no arguments, in bytes a run: that much every run costs
+beside its text. After compaction 1.3 is wanted. Random text of 4 KiB in PostgreSQL cannot have it: the run's own rows and
+their indexes are 0.31 of it already, and PostgreSQL cuts what it cannot compress into pieces of 1,996 bytes, four to a
+page; the third piece of 4 KiB, of a hundred bytes, makes that three to a page. There 1.8 is the limit.
+**Follow**: the time from calling ``append`` to the record in a follower's hands, in the same process and in another.
 """
 
 from __future__ import annotations
@@ -103,10 +106,10 @@ async def our_rate(store: Store, runs: int, each: int) -> Measured:
     commits = 0
     inner = journal._store.commit  # type: ignore[attr-defined]
 
-    async def counted(batch: Sequence[Any], lane: int) -> Any:
+    async def counted(batch: Sequence[Any]) -> Any:
         nonlocal commits
         commits += 1
-        return await inner(batch, lane)
+        return await inner(batch)
 
     journal._store.commit = counted  # type: ignore[attr-defined]
 
@@ -222,7 +225,7 @@ async def stored(journal: Journal) -> int:
 
 
 async def bytes_of(store: Store, runs: int, text: Callable[[], str]) -> tuple[float, float]:
-    """Stored bytes for a byte of arguments, before and after compaction."""
+    """Stored bytes for a byte of arguments, or for a run if there are none, before and after compaction."""
     journal = open_journal(store.url, housekeeping=None)
     await journal.open()
     empty = await stored(journal)
@@ -231,6 +234,7 @@ async def bytes_of(store: Store, runs: int, text: Callable[[], str]) -> tuple[fl
         arguments = text()
         total += len(arguments)
         await write_run(journal, f"run {number}", arguments)
+    total = total or runs
     before = (await stored(journal) - empty) / total
     for number in range(runs):
         await journal.compact(f"run {number}")
@@ -244,17 +248,19 @@ async def bytes_table(backend: str, server: str | None, folder: str, quick: bool
         f"journal, bytes, {backend}: stored for a byte of arguments, in deltas of {PIECE} characters",
         ["KiB a run", "runs", "text", "before compaction", "after"],
     )
-    total = (1 if quick else 4) * 1024 * 1024
+    total = (2 if quick else 4) * 1024 * 1024
+    async with fresh(backend, server, folder) as store:
+        table.row(0, total // 4096, "none", *await bytes_of(store, total // 4096, str))
     for size in (4 * 1024, 64 * 1024, 256 * 1024):
         for kind, text in (("prose", prose), ("random", noise)):
             chance = random.Random(size)
             async with fresh(backend, server, folder) as store:
                 before, after = await bytes_of(store, total // size, lambda: text(size, chance))  # noqa: B023
             table.row(size // 1024, total // size, kind, before, after)
-            if kind == "prose":
-                what = f"{backend}, {size // 1024} KiB"
-                verdicts.add(before <= 12, f"{what}: at most 12 before compaction ({before:.2f})")
-                verdicts.add(after <= 1.3, f"{what}: at most 1.3 after compaction ({after:.2f})")
+            limit = 1.8 if (backend, size, kind) == ("postgres", 4 * 1024, "random") else 1.3
+            what = f"{backend}, {size // 1024} KiB, {kind}"
+            verdicts.add(before <= 12, f"{what}: at most 12 before compaction ({before:.2f})")
+            verdicts.add(after <= limit, f"{what}: at most {limit} after compaction ({after:.2f})")
     table.print()
     verdicts.print()
 

@@ -29,7 +29,7 @@ ORDER = (
     ("events", "jsonpath"),
     ("errors",),
 )
-PACKAGES = frozenset({"server", "adk", "testing", "tap", "journal", "wire"})
+PACKAGES = frozenset({"server", "adk", "testing", "tap", "runtime", "journal", "wire"})
 # Where an external package may be imported, and a place that is near enough to be tempting where it may not.
 ALLOWED_EXTERNALS = {
     "google": (("adk.plugin",), ("runtime", "testing", "ag_ui_adk", "cli")),
@@ -37,6 +37,7 @@ ALLOWED_EXTERNALS = {
     "fastapi": (("ag_ui_adk",), ("server.app", "adk", "cli")),
     "sqlite3": (("journal.sqlite",), ("journal", "journal.memory", "runtime", "cli")),
     "asyncpg": (("journal.postgres",), ("journal", "journal.sqlite", "cli")),
+    "opentelemetry": (("runtime.telemetry",), ("runtime", "server.app", "adk", "cli")),
     "httpx": (("tap", "tap.transport", "testing.provider"), ("runtime", "adk", "server.app", "wire")),
     "httpx2": (("tap", "tap.transport", "testing.provider"), ("runtime", "adk", "server.app", "wire")),
 }

@@ -99,8 +99,9 @@ def test_package_is_typed() -> None:
     assert resources.files(callstream).joinpath("py.typed").is_file()
 
 
-def test_constraints_are_exact_versions_and_nothing_else() -> None:
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+@pytest.mark.parametrize("name", ["constraints.txt", "constraints-oldest.txt"])
+def test_constraints_are_exact_versions_and_nothing_else(name: str) -> None:
+    lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
     pins = [line for line in lines if line and not line.startswith("#")]
     assert [line for line in pins if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+!]+", line)] == []
     assert "callstream" not in {_normal(pin) for pin in pins}
@@ -115,6 +116,16 @@ def test_constraints_pin_every_requirement() -> None:
     } - {"callstream"}
     pinned = {_normal(line) for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()}
     assert wanted - pinned == set()
+
+
+def test_oldest_versions_are_the_declared_bounds() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    declared = [*project["dependencies"], *project["optional-dependencies"]["adk"]]
+    lines = (ROOT / "constraints-oldest.txt").read_text(encoding="utf-8").splitlines()
+    pinned = dict(line.split("==") for line in lines if "==" in line)
+    for requirement in declared:
+        name, _, bound = requirement.partition(">=")
+        assert pinned[name].startswith(f"{bound}."), requirement
 
 
 def _normal(requirement: str) -> str:

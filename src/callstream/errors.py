@@ -100,6 +100,14 @@ class RunOver(UsageError):
     """Something was asked of a run that has ended, or is being ended."""
 
 
+class LimitExceeded(CallstreamError):
+    """Something was more than it may be, and what it was part of cannot go on. ``limit`` names the setting."""
+
+    def __init__(self, message: str, limit: str) -> None:
+        super().__init__(f"{message}, the limit ({limit})")
+        self.limit = limit
+
+
 class CallDropped(UsageError):
     """A call that was discarded was asked to execute: its tool must not run. ``reason`` says why."""
 

@@ -26,6 +26,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from enum import Enum
+from time import perf_counter
 from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
@@ -124,6 +125,8 @@ class CallHooks:
         self._aborts_begun = 0
         self._dropped: set[int] = set()
         self._seq = 0
+        self.seconds = 0.0
+        """How long the call's hooks have run, all together."""
         self._reads = bool(hooks.args_delta or hooks.field)
         if self._reads:
             self._queue = DeltaQueue(self._settings.queue_deltas, self._settings.queue_chars)
@@ -305,7 +308,11 @@ class CallHooks:
 
     async def _run(self, hook: Hook, *args: Any) -> Exception | None:
         assert self._worker is not None, "hooks run in a worker"
-        return await self._worker.run(hook, *args)
+        began = perf_counter()
+        try:
+            return await self._worker.run(hook, *args)
+        finally:
+            self.seconds += perf_counter() - began
 
     async def _passes_field(self, field: FieldDelta) -> bool:
         for hook in self._hooks.field:

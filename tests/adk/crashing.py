@@ -1,4 +1,4 @@
-"""A process that dies in the middle of arguments: ``python -m tests.adk.crashing URL FOLDER PATH``."""
+"""A process that dies in the middle of arguments: ``python -m tests.adk.crashing URL FOLDER PATH [LEASE]``."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def host_of(cs: Callstream, base_url: str, folder: str, path: str) -> Host:
     return Host(cs, agent, sessions=SqliteSessionService(f"{folder}/sessions.db"))
 
 
-async def main(base_url: str, folder: str, path: str) -> None:
-    async with Callstream(open_journal(f"sqlite:///{folder}/calls.db", lease_ttl=LEASE)) as cs:
+async def main(base_url: str, folder: str, path: str, lease: str = str(LEASE)) -> None:
+    async with Callstream(open_journal(f"sqlite:///{folder}/calls.db", lease_ttl=float(lease))) as cs:
         await host_of(cs, base_url, folder, path).run("one")
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:4]))
+    asyncio.run(main(*sys.argv[1:5]))

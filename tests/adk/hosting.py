@@ -48,9 +48,12 @@ class Models:
         self._clients: list[Any] = []
 
     def __call__(self, provider: Provider, path: str = "tap", model: str | None = None) -> BaseLlm:
+        """``path``: "tap", "partial", or "none" for a model that nobody has tapped yet."""
         made = self._untapped(provider, path, model)
         if path == "tap":
             return tapped(made, self._cs)
+        if path == "none":
+            return made
         self._clients.append(made.api_client.aio if isinstance(made, Gemini) else made.client)  # type: ignore[attr-defined]
         return made
 
@@ -67,7 +70,7 @@ class Models:
                 return AnthropicLlm(model=model or "claude-scripted", client=client)
         # The tap builds the client from what the model says; without it the client is ours, so that we can close it.
         given: dict[str, Any] = {"api_key": "none", "base_url": provider.base_url}
-        if path != "tap":
+        if path == "partial":
             given = {"client": AsyncOpenAI(**given, max_retries=0)}
         if provider.wire == "openai_chat":
             return OpenAILlm(model=model or "gpt-4o", **given)
@@ -76,6 +79,19 @@ class Models:
     async def aclose(self) -> None:
         for client in self._clients:
             await (client.aclose() if hasattr(client, "aclose") else client.close())
+
+
+class Untapped(BaseLlm):
+    """A model of somebody's own, around one of google-adk's: it takes no client."""
+
+    inner: BaseLlm
+
+    @classmethod
+    def of(cls, inner: BaseLlm) -> Untapped:
+        return cls(model=inner.model, inner=inner)
+
+    def generate_content_async(self, llm_request: LlmRequest, stream: bool = False) -> Any:
+        return self.inner.generate_content_async(llm_request, stream)
 
 
 class RawProvider(Provider):

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from callstream import Callstream
+from callstream import Callstream, open_journal
+from callstream.adk.leftbehind import LeftBehind
 from callstream.calls import CallState
+from callstream.events import ArgsAppended, CallStarted
 from callstream.testing import Call as Calls
 from callstream.testing import Delay, Finish, Text
 
@@ -47,3 +49,52 @@ async def test_crash_in_the_middle_of_arguments(path: str, tmp_path: Path) -> No
     assert [run.outcome for run in runs] == ["finished", "finished", "failed"]
     assert len(crashing.undone) == 1  # once
     gc.collect()
+
+
+@pytest.mark.subprocess
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # google-adk leaves its clients open
+@pytest.mark.parametrize("path", PATHS)
+async def test_crash_while_the_lease_still_runs(path: str, tmp_path: Path) -> None:
+    """Nobody waits for the lease: the turn begins at once, and the hook hears of the call when the lease has run out."""
+    crashing.undone.clear()
+    async with scripted("gemini", [STALLED, AGAIN, END, END, END]) as provider:
+        arguments = ["-m", "tests.adk.crashing", provider.base_url, str(tmp_path), path, "10"]
+        process = await asyncio.create_subprocess_exec(sys.executable, "-W", "ignore", *arguments)
+        assert await asyncio.wait_for(process.wait(), 60) == -signal.SIGKILL
+        async with Callstream(open_journal(f"sqlite:///{tmp_path}/calls.db", housekeeping=None)) as cs:
+            host = crashing.host_of(cs, provider.base_url, str(tmp_path), path)
+            assert "Done." in text_of(await host.run("two"))
+            assert [run.outcome for run in await cs.journal.runs()] == ["finished", None]
+            assert crashing.undone == []
+            await host.run("three")  # watches nothing twice
+            async with asyncio.timeout(30):
+                while not crashing.undone:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            await host.run("four")
+            given_up, written = await host.calls()
+            await host.plugin.close()
+    ((args_json, reason),) = crashing.undone
+    assert (args_json or "").startswith('{"content":"The moon')
+    assert reason == "interrupted"
+    assert (given_up.state, given_up.reason) == (CallState.DISCARDED, "interrupted")
+    assert written.state is CallState.COMPLETED
+    gc.collect()
+
+
+async def test_run_of_a_living_process_is_not_given_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its lease is renewed, so its call goes on, and nobody's hook is told anything."""
+    url, undone = f"sqlite:///{tmp_path}/calls.db", []
+    async with Callstream(open_journal(url, lease_ttl=0.5)) as living, Callstream(url) as cs:
+        cs.on_args_abort("write", lambda call, reason: undone.append(reason))
+        run = await living.start("session", as_current=False)
+        await run.response("gemini").record([CallStarted("c", "write"), ArgsAppended("c", '{"content":')])
+        left_behind = LeftBehind(cs)
+        with caplog.at_level("INFO", "callstream"):
+            assert await left_behind.find("session") == []
+            assert await left_behind.find("session") == []
+        assert len([record for record in caplog.records if "is open elsewhere" in record.getMessage()]) == 1
+        await asyncio.sleep(1.5)
+        await run.finish()
+        await asyncio.sleep(0.5)
+        await left_behind.aclose()
+    assert undone == []

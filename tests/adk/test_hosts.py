@@ -381,3 +381,29 @@ async def test_function_tool_keeps_its_hooks_under_another_name(cs: Callstream, 
         host = Host(cs, agent_of(models(provider), renamed))
         await host.run()
     assert "".join(seen) == "x"
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_progress_out_of_band_to_a_handler_of_the_run(path: str, cs: Callstream, models: Models) -> None:
+    """Set later, and for one run: the others keep the Callstream's own."""
+    told: list[tuple[str, Any]] = []
+
+    @tool
+    async def work(n: int, progress: Progress = no_progress) -> str:
+        """Works."""
+        await progress({"n": n})
+        return "worked"
+
+    def script(n: int) -> Any:
+        return [[Calls("work", {"n": n}), Finish()], [Text("Done."), Finish()]]
+
+    async with scripted("gemini", [*script(1), *script(2), *script(3)]) as provider:
+        host = Host(cs, agent_of(models(provider, path), work))
+        await host.run()  # nobody listens, and the tool works all the same
+        cs.on_tool_progress = lambda name, call_id, data: told.append(("all", data))
+        async with cs.run("session") as run:
+            run.on_tool_progress = lambda name, call_id, data: told.append((run.run_id, data))
+            await host.run()
+        await host.run()
+    assert told == [(run.run_id, {"n": 2}), ("all", {"n": 3})]
+    assert {call.state for call in await host.calls()} == {CallState.COMPLETED}

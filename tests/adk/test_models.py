@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import ssl
 from typing import Any
 
 import pytest
@@ -129,3 +130,23 @@ async def test_vertex_streams_arguments_because_the_tap_asks(cs: Callstream) -> 
     events = [event for event in await host.events() if getattr(event, "call_id", None) == call.call_id]
     assert len(events) > 6
     assert "".join(deltas) == call.args_json == '{"text":"a text of some length"}'
+
+
+def test_model_that_is_tapped_already(cs: Callstream, caplog: pytest.LogCaptureFixture) -> None:
+    mine = types.HttpOptions(httpx_async_client=cs.httpx_client())
+    for model in (
+        tapped("gemini-3-pro-preview", cs),
+        Gemini(model="gemini-3-pro-preview", client_kwargs={"http_options": mine}),
+    ):
+        with caplog.at_level(logging.INFO, "callstream"):
+            caplog.clear()
+            assert tapped(model, cs) is model
+        (line,) = [record.getMessage() for record in caplog.records]
+        assert line == "model gemini-3-pro-preview (Gemini) is tapped already: it is read at the wire"
+
+
+def test_arguments_for_live_mode_are_not_httpx_arguments(cs: Callstream) -> None:
+    context = ssl.create_default_context()
+    options = types.HttpOptions(async_client_args={"ssl": context, "verify": context})
+    made = tapped(Gemini(model="gemini-3-pro-preview", client_kwargs={"http_options": options}), cs)
+    assert (made.client_kwargs or {})["http_options"].async_client_args == {"ssl": context, "verify": context}  # type: ignore[attr-defined]

@@ -65,7 +65,10 @@ async def test_output_key_whole(build: Any, path: str, config: Any, cs: Callstre
 
 @pytest.mark.parametrize("build", [root, workflow])
 @pytest.mark.parametrize("resumable", [False, True])
-async def test_output_key_whole_across_a_pause(build: Any, resumable: bool, cs: Callstream, models: Models) -> None:
+@pytest.mark.parametrize("path", PATHS)
+async def test_output_key_whole_across_a_pause(
+    path: str, build: Any, resumable: bool, cs: Callstream, models: Models
+) -> None:
     def approve(what: str) -> None:
         """Asks."""
 
@@ -74,7 +77,7 @@ async def test_output_key_whole_across_a_pause(build: Any, resumable: bool, cs: 
         [Text("After."), Finish()],
     ]
     async with scripted("gemini", script) as provider:
-        model = models(provider)
+        model = models(provider, path)
         agent: Any = writer(model, LongRunningFunctionTool(approve))
         if build is workflow:
             agent = Workflow(name="flow", edges=[(START, agent)])

@@ -257,3 +257,52 @@ async def test_custom_model_has_hooks_barrier_and_journal(cs: Callstream) -> Non
     assert responses_in(events) == [(call.call_id, {"result": "ok"})]
     assert text_of(events) == "I write.Done."
     assert len(function_calls_in(events)) == 1
+
+
+async def test_accumulated_args_through_a_runner(cs: Callstream) -> None:
+    """A custom model whose args grow: hooks and journal get the differences, the tool the whole."""
+    ran: list[dict[str, Any]] = []
+    pieces: list[str] = []
+    cs.on_args_delta("write", lambda delta, signal: pieces.append(delta.text))
+
+    def write(title: str, tags: list[str]) -> str:
+        ran.append({"title": title, "tags": tags})
+        return "ok"
+
+    growing = [{"title": "Ti"}, {"title": "Tides"}, {"title": "Tides", "tags": ["sea", "mo"]}]
+    whole = {"title": "Tides", "tags": ["sea", "moon"]}
+    first = [
+        *(response(function(name="write", args=args)) for args in growing),
+        final(function(name="write", args=whole)),
+    ]
+    model = FakeLlm(
+        answers=[first, [LlmResponse(content=types.Content(role="model", parts=[types.Part(text="Done.")]))]]
+    )
+    host = Host(cs, agent_of(model, write))
+    await host.run()
+    (call,) = await host.calls()
+    assert ran == [whole] == [call.args]
+    assert "".join(pieces) == call.args_json == '{"title":"Tides","tags":["sea","moon"]}'
+    assert pieces[0] == '{"title":"Ti'
+
+
+async def test_accumulated_args_that_are_no_extension_through_a_runner(cs: Callstream) -> None:
+    """What was shown is not taken back: the call is malformed, its tool does not run, and the model is told."""
+    ran: list[str] = []
+
+    def write(title: str) -> str:
+        ran.append(title)
+        return "ok"
+
+    growing = [{"title": "Ti"}, {"title": "Other"}]
+    first = [
+        *(response(function(name="write", args=args)) for args in growing),
+        final(function(name="write", args=growing[-1])),
+    ]
+    model = FakeLlm(answers=[first, [LlmResponse(content=types.Content(role="model", parts=[types.Part(text="Ok.")]))]])
+    host = Host(cs, agent_of(model, write))
+    await host.run()
+    (call,) = await host.calls()
+    assert ran == []
+    assert (call.state, call.reason) == (CallState.DISCARDED, "malformed")
+    assert "cannot be read" in str(model.requests[1].contents[-1])

@@ -84,6 +84,26 @@ async def test_foreign_answer_refused(path: str, cs: Callstream, models: Models)
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("wire", WIRES)
+async def test_id_reuse_new_call_that_awaits_an_answer(wire: str, path: str, cs: Callstream, models: Models) -> None:
+    """The id of a call that was answered before: the answer is to the one that awaits it, and counts once."""
+    asking = [[Calls("approve", {"what": what}, call_id="0"), Finish()] for what in ("one", "two")]
+    async with scripted(wire, [asking[0], END, asking[1], END]) as provider:
+        host = Host(cs, agent_of(models(provider, path), LongRunningFunctionTool(approve)))
+        for what in ("one", "two"):
+            (asked,) = function_calls_in(await host.run(what))
+            assert asked.id == "0"
+            await host.run([answer("approve", "0", {"said": what})])
+        await host.run([answer("approve", "0", {"said": "too late"})])
+        assert len(provider.requests) == 4
+    calls = await host.calls()
+    assert [(call.call_id, call.state, call.result) for call in calls] == [
+        ("0", CallState.COMPLETED, {"said": "one"}),
+        ("0~2", CallState.COMPLETED, {"said": "two"}),
+    ]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("wire", WIRES)
 async def test_results_by_id(wire: str, path: str, cs: Callstream, models: Models) -> None:
     """Two calls of one tool, answered in the wrong order: each answer reaches the model with its call."""
     calls = [Calls("approve", {"what": "first"}), Calls("approve", {"what": "second"})]
@@ -99,7 +119,8 @@ async def test_results_by_id(wire: str, path: str, cs: Callstream, models: Model
     assert [call.result for call in await host.calls()] == [{"said": "to first"}, {"said": "to second"}]
 
 
-async def test_old_thread_goes_on(cs: Callstream, models: Models) -> None:
+@pytest.mark.parametrize("path", PATHS)
+async def test_old_thread_goes_on(path: str, cs: Callstream, models: Models) -> None:
     """A session that began without the plugin, with a call that awaits its answer."""
     from google.adk.apps import App
     from google.adk.runners import Runner
@@ -107,7 +128,7 @@ async def test_old_thread_goes_on(cs: Callstream, models: Models) -> None:
 
     async with scripted("gemini", [[Calls("approve", {"what": "x"}), Finish()], END]) as provider:
         agent = agent_of(models(provider, "partial"), LongRunningFunctionTool(approve))
-        host = Host(cs, agent)
+        host = Host(cs, agent_of(models(provider, path), LongRunningFunctionTool(approve)))
         plain = Runner(app=App(name="app", root_agent=agent), session_service=host.sessions, auto_create_session=True)
         message = types.Content(role="user", parts=[types.Part(text="Go")])
         events = [event async for event in plain.run_async(user_id="user", session_id="session", new_message=message)]

@@ -136,9 +136,12 @@ async def test_malformed_never_runs(reason: str | None, path: str, cs: Callstrea
     assert events[-1].content.parts[0].text == "Ok."
 
 
-@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("wire", ["openai_chat", "openai_responses"])
-@pytest.mark.parametrize("config", [STREAMED, WHOLE], ids=["streamed", "whole"])
+@pytest.mark.parametrize(
+    ("path", "config"),
+    [("tap", STREAMED), ("tap", WHOLE), ("partial", STREAMED)],
+    ids=["tap-streamed", "tap-whole", "partial-streamed"],
+)
 async def test_malformed_never_runs_on_openai(
     config: Any, wire: str, path: str, cs: Callstream, models: Models
 ) -> None:
@@ -148,12 +151,33 @@ async def test_malformed_never_runs_on_openai(
     async with scripted(wire, script) as provider:
         host = Host(cs, agent_of(models(provider, path), writer.tool()))
         events = await host.run(config=config)
-    if path == "partial" and config is WHOLE:
-        pytest.skip("a model that is neither tapped nor streamed shows nothing but {}")
     assert writer.ran == []
     (call,) = await host.calls()
     assert (call.state, call.reason) == (CallState.DISCARDED, "malformed")
     assert "cannot be read" in responses_in(events)[0][1]["error"]
+
+
+@pytest.mark.parametrize("wire", ["openai_chat", "openai_responses"])
+async def test_malformed_never_runs_a_tool_that_needs_something(wire: str, cs: Callstream, models: Models) -> None:
+    """Neither tapped nor streamed, such a call is seen by nobody but google-adk's class for OpenAI, which makes {} of it.
+
+    A tool that needs a parameter does not run then; one that needs none runs as if the model had given none.
+    """
+    ran: list[str] = []
+
+    def write(title: str, content: str = "") -> str:
+        """Writes."""
+        ran.append(title)
+        return "written"
+
+    script = [[Calls("write", text='{"title": "Tides", "content": oops}'), Finish()], [Text("Ok."), Finish()]]
+    async with scripted(wire, script) as provider:
+        host = Host(cs, agent_of(models(provider, "partial"), write))
+        events = await host.run(config=WHOLE)
+    assert ran == []
+    (call,) = await host.calls()
+    assert (call.state, call.args) == (CallState.FAILED, {})
+    assert "title" in responses_in(events)[0][1]["error"]
 
 
 async def test_truncated_never_runs_for_ever(cs: Callstream, models: Models) -> None:
@@ -165,3 +189,28 @@ async def test_truncated_never_runs_for_ever(cs: Callstream, models: Models) -> 
         assert len(provider.requests) == 4
     assert events[-1].error_code == "TRUNCATED_TOOL_CALL"
     assert writer.ran == []
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_malformed_never_runs_on_anthropic(path: str, cs: Callstream, models: Models) -> None:
+    """google-adk's own class raises, which ends the run; at the wire the model is told, as on all others."""
+    writer = Writer()
+    script = [[Calls("write", text='{"title": "Tides", "content": oops}'), Finish()], [Text("Ok."), Finish()]]
+    async with scripted("anthropic", script) as provider:
+        host = Host(cs, agent_of(models(provider, path), writer.tool()))
+        if path == "tap":
+            events = await host.run()
+            assert "cannot be read" in responses_in(events)[0][1]["error"]
+        else:
+            with pytest.raises(ValueError, match="Invalid JSON"):
+                await host.run()
+    assert writer.ran == []
+    (call,) = await host.calls()
+    (run,) = await cs.journal.runs()
+    assert call.state is CallState.DISCARDED
+    if path == "tap":
+        assert (call.reason, run.outcome) == ("malformed", "finished")
+        assert call.args_json == '{"title": "Tides", "content": oops}'  # kept, to be looked at
+    else:
+        assert (call.reason, run.outcome) == ("interrupted", "failed")
+        assert "Invalid JSON" in (call.detail or "")

@@ -3,48 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
-import shutil
 import subprocess
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests import npm
+from tests.npm import Unavailable
+
+__all__ = ["FOLDER", "Judge", "NodeProgram", "Unavailable", "install"]
+
 FOLDER = Path(__file__).parent / "client"
-
-
-class Unavailable(Exception):
-    """The official client cannot be had here; the text says why."""
 
 
 def install() -> None:
     """Installs the official client beside its package.json, unless that very version is there."""
-    npm = shutil.which("npm")
-    if npm is None or shutil.which("node") is None:
-        raise Unavailable("the official AG-UI client needs node and npm, and they are not here")
-    wanted = json.loads((FOLDER / "package.json").read_text(encoding="utf-8"))["dependencies"]
-    with (FOLDER / ".installing").open("w") as lock:  # tests may run in several processes
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if any(_version(name) != version for name, version in wanted.items()):
-            _run_npm(npm)
-
-
-def _run_npm(npm: str) -> None:
-    command = [npm, "install", "--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts"]
-    try:
-        run = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=False, timeout=300)
-    except subprocess.TimeoutExpired:
-        raise Unavailable("npm install took longer than five minutes") from None
-    if run.returncode:
-        raise Unavailable(f"npm install failed: {run.stderr[-500:]}")
-
-
-def _version(name: str) -> str | None:
-    try:
-        return str(json.loads((FOLDER / "node_modules" / name / "package.json").read_text(encoding="utf-8"))["version"])
-    except (OSError, ValueError, KeyError):
-        return None
+    npm.install(FOLDER)
 
 
 class NodeProgram:

@@ -839,6 +839,24 @@ async def test_stats_count(journal: Journal) -> None:
     assert await journal.migrate() == 1
 
 
+async def test_stats_tell_who_is_alive_and_what_the_dead_left(place: Place, eventually: Callable[..., Any]) -> None:
+    dead = place.journal(lease_ttl=0.2, renew=False)
+    await dead.append("r", [START])
+    journal = place.journal()
+    assert (await journal.stats())["live_writers"] in (1, 2)
+
+    async def is_dead() -> bool:
+        return (await journal.stats())["orphaned_runs"] == 1
+
+    await eventually(is_dead)
+    assert (await journal.stats())["live_writers"] == 1
+    await journal.append("s", [START])
+    assert await journal.sweep() == ["r"]
+    assert (await journal.stats())["orphaned_runs"] == 0
+    for each in (journal, dead):
+        await each.aclose()
+
+
 async def test_closing_twice_is_allowed_and_before_opening_too(place: Place) -> None:
     journal = place.journal()
     await journal.aclose()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 import asyncpg
 import pytest
 
-from callstream.errors import JournalError, UsageError
+from callstream.errors import JournalError, LeaseLost, UsageError
 from callstream.events import ArgsAppended, CallStarted, Record, RunEnded, RunStarted, TextAppended
 from callstream.journal import Journal, open_journal
 from callstream.journal.postgres.link import address
@@ -209,6 +209,83 @@ async def test_append_idempotent_when_backends_are_killed(url: str) -> None:
         assert call is not None
         assert call.args_json == "".join(f"{number}," for number in range(100))
     await killer.close()
+
+
+@asynccontextmanager
+async def locked_leases(url: str) -> AsyncIterator[Callable[[int], Awaitable[None]]]:
+    """Holds the rows of all leases; what it gives waits until so many statements wait for them."""
+    where = address(url)
+    holder, observer = await asyncpg.connect(where.dsn), await asyncpg.connect(where.dsn)
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND wait_event_type = 'Lock'"
+
+    async def wait_for(count: int) -> None:
+        async with asyncio.timeout(30):
+            while await observer.fetchval(waiting, where.schema) < count:  # noqa: ASYNC110  # the server tells nobody
+                await asyncio.sleep(0.01)
+
+    try:
+        async with holder.transaction():
+            await holder.execute(f'SELECT FROM "{where.schema}".lease FOR UPDATE')
+            yield wait_for
+    finally:
+        await holder.close()
+        await observer.close()
+
+
+async def test_append_idempotent_when_a_broken_connection_still_writes(url: str) -> None:
+    """The server goes on with a statement whose connection is cut. Whichever comes first, it is written once."""
+    async with Proxy(url) as proxy, opened(f"{proxy.url}&application_name={address(url).schema}") as journal:
+        await journal.append("r", [RunStarted("t")])
+        for number in range(5):
+            async with locked_leases(url) as wait_for:
+                append = asyncio.create_task(journal.append("r", [TextAppended("m", str(number))]))
+                await wait_for(1)
+                proxy.cut()
+                await wait_for(2)  # the cut one, and the journal's next attempt
+            assert await append == number + 2
+        assert [record.seq for record in await records(journal)] == [1, 2, 3, 4, 5, 6]
+        assert await journal.append("r", [RunEnded("finished")]) == 7
+
+
+@pytest.mark.parametrize("first", ["zombie", "sweeper"])
+async def test_zombie_fenced_while_it_writes(url: str, first: str) -> None:
+    """An append that is under way when the run is taken over is either before the end or refused."""
+    named = f"{url}&application_name={address(url).schema}"
+    async with opened(named, lease_ttl=0.3, renew=False) as zombie, opened(named) as sweeper:
+        await zombie.append("r", [RunStarted("t")])
+        await sweeper.open()
+        await asyncio.sleep(0.5)
+        async with locked_leases(url) as wait_for:
+            steps = {
+                "zombie": lambda: zombie.append("r", [TextAppended("m", "late")]),
+                "sweeper": sweeper.sweep,
+            }
+            tasks = {}
+            for count, name in enumerate(sorted(steps, key=lambda name: name != first), 1):
+                tasks[name] = asyncio.create_task(steps[name]())
+                await wait_for(count)
+        assert await tasks["sweeper"] == ["r"]
+        (late,) = await asyncio.gather(tasks["zombie"], return_exceptions=True)
+        found = await records(sweeper)
+        assert [record.seq for record in found] == list(range(1, len(found) + 1))
+        assert found[-1].event == RunEnded("failed", "interrupted")
+        assert isinstance(late, LeaseLost) if len(found) == 2 else late == 2
+        with pytest.raises(LeaseLost):
+            await zombie.append("r", [TextAppended("m", "later")])
+        assert await zombie.append("new", [RunStarted("t")]) == 1
+
+
+async def test_sweep_by_many_at_once_ends_a_run_once(url: str) -> None:
+    async with opened(url) as dead:
+        for number in range(30):
+            await dead.append(f"r{number}", [RunStarted("t")])
+    sweepers = [open_journal(url, housekeeping=None) for _ in range(4)]
+    swept = await asyncio.gather(*(sweeper.sweep() for sweeper in sweepers))
+    assert sorted(run_id for found in swept for run_id in found) == sorted(f"r{number}" for number in range(30))
+    for number in range(30):
+        assert [record.seq for record in await records(sweepers[0], f"r{number}")] == [1, 2]
+    for sweeper in sweepers:
+        await sweeper.aclose()
 
 
 async def collected(journal: Journal, run_id: str = "r") -> list[Record]:

@@ -114,4 +114,6 @@ def test_queries_have_the_same_names_in_both_dialects() -> None:
     written_one_by_one = {"next_run_key", "insert_run", "check_runs", "end_run", "insert_record", "insert_source"}
     written_one_by_one |= {"insert_call", "advance_call", "count_active"}
     assert sqlite - postgres == written_one_by_one
-    assert postgres - sqlite == {"append", "lock_schema", "create_schema", "lock_run", "give_back"}
+    assert postgres - sqlite == {
+        *("append", "lock_schema", "create_schema", "lock_run", "give_back", "take_turn", "fence_dead")
+    }

@@ -14,13 +14,12 @@ import uvicorn
 from starlette.applications import Starlette
 
 from callstream.server import create_app
+from callstream.server.serving import config_for
 
 
 @asynccontextmanager
 async def serving(app: Starlette) -> AsyncIterator[Server]:
-    config = uvicorn.Config(
-        app, host="127.0.0.1", port=0, lifespan="on", log_level="error", timeout_graceful_shutdown=5
-    )
+    config = config_for(app, host="127.0.0.1", port=0, log_level="error")
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
     task = asyncio.create_task(server._serve())
@@ -30,7 +29,9 @@ async def serving(app: Starlette) -> AsyncIterator[Server]:
     port = server.servers[0].sockets[0].getsockname()[1]
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
-            yield Server(app, client, port)
+            made = Server(app, client, port)
+            made.connections = server.server_state.connections
+            yield made
     finally:
         server.should_exit = True
         await task
@@ -50,6 +51,8 @@ class Server:
         self.client = client
         self.port = port
         self.headers: dict[str, str] = {}
+        self.connections: set[Any] = set()
+        """uvicorn's, of this moment."""
 
     @property
     def url(self) -> str:

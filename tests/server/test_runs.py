@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from callstream import Callstream
+from callstream import Callstream, open_journal
 from callstream.server import Settings
 from tests.agui.model import StrictClient
 
@@ -279,3 +279,20 @@ async def test_client_older_than_ag_ui_1_sees_a_stopped_run_end(cs: Callstream) 
         last = (await stream.all())[-1]
     assert last["type"] == "RUN_FINISHED"
     assert "outcome" not in last
+
+
+async def test_zombie_fenced_and_its_agent_stopped(url: str) -> None:
+    """A process that was taken for dead finds its run ended by another: its agent must not go on."""
+    agent = Stepping()
+    zombie = Callstream(open_journal(url, lease_ttl=0.5, renew=False, housekeeping=None))
+    async with served(agent, callstream=zombie) as server, server.run() as stream:
+        await stream.until("TOOL_CALL_START")
+        async with open_journal(url, housekeeping=None) as living:
+            async with asyncio.timeout(20):
+                while await living.sweep() != [stream.run_id]:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+        assert (await stream.all())[-1]["code"] == "interrupted"
+        async with asyncio.timeout(20):
+            while not agent.cancelled:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+    assert agent.executed == []

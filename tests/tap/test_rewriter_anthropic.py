@@ -90,10 +90,12 @@ def test_call_that_is_not_collapsed_passes_byte_for_byte() -> None:
     assert tapped_at_any_split("anthropic", body, no).body == body
 
 
-def test_input_in_the_start_stays_there() -> None:
-    body = message(call(0, input={"a": 1}))
-    result = tapped_at_any_split("anthropic", body)
-    assert result.body == body
+@pytest.mark.parametrize("texts", [(), ("",)], ids=["no delta", "an empty delta"])
+def test_input_in_the_start_becomes_a_delta(texts: tuple[str, ...]) -> None:
+    """Not every reader looks for it in the start."""
+    result = tapped_at_any_split("anthropic", message(call(0, *texts, input={"a": 1}), text(1, "t")))
+    assert payloads(result.body) == [START, *call(0, '{"a":1}'), *text(1, "t"), *stop()]
+    assert content(result.body)[0]["input"] == {"a": 1}
     assert result.call_ids == ["t0"]
 
 

@@ -37,10 +37,11 @@ from callstream.adk.plugin import CallstreamPlugin
 from callstream.adk.presentation import Presentation, ShownEvent
 from callstream.adk.sharedstate import shown
 from callstream.adk.threads import Threads
+from callstream.adk.turns import Turns
 from callstream.agui import AguiEvent, Conversation, Translator, View, encode_sse, for_older_client
 from callstream.agui.events import RunError, encode
 from callstream.agui.messages import Metadata
-from callstream.errors import CallstreamError, JournalError, UsageError
+from callstream.errors import CallstreamError, JournalError, RunOver, UsageError
 from callstream.events import Record, RunEnded
 from callstream.runtime import Run
 from callstream.tap import Callstream
@@ -107,6 +108,8 @@ class ADKAgent:
         self._runners: dict[str, Runner] = {}
         self._active: set[Run] = set()
         self._starting = 0
+        self._turns = Turns()
+        self._closings = 0
 
     # -- a run --
 
@@ -136,15 +139,13 @@ class ADKAgent:
             return
         self._starting += 1
         try:
-            begun = await self.begin(given)
+            run, task = await self._take_turn(given)
         except CallstreamError:
             logger.exception("a run of thread %s could not be started", given.thread_id)
             yield [RunError(message="The run could not be started.", code="failed", metadata=Metadata(0))], 0
             return
         finally:
             self._starting -= 1
-        run = begun.run
-        task = asyncio.create_task(begun.work(), name=f"callstream run {run.run_id}")
         try:
             translator, presentation = Translator(self.view), self.presentation(given)
             try:
@@ -162,6 +163,21 @@ class ADKAgent:
                 await asyncio.wait({task})
             if not task.cancelled() and (error := task.exception()) is not None:
                 logger.error("run %s of thread %s failed", run.run_id, run.thread_id, exc_info=error)
+
+    async def _take_turn(self, given: RunAgentInput) -> tuple[Run, asyncio.Task[None]]:
+        """Waits for the thread's turn, and lets the run work. The turn is over when its work is."""
+        closings = self._closings
+        end_turn = await self._turns.begin((self.app_of(given), self.user_of(given), given.thread_id))
+        try:
+            if self._closings != closings:
+                raise RunOver("the agent was closed while the run waited for its thread")
+            begun = await self.begin(given)
+        except BaseException:
+            end_turn()
+            raise
+        task = asyncio.create_task(begun.work(), name=f"callstream run {begun.run.run_id}")
+        task.add_done_callback(lambda done: end_turn())
+        return begun.run, task
 
     async def _followed(
         self, run: Run, given: RunAgentInput, translator: Translator
@@ -182,7 +198,7 @@ class ADKAgent:
         """
         user_id = principal or self.user_of(given)
         await self._import(given, user_id)
-        given_up = await self._plugin.left_behind(given.thread_id)
+        given_up = tuple(await self._plugin.left_behind.find(given.thread_id))
         run = await self.callstream.start(
             given.thread_id,
             await self.callstream.free_run_id(given.run_id),
@@ -206,7 +222,10 @@ class ADKAgent:
         await journal.open()
         if await journal.runs(thread_id=thread_id, principal=user_id, limit=1):
             return
-        session = await self._threads.find(self.app_of(given), user_id, thread_id)
+        try:
+            session = await self._threads.find(self.app_of(given), user_id, thread_id)
+        except Exception:  # noqa: BLE001  # whatever a session service raises, the run meets it again and fails by it
+            return
         if session is not None and session.events:
             assert self._app.root_agent is not None
             await import_session(journal, session, thread_id, server_tools(self._app.root_agent))
@@ -308,6 +327,7 @@ class ADKAgent:
 
     async def close(self) -> None:
         """Stops the runs that go on and closes the runners; the Callstream too, if it is the agent's own."""
+        self._closings += 1
         for run in list(self._active):
             await run.stop("closed")
         for runner in self._runners.values():

@@ -28,7 +28,7 @@ from callstream.adk.contents import Answer, answer_in, parts_of, received, respo
 from callstream.adk.invocations import wire_id
 from callstream.adk.predictions import CONFIRM_TOOL, Predictions, decision
 from callstream.adk.sharedstate import SharedState, taken
-from callstream.adk.threads import CONTEXT_KEY, Threads, marks, split
+from callstream.adk.threads import CONTEXT_KEY, Threads, marks, renamed, split
 from callstream.calls import Call, CallState
 from callstream.errors import UsageError
 from callstream.events import CallAwaiting
@@ -123,14 +123,19 @@ class AgentRun:
         made = _Answered()
         foreign: list[str] = []
         for answer in answers:
-            call = await self._asked(run, session, answer.named)
+            asked = _question(session, answer.named)
+            if asked is not None:
+                # A client of ag_ui_adk was shown google-adk's own question.
+                found[answer.named] = response_part(_confirming(answer), asked)
+                continue
+            call = await self._asked(run, session, renamed(session, answer.named))
             if call is None:
                 foreign.append(answer.named)
                 continue
             if call.state is not CallState.AWAITING:
                 # One that came before counts only where a crash has kept it from the session.
                 if call.state in _ANSWERED and wire_id(call) in order and wire_id(call) not in responded:
-                    found.setdefault(wire_id(call), _kept(call))
+                    found.setdefault(wire_id(call), _kept(call, answer.media))
                 continue
             if (question := _confirmation(session, call)) is not None:
                 found[question.id or ""] = response_part(_confirming(answer), question)
@@ -263,6 +268,12 @@ def _confirmation(session: Session, call: Call) -> types.FunctionCall | None:
     return None
 
 
+def _question(session: Session, named: str) -> types.FunctionCall | None:
+    """The open question of google-adk itself that has that id."""
+    asked = (call for call in _function_calls(session) if call.id == named and call.name == _CONFIRMATION)
+    return next((call for call in asked if call.id not in _responded(session)), None)
+
+
 def _confirming(answer: Answer) -> Answer:
     """Yes or no, however the client says it."""
     response = answer.response
@@ -293,11 +304,11 @@ def _responded(session: Session) -> set[str | None]:
     return {each.id for event in session.events for each in event.get_function_responses()}
 
 
-def _kept(call: Call) -> types.Part:
-    """The answer that the journal has, as google-adk takes it."""
+def _kept(call: Call, media: tuple[types.Part, ...] = ()) -> types.Part:
+    """The answer that the journal has, as google-adk takes it. ``media``, which it has not, from the client's message."""
     error = call.error if call.state is CallState.FAILED else None
     content = call.result if isinstance(call.result, str) else json.dumps(call.result)
-    answer = Answer(call.call_id, content, error=error)
+    answer = Answer(call.call_id, content, error=error, media=media)
     return response_part(answer, types.FunctionCall(id=wire_id(call), name=call.name))
 
 

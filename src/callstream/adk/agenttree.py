@@ -1,7 +1,8 @@
 """A copy of an agent tree in which models that take a client are tapped. The original stays as it is.
 
-Sub-agents and the agents of AgentTools are copied too. What is not made of agents (the nodes of a workflow) is taken as
-it is: its models are read from their partial events, unless they were tapped by whoever made them.
+Sub-agents, the nodes of workflows and the agents of AgentTools are copied too. What a node keeps to itself (the node of a
+parallel worker, the agents that a function calls) is taken as it is: their models are read from their partial events,
+unless they were tapped by whoever made them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from google.adk.agents.base_agent import BaseAgent
 from google.adk.agents.llm_agent import LlmAgent
 from google.adk.tools.agent_tool import AgentTool
 from google.adk.tools.base_tool import BaseTool
-from google.adk.workflow import BaseNode
+from google.adk.workflow import BaseNode, Workflow
 
 from callstream.adk.clienttools import AGUIToolset
 from callstream.adk.models import tapped
@@ -23,7 +24,7 @@ from callstream.tap import Callstream
 
 def tapped_tree(root: BaseNode, callstream: Callstream) -> BaseNode:
     """The copy. Raises nothing: what cannot be copied is returned as it is."""
-    return _copied(root, callstream, inherits=False) if isinstance(root, BaseAgent) else root
+    return _node(root, callstream)
 
 
 def client_toolsets(root: BaseNode) -> Iterator[AGUIToolset]:
@@ -37,6 +38,33 @@ def client_toolsets(root: BaseNode) -> Iterator[AGUIToolset]:
     if isinstance(root, BaseAgent):
         for agent in root.sub_agents:
             yield from client_toolsets(agent)
+    elif isinstance(root, Workflow) and root.graph is not None:
+        for node in root.graph.nodes:
+            yield from client_toolsets(node)
+
+
+def _node(node: BaseNode, callstream: Callstream) -> BaseNode:
+    if isinstance(node, BaseAgent):
+        return _copied(node, callstream, inherits=False)
+    if isinstance(node, Workflow) and node.graph is not None:
+        graph = node.graph
+        # A node may have several edges, and has to stay one node.
+        copies = {id(each): _node(each, callstream) for each in graph.nodes}
+        edges = [
+            edge.model_copy(
+                update={
+                    "from_node": copies.get(id(edge.from_node), edge.from_node),
+                    "to_node": copies.get(id(edge.to_node), edge.to_node),
+                }
+            )
+            for edge in graph.edges
+        ]
+        nodes = [copies[id(each)] for each in graph.nodes]
+        return node.model_copy(update={"graph": graph.model_copy(update={"nodes": nodes, "edges": edges})})
+    if "tool" in type(node).model_fields:
+        tool = getattr(node, "tool")  # noqa: B009  a node that is a tool; its class has no public name
+        return node.model_copy(update={"tool": _tool(tool, callstream, frozenset())})
+    return node
 
 
 def server_tools(root: BaseNode) -> frozenset[str]:

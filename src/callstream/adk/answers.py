@@ -42,7 +42,7 @@ class Incoming:
     def has_nothing_new(self) -> bool:
         return bool(self._again) and not self._parts
 
-    async def check(self, callstream: Callstream, session: Session) -> None:
+    async def check(self, callstream: Callstream, session: Session, thread_id: str) -> None:
         """Looks for answers that came before, and brings the others into the order of their calls."""
         if not self.is_answer:
             return
@@ -51,7 +51,7 @@ class Incoming:
             answer = part.function_response
             if answer is None or not answer.id or answer.name in HOST_QUESTIONS:
                 continue
-            known = await _calls_named(callstream.journal, session.id, answer.id)
+            known = await _calls_named(callstream.journal, thread_id, answer.id)
             if known and all(call.is_final for call in known):
                 self._parts.remove(part)
                 self._again.append(part)
@@ -67,7 +67,7 @@ class Incoming:
     async def record(self, run: Run, context: InvocationContext) -> None:
         """Takes the message, or the answers, into the run."""
         if not self.is_answer:
-            await run.record([_received(context.user_content or self._message)])
+            await run.record([received(context.user_content or self._message)])
             return
         for part in self._parts:
             answer = part.function_response
@@ -78,7 +78,9 @@ class Incoming:
 async def _answer(run: Run, session: Session, answer: types.FunctionResponse) -> None:
     result, error = outcome(answer.response)
     named = answer.id or ""
-    if not await _calls_named(run.callstream.journal, run.thread_id, named):
+    if await _calls_named(run.callstream.journal, run.thread_id, named):
+        named = await awaiting_id(run, named)
+    else:
         # The call is older than the journal, or it is nobody's.
         asked = next((call for call in _function_calls(session) if call.id == named), None)
         if asked is None:
@@ -86,6 +88,14 @@ async def _answer(run: Run, session: Session, answer: types.FunctionResponse) ->
         named = await imported(run, named, asked.name or "", asked.args or {})
         await run.record([CallAwaiting(named)])
     await run.answer(named, result, error=error)
+
+
+async def awaiting_id(run: Run, wire_id: str) -> str:
+    """The ``call_id`` of the call that google-adk means: models that number the calls of each turn use an id again."""
+    awaiting = await run.callstream.journal.calls(
+        thread_id=run.thread_id, provider_id=wire_id, states=[CallState.AWAITING]
+    )
+    return awaiting[-1].call_id if awaiting else wire_id
 
 
 async def imported(run: Run, function_call_id: str, name: str, args: dict[str, Any]) -> str:
@@ -128,7 +138,8 @@ def _answered_id(part: types.Part) -> str | None:
     return part.function_response.id if part.function_response is not None else None
 
 
-def _received(content: types.Content) -> MessageReceived:
+def received(content: types.Content) -> MessageReceived:
+    """What a user said to the agent."""
     parts = content.parts or []
     blobs = [blob for part in parts if (blob := part.inline_data or part.file_data) is not None]
     return MessageReceived(

@@ -6,6 +6,7 @@ returned; else when google-adk makes it an event. What a tool raised is its fail
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from google.adk.events.event import Event
@@ -14,12 +15,12 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from pydantic_core import to_jsonable_python
 
-from callstream.adk.answers import imported, outcome
+from callstream.adk.answers import awaiting_id, imported, outcome
 from callstream.adk.invocations import Invocation
+from callstream.adk.tools import LiveStream, stream_end
 from callstream.adk.truncation import refusal
 from callstream.calls import Call, CallState
 from callstream.errors import CallDropped, CallRejected, RunOver, UsageError
-from callstream.hooks import CallHooks
 from callstream.runtime.modelcall import current_model_call
 from callstream.tools import current_progress
 
@@ -50,6 +51,9 @@ class Execution:
         current_model_call.set(None)
         run.make_current()
         current_progress.set(run.progress_of(call.call_id))
+        if isinstance(tool, LiveStream):
+            invocation.streaming.add(call.call_id)
+            stream_end.set(partial(self._stream_ended, invocation, call))
         return None
 
     async def _call_for(
@@ -61,7 +65,7 @@ class Execution:
             return call
         if call is None:
             try:
-                call = await invocation.run.resume(named)
+                call = await invocation.run.resume(await awaiting_id(invocation.run, named))
             except UsageError:
                 call = None  # google-adk has it from elsewhere: another plugin, or a session that is older
         if call is None or call.is_final:
@@ -73,6 +77,8 @@ class Execution:
         """The tool has returned, or somebody made a result of what it raised."""
         call = invocation.call_named(tool_context.branch, tool_context.function_call_id)
         if call is None or call.state is not CallState.EXECUTING or invocation.run.outcome is not None:
+            return
+        if call.call_id in invocation.streaming:
             return
         invocation.errors.pop(call.call_id, None)
         actions, named = tool_context.actions, tool_context.function_call_id
@@ -93,7 +99,7 @@ class Execution:
             return
         for response in event.get_function_responses():
             call = invocation.call_named(event.branch, response.id)
-            if call is not None and call.state is CallState.EXECUTING:
+            if call is not None and call.state is CallState.EXECUTING and call.call_id not in invocation.streaming:
                 invocation.errors.pop(call.call_id, None)
                 await self._finish(invocation, call, response.response)
 
@@ -103,6 +109,20 @@ class Execution:
         for call_id, error in errors.items():
             if invocation.run.call(call_id).state is CallState.EXECUTING:
                 await invocation.run.fail(call_id, error)
+
+    async def _stream_ended(
+        self, invocation: Invocation, call: Call, values: list[Any], error: BaseException | None
+    ) -> None:
+        invocation.streaming.discard(call.call_id)
+        if invocation.run.outcome is not None:
+            return
+        if error is None:
+            await self._finish(invocation, call, values[0] if len(values) == 1 else values)
+            return
+        try:
+            await invocation.run.fail(call.call_id, error)
+        except RunOver:
+            pass  # its end has said what became of the call
 
     async def _finish(self, invocation: Invocation, call: Call, response: Any) -> None:
         told = to_jsonable_python(
@@ -125,33 +145,3 @@ class Execution:
         plugins = context.plugin_manager.plugins
         later = plugins[plugins.index(self._plugin) + 1 :] if self._plugin in plugins else []
         return any(type(plugin).after_tool_callback is not BasePlugin.after_tool_callback for plugin in later)
-
-    # -- after a crash --
-
-    async def given_up(self, thread_id: str) -> list[Call]:
-        """The calls that a process left behind in this thread when it died in the middle of their arguments."""
-        journal = self._callstream.journal
-        await journal.open()
-        runs = await journal.runs(thread_id=thread_id)
-        if any(run.outcome is None and self._callstream.active_run(run.run_id) is None for run in runs):
-            await journal.sweep()
-            runs = await journal.runs(thread_id=thread_id)
-        found: list[Call] = []
-        for run in runs:
-            if run.outcome != "failed" or run.reason != "interrupted":
-                break
-            for listed in await journal.calls(run_id=run.run_id, states=[CallState.DISCARDED]):
-                call = await journal.call(listed.call_id)
-                if call is not None and call.reason == "interrupted":
-                    found.append(call)
-        return found
-
-    async def tell_given_up(self, invocation: Invocation) -> None:
-        """Runs the abort hooks of such calls, once their tools are known."""
-        for call in list(invocation.given_up):
-            hooks = self._callstream.hooks_of(call.name)
-            if hooks:
-                invocation.given_up.remove(call)
-                hooked = CallHooks(call, hooks, self._callstream.hook_settings(call.name))
-                hooked.abort(call, "interrupted")
-                await hooked.settled()

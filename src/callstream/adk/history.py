@@ -14,10 +14,13 @@ from collections.abc import Iterator
 from google.adk.events.event import Event
 from google.adk.sessions.session import Session
 from google.genai import types
+from pydantic_core import to_jsonable_python
 
 from callstream.adk.answers import HOST_QUESTIONS, outcome
 from callstream.adk.partials import MINTED_PREFIX
+from callstream.adk.predictions import CONFIRM_TOOL
 from callstream.adk.sharedstate import shown
+from callstream.adk.threads import CONFIRMATIONS_KEY
 from callstream.calls import Ledger
 from callstream.errors import CallIdTaken, LeaseLost, UsageError
 from callstream.events import (
@@ -86,7 +89,7 @@ class _History:
         self._awaited = set(self._awaiting_ids())
 
     def wanted_ids(self) -> set[str]:
-        return {_id_of(call, event, place) for event, place, call in self._calls()}
+        return {_id_of(call, event, place) for event, place, call in self._calls()} | set(self._pending_questions())
 
     def entries(self, names: dict[str, str]) -> Iterator[Entry]:
         """``names``: a free ``call_id`` for each of the wanted ids."""
@@ -95,6 +98,11 @@ class _History:
                 yield Entry(told, event.id, None if event.author == "user" else event.author)
         for call_id, is_awaited in self._unanswered():
             yield Entry(CallAwaiting(call_id) if is_awaited else CallReleased(call_id))
+        for call_id in self._questions(names):
+            yield Entry(CallStarted(call_id, CONFIRM_TOOL))
+            yield Entry(ArgsAppended(call_id, "{}"))
+            yield Entry(CallCompleted(call_id, "{}"))
+            yield Entry(CallAwaiting(call_id))
         state = shown(self._session.state)
         if state:
             yield Entry(StateChanged(snapshot=state))
@@ -140,7 +148,7 @@ class _History:
         call_id = self._named.get(response.id or "")
         if call_id is None or response.id in self._awaited or self._ledger[call_id].is_final:
             return
-        result, error = outcome(response.response)
+        result, error = outcome(to_jsonable_python(response.response, bytes_mode="base64", fallback=repr))
         told = CallReturned(call_id, result) if error is None else CallFailed(call_id, error)
         self._ledger.apply(told)
         yield told
@@ -180,6 +188,14 @@ class _History:
                     is_last = number >= spoken and call.id not in responded and call.name not in self._server_tools
                     if is_marked or is_last:
                         yield call.id
+
+    def _pending_questions(self) -> list[str]:
+        """Those about predicted state that ag_ui_adk left open. No event has them."""
+        return [str(each) for each in self._session.state.get(CONFIRMATIONS_KEY) or ()]
+
+    def _questions(self, names: dict[str, str]) -> Iterator[str]:
+        for known in self._pending_questions():
+            yield self._ledger.name_for(names[known])
 
     def _calls(self) -> Iterator[tuple[Event, int, types.FunctionCall]]:
         for event in self._session.events:

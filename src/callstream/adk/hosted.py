@@ -18,7 +18,6 @@ from google.genai import types
 
 from callstream.adk.clienttools import current_input
 from callstream.adk.plugin import CallstreamPlugin
-from callstream.calls import Call
 from callstream.runtime import Callstream
 
 
@@ -26,13 +25,13 @@ class HostedPlugin(CallstreamPlugin):
     @classmethod
     def like(cls, other: CallstreamPlugin, callstream: Callstream) -> Self:
         """With the settings of a plugin that the application registered itself."""
+        settings = other.settings
         return cls(
-            callstream, name=other.name, on_truncated=other._on_truncated, repair_signatures=other._repair_signatures
+            callstream,
+            name=other.name,
+            on_truncated=settings.on_truncated,
+            repair_signatures=settings.repair_signatures,
         )
-
-    async def left_behind(self, thread_id: str) -> tuple[Call, ...]:
-        """The calls that a process left in the thread when it died. To be asked before the thread has a new run."""
-        return tuple(await self._execution.given_up(thread_id))
 
     async def on_user_message_callback(
         self, *, invocation_context: InvocationContext, user_message: types.Content

@@ -93,6 +93,9 @@ class Invocation:
         self.errors: dict[str, BaseException] = {}
         """What tools raised, by call, until it is known whether somebody makes a result of it."""
         self.root_agent = context.agent
+        self.is_live = context.live_request_queue is not None
+        self.streaming: set[str] = set()
+        """Calls whose tools go on in the background, in live mode, after google-adk has told the model so."""
         self._context = weakref.ref(context)
         self._steps: list[Step] = []
         self._bound: dict[tuple[str | None, str], str] = {}  # call_id by branch and the id that google-adk knows
@@ -107,6 +110,12 @@ class Invocation:
                 context.abort()
 
         self._undo_stop = self.run.on_stop(stopped)
+
+    def hang_up(self) -> None:
+        """Ends a live invocation as its user would."""
+        context = self._context()
+        if context is not None and context.live_request_queue is not None:
+            context.live_request_queue.close()
 
     def ends_by_itself(self) -> None:
         """The end of the run is the invocation's own from now on."""
@@ -141,9 +150,13 @@ class Invocation:
     def call_named(self, branch: str | None, function_call_id: str | None) -> Call | None:
         """The call of this run that google-adk means by an id: of several in a branch, the newest.
 
-        Agents that run beside each other have branches of their own, and their models may use the same ids.
+        Agents that run beside each other have branches of their own, and their models may use the same ids. In live mode
+        events do not say their branch.
         """
-        call_id = self._bound.get((branch, function_call_id or ""))
+        named = function_call_id or ""
+        call_id = self._bound.get((branch, named))
+        if call_id is None and self.is_live:
+            call_id = self._bound.get((None, named))
         return None if call_id is None else self.run.call(call_id)
 
     def bind_id(self, branch: str | None, function_call_id: str, call_id: str) -> None:

@@ -11,6 +11,7 @@ import inspect
 import logging
 import os
 import re
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, cast
 
@@ -19,11 +20,12 @@ from google.adk.models.google_llm import Gemini
 from google.adk.models.registry import LLMRegistry
 from google.genai import types
 
-from callstream.tap import Callstream
+from callstream.tap import Callstream, has_tap
 
 logger = logging.getLogger("callstream")
 
 _M = TypeVar("_M", bound=BaseLlm)
+_made: weakref.WeakValueDictionary[int, BaseLlm] = weakref.WeakValueDictionary()
 _PLACE = re.compile(r"projects/([^/]+)/locations/([^/]+)/")
 
 
@@ -33,15 +35,31 @@ def tapped(model: str | BaseLlm, callstream: Callstream) -> BaseLlm:
     Credentials that a provider's client takes from the environment are taken when this is called.
     """
     llm = LLMRegistry.new_llm(model) if isinstance(model, str) else model
+    if _has_tapped_client(llm):
+        logger.info("model %s (%s) is tapped already: it is read at the wire", llm.model, type(llm).__name__)
+        return llm
     for family, tap in _FAMILIES.items():
         if any(base.__name__ == family and base.__module__.startswith("google.adk.") for base in type(llm).__mro__):
             made = tap(llm, callstream)
             if made is not None:
+                _made[id(made)] = made
                 logger.info("model %s (%s) is read at the wire", llm.model, type(llm).__name__)
                 return made
             break
     logger.info("model %s (%s) is read from its partial events", llm.model, type(llm).__name__)
     return llm
+
+
+def is_tapped(model: str | BaseLlm) -> bool:
+    """Whether it is a model that has a tap already."""
+    return not isinstance(model, str) and (_made.get(id(model)) is model or _has_tapped_client(model))
+
+
+def _has_tapped_client(llm: BaseLlm) -> bool:
+    """Whether a Gemini has a client of a Callstream's. The others are copied with a new one."""
+    options = (getattr(llm, "client_kwargs", None) or {}).get("http_options")
+    client = options.get("httpx_async_client") if isinstance(options, dict) else options and options.httpx_async_client
+    return client is not None and has_tap(client)
 
 
 def _gemini(llm: BaseLlm, callstream: Callstream) -> BaseLlm | None:
@@ -57,6 +75,7 @@ def _gemini(llm: BaseLlm, callstream: Callstream) -> BaseLlm | None:
     if options.httpx_async_client is not None:
         return None
     arguments = dict(options.async_client_args or {})
+    arguments.pop("ssl", None)  # is for live mode's connections; httpx calls it verify
     client = callstream.httpx_client(**arguments)
     kwargs["http_options"] = options.model_copy(update={"httpx_async_client": client})
     return _copied(model, client_kwargs=kwargs)

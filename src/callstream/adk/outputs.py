@@ -2,8 +2,9 @@
 
 google-adk itself keeps the text of one run of an agent, and loses some of it where the agent is the node of a Workflow,
 and what came before a question to a person. Here the running value is written into the state of every event that has
-text of the agent: text of its own, not partial, no thoughts. Each run of an agent starts empty; one that goes on after
-a question starts with what it had said before. An agent with an ``output_schema`` is left alone.
+text of the agent: text of its own, not partial, no thoughts; in live mode the transcription of what it said aloud too.
+Each run of an agent starts empty, and in live mode each turn; one that goes on after a question starts with what it had
+said before. An agent with an ``output_schema`` is left alone.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class OutputKeys:
             return
         outputs = self._outputs.get(invocation.invocation_id, {})
         output = outputs.get((event.author, event.branch))
-        text = _text(event)
+        text = _text(event) or _spoken(event)
         if output is not None and text:
             output.text, output.last = output.text + text, text
             event.actions.state_delta[output.key] = output.text
@@ -54,6 +55,11 @@ class OutputKeys:
         for output in outputs.values():
             if output.text and written.get(output.key) in ("", output.last):
                 written[output.key] = output.text
+
+    def turn_begins(self, invocation: Invocation) -> None:
+        """In live mode an invocation has many turns, and each starts empty."""
+        for output in self._outputs.get(invocation.invocation_id, {}).values():
+            output.text = output.last = ""
 
     def forget(self, invocation: Invocation) -> None:
         self._outputs.pop(invocation.invocation_id, None)
@@ -71,3 +77,9 @@ def _said_before(invocation: Invocation, author: str, branch: str | None, sessio
 def _text(event: Event) -> str:
     parts = (event.content and event.content.parts) or []
     return "".join(part.text for part in parts if part.text and not part.thought)
+
+
+def _spoken(event: Event) -> str:
+    """What a model said aloud, in live mode: its transcription, when it is whole."""
+    said = event.output_transcription
+    return (said.text or "") if said is not None and said.finished else ""

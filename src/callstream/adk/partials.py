@@ -227,7 +227,10 @@ class PartialReader:
     def _decide_call(
         self, known: PartialCall, chunk: types.FunctionCall, response: LlmResponse, finish: str | None
     ) -> None:
-        if finish not in (None, "STOP"):
+        if chunk.will_continue:
+            self._take_in(known, chunk)
+            self._discard(known, response, "the whole response has a call that was to go on")
+        elif finish not in (None, "STOP"):
             self._discard(known, response, f"the response finished with {finish}")
         elif finish is None and known.dialect in ("paths", "text") and not known.said_end:
             self._discard(known, response, "the response ended without a finish reason")

@@ -12,6 +12,7 @@ import sys
 import uuid
 from typing import Any
 
+import msgspec
 from google.adk.agents.base_agent import BaseAgent
 from google.adk.agents.callback_context import CallbackContext
 from google.adk.agents.invocation_context import InvocationContext
@@ -27,16 +28,26 @@ from google.genai import types
 from callstream.adk.answers import Incoming
 from callstream.adk.execution import Execution
 from callstream.adk.invocations import Endings, Invocation, Step, opened_run
+from callstream.adk.leftbehind import LeftBehind
+from callstream.adk.live import LiveTranscript
 from callstream.adk.outputs import OutputKeys
 from callstream.adk.partials import MINTED_PREFIX
-from callstream.adk.signatures import repair
-from callstream.adk.tools import collapsed_names, collecting_generators, register_tools
+from callstream.adk.signatures import JournalThread, repair
+from callstream.adk.tools import collapsed_names, collecting_generators, named_tools, register_tools, watched_generators
 from callstream.adk.truncation import OnTruncated, guarded
 from callstream.errors import RunOver, UsageError
-from callstream.runtime import Callstream, current_run
+from callstream.runtime import Callstream, Run, current_run
 from callstream.runtime.modelcall import ModelCall, current_model_call
 
 logger = logging.getLogger("callstream")
+
+
+class PluginSettings(msgspec.Struct, frozen=True):
+    """What a plugin was told; ``CallstreamPlugin`` says what each means."""
+
+    on_truncated: OnTruncated = "tell_model"
+    repair_signatures: bool = True
+    closes_callstream: bool = False
 
 
 class CallstreamPlugin(BasePlugin):
@@ -63,11 +74,11 @@ class CallstreamPlugin(BasePlugin):
         if on_truncated not in ("tell_model", "fail"):
             raise UsageError(f"expected on_truncated to be 'tell_model' or 'fail', got {on_truncated!r}")
         self.callstream = callstream
-        self._on_truncated: OnTruncated = on_truncated
-        self._repair_signatures = repair_signatures
-        self._closes_callstream = closes_callstream
+        self.settings = PluginSettings(on_truncated, repair_signatures, closes_callstream)
+        self.left_behind = LeftBehind(callstream)
         self._invocations: dict[str, Invocation] = {}
         self._incoming: dict[str, Incoming] = {}
+        self._live: dict[str, LiveTranscript] = {}
         self._outputs = OutputKeys()
         self._execution = Execution(self)
         self._endings = Endings()
@@ -82,7 +93,8 @@ class CallstreamPlugin(BasePlugin):
         self, *, invocation_context: InvocationContext, user_message: types.Content
     ) -> types.Content | None:
         incoming = Incoming(user_message)
-        await incoming.check(self.callstream, invocation_context.session)
+        outer, session = self._outer_run(), invocation_context.session
+        await incoming.check(self.callstream, session, outer.thread_id if outer is not None else session.id)
         self._incoming[invocation_context.invocation_id] = incoming
         return incoming.replacement()
 
@@ -90,12 +102,13 @@ class CallstreamPlugin(BasePlugin):
         incoming = self._incoming.pop(invocation_context.invocation_id, None)
         if incoming is not None and incoming.has_nothing_new:
             return types.Content(role="model", parts=[])
-        outer = current_run()
-        joined = outer if outer is not None and outer.callstream is self.callstream else None
-        given_up = [] if joined else await self._execution.given_up(invocation_context.session.id)
+        joined = self._outer_run()
+        given_up = [] if joined else await self.left_behind.find(invocation_context.session.id)
         run = joined or await opened_run(self.callstream, invocation_context)
         invocation = Invocation(invocation_context, run, owns_run=joined is None)
         self._invocations[invocation.invocation_id] = invocation
+        if invocation.is_live:
+            self._live[invocation.invocation_id] = LiveTranscript(invocation, _new_call_id)
         invocation.abort_with_run()
         if joined is None:
             self._endings.watch(invocation, invocation_context)
@@ -105,14 +118,33 @@ class CallstreamPlugin(BasePlugin):
             await incoming.record(run, invocation_context)
         return None
 
+    def _outer_run(self) -> Run | None:
+        """The run that the program, or the tool whose agent it is, has opened around an invocation."""
+        outer = current_run()
+        return outer if outer is not None and outer.callstream is self.callstream else None
+
     async def on_event_callback(self, *, invocation_context: InvocationContext, event: Event) -> Event | None:
         # Where agent and caller share a task, the caller's own requests are none of the agent's.
         current_model_call.set(None)
         invocation = self._invocations.get(invocation_context.invocation_id)
         if invocation is not None:
+            await self._read_live(invocation, event)
             await self._execution.event(invocation, event)
             self._outputs.event(invocation, event)
         return None
+
+    async def _read_live(self, invocation: Invocation, event: Event) -> None:
+        live = self._live.get(invocation.invocation_id)
+        if live is None or invocation.run.outcome is not None:
+            return
+        if live.is_new_turn and not event.partial and live.says(event):
+            self._outputs.turn_begins(invocation)
+        try:
+            await live.read(event, self.settings.on_truncated)
+        except RunOver:
+            return
+        if invocation.failure is not None:
+            invocation.hang_up()
 
     async def after_run_callback(self, *, invocation_context: InvocationContext) -> None:
         invocation = self._invocations.get(invocation_context.invocation_id)
@@ -137,12 +169,14 @@ class CallstreamPlugin(BasePlugin):
             if invocation.run.loop is loop:
                 await self._end(invocation, asyncio.CancelledError())
         await self._endings.settled()
-        if self._closes_callstream:
+        await self.left_behind.aclose()
+        if self.settings.closes_callstream:
             await self.callstream.aclose()
 
     async def _end(self, invocation: Invocation, error: BaseException | None) -> None:
         self._invocations.pop(invocation.invocation_id, None)
         self._outputs.forget(invocation)
+        self._live.pop(invocation.invocation_id, None)
         invocation.ends_by_itself()
         if invocation.run.outcome is None:
             await self._execution.fail_raised(invocation)
@@ -156,6 +190,10 @@ class CallstreamPlugin(BasePlugin):
     ) -> types.Content | None:
         invocation = self._invocations.get(callback_context.invocation_id)
         if invocation is not None:
+            live = self._live.get(invocation.invocation_id)
+            if live is not None and isinstance(agent, LlmAgent):
+                live.agent_begins(agent)
+                register_tools(self.callstream, named_tools(agent.tools))
             root = invocation.root_agent
             if invocation.owns_run and isinstance(root, LlmAgent) and root.name == agent.name and root.timeout is None:
                 # It runs in a task of its own, which is cancelled when whoever drives the invocation is. One that goes
@@ -180,10 +218,19 @@ class CallstreamPlugin(BasePlugin):
         if invocation is None or invocation.run.outcome is not None:
             return None
         register_tools(self.callstream, llm_request.tools_dict)
+        live = self._live.get(invocation.invocation_id)
+        if live is not None and not live.is_asked(callback_context.agent_name):
+            # google-adk lets plugins see what a user says to a live model; the answer comes as events.
+            watched_generators(llm_request.tools_dict)
+            await self._tell_left_behind(invocation)
+            for content in llm_request.contents:
+                await live.heard(content)
+            return None
         collecting_generators(llm_request.tools_dict)
-        await self._execution.tell_given_up(invocation)
-        if self._repair_signatures:
-            await repair(llm_request, callback_context.session, self.callstream.journal)
+        await self._tell_left_behind(invocation)
+        if self.settings.repair_signatures:
+            thread = JournalThread(self.callstream.journal, invocation.run.thread_id)
+            await repair(llm_request, callback_context.session, thread)
         names = collapsed_names(llm_request.tools_dict)
         model_call = ModelCall(
             invocation.run,
@@ -196,6 +243,9 @@ class CallstreamPlugin(BasePlugin):
         invocation.begin(Step(model_call, llm_request, callback_context.actions, callback_context.branch))
         current_model_call.set(model_call)
         return None
+
+    async def _tell_left_behind(self, invocation: Invocation) -> None:
+        invocation.given_up = await self.left_behind.tell(invocation.given_up)
 
     async def after_model_callback(
         self, *, callback_context: CallbackContext, llm_response: LlmResponse
@@ -213,7 +263,7 @@ class CallstreamPlugin(BasePlugin):
             return None
         if llm_response.partial:
             return None
-        guarded(invocation, step, llm_response, self._on_truncated)
+        guarded(invocation, step, llm_response, self.settings.on_truncated)
         return None
 
     async def on_model_error_callback(

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from callstream.adk.threads import OWN_PREFIX
+from callstream.adk.threads import OTHERS_KEYS, OWN_PREFIX
 from callstream.events import StateChanged
 
 _SCOPES = ("app:", "user:")
@@ -19,7 +19,7 @@ _PRIVATE = (OWN_PREFIX, "temp:", "_adk")
 
 def shown(state: dict[str, Any]) -> dict[str, Any]:
     """What of a session's state the client sees, as JSON."""
-    public = {key: value for key, value in state.items() if not key.startswith(_PRIVATE)}
+    public = {key: value for key, value in state.items() if not _is_refused(key, _PRIVATE)}
     return dict(to_jsonable_python(public, bytes_mode="base64", fallback=repr))
 
 
@@ -28,7 +28,11 @@ def taken(state: Any, *, allow_scopes: bool) -> dict[str, Any]:
     if not isinstance(state, dict):
         return {}
     refused = _PRIVATE if allow_scopes else (*_PRIVATE, *_SCOPES)
-    return {key: value for key, value in state.items() if not key.startswith(refused)}
+    return {key: value for key, value in state.items() if not _is_refused(key, refused)}
+
+
+def _is_refused(key: str, prefixes: tuple[str, ...]) -> bool:
+    return key.startswith(prefixes) or key in OTHERS_KEYS
 
 
 class SharedState:

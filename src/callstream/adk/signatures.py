@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from google.adk.agents.callback_context import CallbackContext
 from google.adk.models.llm_request import LlmRequest
@@ -27,18 +28,26 @@ _GENERATION = re.compile(r"(?:^|/)gemini-(\d+)")
 async def repair_thought_signatures(callback_context: CallbackContext, llm_request: LlmRequest) -> None:
     """A ``before_model_callback`` for an agent without the plugin, or with it: then the journal is asked too."""
     model_call = current_model_call.get()
-    journal = model_call.run.callstream.journal if model_call is not None else None
-    await repair(llm_request, callback_context.session, journal)
+    run = model_call.run if model_call is not None else None
+    thread = JournalThread(run.callstream.journal, run.thread_id) if run is not None else None
+    await repair(llm_request, callback_context.session, thread)
 
 
-async def repair(request: LlmRequest, session: Session, journal: Journal | None) -> None:
+class JournalThread(NamedTuple):
+    """Where the journal has a session's calls. The thread may have another name than the session."""
+
+    journal: Journal
+    thread_id: str
+
+
+async def repair(request: LlmRequest, session: Session, thread: JournalThread | None) -> None:
     """Signs the calls in a request that need it and are not signed."""
     if not _wants_signatures(request.model):
         return
     unsigned = [index for index, content in enumerate(request.contents) if _unsigned(content) is not None]
     if not unsigned:
         return
-    known = await _Known.of(session, journal)
+    known = await _Known.of(session, thread)
     turn = _turn(request.contents)
     for index in unsigned:
         content = request.contents[index]
@@ -61,7 +70,7 @@ class _Known:
         self._ids: list[tuple[str, types.FunctionCall]] = []
 
     @classmethod
-    async def of(cls, session: Session, journal: Journal | None) -> _Known:
+    async def of(cls, session: Session, thread: JournalThread | None) -> _Known:
         known = cls()
         for part in _call_parts(session):
             call = part.function_call
@@ -70,7 +79,7 @@ class _Known:
             known._ids.append((call.id, call))
             if part.thought_signature and part.thought_signature != SENTINEL:
                 known._by_id.setdefault(call.id, part.thought_signature)
-        for kept in await journal.calls(thread_id=session.id) if journal is not None else ():
+        for kept in await thread.journal.calls(thread_id=thread.thread_id) if thread is not None else ():
             if kept.signature is not None and (signature := base64.b64decode(kept.signature)) != SENTINEL:
                 known._by_id.setdefault(kept.provider_id or kept.call_id, signature)
         return known

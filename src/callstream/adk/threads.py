@@ -21,6 +21,12 @@ THREAD_KEY: Final = "_ag_ui_thread_id"
 APP_KEY: Final = "_ag_ui_app_name"
 USER_KEY: Final = "_ag_ui_user_id"
 CONTEXT_KEY: Final = "_ag_ui_context"
+CONFIRMATIONS_KEY: Final = "_ag_ui_pending_confirm_changes"
+"""Which questions about predicted state ag_ui_adk left open."""
+RENAMED_KEY: Final = "lro_tool_call_id_remap"
+"""ag_ui_adk's account of calls that its client knows under another id than google-adk."""
+OTHERS_KEYS: Final = frozenset({RENAMED_KEY, "pending_tool_calls"})
+"""Keys of ag_ui_adk's books that do not begin like its others."""
 _SEEN_PREFIX: Final = "_ag_ui_processed_message:"
 _SEEN_LIST: Final = "_ag_ui_processed_message_ids"
 
@@ -69,6 +75,12 @@ class Threads:
             event = history_event(message, author, names)
             if event is not None:
                 await self.service.append_event(session, event)
+
+
+def renamed(session: Session, named: str) -> str:
+    """google-adk's id of a call that a client names."""
+    known = session.state.get(RENAMED_KEY)
+    return str(known.get(named, named)) if isinstance(known, dict) else named
 
 
 def split(messages: Sequence[Message], session: Session) -> tuple[list[Message], list[Message]]:

@@ -7,7 +7,8 @@ plugin first sees it, and its progress reaches the run.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from contextvars import ContextVar
 from typing import Any
 
 from google.adk.events.event import Event
@@ -55,6 +56,41 @@ class _Collecting(StreamingTool):
 
     async def check_require_confirmation(self, args: dict[str, Any], tool_context: ToolContext) -> bool:
         return await self._original.check_require_confirmation(args, tool_context)
+
+
+class LiveStream(FunctionTool):
+    """Stands in, in live mode, for a generator tool, which streams to the model while the conversation goes on.
+
+    google-adk tells the model at once that results are pending, and nobody when the last one was sent; this tool does.
+    """
+
+    def __init__(self, original: FunctionTool) -> None:
+        super().__init__(_reporting(original.func))
+        self.name = original.name
+        self.description = original.description
+        self.behavior = original.behavior
+        self.response_scheduling = original.response_scheduling
+        self._original = original
+
+    async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> Any:
+        result = await super().run_async(args=args, tool_context=tool_context)
+        if not inspect.isasyncgen(result):
+            await _report([result], None)  # arguments that cannot be used, or a question
+        return result
+
+    async def check_require_confirmation(self, args: dict[str, Any], tool_context: ToolContext) -> bool:
+        return await self._original.check_require_confirmation(args, tool_context)
+
+
+StreamEnd = Callable[[list[Any], BaseException | None], Awaitable[None]]
+stream_end: ContextVar[StreamEnd | None] = ContextVar("callstream_stream_end", default=None)
+"""Whom a ``LiveStream`` tells what it has sent to the model, and what ended it."""
+
+
+async def _report(values: list[Any], error: BaseException | None) -> None:
+    tell = stream_end.get()
+    if tell is not None:
+        await tell(values, error)
 
 
 def mcp_progress(tool_name: str, **kwargs: Any) -> McpProgress | None:
@@ -106,6 +142,19 @@ def collecting_generators(tools: dict[str, BaseTool]) -> None:
             tools[name] = _Collecting(tool)
 
 
+def watched_generators(tools: dict[str, BaseTool]) -> None:
+    """Stands in for the tools of live mode that stream."""
+    for name, tool in tools.items():
+        if type(tool) in (FunctionTool, StreamingTool) and inspect.isasyncgenfunction(tool.func):  # type: ignore[attr-defined]
+            tools[name] = LiveStream(tool)  # type: ignore[arg-type]
+
+
+def named_tools(tools: Iterable[Any]) -> dict[str, BaseTool]:
+    """The functions among an agent's tools, by name. What a toolset has is known when it was asked."""
+    made = [FunctionTool(tool) if is_tool(tool) else tool for tool in tools]
+    return {tool.name: tool for tool in made if isinstance(tool, BaseTool)}
+
+
 def _is_generator(function: Callable[..., Any]) -> bool:
     return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
@@ -139,6 +188,32 @@ def _collected(function: Callable[..., Any]) -> Callable[..., Any]:
                 yield values[0] if len(values) == 1 else values
 
         made = steps
+    return _like(made, function)
+
+
+def _reporting(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same generator function, which reports all its values when it has ended."""
+
+    async def stream(*args: Any, **kwargs: Any) -> Any:
+        values: list[Any] = []
+        items = function(*args, **kwargs)
+        try:
+            async for item in items:
+                if not isinstance(item, Event):
+                    values.append(item)
+                yield item
+        except BaseException as error:
+            await _report(values, error)
+            raise
+        finally:
+            await items.aclose()
+        await _report(values, None)
+
+    return _like(stream, function)
+
+
+def _like(made: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a function what google-adk reads of another one."""
     made.__name__ = function.__name__
     made.__qualname__ = function.__qualname__
     made.__module__ = function.__module__

@@ -253,10 +253,13 @@ class MemoryJournal(Openable):
         with self._store.lock:
             self._enter()
             runs = self._store.runs.values()
+            alive = {writer for writer, until in self._store.leases.items() if until > time.time()}
             return {
                 "schema_version": 1,
                 "runs": len(runs),
                 "active_runs": sum(run.row.outcome is None for run in runs),
+                "live_writers": len(alive),
+                "orphaned_runs": sum(run.row.outcome is None and run.writer not in alive for run in runs),
                 "calls": len(self._store.calls),
                 "records": sum(len(run.lines) for run in runs),
                 "stored_bytes": sum(len(line.row.body) for run in runs for line in run.lines),

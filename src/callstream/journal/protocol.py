@@ -187,5 +187,9 @@ class Journal(Protocol):
         ...
 
     async def stats(self) -> dict[str, Any]:
-        """Counts, stored bytes and the schema version, for ``doctor`` and health checks."""
+        """Counts, stored bytes and the schema version, for ``doctor`` and health checks.
+
+        ``live_writers`` counts the processes that have the journal open, this one included; ``orphaned_runs`` the runs
+        that go on but whose process is gone, which the next ``sweep`` closes.
+        """
         ...

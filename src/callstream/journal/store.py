@@ -51,8 +51,6 @@ class Store(Protocol):
     """One database. The first group is awaited on the journal's thread only, the second in any event loop."""
 
     where: str
-    lanes: int
-    """How many batches it can be given at once; those of one lane come one after the other."""
 
     async def open(self, writer: str, followers: Followers) -> None:
         """Connects, brings the schema up to date or refuses it, and takes the writer's lease."""
@@ -64,7 +62,7 @@ class Store(Protocol):
     async def close(self) -> None:
         """Gives the leases back and disconnects."""
 
-    async def commit(self, batch: Sequence[Append], lane: int) -> Committed:
+    async def commit(self, batch: Sequence[Append]) -> Committed:
         """Writes the batch in one transaction. StoreAway if it should be tried again, JournalError if not."""
         ...
 

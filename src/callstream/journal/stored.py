@@ -24,7 +24,7 @@ from callstream.errors import CallstreamError, JournalError, UsageError
 from callstream.events import Record, RunEvent
 from callstream.journal import follow as following
 from callstream.journal.follow import Folded, Followers, Page
-from callstream.journal.lane import Lane
+from callstream.journal.groupcommit import GroupCommit
 from callstream.journal.protocol import Entry, Openable, RunRow
 from callstream.journal.queue import call_in
 from callstream.journal.rows import checked_id, clean, prepared, redacted
@@ -43,7 +43,8 @@ class StoredJournal(Openable):
         self._store = store
         self._settings = settings
         self._followers = Followers()
-        self._lanes = [Lane(number, store, self._followers, settings) for number in range(store.lanes)]
+        self._commits = GroupCommit(store, self._followers, settings)
+        self._queue = self._commits.queue
         self._lock = threading.Lock()
         self._opening: concurrent.futures.Future[None] | None = None
         self._closing: concurrent.futures.Future[None] | None = None
@@ -77,8 +78,7 @@ class StoredJournal(Openable):
             closing = self._closing
             if closing is None:
                 closing = self._closing = concurrent.futures.Future()
-                for lane in self._lanes:
-                    lane.queue.close(UsageError("the journal is closed"))
+                self._queue.close(UsageError("the journal is closed"))
                 if self._opening is None or self._has_ended:
                     closing.set_result(None)
                 elif self._opening.done() and self._loop is not None and self._stop is not None:
@@ -100,8 +100,7 @@ class StoredJournal(Openable):
             checked_id(run_id)
         if self._loop is None:
             await self.open()
-        lane = self._lanes[hash(run_id) % len(self._lanes)]
-        return await lane.queue.put(run_id, rows, after)
+        return await self._queue.put(run_id, rows, after)
 
     async def compact(self, run_id: str) -> int:
         return await self._on_thread(self._store.compact, run_id)
@@ -168,8 +167,7 @@ class StoredJournal(Openable):
 
     async def stats(self) -> dict[str, Any]:
         await self.open()
-        pending = sum(lane.queue.pending_bytes for lane in self._lanes)
-        return {**await self._store.stats(), "pending_bytes": pending}
+        return {**await self._store.stats(), "pending_bytes": self._queue.pending_bytes}
 
     async def _page(self, run_id: str, after: int, limit: int) -> Page | Folded | None:
         await self.open()
@@ -194,9 +192,8 @@ class StoredJournal(Openable):
             if not opening.done():
                 opening.set_exception(lost)
             self._has_ended = True
-        for lane in self._lanes:
-            lane.queue.close(UsageError("the journal is closed") if self._closing else lost)
-            lane.queue.abandon(lost)
+        self._queue.close(UsageError("the journal is closed") if self._closing else lost)
+        self._queue.abandon(lost)
         self._followers.close(None if self._closing else lost)
 
     async def _serve(self, opening: concurrent.futures.Future[None]) -> None:
@@ -215,11 +212,11 @@ class StoredJournal(Openable):
                 self._stop.set()
             opening.set_result(None)
         async with asyncio.TaskGroup() as tasks:
-            committing = [tasks.create_task(lane.commit_all(self._stop)) for lane in self._lanes]
+            committing = tasks.create_task(self._commits.run(self._stop))
             others = [tasks.create_task(self._store.watch()), tasks.create_task(self._keep_house())]
             if self._settings.renew:
                 others.append(tasks.create_task(self._renew_all()))
-            await asyncio.wait(committing)
+            await asyncio.wait([committing])
             for task in others:
                 task.cancel()
         await self._store.close()

@@ -22,6 +22,8 @@ from callstream.errors import UsageError
 from callstream.events import RunEvent, RunStarted
 from callstream.hooks import HookSettings
 from callstream.journal import Journal, open_journal
+from callstream.runtime.limits import TextLimits
+from callstream.runtime.observing import Observer, Observers, usual_observers
 from callstream.runtime.run import Run, _current_run
 from callstream.tools import (
     ArgsAbortHook,
@@ -53,6 +55,12 @@ class Settings(msgspec.Struct, frozen=True):
     on_hook_error: ErrorPolicy = "fail_call"
     progress_interval: float = 0.1
     """Seconds between two progress records of one call; values in between are merged, the last one is kept."""
+    max_args_bytes: int | None = None
+    """Argument text that a model may write for one call; a run that passes it fails. None is no limit."""
+    max_run_bytes: int | None = None
+    """All text, reasoning and arguments that a model may write in one run."""
+    telemetry_arguments: bool = False
+    """Whether the spans of calls carry their arguments and results."""
 
 
 class Callstream:
@@ -80,6 +88,8 @@ class Callstream:
         self._tools: dict[str, Tool[..., Any]] = {}
         self._named_hooks: dict[str, Hooks] = {}
         self._runs: dict[str, Run] = {}
+        self._promised: set[str] = set()
+        self._observers: Observers | None = None
         for function in tools:
             self.add_tool(function)
 
@@ -160,20 +170,38 @@ class Callstream:
         ``exclusive``: ThreadBusy if another run of the thread goes on, in this process or another.
         """
         run = Run(self, thread_id, run_id or self.new_id("run"), principal)
-        await self.journal.open()
-        await run.record([RunStarted(thread_id, principal, run_input, exclusive)])
+        try:
+            await self.journal.open()
+            await run.record([RunStarted(thread_id, principal, run_input, exclusive)])
+        finally:
+            self._promised.discard(run.run_id)
         self._runs[run.run_id] = run
+        self.observers.run_started(run)
         if as_current:
             _current_run.set(run)
         return run
 
     async def free_run_id(self, wanted: str) -> str:
-        """The wanted id if no run in the journal has it, else that with a number: a run ends once, and its id with it."""
+        """The wanted id if no run in the journal has it, else that with a number: a run ends once, and its id with it.
+
+        It is nobody else's in this process until a run was started with it, or could not be.
+        """
         run_id, number = wanted, 1
-        while await self.journal.runs(run_id=run_id, limit=1):
+        while run_id in self._promised or await self._is_taken(run_id):
             number += 1
             run_id = f"{wanted}~{number}"
         return run_id
+
+    async def _is_taken(self, run_id: str) -> bool:
+        self._promised.add(run_id)  # before waiting: of two who ask at once, one gets it
+        try:
+            taken = bool(await self.journal.runs(run_id=run_id, limit=1))
+        except BaseException:
+            self._promised.discard(run_id)
+            raise
+        if taken:
+            self._promised.discard(run_id)
+        return taken
 
     def active_run(self, run_id: str) -> Run | None:
         """A run of this process that has not ended."""
@@ -183,6 +211,22 @@ class Callstream:
         self._runs.pop(run.run_id, None)
 
     # -- what runs need --
+
+    @property
+    def text_limits(self) -> TextLimits:
+        """What a run may write, unless it is told less."""
+        return TextLimits(max_args_bytes=self.settings.max_args_bytes, max_run_bytes=self.settings.max_run_bytes)
+
+    @property
+    def observers(self) -> Observers:
+        """Who is told when runs and calls change their state."""
+        if self._observers is None:
+            self._observers = usual_observers(show_arguments=self.settings.telemetry_arguments)
+        return self._observers
+
+    def observe(self, observer: Observer) -> None:
+        """Has the observer told of all runs that start from now on."""
+        self.observers.add(observer)
 
     def new_id(self, kind: str) -> str:
         return f"{kind}_{uuid.uuid4().hex}"
@@ -203,12 +247,13 @@ class Callstream:
         finally:
             current_progress.reset(token)
 
-    async def report_progress(self, call: Call, data: Any) -> None:
-        """Tells the application's handler, whose errors are its own."""
-        if self.on_tool_progress is None:
+    async def report_progress(self, call: Call, data: Any, handler: ProgressHandler | None = None) -> None:
+        """Tells the application's handler, or the one given, whose errors are its own."""
+        tell = handler or self.on_tool_progress
+        if tell is None:
             return
         try:
-            reported = self.on_tool_progress(call.name, call.provider_id or call.call_id, data)
+            reported = tell(call.name, call.provider_id or call.call_id, data)
             if inspect.isawaitable(reported):
                 await reported
         except Exception:

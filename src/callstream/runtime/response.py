@@ -133,7 +133,7 @@ class Response:
                 call_id = self.call_ids.get(event.call_id)
                 if call_id is None:
                     # It never got a name, so it never started.
-                    logger.warning("run %s: a call without a name was dropped (%s)", self.run.run_id, event)
+                    logger.warning("run %s: a call without a name was dropped", self.run.run_id)
                     return None
                 return event if call_id == event.call_id else msgspec.structs.replace(event, call_id=call_id)
             case _:

@@ -39,12 +39,13 @@ from callstream.events import (
 from callstream.hooks import CallHooks, Outcome
 from callstream.journal import Entry
 from callstream.runtime.answers import Answers
+from callstream.runtime.limits import TextLimits, TextMeter
 from callstream.runtime.progress import ProgressFeed
 from callstream.runtime.response import Response
 from callstream.tools import Progress
 
 if TYPE_CHECKING:
-    from callstream.runtime.core import Callstream
+    from callstream.runtime.core import Callstream, ProgressHandler
 
 logger = logging.getLogger("callstream")
 
@@ -69,6 +70,11 @@ class Run:
         self.loop = asyncio.get_running_loop()
         self.outcome: RunOutcome | None = None
         """How the run ended; None while it goes on."""
+        self.reason: str | None = None
+        """Why the run failed or was cancelled."""
+        self._text = TextMeter(callstream.text_limits)
+        self.on_tool_progress: ProgressHandler | None = None
+        """Takes the place of the Callstream's own handler in this run."""
         self._ledger = Ledger()
         self._answers = Answers(self._ledger, callstream.journal, thread_id)
         self._hooks: dict[str, CallHooks] = {}
@@ -95,6 +101,19 @@ class Run:
         """The number of the last record of the run."""
         return self._seq
 
+    def args_bytes(self, call_id: str) -> int:
+        """How much argument text this run has of the call, in UTF-8."""
+        return self._text.args_bytes(call_id)
+
+    def hook_seconds(self, call_id: str) -> float | None:
+        """How long the call's hooks have run, all together; None if it has none."""
+        hooked = self._hooks.get(call_id)
+        return None if hooked is None else hooked.seconds
+
+    def tighten(self, limits: TextLimits) -> None:
+        """The run may write no more than that, either."""
+        self._text.limits = self._text.limits.tightened(limits)
+
     def make_current(self) -> None:
         """Makes this the current run of the calling task, and of those that it starts from now on."""
         _current_run.set(self)
@@ -106,7 +125,8 @@ class Run:
     ) -> None:
         """Journals the events, then takes them into the ledger, then hands them to the hooks.
 
-        What the wire still says of a call that was discarded meanwhile is left out.
+        What the wire still says of a call that was discarded meanwhile is left out. Text beyond a limit raises
+        LimitExceeded, and the run fails of it, whatever its host makes of the exception: see ``TextLimits``.
         """
         self._check_going_on()
         await self._write(events, response_id, author)
@@ -214,7 +234,7 @@ class Run:
     async def progress(self, call_id: str, data: Any) -> None:
         """What an executing call tells its interface; the model never sees it."""
         await self.record([CallProgressed(call_id, data)])
-        await self.callstream.report_progress(self._ledger[call_id], data)
+        await self.callstream.report_progress(self._ledger[call_id], data, self.on_tool_progress)
 
     def progress_of(self, call_id: str) -> Progress:
         """The ``Progress`` to hand to the tool of an executing call."""
@@ -303,21 +323,34 @@ class Run:
             wanted = [event for event in given if not self._is_stale(event)]
             if not wanted:
                 return
-            entries = [Entry(event, response_id, author) for event in wanted]
-            append = asyncio.ensure_future(self.callstream.journal.append(self.run_id, entries, after=self._seq))
-            while not append.done():
-                try:
-                    await asyncio.shield(append)
-                except asyncio.CancelledError:
-                    # The write cannot be called back, so it is taken in before the cancellation goes on.
-                    if append.cancelled():
-                        raise
-                    cancelled = True
-            self._seq = append.result()
-            for event in wanted:
-                self._took(event)
+            weighed = self._text.weigh(wanted)
+            if weighed.error is not None:
+                wanted = wanted[: weighed.fitting]
+            if wanted:
+                cancelled = await self._append([Entry(event, response_id, author) for event in wanted])
+                self._text.take(weighed)
+                for event in wanted:
+                    self._took(event)
+            if weighed.error is not None:
+                self._ending = self._begin_end("failed", _described(weighed.error), detail=str(weighed.error))
         if cancelled:
             raise asyncio.CancelledError
+        if weighed.error is not None:
+            raise weighed.error
+
+    async def _append(self, entries: Sequence[Entry]) -> bool:
+        """Has the entries journalled. True if it was cancelled: a write cannot be called back, so that has to wait."""
+        cancelled = False
+        append = asyncio.ensure_future(self.callstream.journal.append(self.run_id, entries, after=self._seq))
+        while not append.done():
+            try:
+                await asyncio.shield(append)
+            except asyncio.CancelledError:
+                if append.cancelled():
+                    raise
+                cancelled = True
+        self._seq = append.result()
+        return cancelled
 
     def _check_going_on(self) -> None:
         if self._ending is not None:
@@ -333,7 +366,13 @@ class Run:
     def _took(self, event: RunEvent) -> None:
         if not isinstance(event, _CALL_EVENTS):
             return
+        before = self._ledger[event.call_id].state if event.call_id in self._ledger else None
         call = self._ledger.apply(event, run_id=self.run_id, thread_id=self.thread_id)
+        self._tell_hooks(event, call)
+        if call.state is not before:
+            self.callstream.observers.call_changed(self, call)
+
+    def _tell_hooks(self, event: CallEvent, call: Call) -> None:
         if isinstance(event, CallStarted):
             hooks = self.callstream.hooks_of(event.name)
             if hooks:
@@ -385,12 +424,15 @@ class Run:
             await feed.aclose()
 
     async def _end(self, outcome: RunOutcome, reason: str | None) -> None:
-        if self._ending is None:
-            self._ending = asyncio.ensure_future(self._ended(outcome, reason))
         # Cancelling whoever waits does not leave the run half ended.
-        await asyncio.shield(self._ending)
+        await asyncio.shield(self._begin_end(outcome, reason))
 
-    async def _ended(self, outcome: RunOutcome, reason: str | None) -> None:
+    def _begin_end(self, outcome: RunOutcome, reason: str | None, detail: str | None = None) -> asyncio.Task[None]:
+        if self._ending is None:
+            self._ending = asyncio.ensure_future(self._ended(outcome, reason, detail))
+        return self._ending
+
+    async def _ended(self, outcome: RunOutcome, reason: str | None, detail: str | None) -> None:
         discard: DiscardReason | None = {"finished": None, "failed": "interrupted", "cancelled": "aborted"}[outcome]
         for callback in list(self._on_stop):
             callback(reason or outcome)
@@ -407,9 +449,12 @@ class Run:
         if outcome == "finished" and self._failure is not None:
             outcome, reason = "failed", _described(self._failure)
         end = RunEnded(outcome, reason)
-        await self._write(lambda: [*(_closing(call, discard) for call in self._ledger.open_calls()), end])
-        self.outcome = outcome
-        self.callstream.forget_run(self)
+        try:
+            await self._write(lambda: [*(_closing(call, discard, detail) for call in self._ledger.open_calls()), end])
+            self.outcome, self.reason = outcome, reason
+            self.callstream.forget_run(self)
+        finally:
+            self.callstream.observers.run_ended(self)
 
 
 def _is_being_cancelled() -> bool:
@@ -417,13 +462,13 @@ def _is_being_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def _closing(call: Call, discard: DiscardReason | None) -> RunEvent:
+def _closing(call: Call, discard: DiscardReason | None, detail: str | None) -> RunEvent:
     """What becomes of a call that is open when its run ends: by the law of ``calls``."""
     if call.state is CallState.EXECUTING:
         return CallFailed(call.call_id, discard or "the run ended before the tool did")
     if call.state is CallState.ARGS_COMPLETE and discard is None:
         return CallReleased(call.call_id)
-    return CallDiscarded(call.call_id, discard or "interrupted")
+    return CallDiscarded(call.call_id, discard or "interrupted", detail)
 
 
 def _outcome_of(call: Call, result: ResultReceived) -> RunEvent:

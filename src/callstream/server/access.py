@@ -12,9 +12,14 @@ from starlette.requests import Request
 from callstream.calls import Call
 from callstream.journal import Journal, RunRow
 from callstream.server.problems import Problem, not_found
+from callstream.server.requests import MAX_CALL_ID, is_id
 
 Auth: TypeAlias = Callable[[Request], str | None | Awaitable[str | None]]
-"""Turns a request into a principal, the name of whoever asks; None if it is nobody. Sync or async."""
+"""Turns a request into a principal, the name of whoever asks; None if it is nobody. Sync or async.
+
+What it raises is answered with 500 and nothing of its text, and nothing is done: who cannot be asked for his name is
+nobody.
+"""
 
 
 class Access:
@@ -30,7 +35,9 @@ class Access:
             return None
         found = self._auth(request)
         principal = await found if inspect.isawaitable(found) else found
-        if not principal:
+        if principal is not None and not isinstance(principal, str):
+            raise TypeError(f"expected auth to return a principal's name or None, got {type(principal).__name__}")
+        if not principal or not is_id(principal):
             raise Problem(HTTPStatus.UNAUTHORIZED, "unauthorized", "This server wants to know who you are.")
         return principal
 
@@ -44,19 +51,20 @@ class Access:
 
     async def runs_of(self, thread_id: str, principal: str | None) -> list[RunRow]:
         """The runs of a thread, the newest first."""
-        runs = await self._journal.runs(thread_id=thread_id)
+        runs = await self._journal.runs(thread_id=thread_id) if is_id(thread_id) else []
         if not runs or (principal is not None and runs[-1].principal != principal):
             raise not_found("thread")
-        return runs
+        # Somebody else's can be among them only if he was refused after it had begun; it is not shown.
+        return runs if principal is None else [row for row in runs if row.principal == principal]
 
     async def run(self, run_id: str, principal: str | None) -> RunRow:
-        found = await self._journal.runs(run_id=run_id, limit=1)
+        found = await self._journal.runs(run_id=run_id, limit=1) if is_id(run_id) else []
         if not found or (principal is not None and found[0].principal != principal):
             raise not_found("run")
         return found[0]
 
     async def call(self, call_id: str, principal: str | None) -> Call:
-        call = await self._journal.call(call_id)
+        call = await self._journal.call(call_id) if is_id(call_id, MAX_CALL_ID) else None
         if call is None:
             raise not_found("call")
         if principal is not None:

@@ -43,7 +43,8 @@ class Presentation(Protocol):
 class Host(Protocol):
     """An agent that journals by itself."""
 
-    callstream: Callstream
+    @property
+    def callstream(self) -> Callstream: ...
 
     @property
     def view(self) -> View: ...

@@ -14,8 +14,8 @@ from callstream.calls import Call, CallState
 from callstream.events import MessageReceived
 from callstream.journal import Journal, RunRow
 from callstream.server.access import Access
-from callstream.server.problems import Problem, json_response
-from callstream.server.requests import number
+from callstream.server.problems import json_response
+from callstream.server.requests import asked_id, choice, number
 
 MOST: Final = 1000
 _TITLE: Final = 120
@@ -79,8 +79,8 @@ class Api:
         asked = request.query_params
         rows = await self._journal.runs(
             principal=principal,
-            thread_id=asked.get("thread_id"),
-            active={"true": True, "false": False}.get(asked.get("active", "")),
+            thread_id=asked_id(asked, "thread_id"),
+            active={"true": True, "false": False, None: None}[choice(asked, "active", ("true", "false"))],
             limit=number(asked, "limit", 100, most=MOST),
         )
         return json_response({"runs": [_run(row) for row in rows]})
@@ -93,13 +93,11 @@ class Api:
     async def calls(self, request: Request) -> Response:
         principal = await self._access.principal(request)
         asked = request.query_params
-        state = asked.get("state")
-        if state is not None and state not in set(CallState):
-            raise Problem(422, "wrong_input", f"expected state to be one of {', '.join(CallState)}")
+        state = choice(asked, "state", tuple(CallState))
         found = await self._journal.calls(
             principal=principal,
-            run_id=asked.get("run_id"),
-            thread_id=asked.get("thread_id"),
+            run_id=asked_id(asked, "run_id"),
+            thread_id=asked_id(asked, "thread_id"),
             states=[CallState(state)] if state else None,
             limit=number(asked, "limit", 100, most=MOST),
         )

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
 from starlette.applications import Starlette
-from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -18,7 +18,6 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from callstream.agui import View
 from callstream.errors import CallstreamError, JournalError, UsageError
@@ -26,7 +25,10 @@ from callstream.runtime import Callstream
 from callstream.server.access import Access, Auth
 from callstream.server.agent import Agent, AgentFunction, Host, host_of
 from callstream.server.api import Api
-from callstream.server.problems import Problem, json_response, problem_response
+from callstream.server.guard import Guard
+from callstream.server.logs import RunLog
+from callstream.server.once import Once
+from callstream.server.problems import Problem, json_response, problem_response, shutting_down
 from callstream.server.routes import RunRoutes
 from callstream.server.runs import Runs
 from callstream.server.settings import Settings
@@ -34,17 +36,10 @@ from callstream.server.settings import Settings
 logger = logging.getLogger("callstream.server")
 
 PAGE: Final = Path(__file__).parent / "page"
-_CSP: Final = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
-    "form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
+_JOURNAL_AWAY: Final = Problem(
+    HTTPStatus.SERVICE_UNAVAILABLE, "journal_away", "The journal cannot be reached; ask again later.", retry_after=5
 )
-_SECURITY: Final = {
-    "content-security-policy": _CSP,
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "x-frame-options": "DENY",
-}
+_PHRASES: Final = {status.value: status.phrase for status in HTTPStatus}
 
 
 def create_app(
@@ -69,6 +64,7 @@ def create_app(
     """
     host = host_of(agent, callstream)
     settings = settings or Settings.from_env()
+    host.callstream.observe(RunLog())
     runs = Runs(host, settings)
     access = Access(auth, host.callstream.journal)
     known = {"name": name or _name_of(agent), "label": label}
@@ -79,17 +75,24 @@ def create_app(
     if settings.inspector:
         routes += [Route("/", _page), Mount("/page", StaticFiles(directory=PAGE))]
 
+    async def close_all() -> None:
+        await runs.aclose()
+        await _close(agent)
+        await host.callstream.aclose()
+
+    close = Once(close_all)
+
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         await host.callstream.journal.open()
         try:
             yield
         finally:
-            await runs.aclose()
-            await _close(agent)
-            await host.callstream.aclose()
+            await close()
 
-    middleware = [Middleware(_SecurityHeaders)]
+    middleware = [
+        Middleware(Guard, origins=settings.cors_origins, hosts=settings.allowed_hosts, open_to_all=auth is None)
+    ]
     if settings.cors_origins:
         middleware.append(
             Middleware(
@@ -107,12 +110,13 @@ def create_app(
         exception_handlers={
             Problem: _answer_problem,
             HTTPException: _answer_http,
-            UsageError: _answer_usage,
-            JournalError: _answer_journal,
-            Exception: _answer_bug,
+            UsageError: partial(_answer_usage, runs),
+            JournalError: partial(_answer_journal, runs),
         },
     )
+    app.router.redirect_slashes = False  # a redirect would go to whatever host the request names
     app.state.runs = runs
+    app.state.close = close
     return app
 
 
@@ -131,28 +135,13 @@ class _Health:
 
     async def ready(self, request: Request) -> Response:
         if self._runs.is_draining:
-            return json_response({"status": "shutting down"}, HTTPStatus.SERVICE_UNAVAILABLE)
+            return problem_response(shutting_down())
         try:
             await self._journal.runs(limit=1)
         except CallstreamError:
             logger.warning("the journal cannot be read", exc_info=True)
-            return json_response({"status": "the journal cannot be read"}, HTTPStatus.SERVICE_UNAVAILABLE)
-        return json_response({"status": "ready", "runs": len(self._runs)})
-
-
-class _SecurityHeaders:
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in _SECURITY.items():
-                    headers.setdefault(name, value)
-            await send(message)
-
-        await self._app(scope, receive, send_with_headers if scope["type"] == "http" else send)
+            return problem_response(_JOURNAL_AWAY)
+        return json_response({"status": "ready"})
 
 
 async def _page(request: Request) -> Response:
@@ -166,27 +155,24 @@ def _answer_problem(request: Request, problem: Exception) -> Response:
 
 def _answer_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    phrase = HTTPStatus(error.status_code).phrase
-    code = phrase.lower().replace(" ", "_")
+    phrase = _PHRASES.get(error.status_code, "Refused")
+    code = phrase.lower().replace(" ", "_").replace("'", "")
     return json_response({"error": {"code": code, "message": f"{phrase}."}}, error.status_code, error.headers)
 
 
-def _answer_usage(request: Request, error: Exception) -> Response:
+def _answer_usage(runs: Runs, request: Request, error: Exception) -> Response:
     """What the journal or the runtime says of a wrong request; its text names internals, so the log gets it."""
+    if runs.is_draining:
+        return problem_response(shutting_down())
     logger.warning("%s %s: %s", request.method, request.url.path, error)
     return problem_response(Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "wrong_input", "This cannot be done."))
 
 
-def _answer_journal(request: Request, error: Exception) -> Response:
+def _answer_journal(runs: Runs, request: Request, error: Exception) -> Response:
+    if runs.is_draining:
+        return problem_response(shutting_down())
     logger.error("%s %s: the journal failed", request.method, request.url.path, exc_info=error)
-    problem = Problem(
-        HTTPStatus.SERVICE_UNAVAILABLE, "journal_away", "The journal cannot be reached; ask again later.", retry_after=5
-    )
-    return problem_response(problem)
-
-
-def _answer_bug(request: Request, error: Exception) -> Response:
-    return problem_response(Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "failed", "Something is wrong with this server."))
+    return problem_response(_JOURNAL_AWAY)
 
 
 def _name_of(agent: Any) -> str:

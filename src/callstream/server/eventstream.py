@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, aclosing
 from typing import Final
 
 from starlette.responses import Response
@@ -17,12 +17,19 @@ from callstream.server.settings import Settings
 logger = logging.getLogger("callstream.server")
 
 HEARTBEAT: Final = b": keep-alive\n\n"
+CUT: Final = "callstream.cut"
+"""The name in a request's state of the function that drops its connection with all that waits to be sent.
+
+``serve`` puts it there. ASGI knows nothing of the kind: servers close a connection by sending all of it first, which to
+a reader that takes nothing is never.
+"""
+_CUT_SECONDS: Final = 1.0
 # Without the second one, nginx keeps what it gets until it has a buffer full.
 _HEADERS: Final = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"}
 
 
 class EventStream(Response):
-    """``watching`` is held while somebody reads."""
+    """``watching`` is entered while somebody reads, ``held`` is closed when nobody does any more."""
 
     media_type = "text/event-stream"
 
@@ -31,25 +38,36 @@ class EventStream(Response):
         frames: AsyncGenerator[bytes, None],
         settings: Settings,
         *,
+        run_id: str,
+        watching: AbstractAsyncContextManager[None],
+        held: ExitStack,
         headers: Mapping[str, str] | None = None,
-        watching: AbstractAsyncContextManager[None] | None = None,
     ) -> None:
         self._frames = frames
         self._settings = settings
-        self._watching = watching or nullcontext()
+        self._run_id = run_id
+        self._watching = watching
+        self._held = held
         self._sending = asyncio.Lock()
         self._sent_at = 0.0
+        self._stalled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.status_code = 200
         self.background = None
-        self.init_headers({**_HEADERS, **(headers or {})})
+        self.init_headers({**_HEADERS, "x-run-id": run_id, **(headers or {})})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        async with self._watching, aclosing(self._frames):
+        async with AsyncExitStack() as stack:
+            stack.enter_context(self._held)
+            await stack.enter_async_context(self._watching)
+            await stack.enter_async_context(aclosing(self._frames))
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             sending = asyncio.ensure_future(self._send_frames(send))
             leaving = asyncio.ensure_future(self._until_left(receive, send))
             try:
-                await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({sending, leaving, self._stalled}, return_when=asyncio.FIRST_COMPLETED)
+                if self._stalled.done():
+                    self._cut_off(scope)
+                    await asyncio.wait({leaving}, timeout=_CUT_SECONDS)
             finally:
                 for task in (sending, leaving):
                     task.cancel()
@@ -63,10 +81,11 @@ class EventStream(Response):
             async for frame in self._frames:
                 await self._send(send, frame)
         except JournalError:
-            logger.exception("a stream ended early, because the journal could not be read")
-        except TimeoutError:
-            logger.info("a reader that took nothing for %s s was cut off", self._settings.stall_seconds)
-            return
+            logger.exception(
+                "a stream of run %s ended early, because the journal could not be read",
+                self._run_id,
+                extra={"run_id": self._run_id},
+            )
         await self._send(send, b"", more=False)
 
     async def _until_left(self, receive: Receive, send: Send) -> None:
@@ -86,6 +105,26 @@ class EventStream(Response):
             message.cancel()
 
     async def _send(self, send: Send, body: bytes, *, more: bool = True) -> None:
-        async with self._sending, asyncio.timeout(self._settings.stall_seconds):
-            await send({"type": "http.response.body", "body": body, "more_body": more})
-            self._sent_at = asyncio.get_running_loop().time()
+        """Sends, unless the reader has stalled: then nothing more is sent, and it is up to ``__call__`` to end it."""
+        if self._stalled.done():
+            return
+        try:
+            async with self._sending, asyncio.timeout(self._settings.stall_seconds):
+                await send({"type": "http.response.body", "body": body, "more_body": more})
+        except TimeoutError:
+            if not self._stalled.done():
+                self._stalled.set_result(None)
+            return
+        self._sent_at = asyncio.get_running_loop().time()
+
+    def _cut_off(self, scope: Scope) -> None:
+        seconds = self._settings.stall_seconds
+        logger.info(
+            "a reader of run %s took nothing for %s s and is cut off",
+            self._run_id,
+            seconds,
+            extra={"run_id": self._run_id},
+        )
+        cut: Callable[[], None] | None = scope.get("state", {}).get(CUT)
+        if cut is not None:
+            cut()

@@ -11,14 +11,20 @@ from callstream.agui.events import json_bytes
 
 
 class Problem(Exception):
-    """Raised anywhere in a request, and answered as ``{"error": {"code": …, "message": …}}``."""
+    """Raised anywhere in a request, and answered as ``{"error": {"code": …, "message": …}}``.
 
-    def __init__(self, status: int, code: str, message: str, *, retry_after: int | None = None) -> None:
+    ``closes``: the rest of the request is not wanted, so the connection cannot be used for another.
+    """
+
+    def __init__(
+        self, status: int, code: str, message: str, *, retry_after: int | None = None, closes: bool = False
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
         self.message = message
         self.retry_after = retry_after
+        self.closes = closes
 
 
 def not_found(what: str) -> Problem:
@@ -26,12 +32,25 @@ def not_found(what: str) -> Problem:
     return Problem(HTTPStatus.NOT_FOUND, "not_found", f"There is no such {what}.")
 
 
+def shutting_down() -> Problem:
+    return Problem(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "shutting_down",
+        "The server is shutting down; ask again in a moment.",
+        retry_after=5,
+    )
+
+
 def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(json_bytes(value), status, headers, media_type="application/json")
+    return Response(
+        json_bytes(value), status, {"cache-control": "no-store", **(headers or {})}, media_type="application/json"
+    )
 
 
 def problem_response(problem: Problem) -> Response:
     headers = {} if problem.retry_after is None else {"retry-after": str(problem.retry_after)}
     if problem.status == HTTPStatus.UNAUTHORIZED:
         headers["www-authenticate"] = "Bearer"
+    if problem.closes:
+        headers["connection"] = "close"
     return json_response({"error": {"code": problem.code, "message": problem.message}}, problem.status, headers)

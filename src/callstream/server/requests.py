@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
-from ag_ui.core import RunAgentInput
+from ag_ui.core import RunAgentInput, ToolMessage
 from pydantic import ValidationError
 from starlette.requests import ClientDisconnect, Request
 
@@ -15,7 +16,11 @@ from callstream.server.problems import Problem
 from callstream.server.settings import Settings
 
 MAX_ID: Final = 256
+MAX_CALL_ID: Final = 16 * 1024
+"""Ids of calls are the provider's or the host's, and some put whole signatures into them."""
 _SHOWN_ERRORS: Final = 5
+_DISCARDED: Final = 4 * 1024 * 1024
+"""A body that is not much too large is read to its end, since a client that still writes may not hear the answer."""
 
 
 async def run_input(request: Request, settings: Settings) -> RunAgentInput:
@@ -33,14 +38,13 @@ async def run_input(request: Request, settings: Settings) -> RunAgentInput:
         parsed = RunAgentInput.model_validate(given)
     except ValidationError as error:
         raise _wrong(_told(error)) from None
-    checked_id(parsed.thread_id, "threadId")
-    checked_id(parsed.run_id, "runId")
+    _check_ids(parsed)
     return parsed
 
 
 async def json_body(request: Request, settings: Settings, *, optional: bool = False) -> Any:
     """The body's JSON; with ``optional``, an empty body is None."""
-    body = await _read(request, settings.max_body_bytes)
+    body = await _read(request, settings)
     if not body and optional:
         return None
     try:
@@ -54,11 +58,30 @@ async def json_body(request: Request, settings: Settings, *, optional: bool = Fa
     return value
 
 
-def checked_id(text: str, name: str) -> str:
-    """An id that a client chose: short, and nothing in it that a log or a database would stumble over."""
-    if not 0 < len(text) <= MAX_ID or not text.isprintable():
-        raise _wrong(f"expected {name}, 1 to {MAX_ID} printable characters")
+def is_id(text: str, most: int = MAX_ID) -> bool:
+    """Whether it is short, and has nothing in it that a log or a database would stumble over."""
+    return 0 < len(text) <= most and text.isprintable()
+
+
+def checked_id(text: str, name: str, most: int = MAX_ID) -> str:
+    """An id that a client chose."""
+    if not is_id(text, most):
+        raise _wrong(f"expected {name}, 1 to {most} printable characters")
     return text
+
+
+def asked_id(asked: Mapping[str, str], name: str) -> str | None:
+    """An id in the query, None if there is none."""
+    text = asked.get(name)
+    return checked_id(text, name) if text else None
+
+
+def choice(asked: Mapping[str, str], name: str, choices: Iterable[str]) -> str | None:
+    """A word of the query, None if there is none."""
+    text = asked.get(name)
+    if text and text not in choices:
+        raise _wrong(f"expected {name} to be one of {', '.join(choices)}")
+    return text or None
 
 
 def number(asked: Mapping[str, str], name: str, default: int, *, most: int | None = None) -> int:
@@ -71,18 +94,48 @@ def number(asked: Mapping[str, str], name: str, default: int, *, most: int | Non
     return int(text)
 
 
-async def _read(request: Request, most: int | None) -> bytes:
+def _check_ids(given: RunAgentInput) -> None:
+    checked_id(given.thread_id, "threadId")
+    checked_id(given.run_id, "runId")
+    for number, message in enumerate(given.messages):
+        if message.id:
+            checked_id(message.id, f"messages.{number}.id", MAX_CALL_ID)
+        if isinstance(message, ToolMessage):
+            checked_id(message.tool_call_id, f"messages.{number}.toolCallId", MAX_CALL_ID)
+    for number, entry in enumerate(given.resume or ()):
+        checked_id(entry.interrupt_id, f"resume.{number}.interruptId", MAX_CALL_ID)
+    for number, tool in enumerate(given.tools or ()):
+        checked_id(tool.name, f"tools.{number}.name")
+
+
+async def _read(request: Request, settings: Settings) -> bytes:
+    most = settings.max_body_bytes
     chunks: list[bytes] = []
     size = 0
     try:
-        async for chunk in request.stream():
-            size += len(chunk)
-            if most is not None and size > most:
-                raise Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", f"expected at most {most} bytes")
-            chunks.append(chunk)
+        async with asyncio.timeout(settings.body_seconds):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if most is None or size <= most:
+                    chunks.append(chunk)
+                elif size > most + _DISCARDED:
+                    raise _too_large(most, closes=True)
+                else:
+                    chunks.clear()
+        if most is not None and size > most:
+            raise _too_large(most)
     except ClientDisconnect:
         raise Problem(HTTPStatus.BAD_REQUEST, "incomplete", "The body ended too early.") from None
+    except TimeoutError:
+        raise Problem(
+            HTTPStatus.REQUEST_TIMEOUT, "too_slow", f"expected the body within {settings.body_seconds} s", closes=True
+        ) from None
     return b"".join(chunks)
+
+
+def _too_large(most: int, *, closes: bool = False) -> Problem:
+    message = f"expected a body of at most {most} bytes"
+    return Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", message, closes=closes)
 
 
 def _is_deeper(value: Any, depth: int) -> bool:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator
+from contextlib import ExitStack
+from functools import partial
 from http import HTTPStatus
 
+from ag_ui.core import RunAgentInput
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from callstream.agui import View
 from callstream.server.access import Access
-from callstream.server.agent import Host, Importer, OlderClient
+from callstream.server.agent import Host, Importer, OlderClient, Presentation
 from callstream.server.eventstream import EventStream
-from callstream.server.problems import Problem, json_response
-from callstream.server.requests import checked_id, json_body, number, run_input
+from callstream.server.problems import json_response
+from callstream.server.requests import is_id, json_body, number, run_input
 from callstream.server.runs import Runs
+from callstream.server.seats import Seats
 from callstream.server.settings import Settings
 from callstream.server.streams import joined, live, raw
 
@@ -33,54 +36,59 @@ class RunRoutes:
         self._access = access
         self._settings = settings
         self._view = view or host.view
-        self._streams = 0
+        self._seats = Seats(settings.max_streams, host.callstream.observers.streams_changed)
 
     def routes(self) -> list[Route]:
+        events = Route("/runs/{run_id}/events", self.events, methods=["GET"])
+        events.methods = {"GET"}  # a stream has no HEAD: whoever asks for one would wait for the run's end
         return [
             Route("/agui", self.run, methods=["POST"]),
             Route("/threads/{thread_id}/connect", self.connect, methods=["POST"]),
-            Route("/runs/{run_id}/events", self.events, methods=["GET"]),
+            events,
             Route("/runs/{run_id}/stop", self.stop, methods=["POST"]),
         ]
 
     async def run(self, request: Request) -> Response:
         """Runs the agent. The stream may be left; the run goes on, and can be joined."""
         principal = await self._access.principal(request)
-        self._check_room()
-        given = await run_input(request, self._settings)
-        await self._access.check_thread(given.thread_id, principal)
-        run = await self._runs.begin(given, principal)
-        presentation = self._host.presentation(given)
-        if given.protocol_version is None:
-            presentation = OlderClient(presentation)
-        frames = live(self._journal, run.run_id, self._view, presentation)
-        return self._stream(frames, run.run_id)
+        return await self.begin(await run_input(request, self._settings), principal)
+
+    async def begin(self, given: RunAgentInput, principal: str | None) -> Response:
+        check = partial(self._access.check_thread, given.thread_id, principal)
+        await check()
+        with self._seat() as seat:
+            run = await self._runs.begin(given, principal, check)
+            presentation = self._presentation(given, is_older=given.protocol_version is None)
+            frames = live(self._journal, run.run_id, self._view, presentation)
+            return self._stream(frames, run.run_id, seat)
 
     async def connect(self, request: Request) -> Response:
         """Joins a thread: what has been, then its last run live. Of the body, the client's protocol version counts."""
         principal = await self._access.principal(request)
-        self._check_room()
-        thread_id = checked_id(request.path_params["thread_id"], "thread_id")
-        if isinstance(self._host, Importer):
-            await self._host.import_thread(thread_id, principal)
-        rows = await self._access.runs_of(thread_id, principal)
-        presentation = self._host.presentation(None)
-        given = await json_body(request, self._settings, optional=True)
-        if isinstance(given, dict) and "threadId" in given and given.get("protocolVersion") is None:
-            presentation = OlderClient(presentation)
-        frames = joined(self._journal, reversed(rows), self._view, presentation)
-        return self._stream(frames, rows[0].run_id)
+        thread_id = request.path_params["thread_id"]
+        body = await json_body(request, self._settings, optional=True)
+        is_older = isinstance(body, dict) and "threadId" in body and body.get("protocolVersion") is None
+        with self._seat() as seat:
+            if isinstance(self._host, Importer) and is_id(thread_id):
+                await self._host.import_thread(thread_id, principal)
+            rows = await self._access.runs_of(thread_id, principal)
+            frames = joined(self._journal, reversed(rows), self._view, self._presentation(None, is_older=is_older))
+            return self._stream(frames, rows[0].run_id, seat)
+
+    def _presentation(self, given: RunAgentInput | None, *, is_older: bool) -> Presentation:
+        made = self._host.presentation(given)
+        return OlderClient(made) if is_older else made
 
     async def events(self, request: Request) -> Response:
         """The raw records of a run."""
         principal = await self._access.principal(request)
-        self._check_room()
-        row = await self._access.run(request.path_params["run_id"], principal)
-        after = number(request.query_params, "after", 0)
-        after = number(request.headers, "last-event-id", after)
-        if after > row.last_seq and row.outcome is not None:
-            after = row.last_seq
-        return self._stream(raw(self._journal, row.run_id, after), row.run_id)
+        with self._seat() as seat:
+            row = await self._access.run(request.path_params["run_id"], principal)
+            after = number(request.query_params, "after", 0)
+            after = number(request.headers, "last-event-id", after)
+            if after > row.last_seq and row.outcome is not None:
+                after = row.last_seq
+            return self._stream(raw(self._journal, row.run_id, after), row.run_id, seat)
 
     async def stop(self, request: Request) -> Response:
         """Asks a run to stop. It may be another process that has to."""
@@ -94,33 +102,13 @@ class RunRoutes:
         status = HTTPStatus.ACCEPTED if row.outcome is None else HTTPStatus.OK
         return json_response({"run_id": row.run_id, "outcome": row.outcome}, status)
 
-    def _check_room(self) -> None:
-        most = self._settings.max_streams
-        if most is not None and self._streams >= most:
-            raise Problem(
-                HTTPStatus.SERVICE_UNAVAILABLE,
-                "too_many_streams",
-                f"There are {most} streams already; ask again later.",
-                retry_after=5,
-            )
+    def _seat(self) -> ExitStack:
+        """A seat that is given back unless ``_stream`` takes it over."""
+        seat = ExitStack()
+        seat.enter_context(self._seats.one())
+        return seat
 
-    def _stream(self, frames: AsyncGenerator[bytes, None], run_id: str) -> EventStream:
+    def _stream(self, frames: AsyncGenerator[bytes, None], run_id: str, seat: ExitStack) -> EventStream:
         return EventStream(
-            self._counted(frames),
-            self._settings,
-            headers={"x-run-id": run_id},
-            watching=self._runs.watched(run_id),
+            frames, self._settings, run_id=run_id, watching=self._runs.watched(run_id), held=seat.pop_all()
         )
-
-    async def _counted(self, frames: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-        with self._one_more():
-            async for frame in frames:
-                yield frame
-
-    @contextmanager
-    def _one_more(self) -> Iterator[None]:
-        self._streams += 1
-        try:
-            yield
-        finally:
-            self._streams -= 1

@@ -9,17 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from http import HTTPStatus
 from typing import Final
 
 from ag_ui.core import RunAgentInput
 
-from callstream.errors import ThreadBusy
-from callstream.runtime import Run
+from callstream.errors import CallstreamError, LeaseLost, ThreadBusy
+from callstream.runtime import Run, TextLimits
 from callstream.server.agent import Begun, Host
-from callstream.server.problems import Problem
+from callstream.server.problems import Problem, shutting_down
 from callstream.server.settings import Settings
 
 logger = logging.getLogger("callstream.server")
@@ -28,6 +28,11 @@ STOP_POLL_SECONDS: Final = 0.5
 """How soon a stop that another process was asked for is heard of here."""
 _BUSY_POLL_SECONDS: Final = 0.2
 _RETRY_SECONDS: Final = 5
+_LEFTOVER_SECONDS: Final = 10.0
+"""How long an agent may go on when its run has ended."""
+_CANCEL_SECONDS: Final = 10.0
+"""How long an agent may take to be cancelled before it is no longer waited for."""
+_DRAIN_POLL_SECONDS: Final = 0.05
 
 
 class _Running:
@@ -37,6 +42,7 @@ class _Running:
         self.task: asyncio.Task[None] | None = None
         self.watchers = 0
         self.leaving: asyncio.TimerHandle | None = None
+        self.is_stopping = False
 
 
 class Runs:
@@ -45,14 +51,17 @@ class Runs:
     def __init__(self, host: Host, settings: Settings) -> None:
         self._host = host
         self._settings = settings
+        self._limits = TextLimits(max_args_bytes=settings.max_args_bytes, max_run_bytes=settings.max_run_bytes)
         self._running: dict[str, _Running] = {}
         self._starting: Counter[str | None] = Counter()
         self._stopping: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
         self._drained = False
+        self._hurried = False
 
     def __len__(self) -> int:
-        return len(self._running)
+        """How many runs go on or are about to."""
+        return len(self._running) + self._starting.total()
 
     @property
     def is_draining(self) -> bool:
@@ -60,10 +69,22 @@ class Runs:
 
     # -- beginning --
 
-    async def begin(self, given: RunAgentInput, principal: str | None) -> Run:
-        """Starts a run, or says why not."""
+    async def begin(
+        self, given: RunAgentInput, principal: str | None, check: Callable[[], Awaitable[None]] | None = None
+    ) -> Run:
+        """Starts a run, or says why not. ``check`` is made once more when it has begun, before anything is done in it:
+
+        of two who begin a thread at once, one is too late to own it.
+        """
         with self._room_for(principal):
             begun = await self._begin(given, principal)
+            try:
+                if check is not None:
+                    await check()
+            except BaseException:
+                await begun.run.stop("refused")
+                raise
+            begun.run.tighten(self._limits)
             running = _Running(begun.run, principal)
             self._running[begun.run.run_id] = running
         running.task = asyncio.create_task(self._work(begun, running), name=f"callstream run {begun.run.run_id}")
@@ -75,12 +96,7 @@ class Runs:
     def _room_for(self, principal: str | None) -> Iterator[None]:
         settings = self._settings
         if self._drained:
-            raise Problem(
-                HTTPStatus.SERVICE_UNAVAILABLE,
-                "shutting_down",
-                "The server is shutting down; ask again in a moment.",
-                retry_after=_RETRY_SECONDS,
-            )
+            raise shutting_down()
         if settings.max_runs is not None and len(self._running) + self._starting.total() >= settings.max_runs:
             raise Problem(
                 HTTPStatus.SERVICE_UNAVAILABLE,
@@ -113,9 +129,16 @@ class Runs:
         while True:
             try:
                 return await self._host.begin(given, principal, exclusive=True)
+            except LeaseLost:
+                # Another process has begun a run of the same id in this moment; there is a next one.
+                if asyncio.get_running_loop().time() > until:
+                    raise
+                await asyncio.sleep(0)
             except ThreadBusy as busy:
+                if self._drained:
+                    raise shutting_down() from None
                 left = until - asyncio.get_running_loop().time()
-                if left <= 0 or self._drained:
+                if left <= 0:
                     raise Problem(
                         HTTPStatus.CONFLICT,
                         "thread_busy",
@@ -129,26 +152,29 @@ class Runs:
     async def _work(self, begun: Begun, running: _Running) -> None:
         run, limit = begun.run, self._settings.run_seconds
         work = asyncio.ensure_future(begun.work())
+        ended = asyncio.Event()
+        undo = run.on_stop(lambda reason: ended.set())
+        over = asyncio.ensure_future(ended.wait())
         try:
-            done, _ = await asyncio.wait({work}, timeout=limit)
+            done, _ = await asyncio.wait({work, over}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
             if not done:
-                logger.warning("run %s took longer than %s s", run.run_id, limit, extra={"run_id": run.run_id})
+                logger.warning("run %s took longer than %s s", run.run_id, limit, extra=_ids(run))
                 await run.end(TimeoutError(f"the run took longer than {limit} s"))
+            elif work not in done:
+                # The run has ended, by itself or by a limit; what its agent still does is nobody's any more.
+                await asyncio.wait({work}, timeout=_LEFTOVER_SECONDS)
         finally:
+            undo()
+            over.cancel()
             if not work.done():
                 work.cancel()
                 await asyncio.wait({work})
             self._running.pop(run.run_id, None)
             if running.leaving is not None:
                 running.leaving.cancel()
-            if not work.cancelled() and (error := work.exception()) is not None:
-                logger.error(
-                    "run %s of thread %s failed",
-                    run.run_id,
-                    run.thread_id,
-                    exc_info=error,
-                    extra={"run_id": run.run_id, "thread_id": run.thread_id},
-                )
+            error = None if work.cancelled() else work.exception()
+            if error is not None and run.outcome != "cancelled":  # what a stop breaks is no failure
+                logger.error("run %s of thread %s failed", run.run_id, run.thread_id, exc_info=error, extra=_ids(run))
 
     @asynccontextmanager
     async def watched(self, run_id: str) -> AsyncIterator[None]:
@@ -171,17 +197,18 @@ class Runs:
 
     def _nobody_watches(self, running: _Running) -> None:
         if not running.watchers:
-            task = asyncio.create_task(self._stop(running, "the client left"))
-            self._stopping.add(task)
-            task.add_done_callback(self._stopping.discard)
+            self._have_stopped(running, "the client left")
 
     # -- ending --
 
     async def stop(self, run_id: str, reason: str) -> None:
         """Stops a run, wherever it goes on. If that is another process, it hears of it soon."""
         running = self._running.get(run_id)
+        own = self._host.callstream.active_run(run_id)
         if running is not None:
             await self._stop(running, reason)
+        elif own is not None and own.loop is asyncio.get_running_loop():
+            await own.stop(reason)  # somebody else of this process has begun it
         else:
             await self._host.callstream.journal.ask_to_stop(run_id, reason)
 
@@ -189,30 +216,82 @@ class Runs:
         await running.run.stop(reason)
         if running.task is not None:
             running.task.cancel()
-            await asyncio.wait({running.task})
+            done, _ = await asyncio.wait({running.task}, timeout=_CANCEL_SECONDS)
+            if not done:
+                run = running.run
+                logger.error("the agent of run %s goes on after its cancellation", run.run_id, extra=_ids(run))
+
+    def _have_stopped(self, running: _Running, reason: str) -> None:
+        if running.is_stopping:
+            return
+        running.is_stopping = True
+        task = asyncio.create_task(self._stop(running, reason), name=f"callstream stop {running.run.run_id}")
+        self._stopping.add(task)
+        task.add_done_callback(self._stopped)
+
+    def _stopped(self, task: asyncio.Task[None]) -> None:
+        self._stopping.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a run could not be stopped", exc_info=error)
 
     async def _hear_stops(self) -> None:
         journal = self._host.callstream.journal
+        missing: set[str] = set()
         while True:
             await asyncio.sleep(STOP_POLL_SECONDS)
             if not self._running:
                 continue
-            for run_id, reason in (await journal.asked_to_stop()).items():
+            try:
+                asked = await journal.asked_to_stop()
+                missing = await self._give_up_lost(missing)
+            except CallstreamError:
+                logger.warning("the journal cannot be asked for stops", exc_info=True)
+                continue
+            for run_id, reason in asked.items():
                 if (running := self._running.get(run_id)) is not None:
-                    await self._stop(running, reason)
+                    self._have_stopped(running, reason)
+
+    async def _give_up_lost(self, missing: set[str]) -> set[str]:
+        """Cancels runs that the journal has ended: this process was taken for dead, and their threads have gone on.
+
+        Nothing of theirs can be written any more, but an agent may still do things elsewhere. ``missing``: the runs that
+        were missing the last time, for one that is just ending may be ahead of what is known here. Returns those of now.
+        """
+        mine = set(self._running)
+        active = {row.run_id for row in await self._host.callstream.journal.runs(active=True)}
+        now = {run_id for run_id in mine - active if run_id in self._running}
+        for run_id in now & missing:
+            running = self._running[run_id]
+            if running.run.outcome is None and running.task is not None and not running.is_stopping:
+                running.is_stopping = True
+                logger.error("run %s was taken from this process, and is given up", run_id, extra=_ids(running.run))
+                running.task.cancel()
+        return now
 
     async def drain(self) -> None:
-        """No new runs; those that go on have ``shutdown_seconds`` and are stopped then."""
+        """No new runs; those that go on have ``shutdown_seconds``, or until ``hurry``, and are stopped then."""
         self._drained = True
-        tasks = {running.task for running in self._running.values() if running.task is not None}
-        if tasks:
-            logger.info("%d runs have %s s to end", len(tasks), self._settings.shutdown_seconds)
-            await asyncio.wait(tasks, timeout=self._settings.shutdown_seconds)
+        until = asyncio.get_running_loop().time() + self._settings.shutdown_seconds
+        if len(self):
+            logger.info("%d runs have %s s to end", len(self), self._settings.shutdown_seconds)
+        # A run that was being started when this began is among them a moment later.
+        while len(self) and not self._hurried and asyncio.get_running_loop().time() < until:  # noqa: ASYNC110
+            await asyncio.sleep(_DRAIN_POLL_SECONDS)
         for running in list(self._running.values()):
-            await self._stop(running, "the server shut down")
+            self._have_stopped(running, "the server shut down")
+        if self._stopping:
+            await asyncio.wait(self._stopping, timeout=_CANCEL_SECONDS)
+
+    def hurry(self) -> None:
+        """Runs have no time any more."""
+        self._drained = self._hurried = True
 
     async def aclose(self) -> None:
         await self.drain()
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.wait({self._watch})
+
+
+def _ids(run: Run) -> dict[str, str]:
+    return {"run_id": run.run_id, "thread_id": run.thread_id}

@@ -1,50 +1,132 @@
-"""Serving an app with uvicorn, and ending well: no new runs, time for those that go on, then the end."""
+"""Serving an app with uvicorn, and ending well.
+
+At the first SIGINT or SIGTERM no new runs are taken (503, while the port stays open so that it can be seen) and those
+that go on have their time; then they are stopped, the journal is written and closed, which ends all streams with a last
+word, and the server goes. The second signal ends the waiting, the third the process.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
+import socket
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 from starlette.applications import Starlette
 
-from callstream.errors import UsageError
+from callstream.errors import CallstreamError, UsageError
+from callstream.server.eventstream import CUT
 
 try:
     import uvicorn
 except ImportError:  # pragma: no cover
     raise UsageError("serving needs uvicorn: pip install 'callstream[server]'") from None
 
+logger = logging.getLogger("callstream.server")
+
+LINGER_SECONDS: Final = 5
+"""How long connections may take to end when everything has been sent."""
+HEAD_SECONDS: Final = 30.0
+"""How long a new connection may take to send its first request's head."""
+_HURRY_SECONDS: Final = 3.0
+"""How long the end may take after the second signal."""
+
 
 class _Server(uvicorn.Server):
-    """uvicorn waits for open streams before it tells the app to end; so runs are told before."""
+    """uvicorn waits for open streams before it tells the app to end; so the app is ended before."""
 
     def __init__(self, config: uvicorn.Config, app: Starlette) -> None:
         super().__init__(config)
-        self._runs = app.state.runs
-        self._draining: asyncio.Task[None] | None = None
+        self._state = app.state
+        self._signals = 0
+        self._ending: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if self._draining is None and self.started:
-            loop = self._loop
-            loop.call_soon_threadsafe(self._drain, sig, frame)
-        else:
-            super().handle_exit(sig, frame)  # a second signal does not wait
+        # Not uvicorn's own: it raises the signal once more at the end, and a process that ended well would seem killed.
+        self._signals += 1
+        if self._signals > 2:
+            os._exit(128 + sig)
+        if self._loop is None or not self.started:
+            self.should_exit = True
+            return
+        self._loop.call_soon_threadsafe(self._end if self._signals == 1 else self._hurry)
 
-    def _drain(self, sig: int, frame: FrameType | None) -> None:
-        async def drain() -> None:
-            await self._runs.drain()
-            super(_Server, self).handle_exit(sig, frame)
+    def _end(self) -> None:
+        logger.info("the server shuts down")
+        self._ending = asyncio.ensure_future(self._ended())
 
-        self._draining = asyncio.ensure_future(drain())
+    async def _ended(self) -> None:
+        try:
+            await self._state.runs.drain()
+            await self._state.close()
+        except CallstreamError:
+            logger.exception("the server could not end as it should")
+        finally:
+            self.should_exit = True
+
+    def _hurry(self) -> None:
+        self._state.runs.hurry()
+        assert self._loop is not None
+        self._loop.call_later(_HURRY_SECONDS, self._give_up)
+
+    def _give_up(self) -> None:
+        if self._ending is not None:
+            self._ending.cancel()
+        self.should_exit = self.force_exit = True
 
     async def serve(self, sockets: list[Any] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         await super().serve(sockets)
 
 
-async def serve(app: Starlette, *, host: str = "127.0.0.1", port: int = 8000, **options: Any) -> None:
-    """Serves until SIGINT or SIGTERM; ``options`` are uvicorn's. A second signal ends it at once."""
+def config_for(app: Starlette, **options: Any) -> uvicorn.Config:
+    """uvicorn's configuration, with connections that can be cut off; ``options`` are uvicorn's."""
     options.setdefault("log_level", "warning")
-    config = uvicorn.Config(app, host=host, port=port, lifespan="on", **options)
-    await _Server(config, app).serve()
+    options.setdefault("timeout_graceful_shutdown", LINGER_SECONDS)
+    config = uvicorn.Config(app, lifespan="on", server_header=False, **options)
+    config.load()
+    config.http_protocol_class = _cuttable(config.http_protocol_class)
+    return config
+
+
+def _cuttable(protocol: type[Any]) -> type[Any]:
+    """A protocol of uvicorn's whose requests can drop their connection, and which does not wait for ever for a first."""
+
+    class Cuttable(protocol):  # type: ignore[misc]
+        def __init__(self, *args: Any, app_state: dict[str, Any], **kwargs: Any) -> None:
+            super().__init__(*args, app_state={**app_state, CUT: self._cut}, **kwargs)
+
+        def connection_made(self, transport: asyncio.Transport) -> None:
+            super().connection_made(transport)
+            self._first_head = asyncio.get_running_loop().call_later(HEAD_SECONDS, self._cut_if_silent)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._first_head.cancel()
+            super().connection_lost(exc)
+
+        def _cut_if_silent(self) -> None:
+            if self.cycle is None:
+                self._cut()
+
+        def _cut(self) -> None:
+            self.transport.abort()
+
+    return Cuttable
+
+
+async def serve(
+    app: Starlette,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    sockets: list[socket.socket] | None = None,
+    **options: Any,
+) -> None:
+    """Serves until SIGINT or SIGTERM; ``options`` are uvicorn's.
+
+    ``sockets`` that listen already are used in place of host and port.
+    """
+    await _Server(config_for(app, host=host, port=port, **options), app).serve(sockets)

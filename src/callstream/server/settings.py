@@ -1,13 +1,15 @@
 """What a server can be told: one table, as arguments and as environment variables.
 
 Every field of ``Settings`` is also the variable ``CALLSTREAM_<NAME>``, in capitals. A limit of 0 or ``none`` in the
-environment is None: no limit. ``docs/howto/server.md`` prints the table.
+environment is None: no limit. ``docs/howto/server.md`` prints the table. Secrets are not settings: see ``journal_url``.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 import msgspec
@@ -15,6 +17,8 @@ import msgspec
 from callstream.errors import UsageError
 
 PREFIX: Final = "CALLSTREAM_"
+JOURNAL: Final = "CALLSTREAM_JOURNAL"
+JOURNAL_FILE: Final = "CALLSTREAM_JOURNAL_FILE"
 _KIB: Final = 1024
 _MIB: Final = 1024 * 1024
 
@@ -26,33 +30,43 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     when_busy: Literal["wait", "refuse"] = "wait"
     """What becomes of a run whose thread has one that goes on: it waits ``busy_wait`` and is refused then, or at once."""
     busy_wait: float = 30.0
+    """How long a run may wait for its thread; then 409."""
     on_disconnect: Literal["continue", "stop"] = "continue"
     """``stop``: a run that nobody watches any more is stopped after ``disconnect_grace``. Watchers of other processes
     are not seen, so with several of them a thread's requests have to reach one."""
     disconnect_grace: float = 10.0
+    """How long a run that nobody watches goes on with ``on_disconnect="stop"``."""
     run_seconds: float | None = 1800.0
+    """How long a run may take. It fails then."""
     max_runs: int | None = 1000
-    """Runs at once in this process."""
+    """Runs at once in this process; 503 for one more."""
     max_runs_per_principal: int | None = 20
-    """Runs at once of one principal in this process. Without ``auth`` there are no principals, and it does not count."""
+    """Runs at once of one principal in this process; 429 for one more. Without ``auth`` there are no principals, and it
+    does not count."""
     max_args_bytes: int | None = 16 * _MIB
-    """Argument text of one call."""
+    """Argument text of one call, in UTF-8. A run that passes it fails, and the call's tool never runs."""
     max_run_bytes: int | None = 128 * _MIB
-    """All text that a model writes in one run."""
+    """All text that a model writes in one run: answers, reasoning and arguments. A run that passes it fails."""
     shutdown_seconds: float = 20.0
     """How long runs may go on when the server is told to stop."""
 
     # -- requests --
     max_body_bytes: int | None = 16 * _MIB
+    """The body of a request; 413 for more."""
+    body_seconds: float | None = 30.0
+    """How long a client may take to send its body; 408 then."""
     max_messages: int | None = 5000
+    """Messages in the input of a run; 413 for more."""
     max_tools: int | None = 500
+    """Tools that a client may bring; 413 for more."""
     max_depth: int = 64
-    """How deep JSON may nest in a request."""
+    """How deep JSON may nest in a request; 422 beyond."""
 
     # -- streams --
     max_streams: int | None = 5000
-    """Streams at once in this process."""
+    """Streams at once in this process, of runs and of those who follow them; 503 for one more."""
     heartbeat_seconds: float = 15.0
+    """A comment is sent on a stream that has been silent that long, so that nobody between takes it for dead."""
     stall_seconds: float = 60.0
     """How long a reader may take nothing before it is cut off. It may come back."""
 
@@ -60,11 +74,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     inspector: bool = True
     """Whether ``GET /`` serves the inspector."""
     api: bool = True
+    """Whether ``/api`` is served. The inspector needs it."""
     cors_origins: tuple[str, ...] = ()
     """Origins whose pages may ask this server; in the environment, separated by commas."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names by which a server on loopback without ``auth`` may be asked beside loopback's own; ``*`` is every name."""
 
     def __post_init__(self) -> None:
-        for name in ("busy_wait", "disconnect_grace", "shutdown_seconds"):
+        for field in msgspec.structs.fields(type(self)):
+            value = getattr(self, field.name)
+            try:
+                msgspec.convert(value, field.type)
+            except msgspec.ValidationError as error:
+                raise UsageError(f"the setting {field.name} is no good: {error}; got {value!r}") from None
+            if isinstance(value, float) and not math.isfinite(value):
+                raise UsageError(f"{field.name} must be a finite number (None is no limit), got {value}")
+        for name in _TIMES:
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} must not be negative, got {getattr(self, name)}")
         for name in _COUNTED:
@@ -75,7 +100,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def from_env(cls, environment: Mapping[str, str] | None = None, **given: Any) -> Self:
         """The settings of the environment; what is ``given`` counts more."""
-        found = dict(environment if environment is not None else os.environ)
+        found = os.environ if environment is None else environment
         values: dict[str, Any] = {}
         for field in msgspec.structs.fields(cls):
             text = found.get(PREFIX + field.name.upper())
@@ -84,11 +109,37 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return cls(**values, **given)
 
 
+_TIMES: Final = ("busy_wait", "disconnect_grace", "shutdown_seconds")
 _COUNTED: Final = tuple(
     name
     for name in Settings.__struct_fields__
-    if name.startswith("max_") or name in ("run_seconds", "heartbeat_seconds", "stall_seconds")
+    if name.startswith("max_") or (name.endswith("_seconds") and name not in _TIMES)
 )
+
+
+def journal_url(environment: Mapping[str, str] | None = None) -> str | None:
+    """The journal's URL, which may hold a password: from CALLSTREAM_JOURNAL, or the file that CALLSTREAM_JOURNAL_FILE
+    names (a mounted secret). None if neither is set. Errors do not repeat it.
+    """
+    found = os.environ if environment is None else environment
+    url, path = found.get(JOURNAL), found.get(JOURNAL_FILE)
+    if url is not None and path is not None:
+        raise UsageError(f"expected {JOURNAL} or {JOURNAL_FILE}, not both")
+    name = JOURNAL
+    if path is not None:
+        name = f"the file that {JOURNAL_FILE} names"
+        try:
+            url = Path(path).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{JOURNAL_FILE}={path!r} cannot be read: {type(error).__name__}") from None
+    if url is None:
+        return None
+    url = url.strip()
+    if not url or len(url.splitlines()) > 1:
+        raise UsageError(
+            f"expected a journal's URL on one line in {name}, got {'nothing' if not url else 'several lines'}"
+        )
+    return url
 
 
 def _value(name: str, text: str, wanted: Any) -> Any:

@@ -14,7 +14,7 @@ import msgspec
 
 from callstream.agui import AguiEvent, Conversation, Translator, View, encode_sse, merge
 from callstream.agui.events import json_bytes
-from callstream.errors import Compacted, JournalError
+from callstream.errors import CallstreamError, Compacted, JournalError
 from callstream.events import Record, RunEnded
 from callstream.journal import Journal, RunRow
 from callstream.server.agent import Presentation
@@ -83,13 +83,23 @@ async def raw(journal: Journal, run_id: str, after: int) -> AsyncGenerator[bytes
         yield b"event: compacted\ndata: %b\n\n" % json_bytes({"first": folded.first, "last": folded.last})
         async for frame in _records(journal, run_id, folded.first - 1):
             yield frame
-    yield END
+    if await _has_ended(journal, run_id):
+        yield END
 
 
 async def _records(journal: Journal, run_id: str, after: int) -> AsyncGenerator[bytes, None]:
     async with aclosing(journal.batches(run_id, after)) as batches:
         async for records in batches:
             yield b"".join(map(_frame, records))
+
+
+async def _has_ended(journal: Journal, run_id: str) -> bool:
+    """False where the journal was closed before the run ended: whoever reads may go on elsewhere."""
+    try:
+        rows = await journal.runs(run_id=run_id, limit=1)
+    except CallstreamError:
+        return False
+    return bool(rows) and rows[0].outcome is not None
 
 
 def _frame(record: Record) -> bytes:

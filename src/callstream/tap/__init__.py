@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from callstream import runtime
 from callstream.errors import UsageError
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     import httpx
     import httpx2
 
-__all__ = ["Callstream", "TapSettings", "TapTransport"]
+__all__ = ["Callstream", "TapSettings", "TapTransport", "has_tap"]
 
 # What the SDKs set for clients of their own; httpx alone would give up after five seconds.
 _TIMEOUT = 600.0
@@ -92,7 +93,17 @@ class Callstream(runtime.Callstream):
         tap = TapTransport(self, self._implicit, inner, settings=settings, pools=pools)
         kwargs.setdefault("timeout", library.Timeout(_TIMEOUT, connect=_CONNECT_TIMEOUT))
         kwargs.setdefault("follow_redirects", True)
-        return library.AsyncClient(transport=tap, **kwargs)
+        client = library.AsyncClient(transport=tap, **kwargs)
+        _clients.add(client)
+        return client
+
+
+_clients: WeakSet[Any] = WeakSet()
+
+
+def has_tap(client: Any) -> bool:
+    """Whether a client was made by ``httpx_client`` or ``httpx2_client`` of a Callstream."""
+    return client in _clients
 
 
 def _library(name: str) -> ModuleType:

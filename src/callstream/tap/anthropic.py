@@ -1,5 +1,8 @@
 """Anthropic Messages: a whole call is its block's start and stop as they came, and one delta with all of its input.
 
+A call whose input came in its start (programmatic calls, compatible servers) is given that form too: not every reader of
+streams looks for it there, and one that does not would run the tool with nothing.
+
 Thinking and redacted thinking are held until what follows is decided: a message that ends in thinking is refused when
 it is sent back, and so is a call whose thinking is missing. Blocks after one that was left out are numbered anew,
 because the SDK takes the index of a block for its place in the message.
@@ -12,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from callstream.tap.frames import payload_of
+from callstream.tap.frames import payload_of, write_json
 from callstream.tap.order import Call, Output, Passing, Reasoning, Rewriter, decoded, edited, value_of
 from callstream.wire import Decoder
 
@@ -98,11 +101,18 @@ class AnthropicRewriter(Rewriter[BlockCall]):
                 call.stop = raw
 
     def _whole(self, call: BlockCall) -> list[Output]:
-        frames = [self._passed(call.start)]
-        if call.delta is not None:  # programmatic calls bring their input in the start, and no delta
-            before = value_of(call.delta)
+        start = value_of(call.start)
+        block = start["content_block"]
+        delta = call.delta
+        if block.get("input"):
+            frames = [self._passed(edited(call.start, start, {**start, "content_block": {**block, "input": {}}}))]
+            delta = delta or _delta_of(start)
+        else:
+            frames = [self._passed(call.start)]
+        if delta is not None:
+            before = value_of(delta)
             after = {**before, "delta": {**before["delta"], "partial_json": call.args_json}}
-            frames.append(self._passed(edited(call.delta, before, after)))
+            frames.append(self._passed(edited(delta, before, after)))
         if call.stop is not None:
             frames.append(self._passed(call.stop))
         return [Output(b"".join(frames), (call.call_id,))]
@@ -131,3 +141,11 @@ class AnthropicRewriter(Rewriter[BlockCall]):
             return raw
         before = sum(index < event["index"] for index in self._missing)
         return edited(raw, event, {**event, "index": event["index"] - before})
+
+
+def _delta_of(start: dict[str, Any]) -> bytes:
+    """An empty delta for the block of that start."""
+    delta = {"type": "content_block_delta", "delta": {"type": "input_json_delta", "partial_json": ""}}
+    if "index" in start:
+        delta["index"] = start["index"]
+    return b"event: content_block_delta\ndata: " + write_json(delta) + b"\n\n"

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from callstream.testing.driving import Driven, stream_args
     from callstream.testing.httpserver import ReceivedRequest
     from callstream.testing.provider import STAMP, ScriptedProvider
+    from callstream.testing.proxy import recording_proxy
     from callstream.testing.recording import Recording, record, replay
 
 __all__ = [
@@ -54,6 +55,7 @@ __all__ = [
     "ReceivedRequest",
     "STAMP",
     "record",
+    "recording_proxy",
     "replay",
     "Recording",
     # tools
@@ -75,6 +77,7 @@ _LATER = {
     "STAMP": "provider",
     "ScriptedProvider": "provider",
     "record": "recording",
+    "recording_proxy": "proxy",
     "replay": "recording",
     "stream_args": "driving",
 }

@@ -14,8 +14,9 @@ import struct
 import threading
 import time
 import zlib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from concurrent.futures import Future
+from contextlib import aclosing
 from http import HTTPStatus
 from typing import Any, Literal, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -37,16 +38,17 @@ _HIGH_WATER = 256 * 1024
 class ReceivedRequest:
     """A request as it came, and what became of its answer.
 
-    ``headers`` have names in lower case. ``fate`` is ``open`` while the answer is being made or sent, then ``answered``
-    (all of it was handed to the network), ``cut`` (this side broke the connection) or ``left`` (the client did).
-    ``sent`` counts the frames of the answer that were sent.
+    ``target`` is path and query as they were sent. ``headers`` have names in lower case. ``fate`` is ``open`` while the
+    answer is being made or sent, then ``answered`` (all of it was handed to the network), ``cut`` (this side broke the
+    connection) or ``left`` (the client did). ``sent`` counts the frames of the answer that were sent.
     """
 
-    __slots__ = ("body", "fate", "headers", "method", "path", "query", "sent")
+    __slots__ = ("body", "fate", "headers", "method", "path", "query", "sent", "target")
 
     def __init__(self, method: str, target: str, headers: dict[str, str], body: bytes) -> None:
         parts = urlsplit(target)
         self.method = method
+        self.target = target
         self.path = unquote(parts.path)
         self.query = dict(parse_qsl(parts.query, keep_blank_values=True))
         self.headers = headers
@@ -72,6 +74,8 @@ class Answer(msgspec.Struct, frozen=True):
     Without a ``length`` the body is sent in chunks. ``coding`` compresses it, with a flush after each frame. ``phase``
     is the part of an interval by which the second frame comes later, so that answers that begin together do not go in
     step. ``finish`` is called with each frame when its moment has come, and gives what is sent, of the same length.
+
+    ``relayed`` are frames that have to be waited for: they are passed on in chunks as they come, in place of ``frames``.
     """
 
     status: int
@@ -82,6 +86,7 @@ class Answer(msgspec.Struct, frozen=True):
     frames_per_second: float | None = None
     phase: float = 0.0
     finish: Callable[[bytes], bytes] | None = None
+    relayed: AsyncGenerator[Frame, None] | None = None
 
 
 Answering: TypeAlias = Callable[[ReceivedRequest], Awaitable[Answer]]
@@ -237,6 +242,10 @@ class _Connection(asyncio.Protocol):
 
     async def _send(self, request: ReceivedRequest, answer: Answer) -> None:
         """Sends an answer. Its fate is decided before the last byte is sent: a client may look as soon as it has it."""
+        if answer.relayed is not None:
+            async with aclosing(answer.relayed) as relayed:
+                await self._relay(request, answer, relayed)
+            return
         loop = asyncio.get_running_loop()
         write = self._transport.write
         coded = _coded(answer.coding)
@@ -278,6 +287,20 @@ class _Connection(asyncio.Protocol):
             write(b"%x\r\n%b\r\n" % (len(rest), rest))
         if chunked:
             write(b"0\r\n\r\n")
+
+    async def _relay(self, request: ReceivedRequest, answer: Answer, frames: AsyncGenerator[Frame, None]) -> None:
+        write = self._transport.write
+        write(_head(answer, chunked=True))
+        async for frame in frames:
+            if isinstance(frame, Cut):
+                await self._cut(request, frame)
+                return
+            if isinstance(frame, bytes) and frame:
+                request.sent += 1
+                write(b"%x\r\n%b\r\n" % (len(frame), frame))
+                await self._writable.wait()
+        request.fate = "answered"
+        write(b"0\r\n\r\n")
 
     async def _cut(self, request: ReceivedRequest, step: Cut) -> None:
         transport = self._transport

@@ -256,7 +256,7 @@ async def test_tool_confirmation(interrupts: bool, confirmed: bool, cs: Callstre
     assert ran == (["/x"] if confirmed else [])
 
 
-async def test_old_thread_with_a_pending_call_goes_on(cs: Callstream, models: Models) -> None:
+async def test_old_thread_goes_on_with_a_pending_call(cs: Callstream, models: Models) -> None:
     """The session is another program's; the journal knows nothing of it."""
     from google.adk.events.event import Event
     from google.adk.sessions import InMemorySessionService
@@ -349,7 +349,7 @@ async def test_client_tools_without_a_place(cs: Callstream, models: Models, capl
 
 
 async def test_client_tool_in_a_workflow(cs: Callstream, models: Models) -> None:
-    """Its nodes are taken as they are; the client's tools are there all the same."""
+    """The client's tools are there wherever an agent has a place for them."""
     from google.adk.workflow import Workflow
 
     async with scripted("gemini", [[Calls("paint", {"color": "red"}), Finish()], END]) as provider:
@@ -363,3 +363,38 @@ async def test_client_tool_in_a_workflow(cs: Callstream, models: Models) -> None
         await client.answer({call["id"]: "painted"})
         assert client.text() == "Done."
         assert responses_in(provider.requests[1].body) == [{"result": "painted"}]
+
+
+async def test_duplicate_answer_ignored(cs: Callstream, models: Models) -> None:
+    """The same answer in another message: the first one counts, and the model is not asked again."""
+    async with scripted("gemini", [[Calls("paint", {"color": "red"}), Finish()], END]) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), AGUIToolset())), tools=[PAINT])
+        await client.send()
+        (call_id,) = client.pending()
+        await client.answer({call_id: "painted"})
+        again = {"id": "again", "role": "tool", "toolCallId": call_id, "content": "painted twice"}
+        events = [event.type async for event in client.agent.run(client.input(messages=[*client.messages, again]))]
+        assert len(provider.requests) == 2
+    assert events[-1] == "RUN_FINISHED"
+    (call,) = await cs.journal.calls()
+    assert call.result == "painted"
+
+
+async def test_id_reuse_new_call_of_a_client_tool(cs: Callstream, models: Models) -> None:
+    """The client sees two calls with ids of their own, the model two with the id that it gave both."""
+    asking = [[Calls("paint", {"color": color}, call_id="0"), Finish()] for color in ("red", "blue")]
+    async with scripted("openai_chat", [asking[0], END, asking[1], END]) as provider:
+        agent = ADKAgent(
+            adk_agent=agent_of(gemini(models, provider), AGUIToolset()), app_name="app", user_id="user", callstream=cs
+        )
+        client = Client(agent, tools=[PAINT])
+        for color, call_id in (("red", "0"), ("blue", "0~2")):
+            await client.send()
+            assert client.pending() == [call_id]
+            await client.answer({call_id: f"painted {color}"})
+            assert client.text() == "Done."
+        messages = provider.requests[-1].json["messages"]
+    sent = [(message["tool_call_id"], message["content"]) for message in messages if message["role"] == "tool"]
+    assert [call_id for call_id, _ in sent] == ["0", "0"]
+    assert ["red" in content for _, content in sent] == [True, False]
+    assert "blue" in sent[1][1]

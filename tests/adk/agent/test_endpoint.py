@@ -8,11 +8,17 @@ from typing import Any
 
 import httpx
 import pytest
+from ag_ui.core import AssistantMessage, ToolMessage, UserMessage
 from fastapi import APIRouter, FastAPI
 from google.adk.agents import LlmAgent
 
 from callstream import Callstream, UsageError
-from callstream.ag_ui_adk import ADKAgent, add_adk_fastapi_endpoint, create_adk_app
+from callstream.ag_ui_adk import (
+    ADKAgent,
+    add_adk_fastapi_endpoint,
+    create_adk_app,
+    resolve_agent_from_message_history,
+)
 from callstream.testing import Call as Calls
 from callstream.testing import Finish
 from tests.adk.hosting import Models, agent_of, scripted
@@ -120,3 +126,17 @@ def test_endpoint_without_fastapi(monkeypatch: pytest.MonkeyPatch) -> None:
         add_adk_fastapi_endpoint(app, agent)
     with pytest.raises(UsageError, match="needs fastapi"):
         create_adk_app(agent)
+
+
+def test_resolver_that_cannot_tell() -> None:
+    agent = object()
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    user = UserMessage(id="u", content="Go")
+    named = AssistantMessage.model_validate({"id": "a", "role": "assistant", "name": "x", "toolCalls": [call]})
+    nameless = AssistantMessage.model_validate({"id": "a", "role": "assistant", "toolCalls": [call]})
+    answer = ToolMessage(id="t", content="done", tool_call_id="c")
+    registry: Any = {"x": agent}
+    assert resolve_agent_from_message_history([user, named, answer], registry) is agent
+    for messages in ([], [user], [named, answer, user], [user, answer], [nameless, answer]):
+        assert resolve_agent_from_message_history(messages, registry) is None
+    assert resolve_agent_from_message_history([named, answer], {}) is None

@@ -248,6 +248,104 @@ async def test_users_apps_and_context_from_the_input(program: Program) -> None:
     assert (await made["sessions"].get_session(app_name="shop", user_id="ada", session_id="thread")) is not None
 
 
+async def test_context_in_tools_and_instructions(program: Program) -> None:
+    source = """
+    from callstream.ag_ui_adk import ADKAgent, CONTEXT_STATE_KEY
+    from google.adk.agents import LlmAgent
+    from google.adk.agents.readonly_context import ReadonlyContext
+    from google.adk.tools import ToolContext
+
+    def instructions(ctx: ReadonlyContext) -> str:
+        lines = ["You help."]
+        for item in ctx.state.get(CONTEXT_STATE_KEY, []):
+            lines.append(item["description"] + ": " + item["value"])
+        return "; ".join(lines)
+
+    def describe(tool_context: ToolContext) -> str:
+        "Describes who asks."
+        return ", ".join(item["value"] for item in tool_context.state.get(CONTEXT_STATE_KEY, []))
+
+    agent = ADKAgent(
+        adk_agent=LlmAgent(name="assistant", model="gemini-2.5-flash", instruction=instructions, tools=[describe]),
+        app_name="app",
+        user_id="user",
+    )
+    """
+    async with scripted("gemini", [[Calls("describe", {}), Finish()], END, END]) as provider:
+        client = Client(program.run(source, provider.base_url)["agent"])
+        await client.send("Who am I?", context=[{"description": "name", "value": "Ada"}])
+        assert json.loads(client.calls()[0]["result"]) == {"result": "Ada"}
+        assert "You help.; name: Ada" in provider.requests[0].body.decode()
+        # The next run's context is the next run's.
+        await client.send("And now?", context=[{"description": "name", "value": "Bob"}])
+        assert "You help.; name: Bob" in provider.requests[2].body.decode()
+    assert not client.state
+
+
+async def test_several_agents_in_one_web_app(program: Program) -> None:
+    """Each at a path of its own; headers become state, and an answer goes to the agent that asked."""
+    import httpx
+
+    source = """
+    from callstream.ag_ui_adk import (
+        ADKAgent, AGUIToolset, AgentResolver, add_adk_fastapi_endpoint, resolve_agent_from_message_history
+    )
+    from fastapi import APIRouter, FastAPI
+    from google.adk.agents import LlmAgent
+
+    def agent(name):
+        root = LlmAgent(name=name, model="gemini-2.5-flash", instruction="I am " + name + ", {headers}",
+                        tools=[AGUIToolset()])
+        return ADKAgent(adk_agent=root, app_name=name, user_id="user", capabilities={"name": name})
+
+    registry = {"general": agent("general"), "technical": agent("technical")}
+
+    async def resolve(request, input):
+        return resolve_agent_from_message_history(input.messages, registry)
+
+    app, router = FastAPI(), APIRouter(prefix="/agents")
+    headers = ["x-tenant-id"]
+    add_adk_fastapi_endpoint(app, registry["general"], path="/general", extract_headers=headers, agent_resolver=resolve)
+    add_adk_fastapi_endpoint(router, registry["technical"], path="/technical", extract_headers=headers)
+    app.include_router(router)
+    general, technical = registry.values()
+    """
+    tools = [Tool(name="pick", description="Picks.", parameters={})]
+    async with scripted("gemini", [END, [Calls("pick", {}), Finish()], END]) as provider:
+        made = program.run(source, provider.base_url)
+        transport = httpx.ASGITransport(made["app"])
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://agents", headers={"x-tenant-id": "7"}
+        ) as http:
+            clients = {name: Client(made[name], thread_id=name, tools=tools) for name in ("general", "technical")}
+
+            async def post(path: str, name: str) -> list[dict[str, Any]]:
+                given = clients[name].input().model_dump(mode="json", by_alias=True)
+                lines = (await http.post(path, json=given)).text.split("\n")
+                events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+                for event in events:
+                    clients[name].take(event)
+                return events
+
+            for name, client in clients.items():
+                client.messages = [{"id": f"u-{name}", "role": "user", "content": "Go"}]
+            await post("/general", "general")
+            await post("/agents/technical", "technical")
+            assert (await http.get("/general/capabilities")).json() == {"name": "general"}
+            assert (await http.get("/agents/technical/capabilities")).json() == {"name": "technical"}
+            # The answer is sent to the other agent's path, with the name of the one that asked.
+            asked = clients["technical"].messages[-1]
+            asked["name"] = "technical"
+            answer = {"id": "t", "role": "tool", "toolCallId": asked["toolCalls"][0]["id"], "content": "red"}
+            clients["technical"].messages.append(answer)
+            await post("/general", "technical")
+        bodies = [request.body.decode() for request in provider.requests]
+    assert ["I am general" in body for body in bodies] == [True, False, False]
+    assert ["I am technical" in body for body in bodies] == [False, True, True]
+    assert all("tenant_id" in body for body in bodies)
+    assert '"red"' in bodies[2]
+
+
 async def test_run_config(program: Program) -> None:
     source = """
     from callstream.ag_ui_adk import ADKAgent

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import json
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import cached_property
 from typing import Any
 
@@ -11,13 +15,14 @@ import pytest
 from google.adk.agents import LlmAgent
 from google.adk.apps import App
 from google.adk.models import Gemini
+from google.adk.workflow import START, Workflow
 
 from callstream import Callstream, Progress, UsageError, no_progress, tool
 from callstream.adk import ADKAgent, CallstreamPlugin
 from callstream.testing import Call as Calls
 from callstream.testing import Delay, Finish, Refusal, Text
-from tests.adk.hosting import PATHS, Models, RawProvider, agent_of, scripted
-from tests.adk.test_shapes import SHAPES, chunk
+from tests.adk.hosting import PATHS, Models, agent_of, scripted
+from tests.adk.test_signatures import Forgetful, signatures_in
 
 from .clients import Client, kinds
 
@@ -71,44 +76,16 @@ class OwnClient(Gemini):
         return super().api_client
 
 
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_shapes_through_run(
-    shape: str, path: str, cs: Callstream, models: Models, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "callstream")
-    ran: list[tuple[str, dict[str, Any]]] = []
-
-    def alpha(
-        a: str = "-", b: str = "-", o: dict[str, Any] | None = None, items: list[str] | None = None,
-        n: float = -1, f: bool = True, z: str | None = "-",
-    ) -> int:  # fmt: skip
-        given = {"a": (a, "-"), "b": (b, "-"), "o": (o, None), "items": (items, None), "n": (n, -1), "f": (f, True)}
-        args = {name: value for name, (value, default) in given.items() if value != default}
-        ran.append(("alpha", args if z == "-" else {**args, "z": z}))
-        return len(ran)
-
-    def beta(b: str) -> int:
-        ran.append(("beta", {"b": b}))
-        return len(ran)
-
-    function_calls, expected = SHAPES[shape]
-    stop = {"candidates": [{"content": {"role": "model", "parts": [{"text": ""}]}, "finishReason": "STOP"}]}
-    done = {"candidates": [{"content": {"role": "model", "parts": [{"text": "Done."}]}, "finishReason": "STOP"}]}
-    async with RawProvider("gemini", [[*map(chunk, function_calls), stop], [done]]) as provider:
-        model = gemini(models, provider)
-        if path == "partial":
-            model = OwnClient(model=model.model, client_kwargs=model.client_kwargs)
-        client = Client(adk_agent(cs, agent_of(model, alpha, beta)))
-        await client.send()
-        if path == "partial":
-            await model.api_client.aio.aclose()
-    assert ("at the wire" if path == "tap" else "from its partial events") in caplog.records[0].getMessage()
-    calls = client.calls()
-    assert [(call["name"], call["args"]) for call in calls] == expected == ran
-    assert [json.loads(call["result"]) for call in calls] == [{"result": n} for n in range(1, len(ran) + 1)]
-    assert [call.call_id for call in await cs.journal.calls()] == [call["id"] for call in calls]
-    assert client.text() == "Done."
+@asynccontextmanager
+async def gemini_on(path: str, models: Models, provider: Any) -> AsyncIterator[Any]:
+    """A model that nobody has tapped yet, and that an agent can tap, or not."""
+    model = gemini(models, provider)
+    if path == "tap":
+        yield model
+        return
+    model = OwnClient(model=model.model, client_kwargs=model.client_kwargs)
+    yield model
+    await model.api_client.aio.aclose()
 
 
 @pytest.mark.parametrize("wire", ["anthropic", "openai_chat", "openai_responses"])
@@ -257,17 +234,45 @@ async def test_progress_is_activity(cs: Callstream, models: Models) -> None:
     assert activity["activityType"] == "tool_progress"
 
 
-async def test_whole_arguments_if_not_streaming(cs: Callstream, models: Models) -> None:
+@pytest.mark.parametrize("path", PATHS)
+async def test_flag_off_whole(path: str, cs: Callstream, models: Models) -> None:
     def write(body: str) -> str:
         """Writes."""
         return "written"
 
     async with scripted("gemini", [[Calls("write", {"body": "a long body of text"}), Finish()], END]) as provider:
-        agent = agent_of(gemini(models, provider), write)
-        client = Client(adk_agent(cs, agent, streaming_function_call_arguments=False))
-        events = await client.send()
-    assert kinds(events).count("TOOL_CALL_ARGS") == 1
+        async with gemini_on(path, models, provider) as model:
+            client = Client(adk_agent(cs, agent_of(model, write), streaming_function_call_arguments=False))
+            events = await client.send()
+    of_call = [kind for kind in kinds(events) if kind in ("TOOL_CALL_START", "TOOL_CALL_ARGS", "TOOL_CALL_END")]
+    assert of_call == ["TOOL_CALL_START", "TOOL_CALL_ARGS", "TOOL_CALL_END"]
     assert client.calls()[0]["args"] == {"body": "a long body of text"}
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_two_settings_one_process(path: str, cs: Callstream, models: Models) -> None:
+    """Two agents over one model and one journal, at once: one shows arguments as they come, one whole."""
+
+    def write(body: str) -> str:
+        """Writes."""
+        return "written"
+
+    calling = [Calls("write", {"body": "a long body of text"}), Finish()]
+    async with scripted("gemini", [calling, calling, END, END]) as provider:
+        async with gemini_on(path, models, provider) as model:
+            root = agent_of(model, write)
+            clients = [
+                Client(adk_agent(cs, root, streaming_function_call_arguments=flag), f"thread-{flag}")
+                for flag in (True, False)
+            ]
+            clients[1]._number = 10  # ids of runs are no two clients' own
+            live, whole = await asyncio.gather(*(client.send() for client in clients))
+    assert kinds(live).count("TOOL_CALL_ARGS") > 1
+    assert kinds(whole).count("TOOL_CALL_ARGS") == 1
+    for client in clients:
+        assert [(call["args"], json.loads(call["result"])) for call in client.calls()] == [
+            ({"body": "a long body of text"}, {"result": "written"})
+        ]
 
 
 async def test_messages_snapshot(cs: Callstream, models: Models) -> None:
@@ -328,3 +333,112 @@ def test_parameters_without_use_warn_once(caplog: pytest.LogCaptureFixture) -> N
     ADKAgent(adk_agent=agent, session_timeout_seconds=60, tool_timeout_seconds=5, cleanup_interval_seconds=60)
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert "cleanup_interval_seconds, tool_timeout_seconds" in warning
+
+
+async def test_runs_of_one_thread_take_turns(cs: Callstream, models: Models) -> None:
+    """The second finds the session as the first has left it; other threads do not wait."""
+    script = [[Text("One", size=1), Delay(0.3), Finish()], END, [Text("Two"), Finish()]]
+    async with scripted("gemini", script) as provider:
+        agent = adk_agent(cs, agent_of(gemini(models, provider)))
+        messages = [{"id": "m1", "role": "user", "content": "first"}]
+        first = agent.run(Client(agent).input(runId="a", messages=messages))
+        while (await anext(first)).type != "TEXT_MESSAGE_CONTENT":
+            pass
+        messages = [*messages, {"id": "m2", "role": "user", "content": "second"}]
+        second = asyncio.create_task(collected(agent.run(Client(agent).input(runId="b", messages=messages))))
+        other = Client(agent, "other")
+        await other.send("elsewhere")
+        assert other.text() == "Done."
+        assert [run.run_id for run in await cs.journal.runs(thread_id="thread")] == ["a"]
+        assert (await collected(first))[-1] == "RUN_FINISHED"
+        assert (await second)[-1] == "RUN_FINISHED"
+        asked = [texts_in(request.json) for request in provider.requests]
+    assert asked == [["first"], ["elsewhere"], ["first", "One", "second"]]
+    runs = await cs.journal.runs(thread_id="thread")
+    assert [(run.run_id, run.outcome) for run in runs] == [("b", "finished"), ("a", "finished")]
+    assert runs[1].ended_at is not None
+    assert runs[1].ended_at <= runs[0].started_at
+
+
+async def test_run_that_waits_for_its_thread_can_leave(cs: Callstream, models: Models) -> None:
+    async with scripted("gemini", [[Text("Slow"), Delay(30), Finish()], END]) as provider:
+        agent = adk_agent(cs, agent_of(gemini(models, provider)))
+        messages = [{"id": "m", "role": "user", "content": "Go"}]
+        first = agent.run(Client(agent).input(runId="a", messages=messages))
+        while (await anext(first)).type != "TEXT_MESSAGE_CONTENT":
+            pass
+        leaving = asyncio.create_task(collected(agent.run(Client(agent).input(runId="b", messages=messages))))
+        staying = asyncio.create_task(collected(agent.run(Client(agent).input(runId="c", messages=messages))))
+        await asyncio.sleep(0.05)
+        leaving.cancel()
+        await asyncio.wait({leaving})
+        await agent.close()
+        await first.aclose()
+        assert await staying == ["RUN_ERROR"]
+    assert [(run.run_id, run.outcome) for run in await cs.journal.runs()] == [("a", "cancelled")]
+
+
+async def collected(events: Any) -> list[str]:
+    return [event.type async for event in events]
+
+
+async def test_workflow_is_copied(cs: Callstream, models: Models, caplog: pytest.LogCaptureFixture) -> None:
+    """Models of its nodes are tapped, in workflows inside of it and in agents that are tools too; nothing is changed."""
+    ran: list[str] = []
+
+    def write(body: str) -> str:
+        """Writes."""
+        ran.append(body)
+        return "written"
+
+    def upper(node_input: Any) -> str:
+        return str(node_input).upper()
+
+    script = [
+        [Text("draft"), Finish()],
+        [Calls("write", {"body": "a long body of text"}), Finish()],
+        [Text("Written."), Finish()],
+        [Text("Checked."), Finish()],
+    ]
+    async with scripted("gemini", script) as provider:
+        drafter = LlmAgent(name="drafter", model=gemini(models, provider))
+        writer = LlmAgent(name="writer", model=gemini(models, provider), tools=[write])
+        checker = LlmAgent(name="checker", model=gemini(models, provider))
+        inner = Workflow(name="inner", edges=[(START, writer)])
+        flow = Workflow(name="flow", edges=[(START, drafter, upper, inner, checker)])
+        before = [id(node) for node in flow.graph.nodes], list(flow.edges)  # type: ignore[union-attr]
+        with caplog.at_level(logging.INFO, "callstream"):
+            agent = ADKAgent(adk_agent=flow, app_name="app", user_id="user", callstream=cs)
+        client = Client(agent)
+        events = await client.send()
+    assert [record.getMessage() for record in caplog.records if "model" in record.getMessage()] == [
+        "model gemini-3-flash-preview (Gemini) is read at the wire"
+    ] * 3
+    assert ([id(node) for node in flow.graph.nodes], list(flow.edges)) == before  # type: ignore[union-attr]
+    for each in (drafter, writer, checker):
+        assert each.model.client_kwargs["http_options"].httpx_async_client is None  # type: ignore[union-attr, index]
+    (call,) = client.calls()
+    assert ran == ["a long body of text"] == [call["args"]["body"]]
+    assert kinds(events).count("TOOL_CALL_ARGS") > 1
+    assert client.text() == "draftWritten.Checked."
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_signatures_repaired_where_the_session_has_another_name(
+    path: str, cs: Callstream, models: Models
+) -> None:
+    """The journal knows calls by the thread; the session service gives sessions names of its own."""
+
+    def note(text: str) -> str:
+        return text
+
+    calling = [Calls("note", {"text": "x"}), Finish()]
+    async with scripted("gemini", [calling, END], strict_signatures=True) as provider:
+        async with gemini_on(path, models, provider) as model:
+            app = App(name="app", root_agent=agent_of(model, note), plugins=[Forgetful("forgetful")])
+            agent = ADKAgent.from_app(app, user_id="user", callstream=cs, use_thread_id_as_session_id=False)
+            client = Client(agent)
+            await client.send()
+        (kept,) = await cs.journal.calls()
+        assert signatures_in(provider.requests[1]) == [base64.b64decode(kept.signature or "")]
+    assert client.text() == "Done."

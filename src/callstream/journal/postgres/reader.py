@@ -83,12 +83,15 @@ class PostgresReader:
     async def stats(self) -> dict[str, Any]:
         async with self._link.reading() as connection:
             counts = await connection.fetchrow(self._sql["count_all"])
+            writers, orphaned = await connection.fetchrow(self._sql["count_leases"])
             version, oldest_code = await connection.fetchrow(self._sql["read_version"])
             size = await connection.fetchval(self._sql["stored_bytes"])
         return {
             "schema_version": version,
             "oldest_code": oldest_code,
             **dict(zip(("runs", "active_runs", "calls", "records"), counts, strict=True)),
+            "live_writers": writers,
+            "orphaned_runs": orphaned,
             "stored_bytes": size,
         }
 

@@ -1,8 +1,8 @@
 """The journal in PostgreSQL, for many processes on many machines.
 
 A batch is one call of a function in the database: one round trip, one transaction, durable by the server's own setting
-(``synchronous_commit``). The function checks the owner and the epoch of every run it writes to, so a process that lost
-its lease cannot write, whatever its clock says.
+(``synchronous_commit``). The function changes the turn in the process's lease from the number that the process knows;
+whoever takes runs over changes it first. So a process that lost its runs cannot write to them, whatever its clock says.
 
 When the server is away, appends wait, for ``retry_seconds`` and ``max_pending_bytes`` at most, and are then tried
 again; an append whose acknowledgement was lost is recognised by its number and not written twice. Readers wait in the
@@ -42,12 +42,7 @@ _LONG_SECONDS = 600.0
 
 
 class PostgresStore:
-    """See ``Store``. Everything runs on the journal's loop; readers of other loops are brought there.
-
-    Two lanes: while the server writes one batch, the next is gathered and planned.
-    """
-
-    lanes = 2
+    """See ``Store``. Everything runs on the journal's loop; readers of other loops are brought there."""
 
     def __init__(self, address: Address, *, patience: float, lease_ttl: float, migrate: bool) -> None:
         self.where = address.where
@@ -58,7 +53,6 @@ class PostgresStore:
         self._channel = f"callstream_{address.schema}" if address.listen else ""
         self._ttl = lease_ttl
         self._may_migrate = migrate
-        self._writers: list[PostgresWriter] = []
         self._link = Link(address, patience)
         self._reader = PostgresReader(self._link, self._sql)
 
@@ -68,9 +62,7 @@ class PostgresStore:
         self._writer = writer
         self._followers = followers
         self._loop = asyncio.get_running_loop()
-        self._writers = [
-            PostgresWriter(self._link, self._sql, self._channel, followers, writer) for _ in range(self.lanes)
-        ]
+        self._log = PostgresWriter(self._link, self._sql, self._channel, followers, writer, self._ttl)
         try:
             await self._link.patiently(self._link.open)
             if self._may_migrate:
@@ -108,8 +100,7 @@ class PostgresStore:
                 await connection.execute(self._sql["release_leases"], self._writer)
         except CallstreamError:
             pass  # they run out by themselves
-        for writer in self._writers:
-            await writer.close()
+        await self._log.close()
         await self._link.close()
 
     async def _check_schema(self) -> None:
@@ -125,8 +116,8 @@ class PostgresStore:
         version, oldest = await connection.fetchrow(self._sql["read_version"])
         return version, oldest
 
-    async def commit(self, batch: Sequence[Append], lane: int) -> Committed:
-        return await self._writers[lane].commit(batch)
+    async def commit(self, batch: Sequence[Append]) -> Committed:
+        return await self._log.commit(batch)
 
     # -- leases --------------------------------------------------------------------------------------------------------
 
@@ -163,23 +154,24 @@ class PostgresStore:
                 return swept
 
     async def _sweep_some(self) -> list[str]:
-        """The rows of the runs are locked until they are closed; what another sweeper has locked is its own."""
+        """First the dead lose their turns: what they had under way is done then, and what comes later is refused."""
         async with self._link.reading() as connection, connection.transaction():
             memory = Memory()
-            rows = [
-                RunFacts(*row) for row in await connection.fetch(self._sql["orphaned_runs"], self._writer, _SWEEP_LIMIT)
-            ]
-            orphans = [claimed(facts, facts.writer) for facts in rows]
-            if not orphans:
+            fenced = await connection.fetch(self._sql["fence_dead"], self._writer, _SWEEP_LIMIT)
+            if not fenced:
                 return []
-            await self._writers[0].fill(connection, orphans)
+            rows = await connection.fetch(self._sql["orphaned_runs"], [row[0] for row in fenced], _SWEEP_LIMIT)
+            orphans = [claimed(facts, facts.writer) for facts in (RunFacts(*row) for row in rows)]
+            if not orphans:  # another sweeper was quicker
+                return []
+            await self._log.fill(connection, orphans)
             for owned in orphans:
                 memory.add(owned)
             appends = [Append(owned.run_id, closing(owned)) for owned in orphans]
             plan = Plan(appends, memory, time.time())
             plan.add_others(range(len(appends)), {}, taker=self._writer)
             try:
-                await self._writers[0].write(connection, plan)
+                await self._log.write(connection, plan, None)
             except Stale as stale:
                 # An answer of another run came between; the next sweep finds the run again.
                 raise StoreAway(f"{self.where} changed while it was swept") from stale

@@ -28,15 +28,19 @@ class Stale(Exception):
 
 
 class PostgresWriter:
-    """One lane. Its memory is checked by the database in every batch, as that of another process is."""
+    """Its memory holds from one turn to the next; when the turn is lost, both are taken anew."""
 
-    def __init__(self, link: Link, sql: Mapping[str, str], channel: str, followers: Followers, writer: str) -> None:
+    def __init__(
+        self, link: Link, sql: Mapping[str, str], channel: str, followers: Followers, writer: str, lease_ttl: float
+    ) -> None:
         self.where = link.where
         self._link = link
         self._sql = sql
         self._channel = channel
         self._followers = followers
         self._writer = writer
+        self._ttl = lease_ttl
+        self._turn: int | None = None
         self._memory = Memory()
         self._connection: Any = None
 
@@ -64,13 +68,20 @@ class PostgresWriter:
                 try:
                     return await self._commit(connection, batch)
                 except Stale:
-                    self._memory.clear()
+                    self._forget()
                 except BaseException:
-                    self._memory.clear()
+                    self._forget()
                     raise
         raise StoreAway(f"{self.where} changed under the writer's hands five times")
 
+    def _forget(self) -> None:
+        self._turn = None
+        self._memory.clear()
+
     async def _commit(self, connection: Any, batch: Sequence[Append]) -> Committed:
+        if self._turn is None:
+            # Waits for what a broken connection is still doing; what it has not begun is refused from now on.
+            self._turn = await connection.fetchval(self._sql["take_turn"], self._writer, self._ttl)
         plan = Plan(batch, self._memory, time.time())
         if others := plan.add_pieces():
             rest = [batch[place] for place in others]
@@ -78,7 +89,8 @@ class PostgresWriter:
             busy = await self._busy(connection, rest)
             plan.add_others(others, await self._named_calls(connection, rest), busy=busy)
         if plan.bases:
-            await self.write(connection, plan)
+            await self.write(connection, plan, self._turn)
+            self._turn += 1
         outcomes = [
             await self._repeated(connection, append, outcome) if isinstance(outcome, Repeat) else outcome
             for append, outcome in zip(batch, plan.outcomes, strict=True)
@@ -124,17 +136,13 @@ class PostgresWriter:
         stored = await connection.fetch(self._sql["stored_rows"], repeat.run.key, repeat.first, repeat.last)
         return repeated(append, repeat, [tuple(columns) for columns in stored], row is not None and row[4])
 
-    async def write(self, connection: Any, plan: Plan) -> None:
-        new = {change.key for change in plan.runs.values() if change.is_new}
-        known = [(run, base) for run, base in plan.bases.items() if run.key not in new]
+    async def write(self, connection: Any, plan: Plan, turn: int | None) -> None:
+        """Without a turn, what is written to is locked by the transaction."""
         try:
             await connection.execute(
                 self._sql["append"],
-                [run.key for run, _ in known],
-                [run.writer for run, _ in known],
-                [run.epoch for run, _ in known],
-                [base for _, base in known],
-                [run.last_seq for run, _ in known],
+                self._writer,
+                turn,
                 *zip(*plan.records, strict=True),
                 _rest(plan),
                 self._channel,
@@ -161,12 +169,12 @@ def _held(row: Sequence[Any]) -> Held:
 def _rest(plan: Plan) -> str | None:
     """All that a batch of pieces has not, as one JSON argument."""
     rest = {
-        "runs": [
+        "runs": [change for change in plan.runs.values() if change.is_new],
+        "ends": [
             {**msgspec.structs.asdict(change), "last_seq": run.last_seq}
             for run, change in plan.runs.items()
-            if change.is_new
+            if change.outcome is not None
         ],
-        "ends": [change for change in plan.runs.values() if change.outcome is not None],
         "sources": plan.sources,
         "calls": [change for change in plan.calls.values() if change.old_state is None],
         "changes": [change for change in plan.calls.values() if change.old_state is not None],

@@ -100,12 +100,15 @@ class SqliteReader:
 
     async def stats(self) -> dict[str, Any]:
         (counts,) = await self._in_thread(_rows, _SQL["count_all"], {})
+        ((writers, orphaned),) = await self._in_thread(_rows, _SQL["count_leases"], {})
         ((version, oldest_code),) = await self._in_thread(_rows, _SQL["read_version"], {})
         ((size,),) = await self._in_thread(_rows, _SQL["stored_bytes"], {})
         return {
             "schema_version": version,
             "oldest_code": oldest_code,
             **dict(zip(("runs", "active_runs", "calls", "records"), counts, strict=True)),
+            "live_writers": writers,
+            "orphaned_runs": orphaned,
             "stored_bytes": size,
         }
 

@@ -57,8 +57,6 @@ class _Stale(Exception):
 class SqliteStore:
     """See ``Store``. What is done on the journal's thread blocks it: that is what the thread is for."""
 
-    lanes = 1
-
     def __init__(
         self, path: str, *, durability: Durability, busy_seconds: float, lease_ttl: float, migrate: bool
     ) -> None:
@@ -99,7 +97,7 @@ class SqliteStore:
 
     # -- appending -----------------------------------------------------------------------------------------------------
 
-    async def commit(self, batch: Sequence[Append], lane: int) -> Committed:
+    async def commit(self, batch: Sequence[Append]) -> Committed:
         for _ in range(3):
             try:
                 return self._commit(batch)

@@ -47,14 +47,20 @@ WHERE expires_at < clock_timestamp() - interval '1 hour'
 
 -- == writing ==
 
+-- name: take_turn
+INSERT INTO {schema}.lease (name, holder, renewed_at, expires_at)
+VALUES ('writer:' || $1, $1, clock_timestamp(), clock_timestamp() + make_interval(secs => $2))
+ON CONFLICT (name) DO UPDATE SET turn = lease.turn + 1
+RETURNING turn
+
 -- name: load_run
 SELECT wanted.run_id,
        coalesce(run.run_key, nextval(pg_get_serial_sequence('{schema}.run', 'run_key'))::integer) AS run_key,
-       run.writer, run.epoch, run.started_at, run.last_seq,
-       coalesce((SELECT at_ms FROM {schema}.record WHERE record.run_key = run.run_key
-                 ORDER BY (seq >> 8) DESC, seq DESC LIMIT 1), 0),
+       run.writer, run.epoch, run.started_at, coalesce(run.last_seq, last.seq), coalesce(last.at_ms, 0),
        run.outcome IS NOT NULL
-FROM unnest($1::text[]) AS wanted (run_id) LEFT JOIN {schema}.run ON run.run_id = wanted.run_id
+FROM unnest($1::text[]) AS wanted (run_id)
+LEFT JOIN {schema}.run ON run.run_id = wanted.run_id
+LEFT JOIN LATERAL {schema}.last_record_1(run.run_key) AS last ON run.run_key IS NOT NULL
 
 -- name: load_run_calls
 SELECT call_id, run_key, number, state FROM {schema}.tool_call WHERE run_key = ANY($1::integer[]) ORDER BY number
@@ -78,7 +84,7 @@ SELECT run_id, stop_reason FROM {schema}.run
 WHERE stop_reason IS NOT NULL AND outcome IS NULL AND writer = $1
 
 -- name: append
-SELECT {schema}.append_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13::json, $14, $15)
+SELECT {schema}.append_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::json, $11, $12)
 
 -- name: stored_rows
 SELECT kind, body FROM {schema}.record
@@ -88,7 +94,9 @@ ORDER BY seq
 -- == reading ==
 
 -- name: read_run
-SELECT run_key, started_at, outcome IS NOT NULL, last_seq, compacted FROM {schema}.run WHERE run_id = $1
+SELECT run_key, started_at, outcome IS NOT NULL, coalesce(last_seq, (SELECT seq FROM {schema}.last_record_1(run_key))),
+       compacted
+FROM {schema}.run WHERE run_id = $1
 
 -- name: read_log
 SELECT * FROM {schema}.read_log_1($1, $2, $3)
@@ -106,13 +114,15 @@ ORDER BY archive.seq LIMIT $3
 SELECT first_seq, seq FROM {schema}.archive WHERE run_key = $1 AND first_seq IS NOT NULL
 
 -- name: followed_runs
-SELECT run_id, last_seq FROM {schema}.run WHERE run_id = ANY($1::text[])
+SELECT run_id, coalesce(last_seq, (SELECT seq FROM {schema}.last_record_1(run_key))) FROM {schema}.run
+WHERE run_id = ANY($1::text[])
 
 -- name: read_call
 SELECT tool_call.call_id, tool_call.name, tool_call.state, run.run_id, run.thread_id, tool_call.provider_id,
        tool_call.message_id, tool_call.signature, tool_call.encoding, tool_call.reason, tool_call.detail,
        tool_call.result, tool_call.error, tool_call.started_at, tool_call.updated_at,
-       tool_call.run_key, tool_call.number, tool_call.first_seq, coalesce(tool_call.args_seq, run.last_seq)
+       tool_call.run_key, tool_call.number, tool_call.first_seq,
+       coalesce(tool_call.args_seq, run.last_seq, (SELECT seq FROM {schema}.last_record_1(run.run_key)))
 FROM {schema}.tool_call JOIN {schema}.run ON run.run_key = tool_call.run_key
 WHERE tool_call.call_id = $1
 
@@ -128,7 +138,8 @@ WHERE {where}
 ORDER BY tool_call.started_at, tool_call.run_key, tool_call.number LIMIT {limit}
 
 -- name: list_runs
-SELECT run.run_id, run.thread_id, run.principal, run.outcome, run.reason, run.started_at, run.ended_at, run.last_seq
+SELECT run.run_id, run.thread_id, run.principal, run.outcome, run.reason, run.started_at, run.ended_at,
+       coalesce(run.last_seq, (SELECT seq FROM {schema}.last_record_1(run.run_key)))
 FROM {schema}.run
 WHERE {where}
 ORDER BY run.run_key DESC LIMIT {limit}
@@ -140,8 +151,19 @@ SELECT call_id FROM {schema}.tool_call WHERE call_id = ANY($1::text[])
 SELECT (SELECT count(*) FROM {schema}.run),
        (SELECT count(*) FROM {schema}.run WHERE NOT compacted AND ended_at IS NULL),
        (SELECT count(*) FROM {schema}.tool_call),
-       (SELECT coalesce(sum(last_seq), 0)::bigint FROM {schema}.run WHERE NOT compacted)
+       (SELECT coalesce(sum(coalesce(last_seq, (SELECT seq FROM {schema}.last_record_1(run_key)))), 0)::bigint
+        FROM {schema}.run WHERE NOT compacted)
            + (SELECT count(*) FROM {schema}.archive)
+
+-- name: count_leases
+SELECT (SELECT count(*) FROM {schema}.lease WHERE name LIKE 'writer:%' AND expires_at >= clock_timestamp()),
+       (SELECT count(*) FROM {schema}.run
+        WHERE NOT compacted AND ended_at IS NULL AND NOT EXISTS (
+            SELECT FROM {schema}.lease
+            WHERE lease.name = 'writer:' || run.writer
+              AND (lease.expires_at >= clock_timestamp()
+                   OR lease.renewed_at < pg_postmaster_start_time()
+                      AND pg_postmaster_start_time() + (lease.expires_at - lease.renewed_at) >= clock_timestamp())))
 
 -- name: stored_bytes
 SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class
@@ -149,22 +171,30 @@ WHERE relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = '{schema}.ru
 
 -- == housekeeping ==
 
+-- name: fence_dead
+INSERT INTO {schema}.lease (name, holder, renewed_at, expires_at)
+SELECT 'writer:' || dead.writer, dead.writer, clock_timestamp(), clock_timestamp()
+FROM (
+    SELECT DISTINCT run.writer FROM {schema}.run
+    WHERE NOT run.compacted AND run.ended_at IS NULL AND run.writer <> $1
+      AND NOT EXISTS (
+          SELECT FROM {schema}.lease
+          WHERE lease.name = 'writer:' || run.writer
+            AND (lease.expires_at >= clock_timestamp()
+                 -- While the server was down nobody could renew: a lease from before counts again from the restart.
+                 OR lease.renewed_at < pg_postmaster_start_time()
+                    AND pg_postmaster_start_time() + (lease.expires_at - lease.renewed_at) >= clock_timestamp()))
+    ORDER BY run.writer LIMIT $2
+) AS dead
+ON CONFLICT (name) DO UPDATE SET turn = lease.turn + 1
+RETURNING holder
+
 -- name: orphaned_runs
-SELECT run_id, run_key, writer, epoch, started_at, last_seq,
-       coalesce((SELECT at_ms FROM {schema}.record WHERE record.run_key = run.run_key
-                 ORDER BY (seq >> 8) DESC, seq DESC LIMIT 1), 0),
-       outcome IS NOT NULL
-FROM {schema}.run
-WHERE NOT compacted AND ended_at IS NULL AND writer <> $1
-  AND NOT EXISTS (
-      SELECT FROM {schema}.lease
-      WHERE lease.name = 'writer:' || run.writer
-        AND (lease.expires_at >= clock_timestamp()
-             -- While the server was down nobody could renew: a lease from before counts again from the restart.
-             OR lease.renewed_at < pg_postmaster_start_time()
-                AND pg_postmaster_start_time() + (lease.expires_at - lease.renewed_at) >= clock_timestamp()))
-ORDER BY run_key LIMIT $2
-FOR UPDATE OF run SKIP LOCKED
+SELECT run.run_id, run.run_key, run.writer, run.epoch, run.started_at, last.seq, last.at_ms, false
+FROM {schema}.run, LATERAL {schema}.last_record_1(run.run_key) AS last
+WHERE NOT run.compacted AND run.ended_at IS NULL AND run.writer = ANY($1::text[])
+ORDER BY run.run_key LIMIT $2
+FOR UPDATE OF run
 
 -- name: compactable_runs
 SELECT run_id FROM {schema}.run

@@ -182,6 +182,14 @@ SELECT (SELECT count(*) FROM run),
        (SELECT count(*) FROM tool_call),
        (SELECT count(*) FROM record) + (SELECT count(*) FROM archive)
 
+-- name: count_leases
+SELECT (SELECT count(*) FROM lease
+        WHERE name LIKE 'writer:%' AND expires_at >= (julianday('now') - 2440587.5) * 86400),
+       (SELECT count(*) FROM run
+        WHERE compacted = 0 AND ended_at IS NULL AND NOT EXISTS (
+            SELECT 1 FROM lease
+            WHERE lease.name = 'writer:' || run.writer AND lease.expires_at >= (julianday('now') - 2440587.5) * 86400))
+
 -- name: count_active
 SELECT count(*) FROM run WHERE compacted = 0 AND ended_at IS NULL
 

@@ -1,8 +1,4 @@
-"""A line of appends, and the task that commits what waits in it.
-
-While one batch is under way the next one gathers. A store may have several lanes, so that one is written while another
-gathers; a run always goes the same lane, so its records keep their order.
-"""
+"""The task that commits what waits in the queue, all of it in one transaction, while the next batch gathers."""
 
 from __future__ import annotations
 
@@ -21,19 +17,18 @@ _TOGETHER = 8
 _LONGEST_PAUSE = 0.002
 
 
-class Lane:
-    """``queue`` takes appends from any loop; ``commit_all`` runs on the journal's."""
+class GroupCommit:
+    """``queue`` takes appends from any loop; ``run`` runs on the journal's."""
 
-    def __init__(self, number: int, store: Store, followers: Followers, settings: Settings) -> None:
-        self._number = number
+    def __init__(self, store: Store, followers: Followers, settings: Settings) -> None:
         self._store = store
         self._followers = followers
         self._patience = settings.retry_seconds
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news = asyncio.Event()
-        self.queue = AppendQueue(settings.max_pending_bytes // store.lanes, settings.retry_seconds, self._wake)
+        self.queue = AppendQueue(settings.max_pending_bytes, settings.retry_seconds, self._wake)
 
-    async def commit_all(self, stop: asyncio.Event) -> None:
+    async def run(self, stop: asyncio.Event) -> None:
         """Commits what comes until it is told to stop and nothing waits any more."""
         self._loop = asyncio.get_running_loop()
         stopping = asyncio.create_task(stop.wait())
@@ -67,7 +62,7 @@ class Lane:
         back_off = 0.01
         while batch:
             try:
-                committed = await self._store.commit(batch, self._number)
+                committed = await self._store.commit(batch)
             except StoreAway as error:
                 batch = self._still_in_time(batch, error)
                 await asyncio.sleep(back_off)

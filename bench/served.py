@@ -1,0 +1,83 @@
+"""The servers of the table "server", each in a process of its own: ``python -m bench.served --which callstream …``.
+
+Both serve the same google-adk agent with the same scripted model. Prints the address when it listens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import tempfile
+from typing import Any
+
+import uvicorn
+
+
+def agent_of(base_url: str) -> Any:
+    from google.adk.agents import LlmAgent
+    from google.adk.models import Gemini
+    from google.genai import types
+
+    def write(content: str) -> dict[str, int]:
+        """Writes."""
+        return {"characters": len(content)}
+
+    options = types.HttpOptions(base_url=base_url)
+    model = Gemini(model="gemini-3-flash-preview", client_kwargs={"http_options": options, "api_key": "none"})
+    return LlmAgent(name="writer", model=model, tools=[write])
+
+
+def callstream_app(base_url: str, folder: str) -> Any:
+    from callstream import Callstream
+    from callstream.adk import ADKAgent
+    from callstream.server import Settings, create_app
+
+    agent = ADKAgent(agent_of(base_url), app_name="bench", callstream=Callstream(f"sqlite:///{folder}/calls.db"))
+    return create_app(agent, settings=Settings(max_runs=None, max_streams=None))
+
+
+def ag_ui_adk_app(base_url: str, folder: str) -> Any:
+    from ag_ui_adk import ADKAgent, add_adk_fastapi_endpoint
+    from fastapi import FastAPI
+    from google.adk.agents.run_config import RunConfig, StreamingMode
+
+    agent = ADKAgent(
+        agent_of(base_url),
+        app_name="bench",
+        user_id="user",
+        streaming_function_call_arguments=True,
+        max_concurrent_executions=100_000,
+        run_config_factory=lambda given: RunConfig(streaming_mode=StreamingMode.SSE),
+    )
+    app = FastAPI()
+    add_adk_fastapi_endpoint(app, agent, "/agui")
+    return app
+
+
+class Announcing(uvicorn.Server):
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        print(f"http://127.0.0.1:{self.servers[0].sockets[0].getsockname()[1]}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--which", choices=("callstream", "ag_ui_adk"), required=True)
+    parser.add_argument("--provider", required=True, help="the base URL of the model")
+    parser.add_argument("--core", type=int, help="the only core that this process may use")
+    options = parser.parse_args()
+    if options.core is not None:
+        os.sched_setaffinity(0, {options.core})
+    logging.disable(logging.CRITICAL)
+    make = callstream_app if options.which == "callstream" else ag_ui_adk_app
+    with tempfile.TemporaryDirectory() as folder:
+        config = uvicorn.Config(
+            make(options.provider, folder), port=0, log_level="critical", timeout_graceful_shutdown=1
+        )
+        asyncio.run(Announcing(config).serve())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,224 @@
+"""Table "server": AG-UI streams that one process on one core serves, beside ag_ui_adk's endpoint with the same agent.
+
+Every stream is one run of a google-adk agent whose model writes one call at 20 deltas a second. The deltas carry the time
+at which the provider wrote them, and the client that reads the server's events compares it with its own clock: so the
+latency is that of the whole way, for ours with every delta in a SQLite journal before it is shown. Runs are started one
+after the other; what is measured begins when all go on. The server has one core to itself, provider and clients share the
+other. ``--python`` names an interpreter that has ag_ui_adk (``make bench`` makes one).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from bench.many import Latencies
+from bench.providers import provider
+from bench.table import Table
+from callstream.testing import Call
+from callstream.testing.provider import STAMP
+
+PACE = 20
+WINDOW = 8.0
+LIMIT_MS = 1000.0
+LADDER = (5, 10, 15, 20, 30, 40, 60, 80, 120, 160, 240, 320, 400, 500, 600, 700, 800)
+STARTS_PER_SECOND = 25.0
+_STAMPED = re.compile(rb"\d{20}")
+
+
+class Measured(NamedTuple):
+    streams: int
+    latencies: Latencies
+    share: float
+    memory: float
+    wire_bytes: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether the deltas came, and in time."""
+        wanted = self.streams * PACE * WINDOW
+        return self.latencies.count >= 0.9 * wanted and self.latencies.quantile(0.99) <= LIMIT_MS
+
+
+@contextmanager
+def server(python: str, which: str, base_url: str) -> Iterator[tuple[str, int]]:
+    """Its address and process id."""
+    command = [python, "-W", "ignore", "-m", "bench.served", "--which", which, "--provider", base_url, "--core", "0"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["src", "."])}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        if not address:
+            raise RuntimeError(f"{which} did not start")
+        yield address, process.pid
+    finally:
+        process.kill()
+        process.wait(10)
+
+
+class Clients:
+    """Reads streams without parsing more of them than the stamps."""
+
+    def __init__(self, address: str) -> None:
+        self._where = urlsplit(address)
+        self.found = Latencies()
+        self.since = float("inf")
+        self.wire_bytes = 0
+
+    async def stream(self, number: int) -> None:
+        body = json.dumps(
+            {
+                "threadId": f"thread-{number}",
+                "runId": uuid.uuid4().hex,
+                "messages": [{"id": uuid.uuid4().hex, "role": "user", "content": "Write."}],
+                "tools": [],
+                "context": [],
+                "state": {},
+                "forwardedProps": {},
+            }
+        )
+        head = f"POST /agui HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        reader, writer = await asyncio.open_connection(self._where.hostname, self._where.port, limit=2**20)
+        try:
+            writer.write((head + body).encode())
+            rest = b""
+            while data := await reader.read(65536):
+                now = time.monotonic_ns()
+                counted = time.monotonic() >= self.since
+                if counted:
+                    self.wire_bytes += len(data)
+                data = rest + data
+                end = 0
+                for stamp in _STAMPED.finditer(data):
+                    end = stamp.end()
+                    if counted:
+                        self.found.add(now - int(stamp[0]))
+                rest = data[max(end, len(data) - 19) :]
+        finally:
+            writer.close()
+
+
+async def measured(address: str, pid: int, streams: int) -> Measured:
+    clients = Clients(address)
+    tasks = []
+    try:
+        for number in range(streams):
+            tasks.append(asyncio.create_task(clients.stream(number)))
+            await asyncio.sleep(1 / STARTS_PER_SECOND)
+        await asyncio.sleep(2)
+        began, cpu = time.monotonic(), cpu_seconds(pid)
+        clients.since = began
+        await asyncio.sleep(WINDOW)
+        share = (cpu_seconds(pid) - cpu) / (time.monotonic() - began)
+        memory = resident(pid)
+        failed = [task.exception() for task in tasks if task.done()]
+        if failed:
+            print(f"  {len(failed)} streams ended early: {failed[0]!r}", file=sys.stderr)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    return Measured(streams, clients.found, share, memory, clients.wire_bytes)
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096 / 2**20
+
+
+def one(python: str, which: str, streams: int) -> Measured:
+    seconds = streams / STARTS_PER_SECOND + WINDOW + 10
+    script = [Call("write", {"content": STAMP * int(seconds * PACE)}, size=len(STAMP))]
+    with (
+        provider("gemini", script, "--deltas-per-second", str(PACE), "--stamp", "--stream-args-unasked") as base_url,
+        server(python, which, base_url) as (address, pid),
+    ):
+        found = asyncio.run(measured(address, pid, streams))
+    print(
+        f"  {which}, {streams} streams: {found.latencies.count} deltas, p50 {found.latencies.quantile(0.5):.0f} ms, "
+        f"p99 {found.latencies.quantile(0.99):.0f} ms, {found.share:.0%} of a core",
+        file=sys.stderr,
+        flush=True,
+    )
+    return found
+
+
+def most(python: str, which: str, ladder: tuple[int, ...]) -> Measured | None:
+    """The last rung that holds, before one does not."""
+    best: Measured | None = None
+    for streams in ladder:
+        found = one(python, which, streams)
+        if not found.holds:
+            break
+        best = found
+    return best
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--python", default=sys.executable, help="an interpreter that has ag_ui_adk")
+    parser.add_argument("--streams", type=int, default=500, help="of the first table (default: 500)")
+    parser.add_argument("--only", choices=("callstream", "ag_ui_adk", "first"), help="measure less")
+    options = parser.parse_args()
+    os.sched_setaffinity(0, {1})
+    first = Table(
+        f"server: {options.streams} AG-UI streams at {PACE} deltas/s on one core, provider's write to client's read",
+        ["deltas", "p50 ms", "p99 ms", "share of a core", "MiB", "bytes on the wire per argument byte"],
+    )
+    if options.only in (None, "first"):
+        found = one(sys.executable, "callstream", options.streams)
+        latencies = found.latencies
+        first.row(
+            latencies.count,
+            latencies.quantile(0.5),
+            latencies.quantile(0.99),
+            f"{found.share:.0%}",
+            found.memory,
+            found.wire_bytes / (latencies.count * len(STAMP)),
+        )
+        first.print()
+    if options.only == "first":
+        return 0
+    held: dict[str, Measured | None] = {}
+    for which, python in (("ag_ui_adk", options.python), ("callstream", sys.executable)):
+        if options.only in (None, which):
+            ladder = LADDER if which == "ag_ui_adk" else tuple(rung for rung in LADDER if rung >= 80)
+            held[which] = most(python, which, ladder)
+    table = Table(
+        f"server: streams at {PACE} deltas/s that one core holds before p99 passes one second",
+        ["", "streams", "p50 ms", "p99 ms", "share of a core", "MiB"],
+    )
+    for which, best in held.items():
+        if best is None:
+            table.row(which, 0, "", "", "", "")
+        else:
+            quantile = best.latencies.quantile
+            table.row(which, best.streams, quantile(0.5), quantile(0.99), f"{best.share:.0%}", best.memory)
+    table.print()
+    theirs, ours = held.get("ag_ui_adk"), held.get("callstream")
+    if theirs is not None and ours is not None:
+        ratio = ours.streams / theirs.streams
+        print(f"ours / ag_ui_adk: {ratio:.1f} (at least 10): {'PASS' if ratio >= 10 else 'FAIL'}")
+        return 0 if ratio >= 10 else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

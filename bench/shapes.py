@@ -1,0 +1,129 @@
+"""Tables "shapes": what a client sees of a call's arguments, by Callstream and by ag_ui_adk, on the same server.
+
+Each shape in which a provider may stream arguments is served over HTTP; the real SDK and google-adk's Runner take it, and
+``ADKAgent.run`` of either package shows it. *Exact* is: the tools were run with the arguments that the provider sent,
+every call was started and ended once, its joined TOOL_CALL_ARGS are those arguments (no text counts as no arguments), and
+its result has its id. Anything else is said as it came out. ag_ui_adk has its streaming of arguments on; off, as it is by
+default, it shows calls when they are whole.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from contextlib import ExitStack
+from typing import Any
+
+from bench.comparison import worker
+from bench.hosts import HOSTS
+from bench.table import Table
+from callstream.testing import WIRES
+from callstream.testing.bodies import BodiesProvider
+from callstream.testing.shapes import SHAPES, Shape
+
+NAMES = {"tap": "Callstream, tap", "partial events": "Callstream, partial events", "ag_ui_adk": "ag_ui_adk 0.11.0"}
+EXACT = "exact"
+
+
+class Shown:
+    """What the events say of one call."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.text = ""
+        self.ended = 0
+        self.results: list[Any] = []
+
+
+def shown_in(events: list[dict[str, Any]]) -> tuple[dict[str, Shown], str | None]:
+    """The calls of a run by their ids, and the first breach of the protocol."""
+    calls: dict[str, Shown] = {}
+    for event in events:
+        kind, named = event["type"], event.get("toolCallId", "")
+        if kind == "RUN_ERROR":
+            return calls, f"run error: {event['message']}"
+        if not kind.startswith("TOOL_CALL_"):
+            continue
+        call = calls.get(named)
+        if kind == "TOOL_CALL_START":
+            if call is not None:
+                return calls, "a call was started twice"
+            calls[named] = Shown(event["toolCallName"])
+        elif call is None:
+            return calls, f"{kind} of a call that was not started"
+        elif kind == "TOOL_CALL_ARGS":
+            if call.ended:
+                return calls, "arguments after the end of their call"
+            call.text += event["delta"]
+        elif kind == "TOOL_CALL_END":
+            call.ended += 1
+        elif kind == "TOOL_CALL_RESULT":
+            call.results.append(_value(event["content"]))
+    return calls, None
+
+
+def verdict(shape: Shape, outcome: dict[str, Any]) -> str:
+    """``exact``, or what is wrong first."""
+    calls, breach = shown_in(outcome["events"])
+    expected = [[name, args] for name, args in shape.calls]
+    if outcome["error"] is not None:
+        return _short(outcome["error"])
+    shown = [[call.name, _value(call.text)] for call in calls.values()]
+    if breach is None and outcome["ran"] != expected:
+        ran = ", ".join(f"{name}({json.dumps(args, ensure_ascii=False)})" for name, args in outcome["ran"])
+        breach = f"ran {ran or 'nothing'}"
+    if breach is None and shown != expected:
+        texts = ", ".join(f"{call.name} `{call.text}`" for call in calls.values())
+        breach = f"shown {texts or 'nothing'}"
+    if breach is None and any(call.ended != 1 for call in calls.values()):
+        breach = f"ended {', '.join(str(call.ended) for call in calls.values())} times"
+    results = [call.results for call in calls.values()]
+    if breach is None and results != [[{"result": number}] for number in range(1, len(expected) + 1)]:
+        breach = f"results {json.dumps(results)}"
+    return EXACT if breach is None else _short(breach)
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text) if text else {}
+    except ValueError:
+        return None
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split()).replace("|", "\\|")
+    return line if len(line) <= 70 else f"{line[:69]}…"
+
+
+def tables(wires: list[str]) -> bool:
+    passed = True
+    counts = {host: dict.fromkeys(wires, 0) for host in HOSTS}
+    with ExitStack() as stack:
+        ask = {host: stack.enter_context(worker("bench.hosts", "--host", host)) for host in HOSTS}
+        for wire in wires:
+            table = Table(f"shapes of arguments on the wire {wire}", ["shape", *NAMES.values()])
+            for shape in SHAPES:
+                found = []
+                for host in HOSTS:
+                    with BodiesProvider(wire, shape.bodies(wire)) as provider:
+                        found.append(verdict(shape, ask[host]({"wire": wire, "base_url": provider.base_url})))
+                    counts[host][wire] += found[-1] == EXACT
+                passed = passed and found[0] == EXACT
+                table.row(shape.name, *found)
+            table.print()
+    summary = Table(f"exact, of {len(SHAPES)} shapes", ["", *wires])
+    for host, each in counts.items():
+        summary.row(NAMES[host], *each.values())
+    summary.print()
+    return passed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--wire", action="append", choices=WIRES, help="this one only; may be repeated")
+    return 0 if tables(parser.parse_args().wire or list(WIRES)) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""Calls that a process left in a thread when it died in the middle of their arguments.
+
+Their abort hooks run in the process that goes on with the thread. A process counts as dead when its lease has run out;
+until then nobody can tell it from one that is slow. A thread does not wait for that: its next turn begins at once, and
+the run that is still open is watched. If its owner comes to an end with it, there is nothing to tell; if the lease runs
+out, the run is swept, and the hooks hear it then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from contextlib import aclosing
+
+from callstream.calls import Call, CallState
+from callstream.events import Record, RunEnded
+from callstream.hooks import CallHooks
+from callstream.journal import RunRow
+from callstream.runtime import Callstream
+
+logger = logging.getLogger("callstream")
+
+_SWEEP_EVERY = 1.0
+"""Seconds between two looks whether the owner of a watched run has died."""
+
+
+class LeftBehind:
+    """Finds such calls and tells their hooks, each call once in a process."""
+
+    def __init__(self, callstream: Callstream) -> None:
+        self._callstream = callstream
+        self._watching: dict[str, asyncio.Task[None]] = {}
+
+    async def find(self, thread_id: str) -> list[Call]:
+        """The calls of runs that were interrupted since the thread last went on. To be asked before it has a new run.
+
+        Runs of other processes that are still open are watched from now on.
+        """
+        journal = self._callstream.journal
+        await journal.open()
+        runs = await journal.runs(thread_id=thread_id)
+        if any(self._is_elsewhere(run) for run in runs):
+            await journal.sweep()
+            runs = await journal.runs(thread_id=thread_id)
+        found: list[Call] = []
+        for run in runs:
+            if self._is_elsewhere(run):
+                self._watch(run)
+            elif run.outcome != "failed" or run.reason != "interrupted":
+                break
+            else:
+                found += await self._given_up_in(run.run_id)
+        return found
+
+    async def tell(self, calls: Iterable[Call]) -> list[Call]:
+        """Runs the abort hooks of these calls. Returns those that have none yet: their tools may still become known."""
+        unknown: list[Call] = []
+        for call in calls:
+            hooks = self._callstream.hooks_of(call.name)
+            if not hooks:
+                unknown.append(call)
+                continue
+            hooked = CallHooks(call, hooks, self._callstream.hook_settings(call.name))
+            hooked.abort(call, "interrupted")
+            await hooked.settled()
+        return unknown
+
+    async def aclose(self) -> None:
+        """Watches no longer, in this event loop."""
+        loop = asyncio.get_running_loop()
+        mine = [task for task in self._watching.values() if task.get_loop() is loop]
+        for task in mine:
+            task.cancel()
+        await asyncio.gather(*mine, return_exceptions=True)
+
+    def _is_elsewhere(self, run: RunRow) -> bool:
+        return run.outcome is None and self._callstream.active_run(run.run_id) is None
+
+    async def _given_up_in(self, run_id: str) -> list[Call]:
+        journal = self._callstream.journal
+        listed = await journal.calls(run_id=run_id, states=[CallState.DISCARDED])
+        whole = [await journal.call(call.call_id) for call in listed if call.reason == "interrupted"]
+        return [call for call in whole if call is not None]
+
+    # -- a run whose owner may be dead --
+
+    def _watch(self, run: RunRow) -> None:
+        if run.run_id in self._watching:
+            return
+        logger.info("thread %s goes on while its run %s is open elsewhere", run.thread_id, run.run_id)
+        task = asyncio.create_task(self._told_at_the_end(run), name=f"callstream watches {run.run_id}")
+        self._watching[run.run_id] = task
+        task.add_done_callback(lambda done: self._watching.pop(run.run_id, None))
+
+    async def _told_at_the_end(self, run: RunRow) -> None:
+        end = await self._end_of(run)
+        if end is not None and (end.outcome, end.reason) == ("failed", "interrupted"):
+            await self.tell(await self._given_up_in(run.run_id))
+
+    async def _end_of(self, run: RunRow) -> RunEnded | None:
+        """How the run ended, once it has; None if the journal was closed before."""
+        last = asyncio.ensure_future(self._last_record(run))
+        try:
+            while not (await asyncio.wait({last}, timeout=_SWEEP_EVERY))[0]:
+                await self._callstream.journal.sweep()
+            record = last.result()
+        finally:
+            last.cancel()
+        return record.event if record is not None and isinstance(record.event, RunEnded) else None
+
+    async def _last_record(self, run: RunRow) -> Record | None:
+        record: Record | None = None
+        async with aclosing(self._callstream.journal.follow(run.run_id, after=run.last_seq)) as records:  # type: ignore[type-var]
+            async for record in records:  # noqa: B007  the last one counts
+                pass
+        return record

@@ -1,0 +1,141 @@
+"""``callstream doctor``: what is installed, where models are read, how the journal is."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+from importlib import metadata
+from typing import Any
+
+from callstream.cli.failure import CommandError
+from callstream.cli.options import Commands, add_journal, add_json, version
+from callstream.cli.output import Output, clean, counted, size
+from callstream.cli.place import journal_url, opened, shown
+from callstream.cli.target import HELP, loaded
+from callstream.errors import CallstreamError, JournalError
+
+_EXTRAS = {
+    "adk": ("google-adk", "google-genai", "ag-ui-protocol"),
+    "server": ("starlette", "uvicorn", "ag-ui-protocol"),
+    "postgres": ("asyncpg",),
+    "cli": ("rich",),
+}
+_OTHERS = ("msgspec", "httpx", "httpx2", "anthropic", "openai", "litellm")
+
+
+def add_to(commands: Commands) -> None:
+    parser = commands.add(
+        "doctor",
+        doctor,
+        summary="check versions, the paths of an agent's models, and the journal's health",
+        description="""Tells what is installed, where the models of an agent are read (at the wire, or from google-adk's
+            partial events, which is slower), and how the journal is: schema, counts, size, processes that use it, runs
+            that dead processes left open. Ends with 1 if something needs care.""",
+        examples="""
+            callstream doctor
+            callstream doctor agent.py:root_agent
+            callstream doctor --journal sqlite:///callstream.db --json""",
+    )
+    parser.add_argument("target", nargs="?", metavar="MODULE:APP", help=HELP)
+    parser.add_argument(
+        "--env-file", metavar="FILE", help="variables for the application (default: the .env beside it)"
+    )
+    add_journal(parser)
+    add_json(parser, "one JSON document")
+
+
+async def doctor(options: argparse.Namespace, out: Output) -> int:
+    found: dict[str, Any] = {
+        "python": platform.python_version(),
+        "callstream": version(),
+        "packages": {name: _version(name) for name in sorted({*_OTHERS, *(n for e in _EXTRAS.values() for n in e)})},
+        "extras": {extra: all(_version(name) is not None for name in names) for extra, names in _EXTRAS.items()},
+        "models": None,
+        "journal": None,
+        "problems": [],
+    }
+    problems: list[str] = found["problems"]
+    if options.target is not None:
+        found["models"] = _models(options, problems)
+    found["journal"] = await _journal(options, problems)
+    if options.json:
+        out.json(found)
+    else:
+        _tell(found, out)
+    return 1 if problems else 0
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _models(options: argparse.Namespace, problems: list[str]) -> list[dict[str, Any]]:
+    target = loaded(options.target, env_file=options.env_file)
+    try:
+        from callstream.adk.served import is_adk, model_paths
+    except ImportError as error:
+        problems.append(f"models can be looked at with google-adk only: pip install callstream[adk] ({error})")
+        return []
+    if not is_adk(target.found):
+        problems.append(f"{target.given} is a {type(target.found).__name__}, nothing of google-adk's")
+        return []
+    found = model_paths(target.found)
+    problems += [f"the model of agent {each.agent} cannot be made: {each.detail}" for each in found if each.detail]
+    return [
+        {"agent": each.agent, "model": each.model, "kind": each.kind, "path": each.path, "detail": each.detail}
+        for each in found
+    ]
+
+
+async def _journal(options: argparse.Namespace, problems: list[str]) -> dict[str, Any] | None:
+    try:
+        url = journal_url(options)
+    except CommandError:
+        if options.journal is not None:
+            raise
+        return None
+    try:
+        async with opened(url) as journal:
+            stats = await journal.stats()
+    except (CommandError, CallstreamError) as error:
+        problems.append(str(error) if isinstance(error, CommandError | JournalError) else f"the journal: {error}")
+        return {"url": shown(url)}
+    stats["live_writers"] -= 1  # this command itself
+    if stats["orphaned_runs"]:
+        problems.append(f"{counted(stats['orphaned_runs'], 'run')} left open by a dead process: run callstream sweep")
+    return {"url": shown(url), **stats}
+
+
+def _tell(found: dict[str, Any], out: Output) -> None:
+    out.line(f"callstream {found['callstream']}, Python {found['python']}")
+    out.line()
+    rows = [(name, known or "not installed") for name, known in found["packages"].items()]
+    out.table(("package", "version"), rows)
+    missing = [extra for extra, is_there in found["extras"].items() if not is_there]
+    out.line()
+    out.line(f"extras that are not whole: {', '.join(missing)}" if missing else "all extras are installed")
+    if found["models"]:
+        out.line()
+        models = [(clean(m["agent"]), clean(m["model"]), m["kind"], m["path"]) for m in found["models"]]
+        out.table(("agent", "model", "class", "read from"), models)
+    out.line()
+    journal = found["journal"]
+    if journal is None:
+        out.line("no journal is named, so none was looked at (--journal URL)")
+    elif "schema_version" in journal:
+        out.line(f"journal {journal['url']}, schema {journal['schema_version']}, {size(journal['stored_bytes'])}")
+        out.line(
+            f"  {counted(journal['runs'], 'run')} ({journal['active_runs']} active), {counted(journal['calls'], 'call')}, "
+            f"{counted(journal['records'], 'record')}"
+        )
+        out.line(
+            f"  {counted(journal['live_writers'], 'process', 'processes')} using it, "
+            f"{counted(journal['orphaned_runs'], 'run')} left open by dead ones"
+        )
+    for problem in found["problems"]:
+        out.line(f"! {clean(problem)}")
+    if not found["problems"]:
+        out.line("nothing is wrong")

@@ -1,0 +1,179 @@
+"""``callstream migrate``, ``compact``, ``sweep`` and ``forget``: looking after the journal by hand.
+
+A serving process does all of it by itself, erasing excepted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from datetime import datetime
+
+from callstream.cli.failure import CommandError, misused
+from callstream.cli.options import Commands, add_journal, add_json
+from callstream.cli.output import Output, Ticker, clean, counted, moment, size
+from callstream.cli.place import journal_url, opened, shown
+from callstream.errors import UsageError
+
+_AGE = re.compile(r"(\d+)([smhdw])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+def add_to(commands: Commands) -> None:
+    migrate_parser = commands.add(
+        "migrate",
+        migrate,
+        summary="bring a journal's schema up to date, or make a new journal",
+        description="""Brings the journal's schema up to date, under a lock. Running processes of the version before go on
+            meanwhile. A journal that is not there is made.""",
+        examples="""
+            callstream migrate --journal sqlite:///callstream.db
+            CALLSTREAM_JOURNAL_FILE=/run/secrets/journal callstream migrate""",
+    )
+    compact_parser = commands.add(
+        "compact",
+        compact,
+        summary="fold the pieces of ended runs",
+        description="""Folds the pieces of each call and message of ended runs into one record each, which makes the journal
+            smaller and says the same. A serving process does this a minute after a run's end.""",
+        examples="""
+            callstream compact run_8a1f
+            callstream compact --all""",
+    )
+    which = compact_parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("compacted", nargs="?", metavar="RUN", help="the run's id")
+    which.add_argument("--all", action="store_true", help="all runs that have ended")
+    sweep_parser = commands.add(
+        "sweep",
+        sweep,
+        summary="close what dead processes left open",
+        description="""Ends the runs of processes that died: calls before execution are discarded, executing ones have
+            failed, awaiting ones stay. Runs of living processes are left alone. A serving process does this every ten
+            seconds.""",
+        examples="""
+            callstream sweep
+            callstream sweep --json""",
+    )
+    forget_parser = commands.add(
+        "forget",
+        forget,
+        summary="erase ended runs for good",
+        description="""Erases ended runs with their calls and records: those that match everything given. It asks first,
+            and cannot be undone.""",
+        examples="""
+            callstream forget --before 30d             # that ended more than thirty days ago
+            callstream forget --before 2026-01-01 --yes
+            callstream forget --principal ada --yes    # everything of one user""",
+    )
+    forget_parser.add_argument(
+        "--before",
+        type=_before,
+        metavar="WHEN",
+        help="runs that ended before: an age (12h, 30d, 8w) or a date (2026-01-31)",
+    )
+    forget_parser.add_argument("--thread", metavar="THREAD", help="runs of this thread")
+    forget_parser.add_argument("--principal", metavar="WHO", help="runs of this user")
+    forget_parser.add_argument("--yes", action="store_true", help="do not ask")
+    for parser in (migrate_parser, compact_parser, sweep_parser, forget_parser):
+        add_journal(parser)
+        add_json(parser, "one JSON document")
+
+
+async def migrate(options: argparse.Namespace, out: Output) -> int:
+    url = journal_url(options)
+    if url.startswith("memory:"):
+        raise misused("a journal in memory has nothing to migrate")
+    async with opened(url, must_exist=False, migrate=True) as journal:
+        version = await journal.migrate()
+    if options.json:
+        out.json({"journal": shown(url), "schema_version": version})
+    else:
+        out.line(f"{shown(url)} has schema {version}")
+    return 0
+
+
+async def compact(options: argparse.Namespace, out: Output) -> int:
+    url = journal_url(options)
+    async with opened(url) as journal:
+        if options.all:
+            run_ids = [row.run_id for row in await journal.runs(active=False)]
+        elif await journal.runs(run_id=options.compacted):
+            run_ids = [options.compacted]
+        else:
+            raise CommandError(f"there is no run {options.compacted!r} in {shown(url)}")
+        before = (await journal.stats())["stored_bytes"]
+        gone = 0
+        with Ticker("compacting run", len(run_ids)) as ticker:
+            for run_id in run_ids:
+                try:
+                    gone += await journal.compact(run_id)
+                except UsageError:
+                    if not options.all:
+                        raise
+                    # Another process has erased it meanwhile.
+                ticker.step()
+        after = (await journal.stats())["stored_bytes"]
+    if options.json:
+        out.json({"runs": len(run_ids), "folded_records": gone, "stored_bytes": after})
+    else:
+        out.line(
+            f"{counted(gone, 'record')} of {counted(len(run_ids), 'run')} folded; {size(before)} before, {size(after)} now"
+        )
+    return 0
+
+
+async def sweep(options: argparse.Namespace, out: Output) -> int:
+    async with opened(journal_url(options)) as journal:
+        swept = await journal.sweep()
+    if options.json:
+        out.json({"runs": swept})
+    else:
+        for run_id in swept:
+            out.line(f"closed {clean(run_id)}")
+        if not swept:
+            out.line("nothing was left open by a dead process")
+    return 0
+
+
+async def forget(options: argparse.Namespace, out: Output) -> int:
+    before, thread, principal = options.before, options.thread, options.principal
+    if before is None and thread is None and principal is None:
+        raise misused("what is to be forgotten? Give --before, --thread or --principal")
+    url = journal_url(options)
+    async with opened(url) as journal:
+        if not options.yes:
+            rows = await journal.runs(thread_id=thread, principal=principal, active=False)
+            matching = [row for row in rows if before is None or (row.ended_at or 0) < before]
+            when = f" that ended before {moment(before)}" if before is not None else ""
+            if not _agreed(f"erase {counted(len(matching), 'run')}{when} from {shown(url)} for good?"):
+                out.note("nothing was erased")
+                return 1
+        gone = await journal.forget(before=before, thread=thread, principal=principal)
+    if options.json:
+        out.json({"runs": gone})
+    else:
+        out.line(f"{counted(gone, 'run')} erased")
+    return 0
+
+
+def _agreed(question: str) -> bool:
+    if not sys.stdin.isatty():
+        raise misused("erasing cannot be undone; add --yes where nobody can be asked")
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _before(text: str) -> float:
+    """The moment that an age or a date means, local time unless it says otherwise."""
+    age = _AGE.fullmatch(text)
+    if age is not None:
+        return time.time() - int(age[1]) * _SECONDS[age[2]]
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise argparse.ArgumentTypeError(
+            f"expected an age such as 12h or 30d, or a date such as 2026-01-31, got {text!r}"
+        ) from None

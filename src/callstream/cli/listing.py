@@ -1,0 +1,187 @@
+"""``callstream runs``, ``calls`` and ``show``: what is in the journal."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+import msgspec
+
+from callstream.calls import Call, CallState
+from callstream.cli.failure import CommandError
+from callstream.cli.options import Commands, add_journal, add_json, add_server, positive
+from callstream.cli.output import Output, clean, duration, moment, one_line
+from callstream.cli.sources import source_of
+from callstream.errors import CallstreamError
+from callstream.journal import RunRow
+
+
+def add_to(commands: Commands) -> None:
+    runs_parser = commands.add(
+        "runs",
+        runs,
+        summary="list runs",
+        description="Lists runs, the newest last.",
+        examples="""
+            callstream runs --active               # what goes on
+            callstream runs --thread t1 --limit 5
+            callstream runs --json | jq -r .run_id""",
+    )
+    runs_parser.add_argument("--thread", metavar="THREAD", help="only runs of this thread")
+    which = runs_parser.add_mutually_exclusive_group()
+    which.add_argument("--active", action="store_const", const=True, default=None, help="only runs that go on")
+    which.add_argument("--ended", dest="active", action="store_const", const=False, help="only runs that have ended")
+    runs_parser.add_argument("--limit", type=positive, default=50, metavar="N", help="at most N runs (default: 50)")
+    add_journal(runs_parser)
+    add_server(runs_parser)
+    add_json(runs_parser, "JSON lines, one a run")
+
+    calls_parser = commands.add(
+        "calls",
+        calls,
+        summary="list tool calls",
+        description="Lists tool calls, the newest last, without their arguments.",
+        examples="""
+            callstream calls                       # the last fifty
+            callstream calls --state awaiting      # what waits for an answer
+            callstream calls --state failed --state discarded --limit 10
+            callstream calls --run run_8a1f --json""",
+    )
+    calls_parser.add_argument("--thread", metavar="THREAD", help="only calls of this thread")
+    calls_parser.add_argument("--run", dest="of_run", metavar="RUN", help="only calls of this run")
+    calls_parser.add_argument(
+        "--state",
+        action="append",
+        choices=[str(state) for state in CallState],
+        metavar="STATE",
+        help=f"only calls in this state; may be repeated: {', '.join(CallState)}",
+    )
+    calls_parser.add_argument("--limit", type=positive, default=50, metavar="N", help="at most N calls (default: 50)")
+    add_journal(calls_parser)
+    add_server(calls_parser)
+    add_json(calls_parser, "JSON lines, one a call")
+
+    show_parser = commands.add(
+        "show",
+        show,
+        summary="show one tool call with its arguments and its result",
+        description="Shows everything that is known of one call: its state, its arguments as far as they came, and its "
+        "result or why it has none.",
+        examples="""
+            callstream show call_3
+            callstream show call_3 --json | jq -r .args_json""",
+    )
+    show_parser.add_argument("call_id", metavar="CALL", help="the call's id")
+    add_journal(show_parser)
+    add_server(show_parser)
+    add_json(show_parser, "one JSON document")
+
+
+async def runs(options: argparse.Namespace, out: Output) -> int:
+    async with source_of(options) as source:
+        found = await source.runs(thread_id=options.thread, active=options.active, limit=options.limit)
+    found.reverse()
+    if options.json:
+        for row in found:
+            out.json(msgspec.structs.asdict(row))
+    elif not found:
+        out.note(f"there are no such runs in {source.where}")
+    else:
+        out.table(("run", "thread", "outcome", "started", "took", "records"), [_run(row) for row in found])
+    return 0
+
+
+async def calls(options: argparse.Namespace, out: Output) -> int:
+    states = [CallState(state) for state in options.state] if options.state else None
+    async with source_of(options) as source:
+        found = await source.calls(run_id=options.of_run, thread_id=options.thread, states=states, limit=options.limit)
+    if options.json:
+        for call in found:
+            listed = msgspec.structs.asdict(call)
+            del listed["args_json"]  # ``show`` has it
+            out.json(listed)
+    elif not found:
+        out.note(f"there are no such calls in {source.where}")
+    else:
+        out.table(("call", "tool", "state", "thread", "started", "outcome"), [_call(call) for call in found])
+    return 0
+
+
+async def show(options: argparse.Namespace, out: Output) -> int:
+    async with source_of(options) as source:
+        call = await source.call(options.call_id)
+    if call is None:
+        raise CommandError(f"there is no call {options.call_id!r} in {source.where}")
+    if options.json:
+        out.json(msgspec.structs.asdict(call))
+        return 0
+    for name, value in _facts(call):
+        out.line(f"{name:10} {clean(value)}")
+    out.line()
+    out.line("arguments" if call.args_json else "no arguments came")
+    if call.args_json:
+        out.line(_indented(_readable(call)))
+    if call.result is not None:
+        out.line("\nresult")
+        out.line(_indented(json.dumps(call.result, ensure_ascii=False, indent=2)))
+    return 0
+
+
+def _run(row: RunRow) -> tuple[str, ...]:
+    outcome: str = row.outcome or "goes on"
+    took = duration(row.ended_at - row.started_at) if row.ended_at is not None else ""
+    if row.reason:
+        outcome += f" ({one_line(row.reason, 40)})"
+    return clean(row.run_id), clean(row.thread_id), outcome, moment(row.started_at), took, str(row.last_seq)
+
+
+def _call(call: Call) -> tuple[str, ...]:
+    return (
+        clean(call.call_id),
+        clean(call.name),
+        str(call.state),
+        clean(call.thread_id or ""),
+        moment(call.started_at),
+        _outcome(call),
+    )
+
+
+def _outcome(call: Call) -> str:
+    if call.error is not None:
+        return one_line(call.error)
+    if call.reason is not None:
+        return one_line(f"{call.reason}: {call.detail}" if call.detail else call.reason)
+    return "" if call.result is None else one_line(call.result)
+
+
+def _facts(call: Call) -> list[tuple[str, str]]:
+    found: list[tuple[str, Any]] = [
+        ("call", call.call_id),
+        ("tool", call.name),
+        ("state", str(call.state)),
+        ("reason", call.reason),
+        ("detail", call.detail),
+        ("error", call.error),
+        ("run", call.run_id),
+        ("thread", call.thread_id),
+        ("wire id", call.provider_id if call.provider_id != call.call_id else None),
+        ("started", moment(call.started_at)),
+        ("changed", moment(call.updated_at)),
+    ]
+    return [(name, str(value)) for name, value in found if value]
+
+
+def _readable(call: Call) -> str:
+    """Arguments as indented JSON; as they came where they are not whole, or are text anyway."""
+    try:
+        args = call.args
+    except (ValueError, CallstreamError):
+        args = None
+    if args is None:
+        return call.args_json or ""
+    return args if isinstance(args, str) else json.dumps(args, ensure_ascii=False, indent=2)
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}" for line in clean(text).splitlines())

@@ -1,0 +1,152 @@
+"""A run drawn live in the terminal, with rich: what goes on at the bottom, what is over above it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from callstream.calls import CallState
+from callstream.cli.output import clean, duration, one_line
+from callstream.cli.scene import Called, Item, Said, Scene, bar_of
+from callstream.cli.transcript import told
+from callstream.events import Record
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+_FRAMES_PER_SECOND = 12
+_TAIL = 10
+"""Lines of one value that are shown while it grows."""
+_KEPT = 40
+"""Lines of one value that are shown in the end."""
+_WIDTH = 100
+_STYLES = {
+    CallState.COMPLETED: ("✓", "green"),
+    CallState.FAILED: ("✗", "red"),
+    CallState.DISCARDED: ("✗", "yellow"),
+    CallState.RELEASED: ("○", "yellow"),
+    CallState.AWAITING: ("?", "magenta"),
+}
+_ROLES = {"user": "bold cyan", "reasoning": "italic dim", "answer": "bold cyan"}
+
+
+class LivePane:
+    """Draws records. Items that are settled, and all before them, are printed for good and leave the pane."""
+
+    def __init__(self, console: Console) -> None:
+        from rich.live import Live
+
+        self._console = console
+        self._scene = Scene()
+        self._printed = 0
+        self._live = Live(
+            get_renderable=self._drawn,
+            console=console,
+            refresh_per_second=_FRAMES_PER_SECOND,
+            vertical_overflow="crop",
+            transient=True,
+        )
+        self._live.start()
+
+    def show(self, record: Record) -> None:
+        if self._scene.thread_id is None:
+            self._scene.take(record)
+            self._console.rule(clean(f"run {record.run_id}, thread {self._scene.thread_id}"), align="left", style="dim")
+        else:
+            self._scene.take(record)
+        self._print_settled()
+        if self._scene.outcome is not None:
+            self._finish()
+
+    def restart(self) -> None:
+        self._scene = Scene()
+        self._printed = 0
+
+    def close(self) -> None:
+        self._finish()
+
+    def _finish(self) -> None:
+        if not self._live.is_started:
+            return
+        rest = self._scene.items[self._printed :]
+        self._printed = len(self._scene.items)
+        self._live.stop()
+        for item in rest:
+            self._console.print(_item(item, _KEPT))
+        if self._scene.outcome is not None:
+            ended = self._scene.outcome + (f": {self._scene.reason}" if self._scene.reason else "")
+            self._console.print(clean(f"run {ended}"), style="dim")
+
+    def _print_settled(self) -> None:
+        items = self._scene.items
+        settled: list[Item] = []
+        while self._printed < len(items) and items[self._printed].is_settled:
+            settled.append(items[self._printed])
+            self._printed += 1
+        if settled:
+            self._live.refresh()  # else what is printed above would stand in the pane once more
+            for item in settled:
+                self._console.print(_item(item, _KEPT))
+
+    def _drawn(self) -> RenderableType:
+        from rich.console import Group
+
+        return Group(*(_item(item, _TAIL) for item in self._scene.items[self._printed :]))
+
+
+def _item(item: Item, lines: int) -> RenderableType:
+    from rich.text import Text
+
+    if isinstance(item, Said):
+        mark = {"user": "> ", "answer": "> answer: "}.get(item.role, "")
+        return Text(mark + _tail(item.text, lines if not item.is_settled else 1000), style=_ROLES.get(item.role, ""))
+    return _card(item, lines)
+
+
+def _card(called: Called, lines: int) -> RenderableType:
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.text import Text
+
+    mark, colour = _STYLES.get(called.state, ("●", "blue"))
+    heading = Text(f"{mark} ", style=colour)
+    heading.append(clean(called.name), style="bold")
+    card: list[RenderableType] = [Text.assemble(heading, (f"  {_facts(called)}", "dim"))]
+
+    def add(renderable: Text, indent: int) -> None:
+        card.append(Padding(renderable, (0, 0, 0, indent)))
+
+    for name, value in called.fields():
+        shown = _tail(value, lines)
+        label = f"{clean(name)}: " if name else ""
+        if "\n" not in shown:
+            add(Text.assemble((label, "dim"), shown), 4)
+        else:
+            add(Text(label, style="dim"), 4)
+            add(Text(shown), 6)
+    if called.progress is not None and called.state is CallState.EXECUTING:
+        add(Text(clean(bar_of(called.progress) or one_line(called.progress)), style=colour), 4)
+    if called.is_settled:
+        add(Text(told(called), style=colour), 4)
+    return Group(*card)
+
+
+def _facts(called: Called) -> str:
+    facts = [str(called.state)]
+    if called.state is CallState.ARGS_STREAMING and called.first_at is not None:
+        seconds = max(called.changed_at - called.first_at, 0.001)
+        facts.append(f"{called.chars} characters")
+        if called.deltas > 1:
+            facts.append(f"{called.deltas / seconds:.0f} deltas/s")
+    elif called.is_settled:
+        facts += [duration(called.changed_at - called.started_at), clean(called.call_id)]
+    return ", ".join(facts)
+
+
+def _tail(text: str, lines: int) -> str:
+    """The end of a text, at most so many lines of usual width, and a word of what is left out."""
+    most = lines * _WIDTH
+    left_out = "" if len(text) <= most else f"… {len(text) - most} characters above\n"
+    rows = clean(text[-most:]).splitlines()
+    if len(rows) > lines:
+        left_out, rows = f"… {text.count(chr(10)) + 1 - lines} lines above\n", rows[-lines:]
+    return left_out + "\n".join(rows)

@@ -1,0 +1,94 @@
+"""Where the journal is."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from callstream.cli.failure import CommandError, misused
+from callstream.journal import Journal, open_journal
+
+DEFAULT_FILE = Path("callstream.db")
+_SCHEMES = ("memory", "sqlite", "postgresql", "postgres")
+
+
+def journal_url(options: argparse.Namespace, *, default: str | None = None) -> str:
+    """The journal's URL: from the command line, the environment, a file, or ./callstream.db; then the default."""
+    if options.journal is not None:
+        return _checked(refuse_secret(options.journal, "CALLSTREAM_JOURNAL"))
+    if found := os.environ.get("CALLSTREAM_JOURNAL"):
+        return _checked(found)
+    if file := os.environ.get("CALLSTREAM_JOURNAL_FILE"):
+        try:
+            text = Path(file).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise CommandError(f"CALLSTREAM_JOURNAL_FILE names {file}, which cannot be read: {error}") from error
+        if not text:
+            raise CommandError(
+                f"CALLSTREAM_JOURNAL_FILE names {file}, which is empty; it has to hold the journal's URL"
+            )
+        return _checked(text)
+    if DEFAULT_FILE.exists():
+        return f"sqlite:///{DEFAULT_FILE}"
+    if default is not None:
+        return default
+    raise misused(
+        "which journal? Give --journal URL or set CALLSTREAM_JOURNAL; there is no callstream.db in this folder either"
+    )
+
+
+def refuse_secret(url: str, variable: str) -> str:
+    """The URL, unless it has a password: every process of a machine can read a command line."""
+    parts = urlsplit(url)
+    if parts.password is not None or "password" in dict(parse_qsl(parts.query)):
+        raise misused(
+            f"a password does not belong on the command line, where others can read it: set {variable} instead"
+        )
+    return url
+
+
+def shown(url: str) -> str:
+    """The URL without its password, for people."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url.partition("?")[0]
+    user = parts.username or ""
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{user}:…@{host}{parts.path}"
+
+
+@asynccontextmanager
+async def opened(url: str, *, must_exist: bool = True, **settings: Any) -> AsyncIterator[Journal]:
+    """The journal, open. It does no housekeeping and changes no schema by itself, unless the settings say so.
+
+    With ``must_exist`` a SQLite file that is not there is an error: reading must not make one.
+    """
+    if must_exist:
+        _check_exists(url)
+    async with open_journal(
+        url, **{"housekeeping": None, "migrate": False, "retry_seconds": 5.0, **settings}
+    ) as journal:
+        yield journal
+
+
+def _check_exists(url: str) -> None:
+    if url.startswith("memory:"):
+        raise misused("a journal in memory lives in its own process only; name the one that your agent writes")
+    if url.startswith("sqlite:"):
+        from callstream.journal.sqlite import sqlite_path
+
+        path, _ = sqlite_path(url)
+        if not Path(path).is_file():
+            raise CommandError(f"there is no journal at {path}")
+
+
+def _checked(url: str) -> str:
+    scheme, colon, _ = url.partition(":")
+    if not colon or scheme not in _SCHEMES:
+        raise misused(f"expected memory:, sqlite:///file.db or postgresql://…, got {shown(url)!r}")
+    return url

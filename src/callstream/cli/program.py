@@ -1,0 +1,117 @@
+"""From the command line to an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import NoReturn
+
+from callstream.cli import demo, doctor, housekeeping, listing, recording, serve, stop, watch
+from callstream.cli.failure import FAILED, INTERRUPTED, MISUSED, PIPE_CLOSED, CommandError
+from callstream.cli.options import Commands, version
+from callstream.cli.output import Output
+from callstream.errors import CallstreamError, UsageError
+
+DESCRIPTION = "Live, durable tool calls: serve an agent, watch its runs, read and look after its journal."
+EPILOG = """\
+where the journal is:
+  --journal URL, else the environment's CALLSTREAM_JOURNAL, else the URL in the file that CALLSTREAM_JOURNAL_FILE
+  names, else ./callstream.db if it is there.
+  A URL is sqlite:///file.db, sqlite:////absolute/file.db or postgresql://user@host/database.
+
+examples:
+  callstream demo                        see it all, without an account
+  callstream serve agent.py:root_agent   serve a google-adk agent over AG-UI, with the inspector
+  callstream watch                       watch the next run in the terminal
+  callstream calls --state awaiting      what waits for an answer
+
+exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command and returns its exit code. Errors are one sentence on standard error, unless ``--debug`` is given."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    program: list[str] = []
+    if given[:1] in (["record"], ["replay"]) and "--" in given:
+        place = given.index("--")
+        given, program = given[:place], given[place + 1 :]
+    parser = _parser()
+    try:
+        options = parser.parse_args(given, argparse.Namespace(program=program))
+        if not hasattr(options, "run"):
+            parser.print_help()
+            return 0
+        return _run(options)
+    except SystemExit as end:  # argparse's own way out, for --help, --version and what it cannot parse
+        return end.code if isinstance(end.code, int) else FAILED
+
+
+def _run(options: argparse.Namespace) -> int:
+    out = Output(plain=options.plain)
+    try:
+        code = options.run(options, out)
+        if inspect.isawaitable(code):
+            code = asyncio.run(_awaited(code))
+        sys.stdout.flush()
+        return int(code)
+    except KeyboardInterrupt:
+        out.note("")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # What is still buffered has no reader either; the interpreter must not complain about it at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+    except CommandError as error:
+        return _say(options, out, error, error.code)
+    except UsageError as error:
+        return _say(options, out, error, MISUSED)
+    except (CallstreamError, OSError) as error:
+        return _say(options, out, error, FAILED)
+    except Exception as error:  # noqa: BLE001  # a bug, and a person at a terminal is told so in a sentence as well
+        bug = CommandError(f"this is a bug in callstream, and --debug shows where: {type(error).__name__}: {error}")
+        bug.__cause__ = error
+        return _say(options, out, bug, FAILED)
+
+
+async def _awaited(code: object) -> int:
+    assert inspect.isawaitable(code)
+    return int(await code)
+
+
+def _say(options: argparse.Namespace, out: Output, error: Exception, code: int) -> int:
+    if options.debug:
+        traceback.print_exception(error)
+    else:
+        out.note(f"callstream {options.command}: {error}")
+    return code
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose complaints name the command and where its help is, in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(MISUSED, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="callstream",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"callstream {version()}")
+    commands = Commands(parser.add_subparsers(title="commands", metavar="<command>", dest="command"))
+    for room in (demo, serve, watch, listing, stop, recording, housekeeping, doctor):
+        room.add_to(commands)
+    return parser

@@ -1,0 +1,145 @@
+"""``callstream record`` and ``replay``: a provider's answers, kept once and given again without it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from callstream.cli.failure import INTERRUPTED, CommandError, misused
+from callstream.cli.options import Commands, port, positive
+from callstream.cli.output import Output, counted
+from callstream.cli.place import refuse_secret
+
+if TYPE_CHECKING:
+    from callstream.testing.recording import ReplayedProvider
+
+_WIRES = ("gemini", "anthropic", "openai_chat", "openai_responses")
+_VARIABLES = {
+    "gemini": ("GOOGLE_GEMINI_BASE_URL", "GEMINI_API_KEY"),
+    "anthropic": ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY"),
+    "openai_chat": ("OPENAI_BASE_URL", "OPENAI_API_KEY"),
+    "openai_responses": ("OPENAI_BASE_URL", "OPENAI_API_KEY"),
+}
+"""By which variables each SDK is told another address, and a key."""
+
+
+def add_to(commands: Commands) -> None:
+    record_parser = commands.add(
+        "record",
+        record,
+        summary="keep a provider's real answers as files",
+        description="""Stands between a program and its provider: passes every request on and writes the exchange into a
+            folder, the body byte for byte. With a command after --, that command is run with the provider's address
+            replaced, and its exit code is this one's; without one, the address is printed and Ctrl-C ends it. Keys, tokens
+            and cookies are not kept; what the request's body says is.""",
+        examples="""
+            callstream record answers --wire anthropic -- python agent.py
+            callstream record answers --wire openai_chat --upstream https://llm.example.com --port 9000""",
+    )
+    record_parser.add_argument("folder", metavar="FOLDER", help="where to keep them; one that has recordings gets more")
+    record_parser.add_argument(
+        "--wire", required=True, choices=_WIRES, metavar="WIRE", help=f"one of {', '.join(_WIRES)}"
+    )
+    record_parser.add_argument(
+        "--upstream", metavar="URL", help="the provider's address (default: the wire's own provider)"
+    )
+    replay_parser = commands.add(
+        "replay",
+        replay,
+        summary="give recorded answers again, as a local provider",
+        description="""Serves recorded answers over real HTTP on this machine: a request gets the first answer to its path
+            that was not given yet. With a command after --, that command is run against it, with a key that is none; it
+            fails if the command asks for something that was not recorded.""",
+        examples="""
+            callstream replay answers -- python agent.py
+            callstream replay answers --repeat --port 9000
+            callstream replay body.sse --wire gemini --size 16""",
+    )
+    replay_parser.add_argument(
+        "folder", metavar="PLACE", help="a folder of recordings, one of them, or a response body"
+    )
+    replay_parser.add_argument("--wire", choices=_WIRES, metavar="WIRE", help="the wire, where the place does not tell")
+    replay_parser.add_argument(
+        "--size", type=positive, metavar="N", help="bodies in pieces of N bytes, not as they came"
+    )
+    replay_parser.add_argument("--repeat", action="store_true", help="give answers again and again")
+    record_parser.usage = "callstream record FOLDER --wire WIRE [--upstream URL] [--port N] [-- COMMAND ...]"
+    replay_parser.usage = "callstream replay PLACE [--wire WIRE] [--size N] [--repeat] [--port N] [-- COMMAND ...]"
+    for parser in (record_parser, replay_parser):
+        parser.add_argument("--port", type=port, default=0, metavar="N", help="the local port (default: a free one)")
+
+
+async def record(options: argparse.Namespace, out: Output) -> int:
+    from callstream.testing.proxy import UPSTREAMS, recording_proxy
+
+    upstream = refuse_secret(options.upstream or UPSTREAMS[options.wire], "the key that your SDK sends")
+    proxy = recording_proxy(options.folder, upstream, port=options.port)
+    with proxy:
+        address = proxy.origin + _path(options.wire)
+        out.note(f"recording {upstream} into {options.folder}")
+        code = await _against(address, options.wire, options.program, {}, out)
+    out.note(f"{counted(proxy.exchanges, 'exchange')} recorded in {Path(options.folder)}")
+    return code
+
+
+async def replay(options: argparse.Namespace, out: Output) -> int:
+    from callstream.testing.recording import replay as replayed
+
+    provider: ReplayedProvider = replayed(
+        options.folder, wire=options.wire, size=options.size, repeat=options.repeat, port=options.port
+    )
+    with provider:
+        key = _VARIABLES[provider.wire][1]
+        out.note(f"replaying {options.folder}, wire {provider.wire}")
+        code = await _against(provider.base_url, provider.wire, options.program, {key: "none"}, out)
+    out.note(f"{counted(len(provider.requests), 'request')} answered")
+    return code
+
+
+def _path(wire: str) -> str:
+    """What the SDK's address has after the host."""
+    return "/v1" if wire.startswith("openai") else ""
+
+
+async def _against(address: str, wire: str, program: Sequence[str], extra: Mapping[str, str], out: Output) -> int:
+    variable = _VARIABLES[wire][0]
+    if program:
+        return await _run(program, {**os.environ, **extra, variable: address})
+    out.write(f"{address}\n")
+    out.note(f"tell your program to use it, as with {variable}={address}; Ctrl-C ends it")
+    return await ended()
+
+
+async def _run(program: Sequence[str], environment: Mapping[str, str]) -> int:
+    try:
+        process = await asyncio.create_subprocess_exec(*program, env=environment)
+    except FileNotFoundError:
+        raise misused(f"there is no command {program[0]!r}") from None
+    except PermissionError as error:
+        raise CommandError(f"{program[0]} cannot be run: {error}") from error
+    try:
+        code = await process.wait()
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            await process.wait()
+    return 128 - code if code < 0 else code
+
+
+async def ended() -> int:
+    """Waits for Ctrl-C or a polite kill, and gives the exit code that says which it was."""
+    stop: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def end(code: int) -> None:
+        if not stop.done():
+            stop.set_result(code)
+
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, end, INTERRUPTED)
+    loop.add_signal_handler(signal.SIGTERM, end, 0)
+    return await stop

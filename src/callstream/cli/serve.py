@@ -1,0 +1,187 @@
+"""``callstream serve``: an agent over AG-UI, with its journal and the inspector."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import socket
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from callstream.cli.failure import CommandError, misused
+from callstream.cli.options import Commands, add_journal, port
+from callstream.cli.output import Output
+from callstream.cli.place import DEFAULT_FILE, journal_url, shown
+from callstream.cli.target import HELP, Target, loaded
+
+if TYPE_CHECKING:
+    from callstream.tap import Callstream
+
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def add_to(commands: Commands) -> None:
+    parser = commands.add(
+        "serve",
+        serve,
+        summary="serve an agent over AG-UI, with its journal and the inspector",
+        description="""Serves an agent as it is: a google-adk App, agent or workflow, an ADKAgent, or any object with
+            run(input). Runs belong to the server: a client that leaves finds its run again. Without a journal named,
+            ./callstream.db is made and used. Further settings come from the environment, CALLSTREAM_MAX_RUNS and so on.""",
+        examples="""
+            callstream serve agent.py:root_agent
+            callstream serve shop.agents:app --port 9000 --on-disconnect stop
+            callstream serve my_agent/                                  # a google-adk agent folder
+            callstream serve shop:app --host 0.0.0.0 --auth shop.login:who""",
+    )
+    parser.add_argument("target", metavar="MODULE:APP", help=HELP)
+    add_journal(parser)
+    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1)")
+    parser.add_argument(
+        "--port", type=port, default=8000, metavar="N", help="the port; 0 takes a free one (default: 8000)"
+    )
+    parser.add_argument(
+        "--auth", metavar="MODULE:CALLABLE", help="turns a request into the name of whoever asks, or None"
+    )
+    parser.add_argument(
+        "--on-disconnect",
+        choices=("continue", "stop"),
+        help="what becomes of a run that nobody watches any more (default: continue)",
+    )
+    parser.add_argument(
+        "--env-file", metavar="FILE", help="variables for the application (default: the .env beside it)"
+    )
+    parser.add_argument("--verbose", action="store_true", help="log every request")
+
+
+async def serve(options: argparse.Namespace, out: Output) -> int:
+    logging.basicConfig(
+        level=logging.INFO if options.verbose else logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
+    )
+    logging.getLogger("callstream").setLevel(logging.INFO)
+    target = loaded(options.target, env_file=options.env_file)
+    callstream = _callstream(options, target, out)
+    agent = _agent(target, callstream)
+    name = str(getattr(target.found, "name", "") or target.name)
+    return await serve_app(agent, options, out, callstream=callstream, name=name, on_disconnect=options.on_disconnect)
+
+
+async def serve_app(
+    agent: Any,
+    options: argparse.Namespace,
+    out: Output,
+    *,
+    callstream: Callstream | None = None,
+    name: str | None = None,
+    label: str | None = None,
+    **settings: Any,
+) -> int:
+    """Serves until Ctrl-C or a polite kill; ``settings`` are the server's. The address is printed when it is taken."""
+    try:
+        from callstream.server import Settings, create_app
+        from callstream.server.serving import serve as serve_with_uvicorn
+    except ImportError as error:
+        raise misused(f"serving needs starlette and uvicorn: pip install 'callstream[server]' ({error})") from error
+    given = {name: value for name, value in settings.items() if value is not None}
+    auth = loaded(options.auth).found if getattr(options, "auth", None) else None
+    if auth is not None and not callable(auth):
+        raise misused(f"--auth names {options.auth}, which is no function")
+    if auth is None and options.host not in _LOOPBACK:
+        out.note(f"callstream: without --auth, whoever can reach {options.host} may use this agent and read every run")
+    app = create_app(
+        agent, callstream=callstream, auth=auth, settings=Settings.from_env(**given), name=name, label=label
+    )
+    with _listening(options.host, options.port) as listening, _ended_politely():
+        await (callstream or agent.callstream).journal.open()  # what is wrong with it is said before any address is
+        bound = listening.getsockname()[1]
+        host = (
+            "127.0.0.1" if options.host == "0.0.0.0" else f"[{options.host}]" if ":" in options.host else options.host
+        )
+        out.write(f"http://{host}:{bound}/\n")
+        out.note("Ctrl-C ends it")
+        level = "info" if getattr(options, "verbose", False) else "warning"
+        await serve_with_uvicorn(app, sockets=[listening], log_level=level)
+        await asyncio.sleep(0)  # a Ctrl-C that uvicorn hands back is delivered here
+    return 0
+
+
+def _callstream(options: argparse.Namespace, target: Target, out: Output) -> Callstream | None:
+    """The Callstream with the journal that was named; None for an application that brings its own."""
+    from callstream.tap import Callstream
+
+    own = _own_callstream(target.found)
+    if own is not None:
+        if options.journal is not None:
+            raise misused(f"{target.given} brings a Callstream of its own, with its journal: leave --journal out")
+        out.note(f"journal: the one that {target.given} brings")
+        return None
+    url = journal_url(options, default=f"sqlite:///{DEFAULT_FILE}")
+    out.note(f"journal: {shown(url)}")
+    return Callstream(url)
+
+
+def _own_callstream(found: Any) -> Callstream | None:
+    from callstream.runtime import Callstream
+
+    own = getattr(found, "callstream", None)
+    if isinstance(own, Callstream):
+        return own  # type: ignore[return-value]
+    adk = _adk()
+    return adk.own_callstream(found) if adk is not None and adk.is_adk(found) else None
+
+
+def _agent(target: Target, callstream: Callstream | None) -> Any:
+    adk = _adk()
+    if adk is not None and adk.is_adk(target.found):
+        return adk.adk_agent(target.found, callstream)
+    if callable(getattr(target.found, "run", None)) or callable(target.found):
+        return target.found
+    hint = "" if adk is not None else " (google-adk is not installed: pip install 'callstream[adk]')"
+    raise misused(
+        f"{target.given} is a {type(target.found).__name__}; expected a google-adk App or agent, an ADKAgent, or an "
+        f"object with run(input){hint}"
+    )
+
+
+def _adk() -> ModuleType | None:
+    """What Callstream knows of google-adk, where that is installed."""
+    quiet_adk()
+    try:
+        from callstream.adk import served
+    except ImportError:
+        return None
+    return served
+
+
+def quiet_adk() -> None:
+    """google-adk warns of features of its own that it uses itself; that tells nobody here anything."""
+    warnings.filterwarnings("ignore", message=r"\[EXPERIMENTAL\]")
+
+
+def _listening(host: str, number: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, number), family=family, backlog=2048)
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno and error.errno > 0 else error
+        raise CommandError(f"cannot listen on {host}, port {number}: {why}; --port 0 takes a free one") from error
+
+
+@contextmanager
+def _ended_politely() -> Iterator[None]:
+    """SIGTERM ends the program with 0 and all that it has begun: uvicorn hands it back when it is done."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(0)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

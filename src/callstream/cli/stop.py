@@ -1,0 +1,43 @@
+"""``callstream stop``: ends a run that a server has."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from urllib.parse import quote
+
+from callstream.cli.client import ServerClient
+from callstream.cli.failure import misused
+from callstream.cli.options import Commands, add_json, add_server
+from callstream.cli.output import Output
+
+
+def add_to(commands: Commands) -> None:
+    parser = commands.add(
+        "stop",
+        stop,
+        summary="stop a run of a running server",
+        description="""Asks the server that has the run to stop it: hooks are aborted, open calls discarded, the model's
+            stream closed. Only the process that owns a run can stop it, so this needs --server (or CALLSTREAM_SERVER).""",
+        examples="""
+            callstream stop run_8a1f --server http://127.0.0.1:8000
+            callstream stop run_8a1f --server http://127.0.0.1:8000 --reason "wrong document" """,
+    )
+    parser.add_argument("stopped", metavar="RUN", help="the run's id")
+    parser.add_argument("--reason", default="stopped", help="what the journal is to say (default: stopped)")
+    add_server(parser)
+    add_json(parser, "the server's answer, one JSON document")
+
+
+async def stop(options: argparse.Namespace, out: Output) -> int:
+    server = options.server or os.environ.get("CALLSTREAM_SERVER")
+    if not server:
+        raise misused("which server? Give --server URL or set CALLSTREAM_SERVER")
+    client = ServerClient(server)
+    answer = await client.post(f"/runs/{quote(options.stopped, safe='')}/stop", {"reason": options.reason})
+    if options.json:
+        out.json(answer)
+    else:
+        outcome = answer.get("outcome") if isinstance(answer, dict) else None
+        out.line(f"run {options.stopped} has ended: {outcome}" if outcome else f"run {options.stopped} is stopping")
+    return 0

@@ -1,0 +1,139 @@
+"""``module:name``: the agent that a command is to serve or look at."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from callstream.cli.failure import CommandError, misused
+
+_NAMES = ("app", "root_agent", "agent")
+"""Where google-adk's own tools look too, and in that order."""
+HELP = (
+    "module:name, path/to/file.py:name, or a google-adk agent folder; the name may be left out (app, root_agent, agent)"
+)
+
+
+class Target:
+    """What was named, where it was found, and under which name."""
+
+    def __init__(self, given: str, found: Any, name: str, file: Path | None) -> None:
+        self.given = given
+        self.found = found
+        self.name = name
+        self.file = file
+
+
+def loaded(given: str, *, env_file: str | None = None) -> Target:
+    """Imports the module and takes the object out of it. This folder is on the path, as with ``python -m``.
+
+    What the application would get from google-adk's own commands it gets here too: the variables of the ``.env`` beside
+    it, where those are not set already.
+    """
+    place, name = _split(given)
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    path = Path(place)
+    if path.is_dir() and (path / "agent.py").is_file():
+        _load_variables(path / ".env", env_file)
+        module = _package(path)
+    elif place.endswith(".py"):
+        if not path.is_file():
+            raise misused(f"there is no file {place}")
+        _load_variables(path.parent / ".env", env_file)
+        module = _file(path)
+    else:
+        _load_variables(Path(".env"), env_file)
+        module = _imported(place)
+    file = Path(module.__file__) if module.__file__ else None
+    return _taken(given, module, name, file)
+
+
+def _split(given: str) -> tuple[str, str | None]:
+    place, colon, name = given.rpartition(":")
+    if not colon:
+        return given, None
+    # A drive's letter is no module.
+    return (given, None) if len(place) == 1 and name[:1] in ("\\", "/") else (place, name)
+
+
+def _imported(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise misused(f"there is no module {name!r} in this folder or on Python's path") from error
+        raise _broken(name, error) from error
+    except Exception as error:
+        raise _broken(name, error) from error
+
+
+def _package(folder: Path) -> ModuleType:
+    """``agent.py`` in a folder, imported as the package's module so that its relative imports work."""
+    folder = folder.resolve()
+    if not folder.name.isidentifier():
+        raise misused(f"a google-adk agent folder is a Python package, and {folder.name!r} cannot be the name of one")
+    sys.path.insert(0, str(folder.parent))
+    return _imported(f"{folder.name}.agent")
+
+
+def _file(path: Path) -> ModuleType:
+    path = path.resolve()
+    if (path.parent / "__init__.py").is_file() and path.stem.isidentifier() and path.parent.name.isidentifier():
+        sys.path.insert(0, str(path.parent.parent))
+        return _imported(f"{path.parent.name}.{path.stem}")
+    sys.path.insert(0, str(path.parent))
+    name = path.stem if path.stem.isidentifier() and path.stem not in sys.modules else "callstream_target"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise misused(f"{path} cannot be loaded as a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # what it defines may look for its own module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise _broken(str(path), error) from error
+    return module
+
+
+def _taken(given: str, module: ModuleType, name: str | None, file: Path | None) -> Target:
+    if name is not None:
+        found: Any = module
+        for part in name.split("."):
+            if not hasattr(found, part):
+                there = [each for each in _NAMES if hasattr(module, each)]
+                hint = f"; it has {' and '.join(there)}" if there else ""
+                raise misused(f"{module.__name__} has no {name!r}{hint}")
+            found = getattr(found, part)
+        return Target(given, found, name, file)
+    for each in _NAMES:
+        if hasattr(module, each) and not isinstance(getattr(module, each), ModuleType):
+            return Target(given, getattr(module, each), each, file)
+    raise misused(f"{module.__name__} has none of {', '.join(_NAMES)}: name the agent, as in {given}:my_agent")
+
+
+def _broken(name: str, error: Exception) -> CommandError:
+    return CommandError(f"{name} cannot be imported: {type(error).__name__}: {error}")
+
+
+def _load_variables(beside: Path, named: str | None) -> None:
+    file = Path(named) if named is not None else beside
+    if not file.is_file():
+        if named is not None:
+            raise misused(f"there is no file {named}")
+        return
+    try:
+        from dotenv import dotenv_values  # google-adk brings it
+    except ImportError:
+        if named is not None:
+            raise misused("--env-file needs python-dotenv: pip install python-dotenv") from None
+        return
+    for variable, value in dotenv_values(file).items():
+        if value is not None:
+            os.environ.setdefault(variable, value)

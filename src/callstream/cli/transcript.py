@@ -1,0 +1,168 @@
+"""A run as plain lines, piece by piece as it happens: for pipes, files and terminals that cannot draw."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from callstream.calls import CallState
+from callstream.cli.output import Output, clean, one_line
+from callstream.cli.scene import Called, bar_of
+from callstream.errors import WireError
+from callstream.events import (
+    ArgsAppended,
+    CallAwaiting,
+    CallDiscarded,
+    CallFailed,
+    CallProgressed,
+    CallReleased,
+    CallReturned,
+    CallStarted,
+    MessageReceived,
+    ReasoningAppended,
+    Record,
+    RunEnded,
+    RunStarted,
+    TextAppended,
+)
+from callstream.jsonpath import format_path
+from callstream.jsonstream import Change, JsonStream
+
+_STEPS = 10
+"""How many lines one bar becomes at most."""
+
+
+class Transcript:
+    """Prints records. What is being written goes on on its line until something else is. Calls are numbered here."""
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+        self._names: dict[str, str] = {}
+        self._streams: dict[str, JsonStream | None] = {}
+        self._raw: dict[str, list[str]] = {}
+        self._bars: dict[str, int] = {}
+        self._writing: Any = None
+        self._at_margin = True
+
+    def show(self, record: Record) -> None:
+        event = record.event
+        match event:
+            case RunStarted(thread_id=thread_id):
+                self._line(f"run {record.run_id} of thread {thread_id}")
+            case MessageReceived(role=role, text=text):
+                self._line(f"{role}: {text}")
+            case TextAppended(message_id=message_id, text=text):
+                self._grow((message_id, "text"), "model: ", text)
+            case ReasoningAppended(message_id=message_id, text=text):
+                self._grow((message_id, "reasoning"), "reasoning: ", text)
+            case CallStarted(call_id=call_id, name=name, encoding=encoding):
+                self._names[call_id] = f"{name} #{len(self._names) + 1}"
+                self._streams[call_id] = None if encoding == "text" else JsonStream()
+                self._line(f"{self._names[call_id]} ({call_id})")
+                self._writing = call_id
+            case ArgsAppended(call_id=call_id, text=text):
+                self._arguments(call_id, text)
+            case CallProgressed(call_id=call_id, data=data):
+                self._progress(call_id, data)
+            case RunEnded(outcome=outcome, reason=reason):
+                self._line(f"run {record.run_id} {outcome}" + (f": {reason}" if reason else ""))
+            case _:
+                self._outcome(event)
+
+    def restart(self) -> None:
+        self._line("--- from the beginning")
+
+    def close(self) -> None:
+        if not self._at_margin:
+            self._out.write("\n")
+            self._at_margin = True
+
+    def _outcome(self, event: Any) -> None:
+        named = self._named(getattr(event, "call_id", ""))
+        match event:
+            case CallAwaiting():
+                self._line(f"{named} awaits an answer")
+            case CallReturned(result=result):
+                self._line(f"{named} returned {one_line(result, 200)}")
+            case CallFailed(error=error):
+                self._line(f"{named} failed: {error}")
+            case CallDiscarded(reason=reason, detail=detail):
+                self._line(f"{named} discarded: {reason}" + (f", {detail}" if detail else ""))
+            case CallReleased():
+                self._line(f"{named} released")
+            case _:
+                pass
+
+    def _arguments(self, call_id: str, text: str) -> None:
+        stream = self._streams.get(call_id)
+        changes: list[Change] = []
+        if stream is not None:
+            self._raw.setdefault(call_id, []).append(text)
+            try:
+                changes = stream.feed(text)
+            except WireError:
+                stream = self._streams[call_id] = None
+                text = "".join(self._raw[call_id])  # all of it once more, as it came
+        if stream is None:
+            self._turn_to(call_id)
+            self._grow((call_id, "raw"), "  ", text, indent="  ")
+            return
+        for change in changes:
+            self._changed(call_id, change)
+
+    def _changed(self, call_id: str, change: Change) -> None:
+        name = format_path(change.path).removeprefix("$").removeprefix(".")
+        if change.kind == "append":
+            self._turn_to(call_id)
+            self._grow((call_id, change.path), f"  {name}: ", str(change.value), indent="    ")
+        elif change.kind == "set":
+            self._turn_to(call_id)
+            self._grow((call_id, change.path), f"  {name}: ", one_line(change.value, 200))
+
+    def _turn_to(self, call_id: str) -> None:
+        """Names the call again if something else was written in between."""
+        writing = self._writing
+        if writing != call_id and not (isinstance(writing, tuple) and writing[0] == call_id):
+            self._line(f"{self._named(call_id)} …")
+            self._writing = call_id
+
+    def _progress(self, call_id: str, data: Any) -> None:
+        bar = bar_of(data)
+        if bar is None:
+            self._line(f"{self._named(call_id)}: {one_line(data, 200)}")
+            return
+        step = int(_STEPS * data["done"] / data["total"])
+        if self._bars.get(call_id) != step:
+            self._bars[call_id] = step
+            self._line(f"{self._named(call_id)} {bar}")
+
+    def _named(self, call_id: str) -> str:
+        return self._names.get(call_id, call_id)
+
+    def _grow(self, what: Any, heading: str, text: str, *, indent: str = "") -> None:
+        text = clean(text)
+        if self._writing != what:
+            self.close()
+            self._writing = what
+            text = heading + text
+        self._out.write(text.replace("\n", f"\n{indent}") if indent else text)
+        self._at_margin = text.endswith("\n") and not indent
+
+    def _line(self, text: str) -> None:
+        self.close()
+        self._writing = None
+        self._out.write(f"{clean(text)}\n")
+
+
+def told(called: Called) -> str:
+    """A call's state and what it ended in, on one line."""
+    match called.state:
+        case CallState.COMPLETED:
+            return f"→ {one_line(called.result, 200)}"
+        case CallState.FAILED:
+            return f"failed: {one_line(called.error or '', 200)}"
+        case CallState.DISCARDED:
+            return f"discarded: {one_line(called.reason or '', 200)}"
+        case CallState.AWAITING:
+            return "awaits an answer"
+        case _:
+            return str(called.state)

@@ -1,0 +1,91 @@
+"""How much a model may write in one run.
+
+Text is weighed before it is journalled, so what passes a limit is neither kept nor shown. A run that passes one fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from callstream.errors import LimitExceeded
+from callstream.events import ArgsAppended, ReasoningAppended, RunEvent, TextAppended
+
+_OTHER_TEXT: Final = (TextAppended, ReasoningAppended)
+
+
+class TextLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes of UTF-8; None is no limit. ``max_args_bytes`` is for one call, ``max_run_bytes`` for all that is written."""
+
+    max_args_bytes: int | None = None
+    max_run_bytes: int | None = None
+
+    def tightened(self, other: TextLimits) -> TextLimits:
+        """The stricter of both."""
+        return TextLimits(
+            max_args_bytes=_stricter(self.max_args_bytes, other.max_args_bytes),
+            max_run_bytes=_stricter(self.max_run_bytes, other.max_run_bytes),
+        )
+
+
+class Weighed(msgspec.Struct, frozen=True):
+    """Bytes by call, None for what belongs to no call; with an ``error``, those of the ``fitting`` first events alone."""
+
+    weights: dict[str | None, int]
+    fitting: int
+    error: LimitExceeded | None = None
+
+
+class TextMeter:
+    """Counts what a run's model has written. ``weigh`` before writing, ``take`` afterwards."""
+
+    def __init__(self, limits: TextLimits) -> None:
+        self.limits = limits
+        self.total = 0
+        self._by_call: dict[str | None, int] = {}
+
+    def args_bytes(self, call_id: str) -> int:
+        return self._by_call.get(call_id, 0)
+
+    def weigh(self, events: Sequence[RunEvent]) -> Weighed:
+        """What the events would add, and how many of them fit."""
+        weights: dict[str | None, int] = {}
+        total = self.total
+        for number, event in enumerate(events):
+            if isinstance(event, ArgsAppended):
+                call_id: str | None = event.call_id
+            elif isinstance(event, _OTHER_TEXT):
+                call_id = None
+            else:
+                continue
+            text = event.text
+            size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+            total += size
+            weight = weights.get(call_id, 0) + size
+            error = self._excess(call_id, weight, total)
+            if error is not None:
+                return Weighed(weights, number, error)
+            weights[call_id] = weight
+        return Weighed(weights, len(events))
+
+    def take(self, weighed: Weighed) -> None:
+        for call_id, weight in weighed.weights.items():
+            self.total += weight
+            self._by_call[call_id] = self._by_call.get(call_id, 0) + weight
+
+    def _excess(self, call_id: str | None, weight: int, total: int) -> LimitExceeded | None:
+        most = self.limits.max_args_bytes
+        if most is not None and call_id is not None and self._by_call.get(call_id, 0) + weight > most:
+            return LimitExceeded(
+                f"the model wrote more than {most} bytes of arguments for call {call_id!r}", "max_args_bytes"
+            )
+        most = self.limits.max_run_bytes
+        if most is not None and total > most:
+            return LimitExceeded(f"the model wrote more than {most} bytes in this run", "max_run_bytes")
+        return None
+
+
+def _stricter(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else min(one, other)

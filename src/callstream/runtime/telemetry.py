@@ -1,0 +1,151 @@
+"""Runs and calls as OpenTelemetry sees them, by the conventions for generative AI.
+
+One span a run (``invoke_agent``) and one a call (``execute_tool``), children of whatever span was current when the run
+began. A call's span begins with the call, so what happens before its tool runs is in it; its attributes tell the parts
+apart. A call that awaits an answer ends its span; if it executes later, that is another. Text of arguments and results
+is in none of them unless it was asked for.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from opentelemetry import metrics, trace
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode
+
+from callstream.calls import Call, CallState
+
+if TYPE_CHECKING:
+    from callstream.runtime.run import Run
+
+SCOPE: Final = "callstream"
+_OVER: Final = frozenset(
+    {CallState.COMPLETED, CallState.FAILED, CallState.RELEASED, CallState.DISCARDED, CallState.AWAITING}
+)
+
+
+class _Observed(msgspec.Struct, eq=False):
+    """``turn_at``: when the model's turn began, with the run or with the last result before it."""
+
+    span: Span
+    started_at: float
+    turn_at: float
+    calls: dict[str, _ObservedCall] = {}
+
+
+class _ObservedCall(msgspec.Struct, eq=False):
+    span: Span
+    first_argument: float | None = None
+    executing_at: float | None = None
+
+
+class Telemetry:
+    """An ``Observer``. Tracer and meter are those of the global providers, unless others are given."""
+
+    def __init__(
+        self,
+        *,
+        show_arguments: bool = False,
+        tracer_provider: trace.TracerProvider | None = None,
+        meter_provider: metrics.MeterProvider | None = None,
+    ) -> None:
+        self._show_arguments = show_arguments
+        self._tracer = trace.get_tracer(SCOPE, tracer_provider=tracer_provider)
+        meter = metrics.get_meter(SCOPE, meter_provider=meter_provider)
+        self._run_duration = meter.create_histogram("callstream.run.duration", "s", "How long runs took.")
+        self._first_argument = meter.create_histogram(
+            "callstream.call.time_to_first_argument",
+            "s",
+            "From the beginning of the model's turn to its first argument.",
+        )
+        self._calls = meter.create_counter("callstream.calls", "{call}", "Calls by the state that they came to.")
+        self._args = meter.create_counter("callstream.call.argument_bytes", "By", "Argument text that models wrote.")
+        self._active_runs = meter.create_up_down_counter("callstream.runs.active", "{run}", "Runs that go on.")
+        self._streams = meter.create_up_down_counter("callstream.streams.active", "{stream}", "Streams that are read.")
+        self._runs: dict[str, _Observed] = {}
+
+    def run_started(self, run: Run) -> None:
+        now = perf_counter()
+        attributes = {
+            "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.conversation.id": run.thread_id,
+            "callstream.run.id": run.run_id,
+        }
+        span = self._tracer.start_span("invoke_agent", kind=SpanKind.INTERNAL, attributes=attributes)
+        self._runs[run.run_id] = _Observed(span, now, now)
+        self._active_runs.add(1)
+
+    def call_changed(self, run: Run, call: Call) -> None:
+        observed = self._runs.get(run.run_id)
+        if observed is None:
+            return
+        now = perf_counter()
+        known = observed.calls.get(call.call_id)
+        if known is None and call.state in (CallState.STARTED, CallState.EXECUTING):
+            known = observed.calls[call.call_id] = _ObservedCall(self._begun(observed.span, call))
+        if call.state is CallState.EXECUTING and known is not None:
+            known.executing_at = now
+        elif call.state in (CallState.ARGS_STREAMING, CallState.ARGS_COMPLETE) and known is not None:
+            if known.first_argument is None:
+                known.first_argument = now - observed.turn_at
+                self._first_argument.record(known.first_argument, {"gen_ai.tool.name": call.name})
+        elif call.state in _OVER:
+            if call.state in (CallState.COMPLETED, CallState.FAILED):
+                observed.turn_at = now
+            self._calls.add(1, {"gen_ai.tool.name": call.name, "callstream.call.state": call.state.value})
+            if known is not None:
+                del observed.calls[call.call_id]
+                self._end(run, call, known, now)
+
+    def run_ended(self, run: Run) -> None:
+        observed = self._runs.pop(run.run_id, None)
+        if observed is None:
+            return
+        outcome = run.outcome or "failed"
+        observed.span.set_attribute("callstream.run.outcome", outcome)
+        if outcome == "failed":
+            # The reason may be an exception's text, which may be anything; its first word names its kind.
+            observed.span.set_attribute("error.type", (run.reason or "failed").partition(":")[0])
+            observed.span.set_status(Status(StatusCode.ERROR))
+        observed.span.end()
+        self._active_runs.add(-1)
+        attributes = {"gen_ai.operation.name": "invoke_agent", "callstream.run.outcome": outcome}
+        self._run_duration.record(perf_counter() - observed.started_at, attributes)
+
+    def streams_changed(self, change: int) -> None:
+        self._streams.add(change)
+
+    def _begun(self, parent: Span, call: Call) -> Span:
+        attributes: dict[str, Any] = {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": call.name,
+            "gen_ai.tool.type": "function",
+            "gen_ai.tool.call.id": call.provider_id or call.call_id,
+            "callstream.call.id": call.call_id,
+        }
+        return self._tracer.start_span(
+            f"execute_tool {call.name}", context=trace.set_span_in_context(parent), attributes=attributes
+        )
+
+    def _end(self, run: Run, call: Call, known: _ObservedCall, now: float) -> None:
+        size = run.args_bytes(call.call_id)
+        self._args.add(size, {"gen_ai.tool.name": call.name})
+        told: dict[str, Any] = {
+            "callstream.call.state": call.state.value,
+            "callstream.call.argument_bytes": size,
+            "callstream.call.time_to_first_argument": known.first_argument,
+            "callstream.call.hook_seconds": run.hook_seconds(call.call_id),
+            "callstream.call.execution_seconds": None if known.executing_at is None else now - known.executing_at,
+            "callstream.call.discard_reason": call.reason,
+        }
+        if self._show_arguments:
+            told["gen_ai.tool.call.arguments"] = call.args_json
+            if call.state is CallState.COMPLETED:
+                told["gen_ai.tool.call.result"] = msgspec.json.encode(call.result).decode()
+        known.span.set_attributes({name: value for name, value in told.items() if value is not None})
+        if call.state in (CallState.FAILED, CallState.DISCARDED):
+            known.span.set_attribute("error.type", call.reason or "tool_error")
+            known.span.set_status(Status(StatusCode.ERROR))
+        known.span.end()

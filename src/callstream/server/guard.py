@@ -1,0 +1,110 @@
+"""What is refused before anything looks at it, the headers that every answer has, and what a bug looks like from outside.
+
+A server on loopback is reached by every page that its user's browser shows, so a page of somebody else's must neither
+start runs here (it may send what needs no permission, without reading the answer) nor pretend to be this server's own by
+a name that it makes point to loopback.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from http import HTTPStatus
+from ipaddress import ip_address
+from typing import Final
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from callstream.server.problems import Problem, problem_response
+
+logger = logging.getLogger("callstream.server")
+
+_CSP: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
+)
+SECURITY: Final = {
+    "content-security-policy": _CSP,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "x-frame-options": "DENY",
+}
+_BUG: Final = Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "failed", "Something is wrong with this server.")
+_ELSEWHERE: Final = ("cross-site", "same-site")
+_SAFE: Final = ("GET", "HEAD", "OPTIONS")
+
+
+class Guard:
+    """``origins`` are those of ``cors_origins``; ``open_to_all``: there is no ``auth``."""
+
+    def __init__(self, app: ASGIApp, *, origins: Iterable[str], hosts: Iterable[str], open_to_all: bool) -> None:
+        self._app = app
+        self._origins = frozenset(origins)
+        self._hosts = frozenset(host.lower() for host in hosts)
+        self._open_to_all = open_to_all
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        started = False
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                headers = MutableHeaders(scope=message)
+                for name, value in SECURITY.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        problem = self._refusal(scope)
+        app = self._app if problem is None else problem_response(problem)
+        try:
+            await app(scope, receive, send_with_headers)
+        except Exception as error:
+            if started:
+                raise  # the server drops the connection, which is all that can be said now
+            logger.exception("%s %s failed", scope["method"], scope["path"], exc_info=error)
+            await problem_response(_BUG)(scope, receive, send_with_headers)
+
+    def _refusal(self, scope: Scope) -> Problem | None:
+        headers = Headers(scope=scope)
+        if scope["method"] not in _SAFE and headers.get("sec-fetch-site") in _ELSEWHERE:
+            origin = headers.get("origin")
+            if origin not in self._origins and "*" not in self._origins:
+                return Problem(
+                    HTTPStatus.FORBIDDEN,
+                    "cross_origin",
+                    "Pages of other origins may not ask this server; the setting cors_origins names those that may.",
+                )
+        if self._open_to_all and _is_loopback((scope.get("server") or ("",))[0]):
+            host = _name_of(headers.get("host", ""))
+            if host not in self._hosts and "*" not in self._hosts and not _is_loopback(host):
+                return Problem(
+                    HTTPStatus.MISDIRECTED_REQUEST,
+                    "wrong_host",
+                    "This server has no auth and answers on loopback to loopback's names only; "
+                    "the setting allowed_hosts names others.",
+                )
+        return None
+
+
+def _name_of(host: str) -> str:
+    """The Host header without its port."""
+    host = host.strip().lower()
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0]
+
+
+def _is_loopback(host: str) -> bool:
+    if host in ("", "localhost") or host.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

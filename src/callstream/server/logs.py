@@ -1,0 +1,69 @@
+"""What the server says of its runs and calls in the log, and how a log is written for machines.
+
+Log records carry ``run_id``, ``thread_id`` and ``call_id`` where there is one. No record carries argument text.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from time import perf_counter
+from typing import Any, Final
+
+from callstream.agui.events import json_bytes
+from callstream.calls import Call
+from callstream.runtime import Run
+
+logger = logging.getLogger("callstream.server")
+
+_USUAL: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, and what the record carries beside them (``extra=``)."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        told: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        told |= {name: _plain(value) for name, value in vars(record).items() if name not in _USUAL}
+        if record.exc_info:
+            told["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            told["stack"] = self.formatStack(record.stack_info)
+        return json_bytes(told).decode()
+
+
+class RunLog:
+    """An ``Observer`` that writes to the log: runs at INFO, calls at DEBUG."""
+
+    def __init__(self) -> None:
+        self._began: dict[str, float] = {}
+
+    def run_started(self, run: Run) -> None:
+        self._began[run.run_id] = perf_counter()
+        logger.info("run %s of thread %s began", run.run_id, run.thread_id, extra=_ids(run))
+
+    def call_changed(self, run: Run, call: Call) -> None:
+        if logger.isEnabledFor(logging.DEBUG):
+            extra = {**_ids(run), "call_id": call.call_id, "tool_name": call.name, "state": call.state.value}
+            logger.debug("call %s of tool %s is %s", call.call_id, call.name, call.state, extra=extra)
+
+    def run_ended(self, run: Run) -> None:
+        seconds = round(perf_counter() - self._began.pop(run.run_id, perf_counter()), 3)
+        extra = {**_ids(run), "outcome": run.outcome, "seconds": seconds, "calls": len(run.calls)}
+        logger.info("run %s of thread %s %s", run.run_id, run.thread_id, run.outcome or "broke off", extra=extra)
+
+    def streams_changed(self, change: int) -> None:
+        pass
+
+
+def _ids(run: Run) -> dict[str, Any]:
+    return {"run_id": run.run_id, "thread_id": run.thread_id}
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

@@ -1,0 +1,129 @@
+/**
+ * One run in the timeline: how it stands, and its items as they come.
+ *
+ * @typedef {import("./thread.js").Item} Item
+ * @typedef {{ element: HTMLElement, update: () => void }} ItemView
+ */
+
+import { Call } from "./call.js";
+import { CallCard } from "./callcard.js";
+import { button, element, freshId, setText } from "./dom.js";
+import { clock, counted, span } from "./format.js";
+import { NoteView } from "./noteview.js";
+import { RecordList } from "./recordlist.js";
+import { SayingView } from "./sayingview.js";
+import { Saying } from "./thread.js";
+
+/** @type {{ [state in import("./feed.js").FeedState]: string }} */
+const FEED_NAMES = { connecting: "connecting …", live: "live", lost: "connection lost, trying again …", over: "" };
+
+export class RunView {
+  /** @type {Map<Item, ItemView>} */
+  #views = new Map();
+  /** @type {RecordList | null} */
+  #records = null;
+  #badge = element("span", { class: "badge" });
+  #badgeText = document.createTextNode("");
+  #facts = element("span", { class: "run-facts" });
+  #feed = element("span", { class: "run-feed" });
+  #reason = element("p", { class: "run-reason", dir: "auto", hidden: true });
+  #list = element("ol", { class: "items" });
+  #raw = element("details", { class: "run-records" }, element("summary", {}, "Records"));
+  #stop;
+  #run;
+  #context;
+
+  /**
+   * @param {import("./thread.js").Run} run
+   * @param {number} number of the run in its thread
+   * @param {import("./timeline.js").Context} context
+   */
+  constructor(run, number, context) {
+    this.#run = run;
+    this.#context = context;
+    const title = freshId("run");
+    this.#stop = button("Stop", () => context.stop(run), { class: "button danger small", hidden: true });
+    this.#stop.setAttribute("aria-label", `Stop run ${number}`);
+    this.#badge.append(element("span", { class: "hidden" }, "Outcome: "), this.#badgeText);
+    const head = element(
+      "header",
+      { class: "run-head" },
+      element("h2", { id: title, tabindex: "-1", title: run.runId }, `Run ${number}`),
+      this.#badge,
+      this.#facts,
+      this.#feed,
+      element("span", { class: "spacer" }),
+      this.#stop,
+    );
+    this.element = element(
+      "section",
+      { class: "run", "aria-labelledby": title, "data-run": run.runId },
+      head,
+      this.#list,
+      this.#reason,
+      this.#raw,
+    );
+    this.#raw.addEventListener("toggle", () => this.#updateRecords());
+    this.update();
+  }
+
+  /** Shows how the run stands, and the items that are new. Items that changed are updated one by one. */
+  update() {
+    const run = this.#run;
+    const state = run.outcome ?? "active";
+    this.element.dataset.outcome = state;
+    setText(this.#badgeText, state);
+    const seconds = run.endedAt === null ? null : run.endedAt - run.startedAt;
+    const facts = [clock(run.startedAt), seconds === null ? "" : span(seconds), counted(run.records.length, "record")];
+    setText(this.#facts, facts.filter((fact) => fact !== "").join(" · "));
+    const isActive = run.outcome === null;
+    setText(this.#feed, isActive ? FEED_NAMES[run.feedState] : "");
+    this.#feed.dataset.state = run.feedState;
+    this.#stop.hidden = !isActive;
+    this.#reason.hidden = isActive || run.reason === null;
+    setText(this.#reason, run.reason ?? "");
+    for (const item of run.items.slice(this.#views.size)) this.#add(item);
+    this.#updateRecords();
+  }
+
+  /** @param {Item} item */
+  updateItem(item) {
+    this.#views.get(item)?.update();
+  }
+
+  /** @param {Item} item */
+  has(item) {
+    return this.#views.has(item);
+  }
+
+  focus() {
+    this.element.querySelector("h2")?.focus({ preventScroll: true });
+  }
+
+  /** @param {Item} item */
+  #add(item) {
+    const view = this.#viewOf(item);
+    this.#views.set(item, view);
+    const offset = Math.max(0, item.at - this.#run.startedAt);
+    const time = element("time", { class: "offset", title: clock(item.at) }, `+${span(offset)}`);
+    this.#list.append(element("li", { class: `item item-${item.kind}` }, time, view.element));
+  }
+
+  /**
+   * @param {Item} item
+   * @returns {ItemView}
+   */
+  #viewOf(item) {
+    if (item instanceof Call) return new CallCard(item, this.#context, this.#run);
+    return item instanceof Saying ? new SayingView(item) : new NoteView(item);
+  }
+
+  #updateRecords() {
+    if (!this.#raw.open) return;
+    if (this.#records === null) {
+      this.#records = new RecordList(() => this.#run.records, this.#run.startedAt);
+      this.#raw.append(this.#records.element);
+    }
+    this.#records.update();
+  }
+}

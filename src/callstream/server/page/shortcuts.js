@@ -1,0 +1,34 @@
+/**
+ * Keys that work everywhere but in a field.
+ *
+ * @typedef {{ keys: string[], does: string, action: () => void }} Shortcut
+ */
+
+import { element } from "./dom.js";
+
+/** @type {{ [key: string]: string }} */
+const NAMES = { ArrowDown: "↓", ArrowUp: "↑" };
+
+/**
+ * @param {Shortcut[]} shortcuts
+ * @param {HTMLElement} list where they are explained
+ */
+export function listen(shortcuts, list) {
+  for (const { keys, does } of shortcuts) {
+    const names = keys.map((key) => element("kbd", {}, NAMES[key] ?? key));
+    list.append(element("div", {}, element("dt", {}, ...names), element("dd", {}, does)));
+  }
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || isField(event.target)) return;
+    if (document.querySelector("dialog[open]") !== null) return;
+    const shortcut = shortcuts.find(({ keys }) => keys.includes(event.key));
+    if (shortcut === undefined) return;
+    event.preventDefault();
+    shortcut.action();
+  });
+}
+
+/** @param {EventTarget | null} target */
+function isField(target) {
+  return target instanceof HTMLElement && target.matches("input, textarea, select, [contenteditable]");
+}

@@ -1,0 +1,319 @@
+/**
+ * A thread as the records of its runs tell it: what stands in the timeline, in order. Pure.
+ *
+ * Items are only added, and those that changed are named in `changed`; so a view does what is new and nothing else.
+ *
+ * @typedef {import("./record.js").Record} Record
+ * @typedef {import("./api.js").RunRow} RunRow
+ * @typedef {Call | Saying | Note} Item
+ */
+
+import { Call } from "./call.js";
+
+const ANSWERS = new Set(["call_executing", "call_returned", "call_failed", "call_discarded"]);
+
+/** Text that somebody said: a user's input, or an assistant's text or reasoning, which grows. */
+export class Saying {
+  /** what was added since it was last taken */
+  #fresh = "";
+
+  /**
+   * @param {"input" | "text" | "reasoning"} kind
+   * @param {string} role
+   * @param {Record} record
+   */
+  constructor(kind, role, record) {
+    this.kind = kind;
+    this.role = role;
+    this.author = record.author ?? null;
+    this.at = record.at;
+    this.length = 0;
+    this.isFinished = false;
+    /** @type {readonly string[]} the kinds of the parts that are not text */
+    this.attachments = [];
+  }
+
+  /** @param {string} text */
+  append(text) {
+    this.#fresh += text;
+    this.length += text.length;
+  }
+
+  takeText() {
+    const taken = this.#fresh;
+    this.#fresh = "";
+    return taken;
+  }
+}
+
+/** Something that happened and stays as it is: the end of a response, a change of state, an answer to an earlier call. */
+export class Note {
+  /**
+   * @param {"response" | "state" | "answer"} kind
+   * @param {Record} record
+   * @param {Call | null} [call] the one that was answered
+   */
+  constructor(kind, record, call = null) {
+    this.kind = kind;
+    this.at = record.at;
+    this.event = record.event;
+    this.call = call;
+  }
+}
+
+/** One run. `records` are all that came of it, in the order of their numbers; `items` what they show. */
+export class Run {
+  /** @param {RunRow} row */
+  constructor(row) {
+    this.runId = row.run_id;
+    this.startedAt = row.started_at;
+    this.endedAt = row.ended_at;
+    this.outcome = row.outcome;
+    this.reason = row.reason;
+    /** @type {Record[]} */
+    this.records = [];
+    /** @type {Item[]} */
+    this.items = [];
+    /** @type {string | null} the agent that spoke first; others are named where they speak */
+    this.author = null;
+    /** @type {Map<string, Saying>} the text that a message is writing, by message */
+    this.writing = new Map();
+    /** @type {import("./feed.js").FeedState} whether its records come */
+    this.feedState = "connecting";
+    /** the place in the run up to which its records are folded */
+    this.foldedTo = 0;
+  }
+
+  /** The number of the last record that is here. */
+  get lastSeq() {
+    return this.records.at(-1)?.seq ?? 0;
+  }
+}
+
+export class Thread {
+  /** whether records have come that belong before others which are folded already */
+  #isOutOfOrder = false;
+
+  /** @param {string} threadId */
+  constructor(threadId) {
+    this.threadId = threadId;
+    /** @type {Map<string, Run>} by id, the oldest first */
+    this.runs = new Map();
+    /** @type {Map<string, Call>} */
+    this.calls = new Map();
+    /** @type {Set<Item | Run>} */
+    this.changed = new Set();
+    /** goes up when everything has to be shown anew */
+    this.generation = 0;
+  }
+
+  /** The run that goes on, if one does: the newest. */
+  get activeRun() {
+    return [...this.runs.values()].reverse().find((run) => run.outcome === null) ?? null;
+  }
+
+  /**
+   * Adds runs that are not here yet. Runs that are older than those which are here make everything new.
+   *
+   * @param {RunRow[]} rows
+   * @returns {Run[]} the runs that were added, the oldest first
+   */
+  add(rows) {
+    const missing = rows.filter((row) => !this.runs.has(row.run_id)).map((row) => new Run(row));
+    if (missing.length === 0) return [];
+    missing.sort((a, b) => a.startedAt - b.startedAt);
+    const newest = [...this.runs.values()].at(-1);
+    const inOrder = newest === undefined || missing[0].startedAt >= newest.startedAt;
+    const runs = [...this.runs.values(), ...missing];
+    if (!inOrder) runs.sort((a, b) => a.startedAt - b.startedAt);
+    this.runs = new Map(runs.map((run) => [run.runId, run]));
+    if (inOrder) for (const run of missing) this.changed.add(run);
+    else this.#refold();
+    return missing;
+  }
+
+  /**
+   * Takes in the next record of a run. One that is here already, as after a reconnect, changes nothing.
+   *
+   * @param {Record} record
+   */
+  take(record) {
+    const run = this.runs.get(record.run_id);
+    if (run === undefined || record.seq <= run.lastSeq) return;
+    run.records.push(record);
+    this.changed.add(run);
+    // Compaction leaves a record where the last of its pieces stood. It is read where the first one did.
+    if (placeOf(record) < run.foldedTo) this.#isOutOfOrder = true;
+    if (this.#isOutOfOrder) return;
+    run.foldedTo = record.seq;
+    this.#fold(run, record);
+  }
+
+  /** To be called before anything is shown. */
+  settle() {
+    if (this.#isOutOfOrder) this.#refold();
+  }
+
+  /**
+   * @param {Run} run
+   * @param {import("./feed.js").FeedState} state
+   */
+  setFeedState(run, state) {
+    run.feedState = state;
+    this.changed.add(run);
+  }
+
+  /**
+   * Drops what is here of a run from that record on, because compaction has folded it and it comes again.
+   *
+   * @param {string} runId
+   * @param {number} first
+   */
+  dropFrom(runId, first) {
+    const run = this.runs.get(runId);
+    if (run === undefined) return;
+    run.records = run.records.filter((record) => record.seq < first);
+    this.#refold();
+  }
+
+  #refold() {
+    this.#isOutOfOrder = false;
+    this.generation += 1;
+    this.calls = new Map();
+    this.changed = new Set();
+    for (const run of this.runs.values()) {
+      run.items = [];
+      run.writing = new Map();
+      run.foldedTo = run.lastSeq;
+      const inOrder = run.records.toSorted((a, b) => placeOf(a) - placeOf(b));
+      for (const record of inOrder) this.#fold(run, record);
+    }
+  }
+
+  /**
+   * @param {Run} run
+   * @param {Record} record
+   */
+  #fold(run, record) {
+    const { event } = record;
+    run.author ??= record.author ?? null;
+    switch (event.type) {
+      case "run_started":
+        run.startedAt = record.at;
+        return;
+      case "run_ended":
+        run.outcome = event.outcome ?? "finished";
+        run.reason = event.reason ?? null;
+        run.endedAt = record.at;
+        for (const saying of run.writing.values()) this.#finish(saying);
+        return;
+      case "message_received":
+        this.#received(run, record);
+        return;
+      case "message_started":
+        return;
+      case "text_appended":
+      case "reasoning_appended":
+        this.#said(run, record);
+        return;
+      case "message_ended":
+        this.#endSaying(run, event.message_id ?? "");
+        return;
+      case "response_ended":
+        this.#add(run, new Note("response", record));
+        return;
+      case "state_changed":
+        this.#add(run, new Note("state", record));
+        return;
+      case "call_started": {
+        if (event.message_id !== undefined) this.#endSaying(run, event.message_id);
+        const call = new Call(event, record, record.author === run.author ? null : (record.author ?? null));
+        this.calls.set(call.callId, call);
+        this.#add(run, call);
+        return;
+      }
+    }
+    if (event.call_id !== undefined) this.#called(run, record);
+  }
+
+  /**
+   * @param {Run} run
+   * @param {Record} record
+   */
+  #received(run, record) {
+    const saying = new Saying("input", record.event.role ?? "user", record);
+    saying.append(record.event.text ?? "");
+    saying.attachments = record.event.attachments ?? [];
+    saying.isFinished = true;
+    this.#add(run, saying);
+  }
+
+  /**
+   * Text goes on where the message's last text stands; reasoning or a call between them begins a new one.
+   *
+   * @param {Run} run
+   * @param {Record} record
+   */
+  #said(run, record) {
+    const { event } = record;
+    const kind = event.type === "text_appended" ? "text" : "reasoning";
+    const messageId = event.message_id ?? "";
+    let saying = run.writing.get(messageId);
+    if (saying?.kind !== kind) {
+      this.#endSaying(run, messageId);
+      saying = new Saying(kind, "assistant", record);
+      run.writing.set(messageId, saying);
+      this.#add(run, saying);
+    }
+    saying.append(event.text ?? "");
+    this.changed.add(saying);
+  }
+
+  /**
+   * @param {Run} run
+   * @param {Record} record
+   */
+  #called(run, record) {
+    const call = this.calls.get(record.event.call_id);
+    if (call === undefined) {
+      // Its run is older than those which are shown.
+      if (ANSWERS.has(record.event.type)) this.#add(run, new Note("answer", record));
+      return;
+    }
+    const isAnswer = call.runId !== run.runId && call.state === "awaiting" && ANSWERS.has(record.event.type);
+    call.take(record.event, record);
+    this.changed.add(call);
+    if (isAnswer) this.#add(run, new Note("answer", record, call));
+  }
+
+  /**
+   * @param {Run} run
+   * @param {string} messageId
+   */
+  #endSaying(run, messageId) {
+    const saying = run.writing.get(messageId);
+    if (saying === undefined) return;
+    run.writing.delete(messageId);
+    this.#finish(saying);
+  }
+
+  /** @param {Saying} saying */
+  #finish(saying) {
+    saying.isFinished = true;
+    this.changed.add(saying);
+  }
+
+  /**
+   * @param {Run} run
+   * @param {Item} item
+   */
+  #add(run, item) {
+    run.items.push(item);
+    this.changed.add(item);
+  }
+}
+
+/** @param {Record} record */
+function placeOf(record) {
+  return record.first_seq ?? record.seq;
+}

@@ -1,0 +1,140 @@
+"""google-adk's DatabaseSessionService: sessions in SQLite and in PostgreSQL, through SQLAlchemy."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+pytest.importorskip("sqlalchemy", reason="sqlalchemy, which DatabaseSessionService needs, is not installed")
+
+from google.adk.sessions import DatabaseSessionService
+from google.adk.tools import LongRunningFunctionTool
+from google.adk.tools.tool_context import ToolContext
+
+from callstream import Callstream
+from callstream.calls import CallState
+from callstream.testing import Call as Calls
+from callstream.testing import Finish, Parallel, Text
+from tests.adk.hosting import PATHS, Host, Models, agent_of, answer, function_calls_in, scripted, text_of
+from tests.journal.server import postgres_server
+
+from .clients import Client
+from .test_run import adk_agent, gemini
+
+END = [Text("Done."), Finish()]
+STORES = ("sqlite", pytest.param("postgres", marks=pytest.mark.postgres))
+
+
+@pytest.fixture(scope="module")
+def postgres_uri() -> Iterator[str]:
+    with postgres_server() as server:
+        yield server.get_uri()
+
+
+@pytest.fixture
+def sessions_in(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Any]:
+    """Opens the sessions; each time as a new process would."""
+    if request.param == "sqlite":
+        url, options = f"sqlite+aiosqlite:///{tmp_path}/sessions.db", {}
+    else:
+        uri = urlsplit(request.getfixturevalue("postgres_uri"))
+        host = parse_qs(uri.query).get("host", [uri.hostname or ""])[0]
+        url = f"postgresql+asyncpg://{uri.username}@/{uri.path.lstrip('/')}?host={host}"
+        options = {"connect_args": {"password": uri.password}} if uri.password else {}
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[DatabaseSessionService]:
+        service = DatabaseSessionService(url, **options)
+        try:
+            yield service
+        finally:
+            await service.close()
+
+    return opened
+
+
+def approve(what: str) -> None:
+    """Asks a person."""
+
+
+@pytest.mark.parametrize("sessions_in", STORES, indirect=True)
+@pytest.mark.parametrize("path", PATHS)
+async def test_answer_after_restart_with_database_sessions(path: str, sessions_in: Any, tmp_path: Path) -> None:
+    """Two calls of one tool, answered by another process in the wrong order, once."""
+    asking = [Calls("approve", {"what": "first"}), Calls("approve", {"what": "second"})]
+    async with scripted("gemini", [[Parallel(asking), Finish()], END]) as provider:
+        asked: list[Any] = []
+        for number in (1, 2):
+            async with Callstream(f"sqlite:///{tmp_path}/calls.db") as cs, sessions_in() as sessions:
+                models = Models(cs)
+                agent = agent_of(models(provider, path), LongRunningFunctionTool(approve), output_key="said")
+                host = Host(cs, agent, sessions=sessions)
+                if number == 1:
+                    asked = function_calls_in(await host.run())
+                    assert [call.state for call in await host.calls()] == [CallState.AWAITING] * 2
+                else:
+                    answers = [answer("approve", call.id, {"to": (call.args or {})["what"]}) for call in asked]
+                    events = await host.run(answers[::-1])
+                    assert "Done." in text_of(events)
+                    assert await host.run(answers[:1]) != []  # it came before, and changes nothing
+                    assert [call.result for call in await host.calls()] == [{"to": "first"}, {"to": "second"}]
+                    assert (await host.session()).state["said"] == "Done."
+                await models.aclose()
+        body = provider.requests[1].body.decode()
+        assert len(provider.requests) == 2
+    assert body.index('"to":"first"'.replace(":", ": ")) < body.index('"to": "second"')
+
+
+@pytest.mark.parametrize("sessions_in", STORES, indirect=True)
+async def test_thread_and_state_after_restart_with_database_sessions(
+    sessions_in: Any, tmp_path: Path, models: Models
+) -> None:
+    """A thread of an agent: state both ways, only unseen messages, a pending call, in three processes."""
+
+    def count(tool_context: ToolContext) -> int:
+        """Counts."""
+        tool_context.state["n"] = tool_context.state.get("n", 0) + 1
+        return int(tool_context.state["n"])
+
+    script = [
+        [Calls("count", {}), Finish()],
+        [Text("One."), Finish()],
+        [Calls("count", {}), Calls("approve", {"what": "x"}), Finish()],
+        [Text("Approved."), Finish()],
+    ]
+    thread, messages, pending = f"thread-{uuid.uuid4()}", [], ""
+    async with scripted("gemini", script) as provider:
+        for number in (1, 2, 3):
+            async with Callstream(f"sqlite:///{tmp_path}/calls.db") as cs, sessions_in() as sessions:
+                root = agent_of(gemini(models, provider), count, LongRunningFunctionTool(approve))
+                agent = adk_agent(cs, root, session_service=sessions)
+                client = Client(agent, thread)
+                client._number, client.messages = number * 10, messages
+                if number == 1:
+                    client.state = {"color": "blue"}
+                    await client.send("one")
+                    assert client.text() == "One."
+                    assert client.state == {"color": "blue", "n": 1}
+                elif number == 2:
+                    await client.send("two")
+                    (pending,) = client.pending()
+                    assert client.state["n"] == 2
+                else:
+                    await client.answer({pending: {"ok": True}})
+                    assert client.text() == "Approved."
+                    state = await agent.thread_state(thread)
+                    assert state["state"] == {"color": "blue", "n": 2}
+                    assert [message["role"] for message in state["messages"]][:2] == ["user", "assistant"]
+                    assert await agent.thread_state("another") is None
+                messages = client.messages
+                await agent.close()
+        contents = provider.requests[2].json["contents"]
+        said = [part["text"] for content in contents for part in content["parts"] if part.get("text")]
+        assert said == ["one", "One.", "two"]
+        assert len(provider.requests) == 4

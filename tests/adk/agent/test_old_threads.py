@@ -1,0 +1,197 @@
+"""Threads that ag_ui_adk began go on here, with what they left pending."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from ag_ui.core import Tool
+from google.adk.apps import App
+from google.adk.apps.app import ResumabilityConfig
+from google.adk.events.event import Event
+from google.adk.sessions import InMemorySessionService
+from google.adk.tools import FunctionTool, LongRunningFunctionTool
+from google.genai import types
+
+from callstream import Callstream
+from callstream.adk import ADKAgent, AGUIToolset, PredictStateMapping
+from tests.adk.hosting import Models, agent_of, scripted
+
+from .clients import Client
+from .oldthreads import OldThread, approve, delete, old_thread, write_document
+from .test_run import END, gemini
+
+DOCUMENT = PredictStateMapping(state_key="document", tool="write_document", tool_argument="document")
+
+
+async def sessions_of(thread: OldThread) -> InMemorySessionService:
+    """google-adk's sessions as ag_ui_adk left them."""
+    service = InMemorySessionService()
+    kept = thread.session
+    session = await service.create_session(
+        app_name=kept["appName"], user_id=kept["userId"], session_id=kept["id"], state=kept["state"]
+    )
+    for event in kept["events"]:
+        await service.append_event(session, Event.model_validate(event))
+    return service
+
+
+def client_of(
+    thread: OldThread,
+    cs: Callstream,
+    root: Any,
+    sessions: InMemorySessionService,
+    *,
+    resumable: bool = False,
+    **options: Any,
+) -> Client:
+    config = ResumabilityConfig(is_resumable=True) if resumable else None
+    app = App(name="app", root_agent=root, resumability_config=config)
+    agent = ADKAgent.from_app(app, user_id="user", session_service=sessions, callstream=cs, **options)
+    client = Client(agent, tools=[Tool.model_validate(tool) for tool in thread.tools])
+    client.messages = [dict(message) for message in thread.messages]
+    client._number = 100
+    return client
+
+
+def responses_in(body: bytes) -> list[Any]:
+    contents = json.loads(body)["contents"]
+    parts = [part for content in contents for part in content["parts"]]
+    return [part["functionResponse"]["response"] for part in parts if "functionResponse" in part]
+
+
+@pytest.mark.parametrize("name", ["client_tool", "client_tool_after_a_turn"])
+async def test_old_thread_goes_on_with_a_client_tool(name: str, cs: Callstream, models: Models) -> None:
+    thread = old_thread(name)
+    async with scripted("gemini", [END, END]) as provider:
+        root = agent_of(gemini(models, provider), AGUIToolset())
+        sessions = await sessions_of(thread)
+        client = client_of(thread, cs, root, sessions)
+        shown = await client.agent.thread_state("thread")
+        assert [message["role"] for message in shown["messages"]] == [m["role"] for m in thread.messages]
+        await client.answer({thread.calls[-1]: "painted"})
+        assert responses_in(provider.requests[0].body) == [{"result": "painted"}]
+        assert client.text() == "Done."
+        assert client.state is None or "pending_tool_calls" not in client.state
+        # It counts once, and the thread takes other messages.
+        await client.send("More")
+        assert responses_in(provider.requests[1].body) == [{"result": "painted"}]
+    listed = await sessions.list_sessions(app_name="app", user_id="user")
+    assert [session.id for session in listed.sessions] == [thread.session["id"]]
+
+
+async def test_old_thread_goes_on_under_the_id_that_the_client_knows(cs: Callstream, models: Models) -> None:
+    """ag_ui_adk notes in the session where the client's id of a call is not google-adk's."""
+    thread = old_thread("client_tool")
+    thread.session["state"]["lro_tool_call_id_remap"] = {"client-7": thread.calls[0]}
+    async with scripted("gemini", [END]) as provider:
+        client = client_of(thread, cs, agent_of(gemini(models, provider), AGUIToolset()), await sessions_of(thread))
+        client.messages[-1]["toolCalls"][0]["id"] = "client-7"
+        await client.answer({"client-7": "painted"})
+        assert responses_in(provider.requests[0].body) == [{"result": "painted"}]
+    assert client.text() == "Done."
+    assert not client.state
+
+
+async def test_old_thread_goes_on_where_one_of_two_was_answered(cs: Callstream, models: Models) -> None:
+    thread = old_thread("one_of_two_answered")
+    async with scripted("gemini", [END]) as provider:
+        root = agent_of(gemini(models, provider), LongRunningFunctionTool(approve))
+        client = client_of(thread, cs, root, await sessions_of(thread), resumable=True)
+        await client.answer({thread.calls[1]: {"ok": 2}})
+        assert responses_in(provider.requests[0].body) == [{"ok": 1}, {"ok": 2}]
+    assert client.text() == "Done."
+
+
+@pytest.mark.parametrize(("accepted", "said"), [(True, "accepted"), (False, "rejected")])
+async def test_old_thread_goes_on_with_changes_to_confirm(
+    accepted: bool, said: str, cs: Callstream, models: Models
+) -> None:
+    thread = old_thread("confirm_changes")
+    async with scripted("gemini", [END]) as provider:
+        root = agent_of(gemini(models, provider), write_document)
+        client = client_of(thread, cs, root, await sessions_of(thread), predict_state=[DOCUMENT])
+        await client.answer({thread.calls[-1]: {"accepted": accepted}})
+        assert f"The user {said} the changes." in provider.requests[0].body.decode()
+    assert client.text() == "Done."
+
+
+@pytest.mark.parametrize("confirmed", [True, False])
+async def test_old_thread_goes_on_with_a_tool_to_confirm(confirmed: bool, cs: Callstream, models: Models) -> None:
+    """There the client was shown google-adk's own question, and answers that."""
+    thread = old_thread("confirmation")
+    async with scripted("gemini", [END]) as provider:
+        root = agent_of(gemini(models, provider), FunctionTool(delete, require_confirmation=True))
+        client = client_of(thread, cs, root, await sessions_of(thread), resumable=True)
+        await client.answer({thread.calls[-1]: {"confirmed": confirmed}})
+        (response,) = responses_in(provider.requests[0].body)
+    assert (response == {"result": "deleted a.txt"}) is confirmed
+    assert ("rejected" in json.dumps(response)) is not confirmed
+    assert client.text() == "Done."
+
+
+async def test_old_thread_is_shown_whole(cs: Callstream, models: Models) -> None:
+    """Whoever joins later sees what was said before the journal, once, and no hook hears of it."""
+    heard: list[str] = []
+    cs.on_args_complete("paint", lambda call, signal: heard.append(call.call_id))
+    thread = old_thread("client_tool_after_a_turn")
+    async with scripted("gemini", [END, END]) as provider:
+        root = agent_of(gemini(models, provider), AGUIToolset())
+        client = client_of(thread, cs, root, await sessions_of(thread), emit_messages_snapshot=True)
+        events = await client.answer({thread.calls[-1]: "painted"})
+        await client.send("More")
+    (snapshot,) = [event for event in events if event["type"] == "MESSAGES_SNAPSHOT"]
+    said = [(message["role"], message.get("content")) for message in snapshot["messages"]]
+    assert said == [
+        ("user", "Hello"),
+        ("assistant", "Done."),
+        ("user", "Go"),
+        ("assistant", None),
+        ("tool", "painted"),
+        ("assistant", "Done."),
+    ]
+    assert heard == []
+    assert len(await cs.journal.runs(thread_id="thread")) == 3
+
+
+async def test_old_thread_with_ids_that_come_again(cs: Callstream, models: Models) -> None:
+    """Some servers number the calls of every turn anew; what a tool failed with stays its failure."""
+    sessions = InMemorySessionService()
+    session = await sessions.create_session(app_name="app", user_id="user", session_id="thread")
+    responses: list[dict[str, Any]] = [{"result": 1}, {"error": "no"}, {"result": 3}]
+    for number, response in enumerate(responses):
+        said = types.Content(role="user", parts=[types.Part(text=f"turn {number}")])
+        call = types.FunctionCall(id="0", name="look", args={"number": number})
+        thought = types.Part(text="Hm.", thought=True)
+        image = types.Part(inline_data=types.Blob(data=b"x", mime_type="image/png"))
+        asked = types.Content(role="model", parts=[thought, types.Part(function_call=call, thought_signature=b"s")])
+        answered = types.FunctionResponse(id="0", name="look", response=response)
+        told = types.Content(role="user", parts=[types.Part(function_response=answered)])
+        said.parts.append(image)  # type: ignore[union-attr]
+        for author, content in (("user", said), ("writer", asked), ("writer", told)):
+            await sessions.append_event(session, Event(author=author, content=content))
+    async with scripted("gemini", [END]) as provider:
+        agent = ADKAgent(
+            adk_agent=agent_of(gemini(models, provider)), app_name="app", user_id="user", session_service=sessions,
+            callstream=cs,
+        )  # fmt: skip
+        await Client(agent).send("More")
+    kept = [await cs.journal.call(call.call_id) for call in await cs.journal.calls(thread_id="thread")]
+    assert [call and (call.provider_id, call.args, call.state.value, call.result, call.error) for call in kept] == [
+        ("0", {"number": 0}, "completed", {"result": 1}, None),
+        ("0", {"number": 1}, "failed", None, "no"),
+        ("0", {"number": 2}, "completed", {"result": 3}, None),
+    ]
+    assert {call.signature for call in kept if call is not None} == {"cw=="}
+
+
+async def test_session_service_that_fails(cs: Callstream, models: Models) -> None:
+    class Broken(InMemorySessionService):
+        async def get_session(self, **given: Any) -> Any:
+            raise ConnectionError("the database is away")
+
+    async with scripted("gemini", [END]) as provider:
+        client = Client(ADKAgent(adk_agent=agent_of(gemini(models, provider)), session_service=Broken(), callstream=cs))
+        events = await client.send()
+    assert [event["type"] for event in events] == ["RUN_STARTED", "RUN_ERROR"]

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from callstream.events import RunStarted
+
+from .commands import Ran
+from .conftest import filled
+
+Run = Callable[..., Ran]
+
+AGENTS = """
+from google.adk.agents import LlmAgent, SequentialAgent
+from google.adk.apps import App
+from google.adk.models import BaseLlm, Gemini
+from google.adk.tools.agent_tool import AgentTool
+from google.adk.workflow import START, Workflow
+
+class Own(BaseLlm):
+    async def generate_content_async(self, llm_request, stream=False):
+        yield None
+
+poet = LlmAgent(name="poet", model="gemini-3-flash-preview")
+child = LlmAgent(name="child", description="has its parent's model")
+other = LlmAgent(name="other", model=Own(model="homemade"))
+root_agent = LlmAgent(name="root", model=Gemini(model="gemini-3-pro"), tools=[AgentTool(poet)], sub_agents=[child, other])
+app = App(name="shop", root_agent=root_agent)
+node = LlmAgent(name="node", model="gemini-3-flash-preview")
+flow = Workflow(name="flow", edges=[(START, node)])
+number = 7
+"""
+
+
+@pytest.fixture
+def agents(tmp_path: Path) -> Iterator[Path]:
+    modules, path = set(sys.modules), list(sys.path)
+    file = tmp_path / "doctored_agents.py"
+    file.write_text(AGENTS)
+    yield file
+    for name in set(sys.modules) - modules:
+        if name.startswith(("doctored_agents", "callstream_target")):
+            del sys.modules[name]
+    sys.path[:] = path
+
+
+def examined(run: Run, *arguments: str) -> tuple[int, dict[str, object]]:
+    done = run("doctor", "--json", *arguments)
+    return done.code, json.loads(done.out)
+
+
+def test_it_tells_versions_and_extras(run: Run) -> None:
+    code, found = examined(run)
+    assert code == 0
+    assert found["packages"]["google-adk"] == metadata.version("google-adk")  # type: ignore[index]
+    assert found["packages"]["litellm"] is None  # type: ignore[index]
+    assert found["extras"] == {"adk": True, "server": True, "postgres": True, "cli": True}
+    assert (found["models"], found["journal"], found["problems"]) == (None, None, [])
+    text = run("doctor").out
+    assert "all extras are installed" in text
+    assert text.endswith("nothing is wrong\n")
+
+
+def test_it_tells_where_each_model_is_read(run: Run, agents: Path) -> None:
+    for name in ("root_agent", "app"):
+        code, found = examined(run, f"{agents}:{name}")
+        assert code == 0
+        assert [(m["agent"], m["model"], m["path"]) for m in found["models"]] == [  # type: ignore[attr-defined]
+            ("root", "gemini-3-pro", "wire"),
+            ("poet", "gemini-3-flash-preview", "wire"),
+            ("other", "homemade", "partial events"),
+        ]
+    _, found = examined(run, f"{agents}:flow")
+    assert [(m["agent"], m["path"]) for m in found["models"]] == [("node", "wire")]  # type: ignore[attr-defined]
+    assert "homemade                Own     partial events" in run("doctor", f"{agents}:app").out
+
+
+def test_a_model_that_cannot_be_made_is_a_problem(run: Run, agents: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    agents.write_text(
+        "from google.adk.agents import LlmAgent\nroot_agent = LlmAgent(name='lost', model='no-such-model')\n"
+    )
+    code, found = examined(run, str(agents))
+    assert code == 1
+    assert "the model of agent lost cannot be made" in found["problems"][0]  # type: ignore[index]
+
+
+def test_what_is_not_of_google_adk_has_no_models_to_tell_of(run: Run, agents: Path) -> None:
+    code, found = examined(run, f"{agents}:number")
+    assert code == 1
+    assert "is a int, nothing of google-adk's" in found["problems"][0]  # type: ignore[index]
+
+
+def test_it_tells_how_the_journal_is(run: Run, journal_url: str) -> None:
+    code, found = examined(run, "--journal", journal_url)
+    journal = found["journal"]
+    assert code == 0
+    assert journal["stored_bytes"] > 0  # type: ignore[index, operator]
+    assert {name: journal[name] for name in journal if name not in ("stored_bytes", "url")} == {  # type: ignore[attr-defined, index]
+        "schema_version": 1,
+        "oldest_code": 1,
+        "runs": 2,
+        "active_runs": 0,
+        "calls": 5,
+        "records": 36,
+        "live_writers": 0,
+        "orphaned_runs": 0,
+        "pending_bytes": 0,
+    }
+    assert (
+        "  2 runs (0 active), 5 calls, 36 records\n  0 processes using it"
+        in run("doctor", "--journal", journal_url).out
+    )
+
+
+def test_runs_that_a_dead_process_left_are_a_problem(run: Run, journal_url: str) -> None:
+    filled(journal_url, left=[RunStarted("t")])
+    done = run("doctor", "--journal", journal_url)
+    assert done.code == 1
+    assert done.out.endswith("! 1 run left open by a dead process: run callstream sweep\n")
+    assert run("sweep", "--journal", journal_url).code == 0
+    assert run("doctor", "--journal", journal_url).code == 0
+
+
+def test_a_journal_that_cannot_be_opened_is_a_problem(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "callstream.db").write_text("nonsense" * 100)
+    code, found = examined(run)
+    assert code == 1
+    assert found["journal"] == {"url": "sqlite:///callstream.db"}
+    assert "could not be used" in found["problems"][0]  # type: ignore[index]

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from callstream.events import ArgsAppended, CallStarted, RunEnded, RunStarted
+from callstream.journal import open_journal
+
+from .commands import Ran, in_terminal
+from .conftest import filled
+
+Run = Callable[..., Ran]
+
+
+def runs_in(run: Run, url: str) -> list[str]:
+    return [json.loads(line)["run_id"] for line in run("runs", "--journal", url, "--json").out.splitlines()]
+
+
+def test_migrate_makes_a_journal_and_leaves_one_that_is_up_to_date(run: Run, tmp_path: Path) -> None:
+    assert run("migrate", "--journal", "sqlite:///new.db") == Ran(0, "sqlite:///new.db has schema 1\n", "")
+    assert (tmp_path / "new.db").is_file()
+    done = run("migrate", "--journal", "sqlite:///new.db", "--json")
+    assert json.loads(done.out) == {"journal": "sqlite:///new.db", "schema_version": 1}
+    assert run("migrate", "--journal", "memory:").code == 2
+
+
+def test_compact_folds_one_run(run: Run, journal_url: str) -> None:
+    before = json.loads(run("show", "c1", "--journal", journal_url, "--json").out)
+    done = run("compact", "run_1", "--journal", journal_url)
+    assert done.code == 0
+    assert done.out.startswith("4 records of 1 run folded; ")
+    assert json.loads(run("show", "c1", "--journal", journal_url, "--json").out) == before
+    assert run("compact", "run_1", "--journal", journal_url).out.startswith("0 records of 1 run folded; ")
+    assert run("watch", "run_1", "--journal", journal_url).out.count("model: I will write.\n") == 1
+
+
+def test_compact_all_folds_what_has_ended_and_nothing_else(run: Run, journal_url: str) -> None:
+    pieces = [ArgsAppended("c9", "1"), ArgsAppended("c9", "2")]
+    filled(journal_url, run_3=[RunStarted("t"), CallStarted("c9", "f"), *pieces])
+    told = json.loads(run("compact", "--all", "--journal", journal_url, "--json").out)
+    assert (told["runs"], told["folded_records"]) == (2, 5)
+    assert told["stored_bytes"] > 0
+    done = run("compact", "run_3", "--journal", journal_url)
+    assert (done.code, done.err) == (
+        2,
+        "callstream compact: run 'run_3' goes on; only an ended run can be compacted\n",
+    )
+
+
+def test_compact_wants_to_know_what(run: Run, journal_url: str) -> None:
+    assert run("compact", "--journal", journal_url).code == 2
+    assert run("compact", "run_1", "--all", "--journal", journal_url).code == 2
+    done = run("compact", "run_99", "--journal", journal_url)
+    assert (done.code, done.err) == (1, f"callstream compact: there is no run 'run_99' in {journal_url}\n")
+
+
+def test_sweep_closes_what_a_dead_process_left_and_spares_the_living(run: Run, journal_url: str) -> None:
+    filled(journal_url, left=[RunStarted("t"), CallStarted("c9", "f")])  # its process closed the journal, and is gone
+
+    async def beside_a_living_one() -> Ran:
+        async with open_journal(journal_url, housekeeping=None) as journal:
+            await journal.append("alive", [RunStarted("t")])
+            return await asyncio.to_thread(run, "sweep", "--journal", journal_url, "--json")
+
+    assert json.loads(asyncio.run(beside_a_living_one()).out) == {"runs": ["left"]}
+    call = json.loads(run("show", "c9", "--journal", journal_url, "--json").out)
+    assert (call["state"], call["reason"]) == ("discarded", "interrupted")
+    assert run("sweep", "--journal", journal_url).out == "closed alive\n"
+    assert run("sweep", "--journal", journal_url).out == "nothing was left open by a dead process\n"
+
+
+def test_forget_erases_what_matches_everything_given(run: Run, journal_url: str) -> None:
+    filled(journal_url, run_3=[RunStarted("t1", "bob"), RunEnded("finished")], run_4=[RunStarted("t1", "ada")])
+    done = run("forget", "--thread", "t1", "--principal", "bob", "--yes", "--journal", journal_url)
+    assert (done.code, done.out) == (0, "1 run erased\n")
+    assert runs_in(run, journal_url) == ["run_1", "run_2", "run_4"]
+    assert json.loads(run("forget", "--before", "1h", "--yes", "--json", "--journal", journal_url).out) == {"runs": 0}
+    tomorrow = (datetime.now() + timedelta(days=1)).isoformat()
+    assert run("forget", "--before", tomorrow, "--yes", "--journal", journal_url).out == "2 runs erased\n"
+    assert runs_in(run, journal_url) == ["run_4"]  # what goes on is never erased
+
+
+def test_forget_asks_first_and_does_nothing_where_nobody_can_be_asked(
+    run: Run, journal_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    done = run("forget", "--thread", "t1", "--journal", journal_url)
+    assert (done.code, done.out) == (2, "")
+    assert "--yes" in done.err
+    assert run("forget", "--journal", journal_url, "--yes").code == 2
+    assert runs_in(run, journal_url) == ["run_1", "run_2"]
+
+
+@pytest.mark.subprocess
+def test_forget_takes_no_and_yes_for_an_answer(run: Run, journal_url: str) -> None:
+    arguments = ("forget", "--before", "2999-01-01", "--journal", journal_url)
+    refused = in_terminal(*arguments, typed=b"\n")
+    assert "erase 2 runs that ended before 2999-01-01 00:00:00 from" in refused.out
+    assert "nothing was erased" in refused.out
+    assert refused.code == 1
+    assert len(runs_in(run, journal_url)) == 2
+    agreed = in_terminal(*arguments, typed=b"y\n")
+    assert (agreed.code, "2 runs erased" in agreed.out) == (0, True)
+
+
+@pytest.mark.parametrize("text", ["soon", "3x", "2026-13-01", "-1d", ""])
+def test_forget_says_what_a_time_looks_like(run: Run, text: str) -> None:
+    done = run("forget", f"--before={text}", "--yes")
+    assert done.code == 2
+    assert "expected an age such as 12h or 30d, or a date such as 2026-01-31" in done.err
+
+
+def test_ages_are_counted_back_from_now(run: Run, journal_url: str) -> None:
+    time.sleep(1.1)
+    assert run("forget", "--before", "1s", "--yes", "--journal", journal_url).out == "2 runs erased\n"

@@ -1,0 +1,169 @@
+"""What is drawn, frame by frame, without a terminal."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from rich.console import Console
+
+from callstream.cli.livepane import LivePane
+from callstream.cli.scene import Called, Said, Scene, bar_of
+from callstream.events import (
+    ArgsAppended,
+    CallCompleted,
+    CallExecuting,
+    CallProgressed,
+    CallReleased,
+    CallReturned,
+    CallStarted,
+    MessageReceived,
+    Record,
+    RunEnded,
+    RunStarted,
+    TextAppended,
+)
+
+from .commands import screen
+from .conftest import BROKEN, WRITING
+
+
+def records(*events: Any) -> list[Record]:
+    return [Record("run_1", number, float(number), event) for number, event in enumerate(events, 1)]
+
+
+class Drawing:
+    """A pane whose frames are asked for, instead of coming by a clock."""
+
+    def __init__(self) -> None:
+        self._file = io.StringIO()
+        self._console = Console(
+            file=self._file, force_terminal=True, width=80, height=30, markup=False, highlight=False, color_system=None
+        )
+        self.pane = LivePane(self._console)
+
+    def show(self, *shown: Record) -> str:
+        """What stands in the terminal after these records."""
+        for record in shown:
+            self.pane.show(record)
+        self.pane._live.refresh()
+        return self.drawn()
+
+    def drawn(self) -> str:
+        return screen(self._file.getvalue().replace("\n", "\r\n"))
+
+
+def test_arguments_grow_in_place_and_the_finished_card_stays() -> None:
+    drawing = Drawing()
+    shown = records(*WRITING)
+    assert "  title: Ti\n" in drawing.show(*shown[:9]) + "\n"
+    growing = drawing.show(*shown[9:10])
+    assert "● write_document  args_streaming, 45 characters, 2 deltas/s" in growing
+    assert "title: Tides" in growing
+    assert growing.count("write_document") == 1
+    moving = drawing.show(*shown[10:15])
+    assert "[########......................] 1/4 writing" in moving
+    done = drawing.show(*shown[15:])
+    assert done.count("write_document") == 1
+    assert "✓ write_document  completed, 9.0 s, c1" in done
+    assert '    → {"characters": 23}' in done
+    assert done.rstrip().endswith("run finished")
+    drawing.pane.close()
+    assert drawing.drawn() == done
+
+
+def test_every_end_of_a_call_is_told() -> None:
+    drawing = Drawing()
+    done = drawing.show(*records(*BROKEN))
+    for text in (
+        "✗ look_up  failed",
+        "failed: the library is closed",
+        "? approve  awaiting",
+        "discarded: truncated: the answer was cut off",
+        "run failed: it broke",
+    ):
+        assert done.count(text) == 1
+    released = Drawing().show(*records(RunStarted("t"), CallStarted("c", "f"), CallCompleted("c"), CallReleased("c")))
+    assert "○ f  released" in released
+
+
+def test_what_is_long_shows_its_end() -> None:
+    drawing = Drawing()
+    start = [RunStarted("t"), CallStarted("c", "f"), ArgsAppended("c", '{"a":"')]
+    lines = [ArgsAppended("c", f"line {number}\\n") for number in range(100)]
+    drawn = drawing.show(*records(*start, *lines))
+    assert "… 91 lines above" in drawn
+    assert "line 99" in drawn
+    assert "line 80" not in drawn
+    one = Drawing().show(*records(*start, ArgsAppended("c", "x" * 5000)))
+    assert "… 4000 characters above" in one
+    assert len(one.splitlines()) < 30
+
+
+def test_told_anew_the_old_is_forgotten() -> None:
+    drawing = Drawing()
+    drawing.show(*records(RunStarted("t"), TextAppended("m", "Once")))
+    drawing.pane.restart()
+    done = drawing.show(*records(RunStarted("t"), TextAppended("m", "Once upon"), RunEnded("finished")))
+    assert done.count("Once upon") == 1
+
+
+def test_nothing_is_obeyed() -> None:
+    hostile = "\x1b[31mred\x07\u202e[bold]"
+    drawing = Drawing()
+    pieces = [CallStarted("c", hostile), ArgsAppended("c", '{"\\u001b[1m": "\\u001b[2J"}'), CallCompleted("c")]
+    drawing.show(*records(RunStarted(hostile), MessageReceived("user", hostile), *pieces, RunEnded("failed", hostile)))
+    raw = drawing._file.getvalue()
+    assert "\x1b[31mred" not in raw
+    assert "\x1b[2J" not in raw
+    assert not set(raw) & {"\x07", "\u202e"}
+    assert "[bold]" in raw  # and rich's own marks are text too
+
+
+def test_a_scene_is_the_run_as_it_is_until_now() -> None:
+    scene = Scene()
+    for record in records(*WRITING[:10]):
+        scene.take(record)
+    user, reasoning, said, called = scene.items
+    assert isinstance(user, Said)
+    assert isinstance(reasoning, Said)
+    assert isinstance(said, Said)
+    assert isinstance(called, Called)
+    assert [each.text for each in (user, reasoning, said)] == ["Write it down.", "Hm. Yes.", "I will write."]
+    assert called.fields() == [("title", "Tides"), ("content", "# Tides\nThe moon")]
+    assert [item.is_settled for item in scene.items] == [True, True, True, False]
+
+
+def test_a_scene_shows_arguments_that_are_no_object_and_answers_to_earlier_calls() -> None:
+    scene = Scene()
+    free = [CallStarted("c", "patch", encoding="text"), ArgsAppended("c", "*** one"), ArgsAppended("c", "\ntwo")]
+    broken = [CallStarted("d", "f"), ArgsAppended("d", "{'a'"), ArgsAppended("d", ": 1}")]
+    for record in records(RunStarted("t"), CallReturned("old", {"approved": True}), *free, *broken):
+        scene.take(record)
+    answer, text, raw = scene.items
+    assert isinstance(answer, Said)
+    assert isinstance(text, Called)
+    assert isinstance(raw, Called)
+    assert (answer.role, answer.text) == ("answer", '{"approved": true}')
+    assert text.fields() == [("", "*** one\ntwo")]
+    assert raw.fields() == [("", "{'a': 1}")]
+
+
+def test_a_bar_is_drawn_where_it_is_told_how_far_of_what() -> None:
+    assert bar_of({"done": 1, "total": 2}, 4) == "[##..] 1/2"
+    assert bar_of({"done": 9, "total": 2, "message": "more"}, 4) == "[####] 9/2 more"
+    assert bar_of({"done": -1, "total": 2}, 4) == "[....] -1/2"
+    for data in ("half", {"done": 1}, {"done": 1, "total": 0}, {"done": True, "total": 2}, {"done": "1", "total": 2}):
+        assert bar_of(data) is None
+    drawing = Drawing()
+    drawn = drawing.show(
+        *records(
+            RunStarted("t"),
+            CallStarted("c", "f"),
+            ArgsAppended("c", "{}"),
+            CallCompleted("c"),
+            CallExecuting("c"),
+            CallProgressed("c", {"stage": "two"}),
+        )
+    )
+    assert '{"stage": "two"}' in drawn

@@ -1,0 +1,110 @@
+"""Where the journal comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from callstream.cli.place import shown
+
+from .commands import Ran
+from .conftest import WRITING, filled
+
+Run = Callable[..., Ran]
+
+
+def test_the_command_line_comes_first_then_the_environment_then_its_file_then_this_folder(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls = {
+        name: filled(f"sqlite:///{tmp_path}/{file}", **{name: WRITING})
+        for name, file in [("given", "a.db"), ("named", "b.db"), ("kept", "c.db"), ("here", "callstream.db")]
+    }
+
+    def found(*arguments: str) -> str:
+        done = run("runs", "--json", *arguments)
+        assert done.code == 0, done.err
+        return done.out
+
+    assert '"run_id":"here"' in found()
+    (tmp_path / "secret").write_text(urls["kept"] + "\n")
+    monkeypatch.setenv("CALLSTREAM_JOURNAL_FILE", str(tmp_path / "secret"))
+    assert '"run_id":"kept"' in found()
+    monkeypatch.setenv("CALLSTREAM_JOURNAL", urls["named"])
+    assert '"run_id":"named"' in found()
+    assert '"run_id":"given"' in found("--journal", urls["given"])
+
+
+def test_without_any_it_says_how_to_name_one(run: Run) -> None:
+    assert run("calls") == Ran(
+        2,
+        "",
+        "callstream calls: which journal? Give --journal URL or set CALLSTREAM_JOURNAL; there is no callstream.db in this "
+        "folder either\n",
+    )
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://ada:hush@db/calls", "postgresql://db/calls?password=hush", "postgresql://:hush@db/calls"]
+)
+@pytest.mark.parametrize("name", ["calls", "watch", "sweep", "doctor"])
+def test_a_password_on_the_command_line_is_refused_in_one_sentence(run: Run, name: str, url: str) -> None:
+    done = run(name, "--journal", url)
+    assert done.code == 2
+    assert done.out == ""
+    assert "CALLSTREAM_JOURNAL" in done.err
+    assert done.err.count("\n") == 1
+    assert "hush" not in done.err
+
+
+def test_a_password_from_the_environment_is_never_shown(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CALLSTREAM_JOURNAL", "mysql://ada:hush@db/calls")
+    done = run("calls")
+    assert done.code == 2
+    assert done.err == (
+        "callstream calls: expected memory:, sqlite:///file.db or postgresql://…, got 'mysql://ada:…@db/calls'\n"
+    )
+    assert shown("postgresql://ada:hush@db:5432/calls?sslmode=require") == "postgresql://ada:…@db:5432/calls"
+
+
+@pytest.mark.parametrize(
+    ("url", "code", "words"),
+    [
+        ("sqlite:///nowhere.db", 1, "there is no journal at "),
+        ("memory:", 2, "lives in its own process only"),
+        ("telepathy:", 2, "expected memory:, sqlite:///file.db or postgresql://"),
+        ("sqlite:calls.db", 2, "expected sqlite:///relative.db"),
+        ("postgresql://127.0.0.1:1/none", 1, "PostgreSQL"),
+    ],
+)
+def test_a_journal_that_cannot_be_read_is_one_sentence(
+    run: Run, url: str, code: int, words: str, tmp_path: Path
+) -> None:
+    done = run("calls", "--journal", url)
+    assert (done.code, done.out) == (code, "")
+    assert words in done.err
+    assert done.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_no_journal_is_one_sentence(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "notes.db").write_text("not a database at all, but long enough to be looked at" * 20)
+    done = run("runs", "--journal", "sqlite:///notes.db")
+    assert done.code == 1
+    assert "could not be used" in done.err
+    (tmp_path / "empty.db").touch()
+    done = run("runs", "--journal", "sqlite:///empty.db")
+    assert done.code == 1
+    assert "run `callstream migrate`" in done.err
+
+
+def test_the_file_that_names_the_journal_has_to_be_readable(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CALLSTREAM_JOURNAL_FILE", "gone")
+    assert "which cannot be read" in run("runs").err
+    (tmp_path / "empty").touch()
+    monkeypatch.setenv("CALLSTREAM_JOURNAL_FILE", "empty")
+    assert "which is empty" in run("runs").err

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import io
+import re
+import signal
+import subprocess
+from collections.abc import Callable
+
+import pytest
+
+from callstream import __version__
+from callstream.cli import output
+
+from .commands import Ran, command, environment, ran
+from .conftest import WRITING, filled
+
+Run = Callable[..., Ran]
+
+COMMANDS = (
+    *("demo", "serve", "watch", "runs", "calls", "show", "stop"),
+    *("record", "replay", "migrate", "compact", "sweep", "forget", "doctor"),
+)
+
+
+def test_help_names_every_command_and_where_the_journal_comes_from(run: Run) -> None:
+    done = run("--help")
+    assert done.code == 0
+    assert tuple(re.findall(r"^    (\w+) ", done.out, re.MULTILINE)) == COMMANDS
+    for word in (
+        "CALLSTREAM_JOURNAL_FILE",
+        "examples:",
+        "exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted",
+    ):
+        assert word in done.out
+    assert run() == done
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_a_command_reads_well(run: Run, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    done = run(name, "--help")
+    assert done.code == 0
+    usage, description, *_ = done.out.split("\n\n")
+    assert usage.startswith(f"usage: callstream {name} ")
+    assert description.rstrip().endswith(".")
+    examples = done.out.split("examples:\n")[1].splitlines()
+    assert examples
+    assert all(line.startswith("  ") and f"callstream {name}" in line for line in examples)
+    assert all(len(line) <= 125 for line in done.out.splitlines())
+
+
+def test_version(run: Run) -> None:
+    assert run("--version") == Ran(0, f"callstream {__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["sing"], "callstream: argument <command>: invalid choice: 'sing'"),
+        (["calls", "--limit", "0"], "callstream calls: argument --limit: expected a number of 1 or more, got '0'"),
+        (["calls", "--state", "happy"], "callstream calls: argument --state: invalid choice: 'happy'"),
+        (["show"], "callstream show: the following arguments are required: CALL"),
+        (
+            ["serve", "x", "--port", "99999"],
+            "callstream serve: argument --port: expected a port, 0 to 65535, got '99999'",
+        ),
+        (["demo", "--pace", "0"], "callstream demo: argument --pace: expected more than 0 deltas a second, got '0'"),
+        (["demo", "hello"], "callstream demo: a message and --yes are for --terminal"),
+        (
+            ["watch", "--journal", "sqlite:///x.db", "--server", "http://h"],
+            "callstream watch: give --journal or --server",
+        ),
+        (["stop", "r"], "callstream stop: which server? Give --server URL or set CALLSTREAM_SERVER"),
+        (["stop", "r", "--server", "ftp://h"], "callstream stop: expected the server's address"),
+        (["stop", "r", "--server", "http://a:b@h"], "callstream stop: a password does not belong on the command line"),
+    ],
+)
+def test_wrong_usage_is_one_sentence_and_2(run: Run, arguments: list[str], sentence: str) -> None:
+    done = run(*arguments)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(sentence)
+    assert done.err.count("\n") == 1
+
+
+def test_a_server_that_is_not_there_is_one_sentence_and_1(run: Run) -> None:
+    done = run("stop", "r", "--server", "http://127.0.0.1:1")
+    assert done.code == 1
+    assert done.err.startswith("callstream stop: no server answers at http://127.0.0.1:1: ")
+    assert done.err.count("\n") == 1
+
+
+def test_debug_shows_where_an_error_comes_from(run: Run) -> None:
+    done = run("calls", "--journal", "sqlite:///none.db", "--debug")
+    assert done.code == 1
+    assert "Traceback" in done.err
+    assert "there is no journal at" in done.err
+
+
+def test_a_bug_is_told_as_such_in_one_sentence(run: Run, monkeypatch: pytest.MonkeyPatch, journal_url: str) -> None:
+    monkeypatch.setattr("callstream.cli.listing.one_line", lambda *_: 1 / 0)
+    done = run("calls", "--journal", journal_url)
+    assert (done.code, done.err) == (
+        1,
+        "callstream calls: this is a bug in callstream, and --debug shows where: ZeroDivisionError: division by zero\n",
+    )
+    assert "one_line" in run("calls", "--journal", journal_url, "--debug").err
+
+
+@pytest.mark.subprocess
+def test_the_module_is_the_command() -> None:
+    assert ran("--version") == Ran(0, f"callstream {__version__}\n", "")
+
+
+@pytest.mark.subprocess
+def test_a_reader_that_leaves_is_no_error(journal_url: str) -> None:
+    filled(journal_url, **{f"r{number}": WRITING[:1] for number in range(2000)})
+    process = subprocess.Popen(
+        command("runs", "--journal", journal_url, "--limit", "5000", "--json"),
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait(60) == 141
+    process.stderr.close()
+
+
+@pytest.mark.subprocess
+def test_ctrl_c_ends_with_130_and_without_a_traceback(journal_url: str) -> None:
+    process = subprocess.Popen(
+        command("watch", "--journal", journal_url), env=environment(), stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    assert "waiting for a run to begin" in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    assert "Traceback" not in process.stderr.read()
+    process.stderr.close()
+
+
+def test_progress_is_shown_to_a_terminal_only_and_after_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    clock = iter([0.0, 0.5, 1.5, 1.55, 2.5])
+    monkeypatch.setattr(output.time, "monotonic", lambda: next(clock))
+    shown = Terminal()
+    monkeypatch.setattr("sys.stderr", shown)
+    with output.Ticker("folding", 9) as ticker:
+        for _ in range(4):
+            ticker.step()
+        assert shown.getvalue() == "\rfolding: 2 of 9\rfolding: 4 of 9"
+    assert shown.getvalue().endswith("\r               \r")

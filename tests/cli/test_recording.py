@@ -1,0 +1,110 @@
+"""Answers kept and given again, by a program that knows of nothing but an address."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from callstream.testing import Call, Cut, ScriptedProvider, Text, recording_proxy
+
+from .commands import Ran, ran, serving
+
+Run = Callable[..., Ran]
+
+PROGRAM = """
+import os, sys
+import anthropic
+client = anthropic.Anthropic(max_retries=0)
+with client.messages.stream(model="claude", max_tokens=99, messages=[{"role": "user", "content": "Hi"}]) as stream:
+    message = stream.get_final_message()
+print([block.input for block in message.content if block.type == "tool_use"])
+sys.exit(7)
+"""
+SCRIPT = [Text("Let me look."), Call("get_weather", {"city": "Paris"})]
+BODY = {"model": "claude", "max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
+
+
+@pytest.mark.subprocess
+def test_a_program_is_recorded_and_then_runs_without_its_provider(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    program = ("--", sys.executable, "program.py")
+    with ScriptedProvider("anthropic", SCRIPT) as provider:
+        arguments = ("record", "answers", "--wire", "anthropic", "--upstream", provider.base_url)
+        done = ran(*arguments, *program, cwd=tmp_path, env={"ANTHROPIC_API_KEY": "sk-hush"})
+        assert "sk-hush" in str(provider.requests[0].headers)
+    assert done.out == "[{'city': 'Paris'}]\n"
+    assert done.code == 7, done.err
+    assert "1 exchange recorded in answers" in done.err
+    kept = json.loads((tmp_path / "answers" / "0001.json").read_text())
+    assert kept["path"] == "/v1/messages"
+    assert "complete" not in kept  # it says so only of those that are not
+    assert "sk-hush" not in (tmp_path / "answers" / "0001.json").read_text()
+
+    again = ran("replay", "answers", *program, cwd=tmp_path)
+    assert (again.code, again.out) == (7, "[{'city': 'Paris'}]\n")
+    assert "1 request answered" in again.err
+
+
+@pytest.mark.subprocess
+def test_replay_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
+    with ScriptedProvider("anthropic", SCRIPT) as provider, recording_proxy(tmp_path / "a", provider.base_url) as proxy:
+        first = httpx.post(f"{proxy.origin}/v1/messages", json=BODY)
+    with serving("replay", "a", "--repeat", "--size", "7", cwd=tmp_path) as server:
+        for _ in range(2):
+            assert httpx.post(f"{server.url}/v1/messages", json=BODY).content == first.content
+        assert server.end(signal.SIGINT) == 130
+    with serving("replay", "a", cwd=tmp_path) as server:
+        assert httpx.post(f"{server.url}/v1/messages", json=BODY).content == first.content
+        assert httpx.post(f"{server.url}/v1/messages", json=BODY).status_code == 500
+        assert server.end() == 2  # a program asked for more than there was
+    assert any("expected a request that was recorded and is not answered yet" in line for line in server.lines)
+
+
+def test_the_proxy_passes_bytes_as_they_come(tmp_path: Path) -> None:
+    with ScriptedProvider("anthropic", SCRIPT, encoding="gzip") as provider:
+        direct = httpx.post(f"{provider.base_url}/v1/messages", json=BODY)
+        with recording_proxy(tmp_path, provider.base_url) as proxy:
+            passed = httpx.post(f"{proxy.origin}/v1/messages?beta=true", json=BODY, headers={"x-api-key": "hush"})
+        assert provider.requests[-1].query == {"beta": "true"}
+    assert passed.headers["content-encoding"] == "gzip"
+    assert passed.text.replace("msg_2", "msg_1").replace("toolu_2", "toolu_1") == direct.text
+    assert proxy.exchanges == 1
+
+
+def test_an_answer_that_breaks_off_breaks_off_here_too_and_is_kept_as_such(tmp_path: Path) -> None:
+    with ScriptedProvider("anthropic", [Text("Once upon"), Cut()]) as provider:
+        with recording_proxy(tmp_path, provider.base_url) as proxy:
+            with pytest.raises(httpx.RemoteProtocolError):
+                httpx.post(f"{proxy.origin}/v1/messages", json=BODY)
+    kept = json.loads((tmp_path / "0001.json").read_text())
+    assert kept["complete"] is False
+    assert b"Once upon" in (tmp_path / "0001.body").read_bytes()
+
+
+def test_a_provider_that_cannot_be_reached_is_an_answer(tmp_path: Path) -> None:
+    with recording_proxy(tmp_path, "http://127.0.0.1:1") as proxy:
+        answer = httpx.post(f"{proxy.origin}/v1/messages", json=BODY)
+    assert answer.status_code == 502
+    assert "could not reach http://127.0.0.1:1" in answer.json()["error"]["message"]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["replay", "nowhere"], "which is not there"),
+        (["record", "a", "--wire", "anthropic", "--upstream", "llm.example"], "expected the address of a provider"),
+        (["record", "a", "--wire", "anthropic", "--", "no-such-program"], "there is no command 'no-such-program'"),
+        (["record", "a"], "the following arguments are required: --wire"),
+    ],
+)
+def test_wrong_usage_is_one_sentence(run: Run, arguments: list[str], words: str) -> None:
+    done = run(*arguments)
+    assert done.code == 2
+    assert words in done.err

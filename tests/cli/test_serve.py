@@ -1,0 +1,195 @@
+"""An ordinary application of google-adk, unchanged, served by the command; its model is a scripted provider."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from callstream.testing import Call, Finish, ScriptedProvider, Text
+
+from .commands import PATIENCE, Ran, Server, ran, serving
+
+pytestmark = pytest.mark.subprocess
+Run = Callable[..., Ran]
+
+AGENT = '''
+"""As the tutorials of google-adk have it: nothing of Callstream is in here."""
+from google.adk.agents import Agent
+
+def get_weather(city: str) -> dict:
+    """Tells the weather.
+
+    Args:
+        city: The city.
+    """
+    return {"city": city, "degrees": 20}
+
+root_agent = Agent(name="forecaster", model="gemini-2.5-flash", instruction="Help.", tools=[get_weather])
+'''
+APP = """
+from google.adk.apps import App
+from agent import root_agent
+app = App(name="weather_app", root_agent=root_agent)
+"""
+CITY = "Paris, on both sides of the river"
+
+
+def answers(request: Any) -> list[Any]:
+    said = json.dumps(request.json["contents"])
+    if "functionResponse" in said or "function_response" in said:
+        return [Text("It is warm."), Finish()]
+    return [Text("Let me look. "), Call("get_weather", {"city": CITY}, size=4), Finish()]
+
+
+@pytest.fixture
+def provider() -> Iterator[ScriptedProvider]:
+    with ScriptedProvider("gemini", answers, stream_args_unasked=True, deltas_per_second=20) as made:
+        yield made
+
+
+@pytest.fixture
+def env(provider: ScriptedProvider) -> dict[str, str]:
+    return {"GOOGLE_API_KEY": "none", "GOOGLE_GEMINI_BASE_URL": provider.base_url}
+
+
+def asked(server: Server, said: str = "Weather?", thread: str = "t1", run: str = "r1", **headers: str) -> list[Any]:
+    """The AG-UI events of a run."""
+    given = {
+        "threadId": thread,
+        "runId": run,
+        "messages": [{"id": f"m-{run}", "role": "user", "content": said}],
+        "tools": [],
+        "context": [],
+        "state": {},
+        "forwardedProps": {},
+    }
+    answer = httpx.post(f"{server.url}/agui", json=given, headers=headers, timeout=PATIENCE)
+    assert answer.status_code == 200, answer.text
+    return [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
+
+
+def check_weather(events: list[Any]) -> None:
+    kinds = [event["type"] for event in events]
+    assert (kinds[0], kinds[-1]) == ("RUN_STARTED", "RUN_FINISHED")
+    pieces = [event["delta"] for event in events if event["type"] == "TOOL_CALL_ARGS"]
+    assert len(pieces) > 2  # they came while the model wrote them; a server that is busy merges some
+    assert json.loads("".join(pieces)) == {"city": CITY}
+    [result] = [event for event in events if event["type"] == "TOOL_CALL_RESULT"]
+    assert json.loads(result["content"]) == {"city": CITY, "degrees": 20}
+    text = "".join(event["delta"] for event in events if event["type"] == "TEXT_MESSAGE_CONTENT")
+    assert text == "Let me look. It is warm."
+
+
+def test_an_agent_in_a_file(tmp_path: Path, env: dict[str, str]) -> None:
+    (tmp_path / "agent.py").write_text(AGENT)
+    with serving("serve", "agent.py:root_agent", "--port", "0", env=env, cwd=tmp_path) as server:
+        check_weather(asked(server))
+        assert httpx.get(f"{server.url}/api/agent").json()["name"] == "forecaster"
+        assert httpx.get(f"{server.url}/readyz").status_code == 200
+        assert server.end() == 0
+    assert "journal: sqlite:///callstream.db" in server.lines
+    assert any("model gemini-2.5-flash (Gemini) is read at the wire" in line for line in server.lines)
+    calls = ran("calls", "--json", cwd=tmp_path)
+    assert json.loads(calls.out)["state"] == "completed"
+    with sqlite3.connect(tmp_path / "callstream.db") as database:
+        assert database.execute("SELECT count(*) FROM lease WHERE name LIKE 'writer:%'").fetchone() == (0,)
+    database.close()
+
+
+def test_an_app_in_a_module_with_a_journal_that_is_named(tmp_path: Path, env: dict[str, str]) -> None:
+    (tmp_path / "agent.py").write_text(AGENT)
+    (tmp_path / "shop.py").write_text(APP)
+    arguments = ("serve", "shop:app", "--port", "0", "--journal", "sqlite:///kept.db", "--on-disconnect", "stop")
+    with serving(*arguments, env=env, cwd=tmp_path) as server:
+        check_weather(asked(server))
+        check_weather(asked(server, thread="t2", run="r2"))
+        assert httpx.get(f"{server.url}/api/agent").json()["name"] == "weather_app"
+        watched = ran("watch", "r2", "--server", server.url)
+        assert watched.code == 0
+        assert f"  city: {CITY}\n" in watched.out
+        assert server.end(signal.SIGINT) == 130
+    assert not any("Traceback" in line for line in server.lines)
+    runs = ran("runs", "--json", "--journal", "sqlite:///kept.db", cwd=tmp_path)
+    assert [json.loads(line)["run_id"] for line in runs.out.splitlines()] == ["r1", "r2"]
+
+
+def test_an_agent_folder_with_its_variables(tmp_path: Path, env: dict[str, str]) -> None:
+    folder = tmp_path / "weather"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("from . import agent\n")
+    (folder / "agent.py").write_text(AGENT)
+    (folder / ".env").write_text("".join(f"{name}={value}\n" for name, value in env.items()))
+    with serving("serve", "weather", "--port", "0", cwd=tmp_path) as server:
+        check_weather(asked(server))
+
+
+def test_an_adk_agent_with_a_callstream_of_its_own(tmp_path: Path, env: dict[str, str]) -> None:
+    (tmp_path / "agent.py").write_text(AGENT)
+    (tmp_path / "mine.py").write_text(
+        "from agent import root_agent\n"
+        "from callstream import Callstream\n"
+        "from callstream.adk import ADKAgent\n"
+        "agent = ADKAgent(root_agent, 'mine', user_id='ada', callstream=Callstream('sqlite:///own.db'))\n"
+    )
+    with serving("serve", "mine:agent", "--port", "0", env=env, cwd=tmp_path) as server:
+        check_weather(asked(server))
+        server.end()
+    assert not (tmp_path / "callstream.db").exists()
+    assert json.loads(ran("runs", "--json", "--journal", "sqlite:///own.db", cwd=tmp_path).out)["principal"] == "ada"
+    refused = ran("serve", "mine:agent", "--journal", "sqlite:///x.db", env=env, cwd=tmp_path)
+    assert refused.code == 2
+    assert "brings a Callstream of its own, with its journal: leave --journal out" in refused.err
+
+
+def test_any_object_with_run_and_who_may_ask_it(tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text(
+        "class Echo:\n"
+        "    name = 'echo'\n"
+        "    async def run(self, input):\n"
+        "        yield {'type': 'TEXT_MESSAGE_START', 'messageId': 'm', 'role': 'assistant'}\n"
+        "        yield {'type': 'TEXT_MESSAGE_CONTENT', 'messageId': 'm', 'delta': input.messages[-1].content}\n"
+        "        yield {'type': 'TEXT_MESSAGE_END', 'messageId': 'm'}\n"
+        "agent = Echo()\n"
+        "def who(request):\n"
+        "    return request.headers.get('x-user')\n"
+    )
+    with serving("serve", "plain:agent", "--auth", "plain:who", "--port", "0", cwd=tmp_path) as server:
+        events = asked(server, "Hello", **{"x-user": "ada"})
+        assert [event["delta"] for event in events if event["type"] == "TEXT_MESSAGE_CONTENT"] == ["Hello"]
+        assert httpx.get(f"{server.url}/api/runs").status_code == 401
+        assert httpx.get(f"{server.url}/api/runs", headers={"x-user": "bob"}).json() == {"runs": []}
+        refused = ran("runs", "--server", server.url)
+        assert (refused.code, refused.out) == (1, "")
+        assert "refused" in refused.err
+
+
+def test_what_cannot_be_served_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "wrong.py").write_text("app = 7\nagent = lambda input: None\n")
+    done = ran("serve", "wrong:app", cwd=tmp_path)
+    assert done.code == 2
+    assert "wrong:app is a int; expected a google-adk App or agent" in done.err
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = ran("serve", "wrong:agent", "--port", str(port), cwd=tmp_path)
+    assert done.code == 1
+    assert f"cannot listen on 127.0.0.1, port {port}: Address already in use; --port 0 takes a free one\n" in done.err
+    done = ran("serve", "wrong:agent", "--journal", "sqlite:///no/such/folder/x.db", "--port", "0", cwd=tmp_path)
+    assert (done.code, done.out) == (1, "")
+    assert "could not be used" in done.err
+    assert "Traceback" not in done.err
+    done = ran("serve", "wrong:agent", "--auth", "wrong:app", cwd=tmp_path)
+    assert (done.code, "which is no function" in done.err) == (2, True)
+
+
+def test_the_world_is_not_let_in_without_a_word(tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text("async def agent(input): pass\n")
+    with serving("serve", "plain:agent", "--host", "0.0.0.0", "--port", "0", cwd=tmp_path) as server:
+        assert any("without --auth, whoever can reach 0.0.0.0 may use this agent" in line for line in server.lines)

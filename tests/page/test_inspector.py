@@ -1,0 +1,490 @@
+"""What a person sees and does, in a real browser, before a real server and an agent of google-adk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from callstream import Callstream
+from callstream.events import (
+    ArgsAppended,
+    CallCompleted,
+    CallDiscarded,
+    CallExecuting,
+    CallProgressed,
+    CallReleased,
+    CallReturned,
+    CallStarted,
+    MessageReceived,
+    StateChanged,
+)
+from tests.page.conftest import DESKTOP, Watch
+from tests.page.inspector import Inspector
+from tests.page.stage import BIG_INTEGER, DOCUMENT, FIVE_MB, HOSTILE, MANY, RIGHT_TO_LEFT, VERSE, Stage
+
+_DIGEST = """
+async (box) => {
+  const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(box.textContent));
+  return Array.from(new Uint8Array(digest), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+"""
+CONTENT = '[aria-label="content"]'
+
+
+@pytest.fixture
+def inspector(page: Page, stage: Stage, watch: Watch) -> Iterator[Inspector]:
+    opened = Inspector(page, stage)
+    opened.open()
+    yield opened
+    stage.provider.release()
+
+
+# -- arguments while they are written ----------------------------------------------------------------------------------
+
+
+def test_argument_grows_survives_a_reload_and_ends_exact(inspector: Inspector, stage: Stage, page: Page) -> None:
+    stage.provider.hold(after=180)
+    inspector.send("Write down how tides work.")
+    inspector.count_steps(CONTENT)
+    card = inspector.expect_state("write_document", "writing arguments")
+    expect(page.locator(".run-feed")).to_have_text("live")
+    assert stage.provider.held.wait(30)
+    box = inspector.string(card, "content")
+    expect(box).to_contain_text("Spring and neap")
+    before = inspector.steps()
+    shown = inspector.text_of(box)
+    assert DOCUMENT.startswith(shown)
+    assert 0 < len(shown) < len(DOCUMENT)
+    assert "#/threads/" in page.url
+
+    page.reload()
+    inspector.count_steps(CONTENT)
+    inspector.expect_state("write_document", "writing arguments")
+    expect(box).to_contain_text("Spring and neap")
+    assert inspector.text_of(box) == shown
+    expect(card).to_contain_text("title")
+
+    stage.provider.release()
+    inspector.expect_state("write_document", "completed")
+    inspector.expect_outcome("finished")
+    assert inspector.text_of(box) == DOCUMENT
+    after = inspector.steps()
+    assert min(after) >= len(shown)
+    assert len(before | after) >= 20
+    expect(page.get_by_text("Written. Is there anything else?")).to_be_visible()
+    expect(page.get_by_text("I will write that down.")).to_be_visible()
+    for fact in ("first argument", "deltas", "deltas/s", "characters", "ran"):
+        expect(card.locator(f'[data-fact="{fact}"] dd')).not_to_be_empty()
+    expect(card).to_contain_text(str(BIG_INTEGER))
+
+
+def test_connection_lost_in_the_middle(inspector: Inspector, stage: Stage, page: Page) -> None:
+    """What comes while the browser is cut off is there when it is back."""
+    stage.provider.hold(after=120)
+    inspector.send("write")
+    card = inspector.expect_state("write_document", "writing arguments")
+    assert stage.provider.held.wait(30)
+    expect(inspector.string(card, "content")).to_be_visible()
+    page.context.set_offline(True)  # nothing new gets through
+    stage.cut()  # and what is there ends
+    expect(page.get_by_text("connection lost, trying again")).to_be_visible()
+    expect(page.get_by_text("The server does not answer.")).to_be_visible()
+    stage.provider.release()
+    _wait_until_ended(stage, page)
+    page.context.set_offline(False)
+    inspector.expect_state("write_document", "completed")
+    expect(page.get_by_text("The server does not answer.")).to_be_hidden()
+    assert inspector.text_of(inspector.string(card, "content")) == DOCUMENT
+
+
+def test_compacted_while_away(inspector: Inspector, stage: Stage, page: Page) -> None:
+    """The reader's place is gone when it comes back, because compaction has folded the records around it."""
+    stage.provider.hold(after=120)
+    inspector.send("write")
+    card = inspector.expect_state("write_document", "writing arguments")
+    assert stage.provider.held.wait(30)
+    expect(inspector.string(card, "content")).to_be_visible()
+    page.context.set_offline(True)  # nothing new gets through
+    stage.cut()  # and what is there ends
+    expect(page.get_by_text("connection lost, trying again")).to_be_visible()
+    expect(page.get_by_text("The server does not answer.")).to_be_visible()
+    stage.provider.release()
+    run_id = _wait_until_ended(stage, page)
+
+    async def compact(cs: Callstream) -> int:
+        return await cs.journal.compact(run_id)
+
+    assert stage.call(compact) > 100
+    page.context.set_offline(False)
+    inspector.expect_state("write_document", "completed")
+    assert inspector.text_of(inspector.string(card, "content")) == DOCUMENT
+    assert page.locator("article").count() == 1
+    expect(card.locator('[data-fact="deltas/s"]')).to_be_hidden()
+
+
+def _wait_until_ended(stage: Stage, page: Page) -> str:
+    thread_id = page.url.split("/threads/")[1].split("/")[0]
+
+    async def ended(cs: Callstream) -> str:
+        (row,) = await cs.journal.runs(thread_id=thread_id)
+        async for record in cs.journal.follow(row.run_id):
+            assert record.run_id == row.run_id
+        return row.run_id
+
+    return stage.call(ended)
+
+
+def test_server_away_and_back(inspector: Inspector, stage: Stage, page: Page) -> None:
+    inspector.send("endless")
+    inspector.expect_state("write_document", "writing arguments")
+    stage.stop()
+    try:
+        expect(page.get_by_text("The server does not answer.")).to_be_visible()
+        page.get_by_role("button", name="Try now").click()
+        expect(page.get_by_text("The server does not answer.")).to_be_visible()
+    finally:
+        stage.start()
+    expect(page.get_by_text("The server does not answer.")).to_be_hidden()
+    inspector.expect_state("write_document", "discarded")
+
+
+def test_truncated_call_says_why(inspector: Inspector) -> None:
+    inspector.send("cut")
+    card = inspector.expect_state("write_document", "discarded")
+    expect(card.locator(".outcome")).to_contain_text(
+        "truncated The response ended before the call did. The tool never ran."
+    )
+    expect(card).to_contain_text("Cut")
+
+
+def test_failed_call_shows_its_error(inspector: Inspector) -> None:
+    inspector.send("fail")
+    card = inspector.expect_state("fail", "failed")
+    expect(card.locator(".outcome")).to_contain_text("it could not be done: no paper")
+
+
+def test_progress_moves(inspector: Inspector, page: Page) -> None:
+    inspector.send("slow")
+    bar = inspector.card("print_copies").get_by_role("progressbar")
+    expect(bar).to_have_attribute("max", "10000")
+    before = 0
+    for _ in range(3):
+        expect(bar).not_to_have_attribute("value", str(before))
+        after = bar.evaluate("(bar) => bar.value")
+        assert after > before
+        before = after
+    expect(inspector.card("print_copies")).to_contain_text("of 10,000 · printing")
+    page.get_by_role("button", name="Stop run 1").click()
+    inspector.expect_outcome("cancelled")
+
+
+# -- what a person does -------------------------------------------------------------------------------------------------
+
+
+def test_approve(inspector: Inspector, page: Page) -> None:
+    inspector.send("approve")
+    card = inspector.expect_state("publish", "awaiting an answer")
+    expect(card).to_contain_text("moonstruck poets")
+    page.reload()
+    inspector.expect_state("publish", "awaiting an answer")
+    card.get_by_label("Comment (optional)").fill("Go ahead.")
+    card.get_by_role("button", name="Approve").click()
+    inspector.expect_state("publish", "completed")
+    expect(card.locator(".outcome")).to_contain_text("published")
+    expect(card.locator(".answer")).to_have_count(0)
+    expect(page.get_by_text("Published.", exact=True)).to_be_visible()
+    expect(page.get_by_role("heading", name="Run 2")).to_be_visible()
+    page.get_by_role("button", name="publish", exact=True).click()
+    expect(card).to_be_focused()
+
+
+def test_reject(inspector: Inspector, page: Page) -> None:
+    inspector.send("approve")
+    card = inspector.expect_state("publish", "awaiting an answer")
+    card.get_by_role("button", name="Reject").click()
+    expect(card.locator(".answer")).to_have_count(0)
+    expect(card.locator(".outcome")).to_contain_text("reject")
+
+
+def test_answer_with_json(inspector: Inspector) -> None:
+    inspector.send("approve")
+    card = inspector.expect_state("publish", "awaiting an answer")
+    card.get_by_text("Answer with JSON").click()
+    answer = card.get_by_label("Answer", exact=True)
+    answer.fill('{"approved": tru')
+    card.get_by_role("button", name="Send JSON").click()
+    expect(card.get_by_role("alert")).to_contain_text("This is not JSON")
+    answer.fill('{"confirmed": true}')
+    card.get_by_role("button", name="Send JSON").click()
+    inspector.expect_state("publish", "completed")
+
+
+def test_stop(inspector: Inspector, page: Page) -> None:
+    inspector.send("endless")
+    card = inspector.expect_state("write_document", "writing arguments")
+    expect(inspector.string(card, "content")).to_be_visible()
+    page.locator("#composer").get_by_role("button", name="Stop").click()
+    inspector.expect_outcome("cancelled")
+    inspector.expect_state("write_document", "discarded")
+    expect(card.locator(".outcome")).to_contain_text("aborted")
+    assert (VERSE * 3000).startswith(inspector.text_of(inspector.string(card, "content")))
+    expect(page.locator("#composer").get_by_role("button", name="Send")).to_be_visible()
+
+
+def test_thread_goes_on(inspector: Inspector, page: Page) -> None:
+    inspector.send("approve one")
+    inspector.expect_outcome("finished")
+    inspector.send("fail two")
+    expect(page.get_by_role("heading", name="Run 2")).to_be_visible()
+    inspector.expect_state("fail", "failed")
+    runs = page.get_by_role("list", name="Runs").get_by_role("link")
+    expect(runs).to_have_count(2)
+    runs.last.click()
+    assert "/runs/" in page.url
+    page.get_by_role("button", name="New thread").click()
+    expect(page.get_by_role("heading", name="Tool calls, while they are written")).to_be_visible()
+    page.go_back()
+    expect(page.get_by_role("heading", name="Run 1")).to_be_visible()
+
+
+def test_second_run_is_refused(inspector: Inspector, page: Page, stage: Stage) -> None:
+    """The page refuses it by itself while it knows of the first; one that has not heard of it shows the server's answer."""
+    inspector.send("approve")
+    inspector.expect_outcome("finished")
+    deaf = page.context.new_page()
+    deaf.goto(page.url)
+    expect(deaf.locator(".run-head .badge")).to_have_text("Outcome: finished")
+    deaf.route("**/api/**", lambda route: route.abort())
+    inspector.send("endless")
+    inspector.expect_state("write_document", "writing arguments")
+    inspector.send("write")
+    expect(page.locator("#composer").get_by_role("alert")).to_contain_text("A run of this thread goes on.")
+    Inspector(deaf, stage).send("write")
+    expect(deaf.locator("#composer").get_by_role("alert")).to_contain_text("thread")
+    expect(deaf.get_by_label("Message", exact=True)).to_have_value("write")
+    deaf.close()
+    page.get_by_role("button", name="Stop run 2").click()
+    inspector.expect_outcome("cancelled")
+
+
+def test_unknown_thread_is_a_new_one(inspector: Inspector, page: Page) -> None:
+    inspector.open("/#/threads/never%20seen")
+    inspector.send("fail")
+    inspector.expect_state("fail", "failed")
+    assert page.url.endswith("#/threads/never%20seen")
+
+
+def test_run_of_another_process(inspector: Inspector, stage: Stage, page: Page, tmp_path: Path) -> None:
+    """Another Callstream writes into the same journal: the page finds the thread by itself, and follows it live."""
+    url = f"sqlite:///{stage.folder}/calls.db"
+
+    async def begin(_: Callstream) -> tuple[Callstream, Any]:
+        other = Callstream(url)
+        run = await other.start("another's thread", as_current=False)
+        await run.record([MessageReceived("user", "from elsewhere"), CallStarted("far", "far_call")])
+        await run.record([ArgsAppended("far", '{"text": "as far as')])
+        return other, run
+
+    other, run = stage.call(begin)
+    page.get_by_role("link", name="from elsewhere").click()
+    card = inspector.expect_state("far_call", "writing arguments")
+    expect(card.locator(".string")).to_have_text("as far as")
+
+    async def finish(_: Callstream) -> None:
+        await run.record([ArgsAppended("far", ' it goes"}'), CallCompleted("far"), CallReturned("far", [1, 2])])
+        await run.finish()
+        await other.aclose()
+
+    stage.call(finish)
+    inspector.expect_state("far_call", "completed")
+    expect(card.locator(".string")).to_have_text("as far as it goes")
+
+
+def test_calls_of_other_kinds(inspector: Inspector, stage: Stage, page: Page) -> None:
+    """A free-text tool, arguments that are no JSON, and a call that nobody tells the end of."""
+
+    async def write(cs: Callstream) -> None:
+        async with cs.run("kinds") as run:
+            await run.record([MessageReceived("user", "all kinds", attachments=("image/png",))])
+            await run.record(
+                [CallStarted("free", "free_text", encoding="text"), ArgsAppended("free", "print('\"{')\n")]
+            )
+            await run.record([ArgsAppended("free", "pass"), CallCompleted("free"), CallReleased("free")])
+            await run.record([CallStarted("bad", "bad_json"), ArgsAppended("bad", '{"right": 1, wrong')])
+            await run.record([CallDiscarded("bad", "malformed", "expected a key")])
+            await run.record([CallStarted("odd", "odd_progress"), CallCompleted("odd"), CallExecuting("odd")])
+            await run.record([CallProgressed("odd", {"phase": ["one", "two"]}), CallReturned("odd", None)])
+            await run.record([StateChanged({"page": 7}), StateChanged(patch=[{"op": "remove", "path": "/page"}])])
+
+    stage.call(write)
+    page.get_by_role("link", name="all kinds").click()
+    free = inspector.expect_state("free_text", "released")
+    assert inspector.text_of(inspector.string(free, "arguments")) == "print('\"{')\npass"
+    bad = inspector.expect_state("bad_json", "discarded")
+    expect(bad).to_contain_text("Not JSON from character 13 on")
+    expect(bad).to_contain_text("expected a key")
+    expect(bad.locator(".row")).to_have_text("right1")
+    odd = inspector.expect_state("odd_progress", "completed")
+    expect(odd.locator(".progress")).to_contain_text("two")
+    expect(odd.locator(".outcome")).to_have_text("Resultnull")
+    expect(page.locator(".saying.input")).to_contain_text("image/png")
+    expect(page.locator(".note", has_text="state changed")).to_have_count(1)
+
+
+# -- text that means no good --------------------------------------------------------------------------------------------
+
+
+def test_hostile_argument_is_text(inspector: Inspector, page: Page) -> None:
+    title = page.title()
+    inspector.send("hostile " + HOSTILE.replace("\0", ""))
+    card = inspector.expect_state("store", "completed")
+    inspector.expect_outcome("finished")
+    assert inspector.text_of(card.locator('[aria-label="payload › text"]')) == HOSTILE
+    assert inspector.text_of(card.get_by_role("group", name="payload › rtl")) == RIGHT_TO_LEFT
+    assert inspector.text_of(card.locator(".members .members > li:nth-child(3) .key")) == HOSTILE
+    assert HOSTILE in inspector.text_of(page.locator(".saying.text").first)
+    for view, part in (("Text", '"text": "<img src=x'), ("Records", '"text":"{\\"payl')):
+        card.locator("label", has_text=view).click()
+        assert part in inspector.text_of(card.locator(".card-panel"))
+    page.locator(".run-records summary").click()
+    assert page.locator("#main img, #main script, #main iframe, #main b, #threads img, #threads script").count() == 0
+    assert page.title() == title
+    assert not inspector.overflows()
+    page.set_viewport_size({"width": 360, "height": 780})
+    assert not inspector.overflows()
+    assert inspector.is_responsive()
+
+
+def test_five_megabytes_are_text_too(inspector: Inspector, page: Page) -> None:
+    inspector.send("huge")
+    card = inspector.expect_state("store", "completed")
+    inspector.expect_outcome("finished")
+    box = inspector.string(card, "payload › text")
+    foot = card.locator(".card-panel .growing-foot")
+    shown = inspector.text_of(box)
+    assert FIVE_MB.startswith(shown)
+    assert 100_000 < len(shown) < 300_000
+    expect(foot).to_contain_text(f"{len(FIVE_MB):,} characters, the first {len(shown):,} shown")
+    assert inspector.is_responsive()
+    assert not inspector.overflows()
+    card.get_by_role("button", name="Show all of payload › text").click()
+    expect(foot).not_to_contain_text("shown")
+    assert box.evaluate(_DIGEST) == hashlib.sha256(FIVE_MB.encode()).hexdigest()
+    assert inspector.is_responsive()
+    page.reload()
+    inspector.expect_state("store", "completed")
+    assert inspector.is_responsive()
+
+
+def test_hundred_kilobytes_and_a_thousand_records(inspector: Inspector, page: Page) -> None:
+    inspector.send("long")
+    card = inspector.expect_state("write_document", "completed")
+    inspector.expect_outcome("finished")
+    assert inspector.text_of(inspector.string(card, "content")) == VERSE * 1450
+    page.locator(".run-records summary").click()
+    rows = page.locator(".run-records .records li")
+    expect(rows).to_have_count(200)
+    page.locator(".run-records").get_by_role("button", name="Show more").click()
+    expect(rows).to_have_count(400)
+    assert json.loads(inspector.text_of(rows.nth(0).locator("code")))["event"]["type"] == "run_started"
+    expect(page.locator(".run-facts")).to_contain_text("1,")
+    assert inspector.is_responsive()
+
+
+def test_big_tree_waits_for_a_click(inspector: Inspector) -> None:
+    inspector.send("many")
+    card = inspector.expect_state("store", "completed")
+    rows = card.locator(".card-panel .row")
+    expect(rows).to_have_count(3000)
+    card.get_by_role("button", name="Show more than 3,000 values").click()
+    expect(rows).to_have_count(6000)
+    card.get_by_role("button", name="Show more than 6,000 values").click()
+    expect(rows).to_have_count(2 + 4 * len(MANY["rows"]))
+    expect(card.get_by_role("button", name="Show more than")).to_be_hidden()
+
+
+# -- keyboard, theme, phone ----------------------------------------------------------------------------------------------
+
+
+def test_keyboard_is_enough(inspector: Inspector, page: Page) -> None:
+    inspector.send("everything")
+    inspector.expect_state("publish", "awaiting an answer")
+    page.reload()
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the timeline")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("main")).to_be_focused()
+    inspector.expect_state("publish", "awaiting an answer")
+    page.keyboard.press("j")
+    expect(inspector.card("write_document")).to_be_focused()
+    page.keyboard.press("ArrowDown")
+    expect(inspector.card("look_up", 0)).to_be_focused()
+    page.keyboard.press("k")
+    expect(inspector.card("write_document")).to_be_focused()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.keyboard.press("g")
+    expect(page.locator('.thread-link[aria-current="page"]')).to_be_focused()
+    page.keyboard.press("ArrowDown")
+    expect(page.locator(".run-link").first).to_be_focused()
+    page.keyboard.press("Home")
+    expect(page.locator(".thread-link").first).to_be_focused()
+    page.keyboard.press("/")
+    expect(page.get_by_label("Message", exact=True)).to_be_focused()
+    page.keyboard.type("sn?")
+    expect(page.get_by_label("Message", exact=True)).to_have_value("sn?")
+
+
+def test_theme_is_kept(inspector: Inspector, page: Page) -> None:
+    page.emulate_media(color_scheme="dark")
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    page.get_by_role("button", name="Use the light theme").click()
+    expect(page.locator("html")).to_have_attribute("data-theme", "light")
+    page.reload()
+    expect(page.locator("html")).to_have_attribute("data-theme", "light")
+
+
+def test_threads_are_a_drawer_on_a_phone(inspector: Inspector, page: Page) -> None:
+    inspector.send("fail quickly")
+    inspector.expect_state("fail", "failed")
+    page.set_viewport_size({"width": 390, "height": 844})
+    link = page.get_by_role("link", name="fail quickly")
+    expect(link).to_be_hidden()
+    opener = page.get_by_role("button", name="Threads")
+    opener.click()
+    expect(link).to_be_visible()
+    expect(opener).to_have_attribute("aria-expanded", "true")
+    link.press("Escape")
+    expect(link).to_be_hidden()
+    expect(opener).to_be_focused()
+    assert not inspector.overflows()
+
+
+# -- who asks ------------------------------------------------------------------------------------------------------------
+
+
+def test_token_is_asked_for(browser: Browser, tmp_path: Path) -> None:
+    with Stage(tmp_path, token="open sesame") as guarded:
+        context = browser.new_context(viewport=DESKTOP)  # type: ignore[arg-type]
+        page = context.new_page()
+        inspector = Inspector(page, guarded)
+        inspector.open()
+        dialog = page.get_by_role("dialog", name="This server asks who you are")
+        for token in ("wrong", "open sesame"):
+            expect(dialog).to_be_visible()
+            dialog.get_by_label("Token").fill(token)
+            dialog.get_by_role("button", name="Continue").click()
+        expect(page.get_by_text("scripted provider")).to_be_visible()
+        expect(dialog).to_be_hidden()
+        inspector.send("approve")
+        inspector.expect_state("publish", "awaiting an answer")
+        page.reload()
+        inspector.expect_state("publish", "awaiting an answer")
+        context.close()

@@ -1,0 +1,70 @@
+"""The programs of the how-to run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+
+from callstream.server.serving import HEAD_SECONDS
+from callstream.testing import Finish, Text
+from tests.adk.conftest import IGNORED
+from tests.adk.hosting import scripted
+from tests.captures import ROOT
+
+from .serving import run_input, serving
+
+pytestmark = [pytest.mark.filterwarnings(warning) for warning in IGNORED]
+PAGE = (ROOT / "docs" / "howto" / "server.md").read_text(encoding="utf-8")
+PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+def made(program: str) -> dict[str, Any]:
+    names: dict[str, Any] = {"__name__": "program"}
+    exec(program, names)
+    return names
+
+
+async def test_the_first_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CALLSTREAM_JOURNAL", raising=False)
+    async with scripted("gemini", [Text("Done."), Finish()]) as provider:
+        monkeypatch.setenv("GOOGLE_API_KEY", "none")
+        monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", provider.base_url)
+        app = made(PROGRAMS[0])["app"]
+        assert isinstance(app, Starlette)
+        async with serving(app) as server, server.run() as stream:
+            events = await stream.all()
+    assert [event["delta"] for event in events if event["type"] == "TEXT_MESSAGE_CONTENT"] == ["Done."]
+    assert (tmp_path / "calls.db").exists()
+
+
+async def test_the_program_with_principals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKENS", "ann=one bob=two")
+    async with serving(made(PROGRAMS[1])["app"]) as server:
+        assert (await server.post("/agui", json=run_input())).status_code == 401
+        server.headers = {"authorization": "Bearer one"}
+        answer = await server.post("/agui", json=run_input())
+        assert answer.status_code == 200
+        assert "Hello." in answer.text
+        server.headers = {"authorization": "Bearer two"}
+        assert (await server.post("/agui", json=run_input())).status_code == 404
+
+
+def test_the_program_with_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    handlers: list[Any] = []
+    monkeypatch.setattr("logging.basicConfig", lambda **given: handlers.extend(given["handlers"]))
+    made(PROGRAMS[2])
+    assert [type(handler.formatter).__name__ for handler in handlers] == ["JsonFormatter"]
+    assert len(PROGRAMS) == 3
+
+
+def test_the_page_knows_every_metric_and_how_long_a_head_may_take() -> None:
+    source = (ROOT / "src" / "callstream" / "runtime" / "telemetry.py").read_text(encoding="utf-8")
+    names = set(re.findall(r'"(callstream\.[\w.]+)"', source))
+    assert len(names) > 10
+    assert [name for name in sorted(names) if f"`{name}`" not in PAGE] == []
+    assert f"{HEAD_SECONDS:g} s for its first head" in PAGE

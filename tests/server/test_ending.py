@@ -1,0 +1,137 @@
+"""How runs end and servers drain, and what is heard meanwhile; in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from ag_ui.core import RunAgentInput
+
+from callstream import Callstream
+from callstream.errors import JournalError
+from callstream.server import Settings
+
+from .agents import Stepping
+from .serving import Server, run_input, served
+
+
+async def test_a_run_that_waits_for_its_thread_is_told_when_the_server_drains(cs: Callstream) -> None:
+    agent = Stepping()
+    async with served(agent, callstream=cs, settings=Settings(busy_wait=600, shutdown_seconds=600)) as server:
+        async with server.run() as stream:
+            await stream.until("TOOL_CALL_START")
+            waiting = asyncio.create_task(server.post("/agui", json=run_input()))
+            await asyncio.sleep(0.3)
+            assert not waiting.done()
+            draining = asyncio.create_task(server.app.state.runs.drain())
+            refused = await waiting
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "shutting_down")
+            assert not draining.done()
+            agent.step(10)
+            assert (await stream.all())[-1]["outcome"] == {"type": "success"}
+            await draining
+
+
+async def test_a_run_that_is_being_started_is_waited_for(cs: Callstream, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = Stepping(free=True)
+    entered, go_on = asyncio.Event(), asyncio.Event()
+    started = cs.start
+
+    async def slow(*args: Any, **given: Any) -> Any:
+        entered.set()
+        await go_on.wait()
+        return await started(*args, **given)
+
+    async with served(agent, callstream=cs) as server:
+        monkeypatch.setattr(cs, "start", slow)
+        asked = asyncio.create_task(server.post("/agui", json=run_input()))
+        await entered.wait()
+        draining = asyncio.create_task(server.app.state.runs.drain())
+        await asyncio.sleep(0.2)
+        assert not draining.done()
+        go_on.set()
+        answer = await asked
+        assert answer.status_code == 200
+        await draining
+        assert [row.outcome for row in await cs.journal.runs()] == ["finished"]
+
+
+async def test_requests_after_the_journal_was_closed_are_told_why(cs: Callstream) -> None:
+    async with served(Stepping(free=True), callstream=cs) as server:
+        await asyncio.gather(server.app.state.close(), server.app.state.close())
+        for method, path in (("GET", "/api/runs"), ("POST", "/threads/t/connect"), ("GET", "/api/calls/x")):
+            answer = await server.client.request(method, path)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "shutting_down")
+        assert (await server.get("/readyz")).status_code == 503
+        assert (await server.get("/healthz")).status_code == 200
+
+
+async def test_stops_are_heard_after_the_journal_could_not_be_asked(
+    cs: Callstream, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent, failures = Stepping(), [JournalError("away"), JournalError("still away")]
+    asked = cs.journal.asked_to_stop
+
+    async def sometimes() -> dict[str, str]:
+        if failures:
+            raise failures.pop()
+        return await asked()
+
+    async with served(agent, callstream=cs) as server, Callstream(url) as other, server.run() as stream:
+        monkeypatch.setattr(cs.journal, "asked_to_stop", sometimes)
+        await stream.until("TOOL_CALL_START")
+        assert await other.journal.ask_to_stop(stream.run_id, "from elsewhere")
+        assert (await stream.all())[-1]["outcome"] == {"type": "cancelled"}
+        assert failures == []
+
+
+async def test_an_agent_that_ignores_its_cancellation_does_not_hold_up_whoever_stops_it(
+    cs: Callstream, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("callstream.server.runs._CANCEL_SECONDS", 0.1)
+    release = asyncio.Event()
+
+    async def deaf(given: RunAgentInput) -> None:
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                pass
+
+    async with served(deaf, callstream=cs) as server, server.run() as stream:
+        answer = await server.post(f"/runs/{stream.run_id}/stop")
+        assert (answer.status_code, answer.json()["outcome"]) == (200, "cancelled")
+        assert (await stream.all())[-1]["outcome"] == {"type": "cancelled"}
+        assert "goes on after its cancellation" in caplog.text
+        release.set()
+
+
+async def test_one_run_id_in_two_processes_at_once_makes_two_runs(cs: Callstream, url: str) -> None:
+    agents = Stepping(free=True), Stepping(free=True)
+    async with served(agents[0], callstream=cs) as one, served(agents[1], callstream=Callstream(url)) as two:
+        for number in range(5):
+
+            async def begin(server: Server, thread: str) -> str:
+                async with server.run(thread=thread, runId=f"run-{number}") as stream:  # noqa: B023
+                    assert stream.status == 200, stream.response.text
+                    assert (await stream.all())[-1]["outcome"] == {"type": "success"}
+                    return stream.run_id
+
+            found = await asyncio.gather(*(begin(server, f"{number}-{server.port}") for server in (one, two)))
+            assert len(set(found)) == 2
+    assert [len(agent.executed) for agent in agents] == [5, 5]
+
+
+async def test_a_connection_that_never_asks_is_dropped(cs: Callstream, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("callstream.server.serving.HEAD_SECONDS", 0.2)
+    async with served(Stepping(free=True), callstream=cs) as server:
+        for head in (b"", b"GET / HTTP/1.1\r\nHost:"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(head)
+            try:
+                assert await asyncio.wait_for(reader.read(), 10) == b""
+            except ConnectionError:
+                pass  # dropped is dropped
+            writer.close()
+        assert (await server.get("/healthz")).status_code == 200

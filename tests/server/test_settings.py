@@ -1,0 +1,126 @@
+"""Settings: arguments, environment, and the table in the documentation."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import pytest
+
+from callstream.errors import UsageError
+from callstream.server import Settings
+from callstream.server.settings import journal_url
+
+DOCS = Path(__file__).parent.parent.parent / "docs"
+
+
+@pytest.fixture(scope="module")
+def documented() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("settings_table", DOCS / "settings.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_table_in_the_documentation_is_that_of_the_code(documented: ModuleType) -> None:
+    page = (DOCS / "howto" / "server.md").read_text(encoding="utf-8")
+    assert documented.with_table(page) == page, "run python docs/settings.py"
+
+
+def test_every_setting_is_described(documented: ModuleType) -> None:
+    texts = documented.described()
+    assert set(texts) == set(Settings.__struct_fields__)
+    assert [name for name, text in texts.items() if not text.endswith(".")] == []
+
+
+@pytest.mark.parametrize("field", msgspec.structs.fields(Settings), ids=lambda field: field.name)
+def test_every_setting_is_a_variable(field: Any) -> None:
+    variable = f"CALLSTREAM_{field.name.upper()}"
+    for text, value in _samples(field):
+        made = Settings.from_env({variable: text})
+        assert getattr(made, field.name) == value
+        assert made == Settings(**{field.name: value})
+    with pytest.raises(UsageError) as refused:
+        Settings.from_env({variable: "nonsense"} if field.type != tuple[str, ...] else {"CALLSTREAM_MAX_RUNS": "x"})
+    assert "CALLSTREAM_" in str(refused.value)
+    assert Settings.from_env({variable: "nonsense"}, **{field.name: field.default}) == Settings()
+
+
+def _samples(field: Any) -> list[tuple[str, Any]]:
+    if field.type == tuple[str, ...]:
+        return [("a, b,", ("a", "b")), ("", ())]
+    if field.type is bool:
+        return [("off", False), ("TRUE", True), ("0", False), ("1", True)]
+    if field.type in (int, float):
+        return [("7", 7)]
+    if field.type in (int | None, float | None):
+        return [("7", 7), ("0", None), ("None", None), (" 8 ", 8)]
+    return [(choice, choice) for choice in field.type.__args__]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"max_runs": 0}, "max_runs must be more than 0"),
+        ({"max_runs": -1}, "max_runs must be more than 0"),
+        ({"max_runs": "5"}, "max_runs is no good"),
+        ({"when_busy": "perhaps"}, "when_busy is no good"),
+        ({"busy_wait": -1.0}, "busy_wait must not be negative"),
+        ({"stall_seconds": float("nan")}, "stall_seconds must be a finite number"),
+        ({"run_seconds": float("inf")}, "run_seconds must be a finite number"),
+        ({"max_depth": 0}, "max_depth must be more than 0"),
+    ],
+)
+def test_wrong_settings_say_what_is_wrong(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        Settings(**given)
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("CALLSTREAM_MAX_RUNS", "many"),
+        ("CALLSTREAM_MAX_RUNS", "1.5"),
+        ("CALLSTREAM_RUN_SECONDS", ""),
+        ("CALLSTREAM_INSPECTOR", "perhaps"),
+        ("CALLSTREAM_ON_DISCONNECT", "explode"),
+    ],
+)
+def test_wrong_variables_are_named(variable: str, text: str) -> None:
+    with pytest.raises(UsageError, match=variable):
+        Settings.from_env({variable: text})
+
+
+def test_variables_of_others_are_left_alone() -> None:
+    assert Settings.from_env({"CALLSTREAM_JOURNAL": "memory:", "CALLSTREAM_COLOUR": "blue"}) == Settings()
+
+
+def test_journal_url_comes_from_the_environment_or_a_file(tmp_path: Path) -> None:
+    secret = tmp_path / "journal"
+    secret.write_text("postgresql://me:secret@database/calls\n")
+    assert journal_url({}) is None
+    assert journal_url({"CALLSTREAM_JOURNAL": " memory: "}) == "memory:"
+    assert journal_url({"CALLSTREAM_JOURNAL_FILE": str(secret)}) == "postgresql://me:secret@database/calls"
+
+
+def test_journal_url_that_is_wrong_is_refused_and_not_repeated(tmp_path: Path) -> None:
+    secret, binary = tmp_path / "journal", tmp_path / "binary"
+    secret.write_text("postgresql://me:secret@database/calls\nand more\n")
+    binary.write_bytes(b"\xff\xfe")
+    for environment in (
+        {"CALLSTREAM_JOURNAL": ""},
+        {"CALLSTREAM_JOURNAL": "postgresql://me:secret@a", "CALLSTREAM_JOURNAL_FILE": str(secret)},
+        {"CALLSTREAM_JOURNAL_FILE": str(secret)},
+        {"CALLSTREAM_JOURNAL_FILE": str(binary)},
+        {"CALLSTREAM_JOURNAL_FILE": str(tmp_path / "absent")},
+        {"CALLSTREAM_JOURNAL_FILE": "\0"},
+    ):
+        with pytest.raises(UsageError) as refused:
+            journal_url(environment)
+        assert "CALLSTREAM_JOURNAL" in str(refused.value)
+        assert "secret" not in str(refused.value)
