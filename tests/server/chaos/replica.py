@@ -25,7 +25,7 @@ from callstream.journal import Housekeeping  # noqa: E402
 from callstream.server import Settings, create_app  # noqa: E402
 from callstream.server.serving import serve  # noqa: E402
 
-LEASE_SECONDS = 3.0
+LEASE_SECONDS = 5.0
 
 
 class Log:
