@@ -67,6 +67,25 @@ async def test_requests_after_the_journal_was_closed_are_told_why(cs: Callstream
         assert (await server.get("/healthz")).status_code == 200
 
 
+async def test_a_journal_that_is_away_is_told_and_nothing_of_it(
+    cs: Callstream, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def away(**given: Any) -> Any:
+        raise JournalError("the database at 10.0.0.1 refused the password")
+
+    async with served(Stepping(free=True), callstream=cs) as server:
+        with monkeypatch.context() as patch:
+            patch.setattr(cs.journal, "runs", away)
+            for path in ("/api/runs", "/readyz", "/runs/x/events"):
+                answer = await server.get(path)
+                assert (answer.status_code, answer.json()["error"]["code"]) == (503, "journal_away")
+                assert int(answer.headers["retry-after"]) > 0
+                assert "10.0.0.1" not in answer.text
+            assert (await server.get("/healthz")).status_code == 200
+        assert (await server.get("/readyz")).status_code == 200
+    assert "10.0.0.1" in caplog.text
+
+
 async def test_stops_are_heard_after_the_journal_could_not_be_asked(
     cs: Callstream, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

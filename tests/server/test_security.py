@@ -96,13 +96,13 @@ async def test_every_route_wants_a_principal_and_hides_what_is_not_his(cs: Calls
 
 async def test_public_routes_tell_nothing_of_anybody(cs: Callstream) -> None:
     async with served(Stepping(free=True), callstream=cs, auth=by_name) as server:
-        server.headers = {"x-user": "ann"}
+        server.headers = {"x-user": "somebody in particular"}
         async with server.run("my secret") as stream:
             await stream.all()
         for path in ("/", "/healthz", "/readyz"):
             answer = await server.client.get(path)
             assert answer.status_code == 200
-            for told in ("my secret", stream.run_id, "ann"):
+            for told in ("my secret", stream.run_id, "somebody in particular"):
                 assert told not in answer.text
         mounted = [route for route in server.app.routes if isinstance(route, Mount)]
         assert [route.path for route in mounted] == ["/page"]
