@@ -24,7 +24,7 @@ OLDEST = .venv-oldest
 # opentelemetry 1.42, the newest that google-adk 2.12 takes, says this on Python 3.11 whenever it is imported.
 OLDEST_WARNINGS = -W 'ignore:SelectableGroups dict interface:DeprecationWarning'
 
-.PHONY: help venv test oldest check format-check lint types imports coverage format demo bench crash litellm live docs clean
+.PHONY: help venv test oldest check format-check lint types imports coverage format demo bench crash chaos copilotkit litellm live docs clean
 
 help: ## list these targets (default)
 	@echo "make <target>"
@@ -94,6 +94,14 @@ litellm: $(LITELLM_VENV)/.installed ## run the tests that need litellm, in an en
 
 live: $(VENV)/.installed-dev ## two turns with a real Gemini, if there are credentials in the environment
 	@$(BIN)/python -m pytest -m live tests/live $(ARGS)
+
+chaos: $(VENV)/.installed-dev ## kill replicas on one PostgreSQL while 50 threads talk to them, and see that nobody notices
+	@$(BIN)/python -W ignore -m tests.server.chaos $(ARGS)
+
+copilotkit: $(VENV)/.installed-dev ## put the real CopilotKit runtime in front of the server; installs 270 MB with npm
+	@command -v npm >/dev/null || { echo "the CopilotKit runtime needs node and npm" >&2; exit 1; }
+	@cd tests/server/copilotkit && npm install --no-audit --no-fund --no-package-lock --ignore-scripts
+	@$(BIN)/python -m pytest tests/server/adk/test_copilotkit.py $(ARGS)
 
 docs: $(VENV)/.installed-docs ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -22,7 +22,12 @@ from google.adk.models import BaseLlm, Gemini
 from google.adk.models.anthropic_llm import AnthropicLlm
 from google.genai import types
 
-HOSTS = {"tap": "callstream.ag_ui_adk", "partial events": "callstream.ag_ui_adk", "ag_ui_adk": "ag_ui_adk"}
+HOSTS = {
+    "tap": "callstream.ag_ui_adk",
+    "partial events": "callstream.ag_ui_adk",
+    "ag_ui_adk": "ag_ui_adk",
+    "ag_ui_adk, whole": "ag_ui_adk",
+}
 """Who serves the agent, and where his ``ADKAgent`` and ``add_adk_fastapi_endpoint`` come from."""
 LIMIT = 20.0
 
@@ -56,13 +61,14 @@ def model_of(wire: str, base_url: str) -> BaseLlm:
 
 
 def agent_of(host: str, wire: str, base_url: str, tools: list[Any]) -> Any:
-    """An ``ADKAgent`` of that host, with arguments streamed."""
+    """An ``ADKAgent`` of that host, with arguments streamed, or whole where it says so."""
     model = model_of(wire, base_url)
     if host == "partial events":
         model = Untapped(model=model.model, inner=model)
     agent = LlmAgent(name="writer", model=model, tools=tools)
     made = importlib.import_module(HOSTS[host]).ADKAgent
-    return made(adk_agent=agent, app_name="app", user_id="user", streaming_function_call_arguments=True)
+    streamed = not host.endswith("whole")
+    return made(adk_agent=agent, app_name="app", user_id="user", streaming_function_call_arguments=streamed)
 
 
 class Tools:

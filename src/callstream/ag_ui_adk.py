@@ -11,14 +11,17 @@ import inspect
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ag_ui.core import AssistantMessage, Message, RunAgentInput, ToolMessage
+from pydantic import ValidationError
 
 from callstream.adk import ADKAgent, AGUIToolset, PredictStateMapping
 from callstream.adk.sharedstate import taken
 from callstream.adk.threads import CONTEXT_KEY
 from callstream.errors import UsageError
+from callstream.server import Settings
+from callstream.server.beside import Beside
 
 if TYPE_CHECKING:
     from fastapi import APIRouter, FastAPI, Request
@@ -52,26 +55,38 @@ def add_adk_fastapi_endpoint(
     extract_headers: Sequence[str] | None = None,
     extract_state_from_request: StateExtractor | None = None,
     agent_resolver: AgentResolver | None = None,
+    *,
+    on_disconnect: Literal["stop", "continue"] = "stop",
     **kwargs: Any,
 ) -> None:
     """Has an app or a router serve an agent at ``path``, as AG-UI over server-sent events.
 
-    Beside it: ``GET {path}/capabilities``, and ``POST /agents/state`` for front ends that load a thread. A client that
-    disconnects stops its run. ``extract_headers`` puts headers into ``state["headers"]``, under their names in lower
+    Beside it: ``POST {path}/threads/{thread_id}/connect`` joins a thread, in the middle of a run too; ``POST
+    {path}/runs/{run_id}/stop`` stops a run; ``GET {path}/capabilities``, and ``POST /agents/state`` for front ends that
+    load a thread. A client that disconnects stops its run; with ``on_disconnect="continue"`` the run goes on and can be
+    joined. ``extract_headers`` puts headers into ``state["headers"]``, under their names in lower
     case with underscores and without ``x-``; what the client has there comes first. ``extract_state_from_request``
     gives state that the server decides. ``agent_resolver`` may choose another agent for a request. ``kwargs`` go to
-    ``app.post``.
+    ``app.post``; their ``dependencies`` hold for joining and stopping too.
     """
     try:
         from fastapi import Body, Request
-        from fastapi.responses import JSONResponse, StreamingResponse
+        from fastapi.responses import JSONResponse, Response, StreamingResponse
     except ImportError:
         raise UsageError("add_adk_fastapi_endpoint needs fastapi: pip install fastapi") from None
     if extract_headers is not None and extract_state_from_request is not None:
         raise UsageError("give extract_headers or extract_state_from_request, not both")
 
-    async def run(request: Request, given: RunAgentInput = Body()) -> StreamingResponse:  # noqa: B008
+    if on_disconnect not in ("stop", "continue"):
+        raise UsageError(f"expected on_disconnect to be 'stop' or 'continue', got {on_disconnect!r}")
+    neighbours = _Neighbours()
+
+    async def chosen_for(request: Request, given: RunAgentInput) -> ADKAgent:
         chosen = await _awaited(agent_resolver(request, given)) if agent_resolver is not None else None
+        return chosen or agent
+
+    async def run(request: Request, given: RunAgentInput = Body()) -> Response:  # noqa: B008
+        chosen = await chosen_for(request, given)
         # Scopes other than the thread's are the server's to set, never the client's.
         state = taken(given.state, allow_scopes=False) if isinstance(given.state, dict) else given.state
         if extract_headers is not None:
@@ -79,8 +94,17 @@ def add_adk_fastapi_endpoint(
         elif extract_state_from_request is not None:
             extracted = await extract_state_from_request(request, given)
             state = {**(state if isinstance(state, dict) else {}), **extracted}
-        served = _served(chosen or agent, given.model_copy(update={"state": state}))
-        return StreamingResponse(served, media_type="text/event-stream", headers=_HEADERS)
+        given = given.model_copy(update={"state": state})
+        if on_disconnect == "continue":
+            return await neighbours.of(chosen).run(given)
+        return StreamingResponse(_served(chosen, given), media_type="text/event-stream", headers=_HEADERS)
+
+    async def connect(request: Request) -> Response:
+        given = await _joining_input(request)
+        return await neighbours.of(await chosen_for(request, given)).connect(request)
+
+    async def stop(request: Request) -> Response:
+        return await neighbours.of(agent).stop(request)
 
     async def capabilities() -> JSONResponse:
         return JSONResponse(agent.get_capabilities() or {})
@@ -106,6 +130,10 @@ def add_adk_fastapi_endpoint(
     app.post(path, response_model=None, **kwargs)(run)
     app.get(f"{path.rstrip('/')}/capabilities", response_model=None)(capabilities)
     app.post("/agents/state", response_model=None)(thread_state)
+    connect.__annotations__ = stop.__annotations__ = {"request": Request}
+    guarded = {name: value for name, value in kwargs.items() if name in ("dependencies", "tags", "include_in_schema")}
+    app.post(f"{path.rstrip('/')}/threads/{{thread_id}}/connect", response_model=None, **guarded)(connect)
+    app.post(f"{path.rstrip('/')}/runs/{{run_id}}/stop", response_model=None, **guarded)(stop)
 
 
 def create_adk_app(agent: ADKAgent, path: str = "/", **options: Any) -> FastAPI:
@@ -134,6 +162,32 @@ def resolve_agent_from_message_history(
         if isinstance(message, AssistantMessage) and any(call.id == named for call in message.tool_calls or ()):
             return agent_registry.get(message.name or "")
     return None
+
+
+class _Neighbours:
+    """What joins and stops the runs of each agent."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, tuple[ADKAgent, Beside]] = {}
+
+    def of(self, agent: ADKAgent) -> Beside:
+        if id(agent) not in self._made:
+
+            async def whose(request: Any) -> str:
+                return agent.user_of(await _joining_input(request))
+
+            self._made[id(agent)] = (agent, Beside(agent, Settings(on_disconnect="continue"), whose))
+        return self._made[id(agent)][1]
+
+
+async def _joining_input(request: Any) -> RunAgentInput:
+    """What a client sends that joins: an input, or nothing. The thread is that of the path."""
+    thread_id = request.path_params["thread_id"]
+    try:
+        given = RunAgentInput.model_validate_json(await request.body())
+    except ValidationError:
+        return RunAgentInput(thread_id=thread_id, run_id="", messages=[])
+    return given.model_copy(update={"thread_id": thread_id})
 
 
 async def _served(agent: ADKAgent, given: RunAgentInput) -> AsyncGenerator[bytes, None]:

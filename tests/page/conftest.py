@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -33,6 +34,11 @@ PATIENCE = 30_000
 """Milliseconds until something that does not come counts as missing; nothing is measured by it."""
 
 
+def pytest_pycollect_makemodule(module_path: Path) -> None:
+    if CLIENT.parent in module_path.parents and find_spec("playwright") is None:
+        unavailable("the page is tested with playwright, and it is not installed")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if CLIENT.parent in item.path.parents:  # google-adk warns of features of its own that it uses itself
@@ -49,10 +55,8 @@ def unavailable(reason: str) -> NoReturn:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """One a module, and no longer: while Playwright's is there, no test can run an event loop of its own."""
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        unavailable("the page is tested with playwright, and it is not installed")
+    from playwright.sync_api import sync_playwright
+
     path = next(filter(None, map(shutil.which, NAMES)), None)
     if path is None:
         unavailable(f"the page is tested in a browser, and there is none of {', '.join(NAMES)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from playwright.sync_api import Locator, Page, expect
@@ -36,8 +37,12 @@ class Inspector:
         self.page.keyboard.press("Enter")
 
     def card(self, name: str, index: int = -1) -> Locator:
-        """A call's card; the latest, where several have that name."""
-        cards = self.page.get_by_role("article", name=name, exact=True)
+        """A call's card; the latest, where several have that name.
+
+        By its heading: to look for a name of a role, Playwright works out the names of all elements, however many.
+        """
+        heading = self.page.locator(".card-name", has_text=re.compile(f"^{re.escape(name)}$"))
+        cards = self.page.locator("article.card", has=heading)
         return cards.last if index == -1 else cards.nth(index)
 
     def expect_state(self, name: str, state: str) -> Locator:

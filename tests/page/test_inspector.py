@@ -189,7 +189,8 @@ def test_progress_moves(inspector: Inspector, page: Page) -> None:
 
 def test_approve(inspector: Inspector, page: Page) -> None:
     inspector.send("approve")
-    card = inspector.expect_state("publish", "awaiting an answer")
+    inspector.expect_state("publish", "awaiting an answer")
+    card = page.get_by_role("article", name="publish", exact=True)
     expect(card).to_contain_text("moonstruck poets")
     page.reload()
     inspector.expect_state("publish", "awaiting an answer")

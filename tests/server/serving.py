@@ -141,6 +141,7 @@ def run_input(text: str | None = "Go", *, thread: str = "thread", **given: Any) 
     return {
         "threadId": thread,
         "runId": f"run-{uuid.uuid4().hex[:8]}",
+        "protocolVersion": "1.0",
         "messages": messages,
         "tools": [],
         "context": [],

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from callstream import Callstream
+from callstream import Callstream, open_journal
 from callstream.server import Settings
 from tests.agui.model import StrictClient
 
@@ -250,3 +250,49 @@ async def test_an_agent_that_fails_fails_its_run_and_tells_strangers_nothing(
 async def _all(server: Any) -> list[dict[str, Any]]:
     async with server.run() as stream:
         return list(await stream.all())
+
+
+async def test_client_older_than_ag_ui_1_is_spared_what_it_refuses(cs: Callstream) -> None:
+    """It declares no protocol version; CopilotKit's runtime is one."""
+    call = [
+        {"type": "TOOL_CALL_START", "toolCallId": "c1", "toolCallName": "paint", "parentMessageId": "m"},
+        {"type": "TOOL_CALL_END", "toolCallId": "c1"},
+    ]
+    tools = [{"name": "paint", "description": "", "parameters": {}}]
+    async with served(Scripted(call), callstream=cs) as server:
+        async with server.run("Go", tools=tools, protocolVersion=None) as stream:
+            assert (await stream.all())[-1]["outcome"] == {"type": "success"}
+        for body, outcome in (
+            (run_input(None, protocolVersion=None), {"type": "success"}),
+            (run_input(None), {"type": "success", "pendingToolCallIds": ["c1"]}),
+            (None, {"type": "success", "pendingToolCallIds": ["c1"]}),
+        ):
+            async with server.stream("POST", "/threads/thread/connect", json=body) as stream:
+                assert (await stream.all())[-1]["outcome"] == outcome
+
+
+async def test_client_older_than_ag_ui_1_sees_a_stopped_run_end(cs: Callstream) -> None:
+    agent = Stepping()
+    async with served(agent, callstream=cs) as server, server.run(protocolVersion=None) as stream:
+        await stream.until("TOOL_CALL_START")
+        await server.post(f"/runs/{stream.run_id}/stop")
+        last = (await stream.all())[-1]
+    assert last["type"] == "RUN_FINISHED"
+    assert "outcome" not in last
+
+
+async def test_zombie_fenced_and_its_agent_stopped(url: str) -> None:
+    """A process that was taken for dead finds its run ended by another: its agent must not go on."""
+    agent = Stepping()
+    zombie = Callstream(open_journal(url, lease_ttl=0.5, renew=False, housekeeping=None))
+    async with served(agent, callstream=zombie) as server, server.run() as stream:
+        await stream.until("TOOL_CALL_START")
+        async with open_journal(url, housekeeping=None) as living:
+            async with asyncio.timeout(20):
+                while await living.sweep() != [stream.run_id]:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+        assert (await stream.all())[-1]["code"] == "interrupted"
+        async with asyncio.timeout(20):
+            while not agent.cancelled:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+    assert agent.executed == []

@@ -38,7 +38,7 @@ from callstream.adk.presentation import Presentation, ShownEvent
 from callstream.adk.sharedstate import shown
 from callstream.adk.threads import Threads
 from callstream.adk.turns import Turns
-from callstream.agui import AguiEvent, Conversation, Translator, View, encode_sse
+from callstream.agui import AguiEvent, Conversation, Translator, View, encode_sse, for_older_client
 from callstream.agui.events import RunError, encode
 from callstream.agui.messages import Metadata
 from callstream.errors import CallstreamError, JournalError, RunOver, UsageError
@@ -127,7 +127,8 @@ class ADKAgent:
         async with aclosing(batches):
             async for events, seq in batches:
                 if events:
-                    yield encode_sse(events, seq)  # type: ignore[arg-type]
+                    sent = events if given.protocol_version is not None else for_older_client(events)
+                    yield encode_sse(sent, seq)  # type: ignore[arg-type]
 
     async def _batches(self, given: RunAgentInput) -> AsyncGenerator[tuple[list[ShownEvent], int], None]:
         """The events of each record, with its number."""

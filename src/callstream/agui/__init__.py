@@ -2,7 +2,7 @@
 
 ``Translator`` is for a client that sees a run from its beginning, ``Conversation`` for one that joins, and for whoever
 wants a thread's messages. ``View`` says what they are shown. ``encode_sse`` writes events, ``merge`` makes them fewer.
-``Reader`` is the way back: AG-UI events of an agent, as events of a run.
+``Reader`` is the way back: AG-UI events of an agent, as events of a run. ``for_older_client``: for those before 1.0.
 """
 
 from __future__ import annotations
@@ -10,8 +10,20 @@ from __future__ import annotations
 from callstream.agui.conversation import Conversation
 from callstream.agui.events import AguiEvent, encode, encode_sse, merge
 from callstream.agui.messages import Message
+from callstream.agui.older import for_older_client
 from callstream.agui.reader import Reader
 from callstream.agui.translator import Translator
 from callstream.agui.view import View
 
-__all__ = ["AguiEvent", "Conversation", "Message", "Reader", "Translator", "View", "encode", "encode_sse", "merge"]
+__all__ = [
+    "AguiEvent",
+    "Conversation",
+    "Message",
+    "Reader",
+    "Translator",
+    "View",
+    "encode",
+    "encode_sse",
+    "for_older_client",
+    "merge",
+]

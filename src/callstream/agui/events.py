@@ -68,7 +68,8 @@ class Cancelled(_Outcome, frozen=True, tag="cancelled"):
 class RunFinished(_Event, frozen=True, kw_only=True):
     thread_id: str
     run_id: str
-    outcome: Success | Interrupted | Cancelled
+    outcome: Success | Interrupted | Cancelled | None = None
+    """None for clients that know no other outcome than success and interrupts."""
 
 
 class RunError(_Event, frozen=True, kw_only=True):

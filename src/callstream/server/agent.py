@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import msgspec
 from ag_ui.core import RunAgentInput, ToolMessage, UserMessage
 
-from callstream.agui import Reader, View
+from callstream.agui import Reader, View, for_older_client
 from callstream.calls import CallState
 from callstream.errors import UsageError
 from callstream.events import MessageReceived
@@ -43,7 +43,8 @@ class Presentation(Protocol):
 class Host(Protocol):
     """An agent that journals by itself."""
 
-    callstream: Callstream
+    @property
+    def callstream(self) -> Callstream: ...
 
     @property
     def view(self) -> View: ...
@@ -93,6 +94,16 @@ def host_of(agent: Host | Agent | AgentFunction, callstream: Callstream | None) 
 class _Started(msgspec.Struct, frozen=True):
     run: Run
     work: Callable[[], Coroutine[Any, Any, None]]
+
+
+class OlderClient:
+    """A stream for a client of AG-UI before 1.0."""
+
+    def __init__(self, presentation: Presentation) -> None:
+        self._presentation = presentation
+
+    def shown(self, events: Iterable[Any]) -> Sequence[Any]:
+        return for_older_client(self._presentation.shown(events))
 
 
 class _AsItIs:

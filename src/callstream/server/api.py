@@ -19,6 +19,8 @@ from callstream.server.requests import asked_id, choice, number
 
 MOST: Final = 1000
 _TITLE: Final = 120
+_RUNS_A_THREAD: Final = 5
+"""So many runs are looked through for a thread that is wanted; the list may be shorter where threads have more."""
 _LOOKED_AT: Final = 20
 """A run's first message is among its first records."""
 
@@ -30,6 +32,7 @@ class Api:
         self._journal = journal
         self._access = access
         self._agent = agent
+        self._titles: dict[str, str] = {}  # by run, since pages ask for them every few seconds
 
     def routes(self) -> list[Route]:
         return [
@@ -49,7 +52,7 @@ class Api:
         principal = await self._access.principal(request)
         most = number(request.query_params, "limit", 50, most=MOST)
         by_thread: dict[str, list[RunRow]] = {}
-        for row in await self._journal.runs(principal=principal, limit=MOST * 5):
+        for row in await self._journal.runs(principal=principal, limit=max(MOST, most * _RUNS_A_THREAD)):
             by_thread.setdefault(row.thread_id, []).append(row)
         listed = [await self._thread(thread_id, rows) for thread_id, rows in list(by_thread.items())[:most]]
         return json_response({"threads": listed})
@@ -65,11 +68,17 @@ class Api:
         }
 
     async def _title(self, row: RunRow) -> str | None:
-        records = self._journal.read(row.run_id)
-        async for record in records:
+        if row.run_id not in self._titles and (text := await self._first_words(row.run_id)) is not None:
+            if len(self._titles) >= MOST:
+                self._titles.clear()
+            self._titles[row.run_id] = text if len(text) <= _TITLE else f"{text[: _TITLE - 1]}…"
+        return self._titles.get(row.run_id)
+
+    async def _first_words(self, run_id: str) -> str | None:
+        async for record in self._journal.read(run_id):
             match record.event:
                 case MessageReceived(role="user", text=text) if text:
-                    return text if len(text) <= _TITLE else f"{text[: _TITLE - 1]}…"
+                    return text
             if record.seq >= _LOOKED_AT:
                 break
         return None

@@ -73,7 +73,7 @@ def create_app(
         routes += Api(host.callstream.journal, access, known).routes()
     routes += _Health(host.callstream, runs).routes()
     if settings.inspector:
-        routes += [Route("/", _page), Mount("/page", StaticFiles(directory=PAGE))]
+        routes += [Route("/", _page), Mount("/page", _PageFiles(directory=PAGE))]
 
     async def close_all() -> None:
         await runs.aclose()
@@ -144,8 +144,20 @@ class _Health:
         return json_response({"status": "ready"})
 
 
+_REVALIDATED: Final = {"cache-control": "no-cache"}
+
+
+class _PageFiles(StaticFiles):
+    """Asked for anew each time (304 if they are the same): modules of two versions must not meet in one page."""
+
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:
+        response = super().file_response(*args, **kwargs)
+        response.headers.update(_REVALIDATED)
+        return response
+
+
 async def _page(request: Request) -> Response:
-    return FileResponse(PAGE / "index.html", headers={"cache-control": "no-cache"})
+    return FileResponse(PAGE / "index.html", headers=_REVALIDATED)
 
 
 def _answer_problem(request: Request, problem: Exception) -> Response:

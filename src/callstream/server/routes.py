@@ -7,13 +7,14 @@ from contextlib import ExitStack
 from functools import partial
 from http import HTTPStatus
 
+from ag_ui.core import RunAgentInput
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from callstream.agui import View
 from callstream.server.access import Access
-from callstream.server.agent import Host, Importer
+from callstream.server.agent import Host, Importer, OlderClient, Presentation
 from callstream.server.eventstream import EventStream
 from callstream.server.problems import json_response
 from callstream.server.requests import is_id, json_body, number, run_input
@@ -50,24 +51,33 @@ class RunRoutes:
     async def run(self, request: Request) -> Response:
         """Runs the agent. The stream may be left; the run goes on, and can be joined."""
         principal = await self._access.principal(request)
-        given = await run_input(request, self._settings)
+        return await self.begin(await run_input(request, self._settings), principal)
+
+    async def begin(self, given: RunAgentInput, principal: str | None) -> Response:
         check = partial(self._access.check_thread, given.thread_id, principal)
         await check()
         with self._seat() as seat:
             run = await self._runs.begin(given, principal, check)
-            frames = live(self._journal, run.run_id, self._view, self._host.presentation(given))
+            presentation = self._presentation(given, is_older=given.protocol_version is None)
+            frames = live(self._journal, run.run_id, self._view, presentation)
             return self._stream(frames, run.run_id, seat)
 
     async def connect(self, request: Request) -> Response:
-        """Joins a thread: what has been, then its last run live. Whatever is in the body is left aside."""
+        """Joins a thread: what has been, then its last run live. Of the body, the client's protocol version counts."""
         principal = await self._access.principal(request)
         thread_id = request.path_params["thread_id"]
+        body = await json_body(request, self._settings, optional=True)
+        is_older = isinstance(body, dict) and "threadId" in body and body.get("protocolVersion") is None
         with self._seat() as seat:
             if isinstance(self._host, Importer) and is_id(thread_id):
                 await self._host.import_thread(thread_id, principal)
             rows = await self._access.runs_of(thread_id, principal)
-            frames = joined(self._journal, reversed(rows), self._view, self._host.presentation(None))
+            frames = joined(self._journal, reversed(rows), self._view, self._presentation(None, is_older=is_older))
             return self._stream(frames, rows[0].run_id, seat)
+
+    def _presentation(self, given: RunAgentInput | None, *, is_older: bool) -> Presentation:
+        made = self._host.presentation(given)
+        return OlderClient(made) if is_older else made
 
     async def events(self, request: Request) -> Response:
         """The raw records of a run."""

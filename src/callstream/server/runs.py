@@ -204,8 +204,11 @@ class Runs:
     async def stop(self, run_id: str, reason: str) -> None:
         """Stops a run, wherever it goes on. If that is another process, it hears of it soon."""
         running = self._running.get(run_id)
+        own = self._host.callstream.active_run(run_id)
         if running is not None:
             await self._stop(running, reason)
+        elif own is not None and own.loop is asyncio.get_running_loop():
+            await own.stop(reason)  # somebody else of this process has begun it
         else:
             await self._host.callstream.journal.ask_to_stop(run_id, reason)
 
@@ -233,18 +236,37 @@ class Runs:
 
     async def _hear_stops(self) -> None:
         journal = self._host.callstream.journal
+        missing: set[str] = set()
         while True:
             await asyncio.sleep(STOP_POLL_SECONDS)
             if not self._running:
                 continue
             try:
                 asked = await journal.asked_to_stop()
+                missing = await self._give_up_lost(missing)
             except CallstreamError:
                 logger.warning("the journal cannot be asked for stops", exc_info=True)
                 continue
             for run_id, reason in asked.items():
                 if (running := self._running.get(run_id)) is not None:
                     self._have_stopped(running, reason)
+
+    async def _give_up_lost(self, missing: set[str]) -> set[str]:
+        """Cancels runs that the journal has ended: this process was taken for dead, and their threads have gone on.
+
+        Nothing of theirs can be written any more, but an agent may still do things elsewhere. ``missing``: the runs that
+        were missing the last time, for one that is just ending may be ahead of what is known here. Returns those of now.
+        """
+        mine = set(self._running)
+        active = {row.run_id for row in await self._host.callstream.journal.runs(active=True)}
+        now = {run_id for run_id in mine - active if run_id in self._running}
+        for run_id in now & missing:
+            running = self._running[run_id]
+            if running.run.outcome is None and running.task is not None and not running.is_stopping:
+                running.is_stopping = True
+                logger.error("run %s was taken from this process, and is given up", run_id, extra=_ids(running.run))
+                running.task.cancel()
+        return now
 
     async def drain(self) -> None:
         """No new runs; those that go on have ``shutdown_seconds``, or until ``hurry``, and are stopped then."""

@@ -44,6 +44,7 @@ class Client(StrictClient):
         made: dict[str, Any] = {
             "threadId": self.thread_id,
             "runId": self._new_id("run"),
+            "protocolVersion": "1.0",
             "messages": [message for message in self.messages if message["role"] != "activity"],
             "tools": [tool.model_dump(by_alias=True) for tool in self.tools],
             "state": self.state,

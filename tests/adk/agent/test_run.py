@@ -15,6 +15,7 @@ import pytest
 from google.adk.agents import LlmAgent
 from google.adk.apps import App
 from google.adk.models import Gemini
+from google.adk.sessions import InMemorySessionService
 from google.adk.workflow import START, Workflow
 
 from callstream import Callstream, Progress, UsageError, no_progress, tool
@@ -185,10 +186,13 @@ async def test_error_is_run_error(cs: Callstream, models: Models, caplog: pytest
 
 
 async def test_execution_timeout(cs: Callstream, models: Models, caplog: pytest.LogCaptureFixture) -> None:
-    async with scripted("gemini", [[Text("Slow"), Delay(30), Text("ly."), Finish()], END]) as provider:
-        client = Client(adk_agent(cs, agent_of(gemini(models, provider)), execution_timeout_seconds=3))
+    slow = [Text("Slow"), Delay(30), Text("ly."), Finish()]
+    async with scripted("gemini", lambda request: END if b"again" in request.body else slow) as provider:
+        root, sessions = agent_of(gemini(models, provider)), InMemorySessionService()
+        client = Client(adk_agent(cs, root, execution_timeout_seconds=0.5, session_service=sessions))
         events = await client.send()
         assert kinds(events)[-1] == "RUN_ERROR"
+        client.agent = adk_agent(cs, root, session_service=sessions)
         await client.send("again")
     assert client.text() == "Done."
 

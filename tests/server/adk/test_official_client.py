@@ -140,7 +140,8 @@ async def test_official_client_gets_the_schema_of_an_answer(
     assert interrupt["responseSchema"] == SCHEMA
 
 
-JOINED = ["one_call", "parallel_calls_of_another_wire", "reasoning", "progress", "truncated_call"]
+JOINED = {"one_call": 40, "parallel_calls_of_another_wire": 8, "reasoning": 6, "progress": 8, "truncated_call": 6}
+"""At how many places the connection drops."""
 
 
 @pytest.mark.parametrize("name", JOINED)
@@ -150,11 +151,11 @@ async def test_join_mid_arguments_after_every_record(
 ) -> None:
     """The connection drops after each event in turn; the run goes on, and who joins ends with the same."""
     scene = SCENES[name]
-    async with staged(scene, cs, models, live_judge, times=60, pace=100.0) as stage:
+    async with staged(scene, cs, models, live_judge, times=60, pace=200.0) as stage:
         (whole,) = await judged(stage, scene, "whole")
         count = len(whole["events"])
-        places = range(1, count) if count <= 30 else sorted({*range(1, 9), *range(9, count, count // 16)})
-        for place in places:
+        most = JOINED[name] if not reload else 6
+        for place in range(1, count, max(1, count // most)):
             thread_id = f"dropped after {place}"
             first, second = await stage.play(
                 thread_id, {"how": "run", "add": says("Go"), "drop": place}, {"how": "connect", "reload": reload}

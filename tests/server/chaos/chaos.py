@@ -29,10 +29,11 @@ PATIENCE = 90.0
 
 
 class Chaos:
-    def __init__(self, url: str, threads: int, turns: int, kills: int, seed: int) -> None:
+    def __init__(self, url: str, threads: int, turns: int, kills: int, seed: int, lease: float) -> None:
         self._url = url
         self._turns = turns
         self._wanted_kills = kills
+        self._lease = lease
         self._chance = random.Random(seed)
         self._threads = [f"thread-{number}" for number in range(threads)]
         self._plan = Plan()
@@ -65,7 +66,7 @@ class Chaos:
             with ScriptedProvider("gemini", self._plan.script, stream_args_unasked=True, deltas_per_second=30) as model:
                 arguments = [
                     *("--journal", journal_url, "--provider", model.base_url, "--log", str(log)),
-                    *("--sessions", sessions_url),
+                    *("--sessions", sessions_url, "--lease", str(self._lease)),
                 ]
                 fleet = Fleet([Replica(arguments) for _ in range(2)], random.Random(self._chance.random()))
                 try:

@@ -1,4 +1,4 @@
-"""One replica: ``python -m tests.server.chaos.replica --journal URL --sessions URL --provider URL --log FILE --port N``."""
+"""One replica: ``python -m tests.server.chaos.replica --journal URL --sessions URL --provider URL --log FILE --port N …``."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ from callstream.adk import ADKAgent, AGUIToolset  # noqa: E402
 from callstream.journal import Housekeeping  # noqa: E402
 from callstream.server import Settings, create_app  # noqa: E402
 from callstream.server.serving import serve  # noqa: E402
-
-LEASE_SECONDS = 3.0
 
 
 class Log:
@@ -62,10 +60,11 @@ async def main() -> None:
     for name in ("journal", "sessions", "provider", "log"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--lease", type=float, required=True)
     given = parser.parse_args()
     logging.basicConfig(level=logging.ERROR, format=f"replica {given.port} %(name)s: %(message)s")
     housekeeping = Housekeeping(sweep_every=0.5, compact_after=4.0)
-    callstream = Callstream(open_journal(given.journal, lease_ttl=LEASE_SECONDS, housekeeping=housekeeping))
+    callstream = Callstream(open_journal(given.journal, lease_ttl=given.lease, housekeeping=housekeeping))
     agent = ADKAgent(
         adk_agent=agent_of(given.provider, Log(given.log)),
         app_name="chaos",

@@ -199,6 +199,7 @@ class Talker(Watcher):
         return {
             "threadId": self.thread_id,
             "runId": f"run-{uuid.uuid4().hex}",
+            "protocolVersion": "1.0",
             "messages": [message for message in known if message["role"] != "activity"],
             "tools": [PAINT],
             "context": [],

@@ -1,6 +1,7 @@
 /** Numbers, spans and times as text. Pure. */
 
 const whole = new Intl.NumberFormat("en");
+const time = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 
 /** @param {number} value */
 export function count(value) {
@@ -52,5 +53,5 @@ export function ago(at, now) {
  * @param {number} at seconds since the epoch
  */
 export function clock(at) {
-  return new Date(at * 1000).toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+  return time.format(at * 1000);
 }

@@ -1,8 +1,8 @@
 /**
  * A JSON value as a tree that fills in while it is being written.
  *
- * What was built is never built again: a change adds a row, or text to the row that is being written. A tree of more than
- * 3,000 rows waits for a click, and keeps what comes meanwhile.
+ * What was built is never built again: a change adds a row, or text to the row that is being written. What is more than a
+ * frame's work goes on in the next one; a tree of more than 3,000 rows waits for a click, and keeps what comes meanwhile.
  *
  * @typedef {import("./jsonreader.js").Change} Change
  * @typedef {import("./jsonreader.js").Path} Path
@@ -11,9 +11,12 @@
 
 import { button, element } from "./dom.js";
 import { count, counted } from "./format.js";
+import { Frame } from "./frame.js";
 import { GrowingText } from "./growingtext.js";
 
 const ROWS = 3_000;
+/** Milliseconds of building a frame. */
+const BUDGET = 8;
 /** A longer string, or one of several lines, gets a box of its own. */
 const INLINE = 72;
 
@@ -22,8 +25,13 @@ export class JsonTree {
   #open = [];
   /** @type {StringValue | null} the string that is being written */
   #string = null;
-  /** @type {Change[]} what waits for a click */
+  /** @type {Change[]} what waits for the next frame, or for a click */
   #waiting = [];
+  /** how many of them are built already */
+  #built = 0;
+  /** @type {Set<Branch>} the containers that have got more */
+  #grown = new Set();
+  #frame = new Frame(() => this.#build());
   #rows = 0;
   #limit = ROWS;
   #label;
@@ -43,13 +51,32 @@ export class JsonTree {
 
   /** @param {Change[]} changes */
   take(changes) {
-    let index = 0;
-    if (this.#waiting.length === 0) {
-      while (index < changes.length && this.#rows < this.#limit) this.#apply(changes[index++]);
+    if (changes.length === 0) return;
+    const isIdle = this.#waiting.length === 0;
+    for (const change of changes) this.#waiting.push(change);
+    if (isIdle) this.#build();
+  }
+
+  /** Builds what waits: as much as fits into a frame, and not past the limit. */
+  #build() {
+    const waiting = this.#waiting;
+    const end = performance.now() + BUDGET;
+    while (this.#built < waiting.length && this.#rows < this.#limit && performance.now() < end) {
+      this.#apply(waiting[this.#built]);
+      this.#built += 1;
     }
-    for (; index < changes.length; index += 1) this.#waiting.push(changes[index]);
-    this.#more.hidden = this.#waiting.length === 0;
-    if (!this.#more.hidden) this.#more.textContent = `Show more than ${count(this.#rows)} values`;
+    if (this.#built === waiting.length) {
+      this.#waiting = [];
+      this.#built = 0;
+    }
+    for (const { count, size, isArray } of this.#grown) {
+      if (count !== null) count.data = counted(size, isArray ? "item" : "field");
+    }
+    this.#grown.clear();
+    const isFull = this.#waiting.length > 0 && this.#rows >= this.#limit;
+    this.#more.hidden = !isFull;
+    if (isFull) this.#more.textContent = `Show more than ${count(this.#rows)} values`;
+    else if (this.#waiting.length > 0) this.#frame.want();
   }
 
   /**
@@ -65,10 +92,8 @@ export class JsonTree {
   }
 
   #showMore() {
-    const waiting = this.#waiting;
-    this.#waiting = [];
     this.#limit += ROWS;
-    this.take(waiting);
+    this.#build();
   }
 
   /** @param {Change} change */
@@ -145,7 +170,7 @@ export class JsonTree {
     else before.remove();
     if (!branch.isArray) branch.rows.set(key, row);
     branch.list.append(row);
-    if (branch.count !== null) branch.count.data = counted(branch.size, branch.isArray ? "item" : "field");
+    this.#grown.add(branch);
     return row;
   }
 

@@ -1,0 +1,45 @@
+"""Joining and stopping beside an endpoint that another framework serves."""
+
+from __future__ import annotations
+
+from ag_ui.core import RunAgentInput
+from starlette.requests import Request
+from starlette.responses import Response
+
+from callstream.server.access import Access, Auth
+from callstream.server.agent import Host
+from callstream.server.problems import Problem, problem_response
+from callstream.server.routes import RunRoutes
+from callstream.server.runs import Runs
+from callstream.server.settings import Settings
+
+
+class Beside:
+    """``connect`` and ``stop`` of a host's runs, whoever runs them; ``run`` for runs that outlive their clients.
+
+    ``whose`` says to whom the thread of a request to ``connect`` has to belong. A run is stopped by whoever knows its id.
+    Problems are answered here, since the app around has handlers of its own.
+    """
+
+    def __init__(self, host: Host, settings: Settings, whose: Auth | None = None) -> None:
+        runs, journal = Runs(host, settings), host.callstream.journal
+        self._joining = RunRoutes(host, runs, Access(whose, journal), settings)
+        self._running = RunRoutes(host, runs, Access(None, journal), settings)
+
+    async def connect(self, request: Request) -> Response:
+        try:
+            return await self._joining.connect(request)
+        except Problem as problem:
+            return problem_response(problem)
+
+    async def stop(self, request: Request) -> Response:
+        try:
+            return await self._running.stop(request)
+        except Problem as problem:
+            return problem_response(problem)
+
+    async def run(self, given: RunAgentInput) -> Response:
+        try:
+            return await self._running.begin(given, None)
+        except Problem as problem:
+            return problem_response(problem)

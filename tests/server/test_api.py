@@ -1,0 +1,48 @@
+"""What the journal knows, as JSON, and the files of the page."""
+
+from __future__ import annotations
+
+from callstream import Callstream
+
+from .agents import Stepping
+from .serving import served
+
+
+async def test_threads_are_listed_with_their_first_words(cs: Callstream) -> None:
+    async with served(Stepping(free=True), callstream=cs) as server:
+        for thread, text in (("a", "Write of tides"), ("b", "x" * 500), ("a", "And again")):
+            async with server.run(text, thread=thread) as stream:
+                await stream.all()
+        for _ in range(2):
+            listed = (await server.get("/api/threads")).json()["threads"]
+            assert [(each["thread_id"], each["runs"], each["active"]) for each in listed] == [
+                ("a", 2, False),
+                ("b", 1, False),
+            ]
+            assert [each["title"] for each in listed] == ["Write of tides", "x" * 119 + "…"]
+            assert all(each["started_at"] <= each["updated_at"] for each in listed)
+        assert len((await server.get("/api/threads?limit=1")).json()["threads"]) == 1
+
+
+async def test_runs_and_calls_are_listed(cs: Callstream) -> None:
+    async with served(Stepping(free=True), callstream=cs) as server:
+        async with server.run(thread="a") as stream:
+            await stream.all()
+        [row] = (await server.get("/api/runs?thread_id=a&active=false")).json()["runs"]
+        assert (row["run_id"], row["outcome"]) == (stream.run_id, "finished")
+        assert (await server.get("/api/runs?active=true")).json() == {"runs": []}
+        [call] = (await server.get("/api/calls?state=completed")).json()["calls"]
+        assert (call["name"], call["args_json"]) == ("write", None)
+        whole = (await server.get(f"/api/calls/{call['call_id']}")).json()
+        assert whole["args_json"] == "".join(Stepping().pieces)
+        assert (await server.get("/api/agent")).json()["name"] == "stepping"
+
+
+async def test_files_of_the_page_are_asked_for_anew(cs: Callstream) -> None:
+    """Modules of two versions must not meet in one page."""
+    async with served(Stepping(), callstream=cs) as server:
+        for path in ("/", "/page/app.js"):
+            answer = await server.get(path)
+            assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-cache")
+        etag = {"if-none-match": answer.headers["etag"]}
+        assert (await server.client.get("/page/app.js", headers=etag)).status_code == 304
