@@ -55,5 +55,8 @@ async def main(journal: str) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
-    asyncio.run(main(sys.argv[1]))
+    try:
+        asyncio.run(main(sys.argv[1]))
+    except KeyboardInterrupt:
+        sys.exit(130)
     print("ended", flush=True)

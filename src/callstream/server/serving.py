@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import socket
 from types import FrameType
 from typing import Any, Final
@@ -41,12 +42,14 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._state = app.state
         self._signals = 0
+        self._was_interrupted = False
         self._ending: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        # Not uvicorn's own: it raises the signal once more at the end, and a process that ended well would seem killed.
+        # Not uvicorn's own: it raises every signal once more at the end, and a process that ended well would seem killed.
         self._signals += 1
+        self._was_interrupted |= sig == signal.SIGINT
         if self._signals > 2:
             os._exit(128 + sig)
         if self._loop is None or not self.started:
@@ -80,6 +83,8 @@ class _Server(uvicorn.Server):
     async def serve(self, sockets: list[Any] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         await super().serve(sockets)
+        if self._was_interrupted:
+            signal.raise_signal(signal.SIGINT)  # whoever serves is told of Ctrl-C as ever: KeyboardInterrupt
 
 
 def config_for(app: Starlette, **options: Any) -> uvicorn.Config:
@@ -125,7 +130,7 @@ async def serve(
     sockets: list[socket.socket] | None = None,
     **options: Any,
 ) -> None:
-    """Serves until SIGINT or SIGTERM; ``options`` are uvicorn's.
+    """Serves until SIGTERM, then returns, or until SIGINT, then KeyboardInterrupt rises; ``options`` are uvicorn's.
 
     ``sockets`` that listen already are used in place of host and port.
     """
