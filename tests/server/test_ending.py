@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -55,6 +56,28 @@ async def test_a_run_that_is_being_started_is_waited_for(cs: Callstream, monkeyp
         assert answer.status_code == 200
         await draining
         assert [row.outcome for row in await cs.journal.runs()] == ["finished"]
+
+
+async def test_whoever_watches_a_run_reads_its_end_before_the_journal_is_closed(
+    cs: Callstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = cs.journal.batches
+
+    async def slow(run_id: str, after: int = 0) -> AsyncGenerator[Any, None]:
+        async for records in batches(run_id, after):
+            yield records
+            await asyncio.sleep(0.3)  # it is behind: the run has ended before it looks again
+
+    monkeypatch.setattr(cs.journal, "batches", slow)
+    agent = Stepping()
+    async with served(agent, callstream=cs, settings=Settings(shutdown_seconds=0)) as server, server.run() as stream:
+        async with server.stream("GET", f"/runs/{stream.run_id}/events") as raw:
+            await stream.until("TOOL_CALL_START")
+            ended = asyncio.create_task(server.app.state.close())
+            assert (await stream.all())[-1]["outcome"] == {"type": "cancelled"}
+            await raw.all()
+            assert raw.event == "end"
+            await ended
 
 
 async def test_requests_after_the_journal_was_closed_are_told_why(cs: Callstream) -> None:

@@ -33,6 +33,7 @@ _LEFTOVER_SECONDS: Final = 10.0
 _CANCEL_SECONDS: Final = 10.0
 """How long an agent may take to be cancelled before it is no longer waited for."""
 _DRAIN_POLL_SECONDS: Final = 0.05
+_LAST_WORD_SECONDS: Final = 1.5
 
 
 class _Running:
@@ -58,6 +59,7 @@ class Runs:
         self._watch: asyncio.Task[None] | None = None
         self._drained = False
         self._hurried = False
+        self._watchers = 0
 
     def __len__(self) -> int:
         """How many runs go on or are about to."""
@@ -184,6 +186,7 @@ class Runs:
             yield
             return
         running.watchers += 1
+        self._watchers += 1
         if running.leaving is not None:
             running.leaving.cancel()
             running.leaving = None
@@ -191,6 +194,7 @@ class Runs:
             yield
         finally:
             running.watchers -= 1
+            self._watchers -= 1
             if not running.watchers and self._settings.on_disconnect == "stop" and run_id in self._running:
                 loop = asyncio.get_running_loop()
                 running.leaving = loop.call_later(self._settings.disconnect_grace, self._nobody_watches, running)
@@ -281,6 +285,10 @@ class Runs:
             self._have_stopped(running, "the server shut down")
         if self._stopping:
             await asyncio.wait(self._stopping, timeout=_CANCEL_SECONDS)
+        # Who watched a run is told of its end before the journal is closed, from which he reads it.
+        until = asyncio.get_running_loop().time() + _LAST_WORD_SECONDS
+        while self._watchers and asyncio.get_running_loop().time() < until:  # noqa: ASYNC110
+            await asyncio.sleep(_DRAIN_POLL_SECONDS)
 
     def hurry(self) -> None:
         """Runs have no time any more."""
