@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import logging
 import os
+import socket
 import tempfile
 from typing import Any
 
@@ -38,7 +39,7 @@ def callstream_app(base_url: str, folder: str) -> Any:
     return create_app(agent, settings=Settings(max_runs=None, max_streams=None))
 
 
-def ag_ui_adk_app(base_url: str, folder: str) -> Any:
+def ag_ui_adk_app(base_url: str) -> Any:
     from ag_ui_adk import ADKAgent, add_adk_fastapi_endpoint
     from fastapi import FastAPI
     from google.adk.agents.run_config import RunConfig, StreamingMode
@@ -56,12 +57,6 @@ def ag_ui_adk_app(base_url: str, folder: str) -> Any:
     return app
 
 
-class Announcing(uvicorn.Server):
-    async def startup(self, sockets: Any = None) -> None:
-        await super().startup(sockets)
-        print(f"http://127.0.0.1:{self.servers[0].sockets[0].getsockname()[1]}", flush=True)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--which", choices=("callstream", "ag_ui_adk"), required=True)
@@ -71,12 +66,16 @@ def main() -> None:
     if options.core is not None:
         os.sched_setaffinity(0, {options.core})
     logging.disable(logging.CRITICAL)
-    make = callstream_app if options.which == "callstream" else ag_ui_adk_app
+    listening = socket.create_server(("127.0.0.1", 0), backlog=2048)
+    print(f"http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        config = uvicorn.Config(
-            make(options.provider, folder), port=0, log_level="critical", timeout_graceful_shutdown=1
-        )
-        asyncio.run(Announcing(config).serve())
+        if options.which == "callstream":
+            from callstream.server.serving import serve
+
+            asyncio.run(serve(callstream_app(options.provider, folder), sockets=[listening], log_level="critical"))
+        else:
+            config = uvicorn.Config(ag_ui_adk_app(options.provider), log_level="critical")
+            asyncio.run(uvicorn.Server(config).serve([listening]))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ Every stream is one run of a google-adk agent whose model writes one call at 20 
 at which the provider wrote them, and the client that reads the server's events compares it with its own clock: so the
 latency is that of the whole way, for ours with every delta in a SQLite journal before it is shown. Runs are started one
 after the other; what is measured begins when all go on. The server has one core to itself, provider and clients share the
-other. ``--python`` names an interpreter that has ag_ui_adk (``make bench`` makes one).
+other. ag_ui_adk runs in an environment of its own; see ``bench.comparison``.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from bench.comparison import interpreter
 from bench.many import Latencies
 from bench.providers import provider
 from bench.table import Table
@@ -33,7 +34,7 @@ from callstream.testing.provider import STAMP
 PACE = 20
 WINDOW = 8.0
 LIMIT_MS = 1000.0
-LADDER = (5, 10, 15, 20, 30, 40, 60, 80, 120, 160, 240, 320, 400, 500, 600, 700, 800)
+LADDER = (10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 400, 500, 600, 700, 800)
 STARTS_PER_SECOND = 25.0
 _STAMPED = re.compile(rb"\d{20}")
 
@@ -90,7 +91,8 @@ class Clients:
                 "forwardedProps": {},
             }
         )
-        head = f"POST /agui HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        headers = f"Host: {self._where.netloc}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+        head = f"POST /agui HTTP/1.1\r\n{headers}\r\n\r\n"
         reader, writer = await asyncio.open_connection(self._where.hostname, self._where.port, limit=2**20)
         try:
             writer.write((head + body).encode())
@@ -173,7 +175,6 @@ def most(python: str, which: str, ladder: tuple[int, ...]) -> Measured | None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--python", default=sys.executable, help="an interpreter that has ag_ui_adk")
     parser.add_argument("--streams", type=int, default=500, help="of the first table (default: 500)")
     parser.add_argument("--only", choices=("callstream", "ag_ui_adk", "first"), help="measure less")
     options = parser.parse_args()
@@ -185,6 +186,8 @@ def main() -> int:
     if options.only in (None, "first"):
         found = one(sys.executable, "callstream", options.streams)
         latencies = found.latencies
+        if not latencies.count:
+            sys.exit("no deltas came")
         first.row(
             latencies.count,
             latencies.quantile(0.5),
@@ -197,8 +200,9 @@ def main() -> int:
     if options.only == "first":
         return 0
     held: dict[str, Measured | None] = {}
-    for which, python in (("ag_ui_adk", options.python), ("callstream", sys.executable)):
+    for which in ("ag_ui_adk", "callstream"):
         if options.only in (None, which):
+            python = interpreter() if which == "ag_ui_adk" else sys.executable
             ladder = LADDER if which == "ag_ui_adk" else tuple(rung for rung in LADDER if rung >= 80)
             held[which] = most(python, which, ladder)
     table = Table(

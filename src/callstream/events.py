@@ -29,8 +29,11 @@ def _tag(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
-class Event(msgspec.Struct, frozen=True, tag_field="type", tag=_tag, omit_defaults=True):
-    """The root of all events. As JSON an event is an object whose ``type`` is its name in snake case."""
+class Event(msgspec.Struct, frozen=True, tag_field="type", tag=_tag, omit_defaults=True, gc=False):
+    """The root of all events. As JSON an event is an object whose ``type`` is its name in snake case.
+
+    There are many of them and none is part of a cycle, so the garbage collector need not look at them.
+    """
 
 
 # -- what a decoder reads from a response ------------------------------------------------------------------------------
@@ -225,7 +228,7 @@ RunEvent: TypeAlias = (
 )
 
 
-class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """An event as the journal keeps it: the ``seq``-th of its run, written ``at`` (seconds since the epoch).
 
     ``first_seq`` is less than ``seq`` where compaction folded the pieces of one call or message into this record.

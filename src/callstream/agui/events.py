@@ -22,7 +22,7 @@ def _tag(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper()
 
 
-class _Tagged(msgspec.Struct, frozen=True, tag_field="type", tag=_tag, rename="camel", omit_defaults=True):
+class _Tagged(msgspec.Struct, frozen=True, tag_field="type", tag=_tag, rename="camel", omit_defaults=True, gc=False):
     pass
 
 

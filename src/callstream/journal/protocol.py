@@ -30,7 +30,7 @@ class RunRow(msgspec.Struct, frozen=True, omit_defaults=True):
     last_seq: int
 
 
-class Entry(msgspec.Struct, frozen=True):
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """An event on its way into the journal, with what its record carries beside it."""
 
     event: RunEvent
