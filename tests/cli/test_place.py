@@ -15,7 +15,7 @@ from .conftest import WRITING, filled
 Run = Callable[..., Ran]
 
 
-def test_the_command_line_comes_first_then_the_environment_then_its_file_then_this_folder(
+def test_the_command_line_comes_first_then_the_environment_or_its_file_then_this_folder(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     urls = {
@@ -33,6 +33,8 @@ def test_the_command_line_comes_first_then_the_environment_then_its_file_then_th
     monkeypatch.setenv("CALLSTREAM_JOURNAL_FILE", str(tmp_path / "secret"))
     assert '"run_id":"kept"' in found()
     monkeypatch.setenv("CALLSTREAM_JOURNAL", urls["named"])
+    assert "not both" in run("runs").err
+    monkeypatch.delenv("CALLSTREAM_JOURNAL_FILE")
     assert '"run_id":"named"' in found()
     assert '"run_id":"given"' in found("--journal", urls["given"])
 
@@ -104,7 +106,7 @@ def test_the_file_that_names_the_journal_has_to_be_readable(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CALLSTREAM_JOURNAL_FILE", "gone")
-    assert "which cannot be read" in run("runs").err
+    assert "'gone' cannot be read" in run("runs").err
     (tmp_path / "empty").touch()
     monkeypatch.setenv("CALLSTREAM_JOURNAL_FILE", "empty")
-    assert "which is empty" in run("runs").err
+    assert "got nothing" in run("runs").err

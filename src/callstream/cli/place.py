@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from callstream.cli.failure import CommandError, misused
-from callstream.journal import Journal, open_journal
+from callstream.journal import Journal, environment, open_journal
 
 DEFAULT_FILE = Path("callstream.db")
 _SCHEMES = ("memory", "sqlite", "postgresql", "postgres")
@@ -20,19 +19,9 @@ _SCHEMES = ("memory", "sqlite", "postgresql", "postgres")
 def journal_url(options: argparse.Namespace, *, default: str | None = None) -> str:
     """The journal's URL: from the command line, the environment, a file, or ./callstream.db; then the default."""
     if options.journal is not None:
-        return _checked(refuse_secret(options.journal, "CALLSTREAM_JOURNAL"))
-    if found := os.environ.get("CALLSTREAM_JOURNAL"):
+        return _checked(refuse_secret(options.journal, environment.JOURNAL))
+    if (found := environment.journal_url()) is not None:
         return _checked(found)
-    if file := os.environ.get("CALLSTREAM_JOURNAL_FILE"):
-        try:
-            text = Path(file).read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise CommandError(f"CALLSTREAM_JOURNAL_FILE names {file}, which cannot be read: {error}") from error
-        if not text:
-            raise CommandError(
-                f"CALLSTREAM_JOURNAL_FILE names {file}, which is empty; it has to hold the journal's URL"
-            )
-        return _checked(text)
     if DEFAULT_FILE.exists():
         return f"sqlite:///{DEFAULT_FILE}"
     if default is not None:

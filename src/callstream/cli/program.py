@@ -20,7 +20,7 @@ from callstream.errors import CallstreamError, UsageError
 DESCRIPTION = "Live, durable tool calls: serve an agent, watch its runs, read and look after its journal."
 EPILOG = """\
 where the journal is:
-  --journal URL, else the environment's CALLSTREAM_JOURNAL, else the URL in the file that CALLSTREAM_JOURNAL_FILE
+  --journal URL, else the environment's CALLSTREAM_JOURNAL or the URL in the file that CALLSTREAM_JOURNAL_FILE
   names, else ./callstream.db if it is there.
   A URL is sqlite:///file.db, sqlite:////absolute/file.db or postgresql://user@host/database.
 

@@ -1,7 +1,8 @@
 """What a server can be told: one table, as arguments and as environment variables.
 
 Every field of ``Settings`` is also the variable ``CALLSTREAM_<NAME>``, in capitals. A limit of 0 or ``none`` in the
-environment is None: no limit. ``docs/howto/server.md`` prints the table. Secrets are not settings: see ``journal_url``.
+environment is None: no limit. ``docs/howto/server.md`` prints the table. Secrets are not settings: see
+``callstream.journal.environment``.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 import msgspec
@@ -17,8 +17,6 @@ import msgspec
 from callstream.errors import UsageError
 
 PREFIX: Final = "CALLSTREAM_"
-JOURNAL: Final = "CALLSTREAM_JOURNAL"
-JOURNAL_FILE: Final = "CALLSTREAM_JOURNAL_FILE"
 _KIB: Final = 1024
 _MIB: Final = 1024 * 1024
 
@@ -115,31 +113,6 @@ _COUNTED: Final = tuple(
     for name in Settings.__struct_fields__
     if name.startswith("max_") or (name.endswith("_seconds") and name not in _TIMES)
 )
-
-
-def journal_url(environment: Mapping[str, str] | None = None) -> str | None:
-    """The journal's URL, which may hold a password: from CALLSTREAM_JOURNAL, or the file that CALLSTREAM_JOURNAL_FILE
-    names (a mounted secret). None if neither is set. Errors do not repeat it.
-    """
-    found = os.environ if environment is None else environment
-    url, path = found.get(JOURNAL), found.get(JOURNAL_FILE)
-    if url is not None and path is not None:
-        raise UsageError(f"expected {JOURNAL} or {JOURNAL_FILE}, not both")
-    name = JOURNAL
-    if path is not None:
-        name = f"the file that {JOURNAL_FILE} names"
-        try:
-            url = Path(path).read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise UsageError(f"{JOURNAL_FILE}={path!r} cannot be read: {type(error).__name__}") from None
-    if url is None:
-        return None
-    url = url.strip()
-    if not url or len(url.splitlines()) > 1:
-        raise UsageError(
-            f"expected a journal's URL on one line in {name}, got {'nothing' if not url else 'several lines'}"
-        )
-    return url
 
 
 def _value(name: str, text: str, wanted: Any) -> Any:

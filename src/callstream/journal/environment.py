@@ -1,0 +1,38 @@
+"""Where the environment says that the journal is. Its URL may hold a password, so it comes from nowhere else but a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from callstream.errors import UsageError
+
+JOURNAL: Final = "CALLSTREAM_JOURNAL"
+JOURNAL_FILE: Final = "CALLSTREAM_JOURNAL_FILE"
+
+
+def journal_url(environment: Mapping[str, str] | None = None) -> str | None:
+    """The journal's URL, which may hold a password: from CALLSTREAM_JOURNAL, or the file that CALLSTREAM_JOURNAL_FILE
+    names (a mounted secret). None if neither is set. Errors do not repeat it.
+    """
+    found = os.environ if environment is None else environment
+    url, path = found.get(JOURNAL), found.get(JOURNAL_FILE)
+    if url is not None and path is not None:
+        raise UsageError(f"expected {JOURNAL} or {JOURNAL_FILE}, not both")
+    name = JOURNAL
+    if path is not None:
+        name = f"the file that {JOURNAL_FILE} names"
+        try:
+            url = Path(path).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{JOURNAL_FILE}={path!r} cannot be read: {type(error).__name__}") from None
+    if url is None:
+        return None
+    url = url.strip()
+    if not url or len(url.splitlines()) > 1:
+        raise UsageError(
+            f"expected a journal's URL on one line in {name}, got {'nothing' if not url else 'several lines'}"
+        )
+    return url
