@@ -176,7 +176,10 @@ class _Neighbours:
             async def whose(request: Any) -> str:
                 return agent.user_of(await _joining_input(request))
 
-            self._made[id(agent)] = (agent, Beside(agent, Settings(on_disconnect="continue"), whose))
+            self._made[id(agent)] = (
+                agent,
+                Beside(agent, Settings(on_disconnect="continue", older_clients=True), whose),
+            )
         return self._made[id(agent)][1]
 
 

@@ -259,7 +259,8 @@ async def test_client_older_than_ag_ui_1_is_spared_what_it_refuses(cs: Callstrea
         {"type": "TOOL_CALL_END", "toolCallId": "c1"},
     ]
     tools = [{"name": "paint", "description": "", "parameters": {}}]
-    async with served(Scripted(call), callstream=cs) as server:
+    settings = Settings(older_clients=True)
+    async with served(Scripted(call), callstream=cs, settings=settings) as server:
         async with server.run("Go", tools=tools, protocolVersion=None) as stream:
             assert (await stream.all())[-1]["outcome"] == {"type": "success"}
         for body, outcome in (
@@ -272,13 +273,21 @@ async def test_client_older_than_ag_ui_1_is_spared_what_it_refuses(cs: Callstrea
 
 
 async def test_client_older_than_ag_ui_1_sees_a_stopped_run_end(cs: Callstream) -> None:
-    agent = Stepping()
-    async with served(agent, callstream=cs) as server, server.run(protocolVersion=None) as stream:
+    agent, settings = Stepping(), Settings(older_clients=True)
+    async with served(agent, callstream=cs, settings=settings) as server, server.run(protocolVersion=None) as stream:
         await stream.until("TOOL_CALL_START")
         await server.post(f"/runs/{stream.run_id}/stop")
         last = (await stream.all())[-1]
     assert last["type"] == "RUN_FINISHED"
     assert "outcome" not in last
+
+
+async def test_client_that_declares_no_version_is_told_all_unless_the_server_was_told_otherwise(cs: Callstream) -> None:
+    agent = Stepping()
+    async with served(agent, callstream=cs) as server, server.run(protocolVersion=None) as stream:
+        await stream.until("TOOL_CALL_START")
+        await server.post(f"/runs/{stream.run_id}/stop")
+        assert (await stream.all())[-1]["outcome"] == {"type": "cancelled"}
 
 
 async def test_zombie_fenced_and_its_agent_stopped(url: str) -> None:

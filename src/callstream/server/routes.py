@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from callstream.agui import View
+from callstream.agui.events import PROTOCOL_VERSION
 from callstream.server.access import Access
 from callstream.server.agent import Host, Importer, OlderClient, Presentation
 from callstream.server.eventstream import EventStream
@@ -58,7 +59,7 @@ class RunRoutes:
         await check()
         with self._seat() as seat:
             run = await self._runs.begin(given, principal, check)
-            presentation = self._presentation(given, is_older=given.protocol_version is None)
+            presentation = self._presentation(given, declares=given.protocol_version)
             frames = live(self._journal, run.run_id, self._view, presentation)
             return self._stream(frames, run.run_id, seat)
 
@@ -67,17 +68,17 @@ class RunRoutes:
         principal = await self._access.principal(request)
         thread_id = request.path_params["thread_id"]
         body = await json_body(request, self._settings, optional=True)
-        is_older = isinstance(body, dict) and "threadId" in body and body.get("protocolVersion") is None
+        declares = body.get("protocolVersion") if isinstance(body, dict) and "threadId" in body else PROTOCOL_VERSION
         with self._seat() as seat:
             if isinstance(self._host, Importer) and is_id(thread_id):
                 await self._host.import_thread(thread_id, principal)
             rows = await self._access.runs_of(thread_id, principal)
-            frames = joined(self._journal, reversed(rows), self._view, self._presentation(None, is_older=is_older))
+            frames = joined(self._journal, reversed(rows), self._view, self._presentation(None, declares=declares))
             return self._stream(frames, rows[0].run_id, seat)
 
-    def _presentation(self, given: RunAgentInput | None, *, is_older: bool) -> Presentation:
+    def _presentation(self, given: RunAgentInput | None, *, declares: str | None) -> Presentation:
         made = self._host.presentation(given)
-        return OlderClient(made) if is_older else made
+        return OlderClient(made) if self._settings.older_clients and declares is None else made
 
     async def events(self, request: Request) -> Response:
         """The raw records of a run."""

@@ -34,6 +34,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     are not seen, so with several of them a thread's requests have to reach one."""
     disconnect_grace: float = 10.0
     """How long a run that nobody watches goes on with ``on_disconnect="stop"``."""
+    older_clients: bool = False
+    """Whether clients that declare no protocol version are taken for older than AG-UI 1.0 and spared outcomes that these
+    refuse. CopilotKit's runtime is one of them."""
     run_seconds: float | None = 1800.0
     """How long a run may take. It fails then."""
     max_runs: int | None = 1000
