@@ -9,6 +9,9 @@
 import { createInterface } from "node:readline";
 import { HttpAgent } from "@ag-ui/client";
 
+// An aborted run of this client settles soon, or, with an event on its way, never: it has no connection any more.
+const GONE = 2000;
+
 let warnings = [];
 console.warn = (...said) => warnings.push(said.map(String).join(" "));
 console.error = (...said) => warnings.push(said.map(String).join(" "));
@@ -44,6 +47,8 @@ async function lived({ url, threadId, tools, state, headers, steps }) {
     const known = Object.fromEntries(pending.map((id, number) => [`$${number}`, id]));
     for (const message of fill(step.add ?? [], known)) add(agent, message);
     const verdict = { ended: null, args: {}, results: [], error: null, events: [], runId: null, isDropped: false };
+    let leave;
+    const left = new Promise((resolve) => (leave = resolve));
     const watch = {
       onEvent: async ({ event }) => {
         verdict.events.push(event.type);
@@ -54,6 +59,7 @@ async function lived({ url, threadId, tools, state, headers, steps }) {
         if (step.drop === verdict.events.length) {
           verdict.isDropped = true;
           agent.abortRun();
+          setTimeout(leave, GONE);
         }
       },
       onToolCallEndEvent: ({ event, toolCallArgs }) => void (verdict.args[event.toolCallId] = toolCallArgs),
@@ -64,12 +70,13 @@ async function lived({ url, threadId, tools, state, headers, steps }) {
     };
     try {
       const parameters = { tools: tools ?? [], ...(step.resume ? { resume: fill(step.resume, known) } : {}) };
-      await (step.how === "connect" ? agent.connectAgent(parameters, watch) : agent.runAgent(parameters, watch));
+      const running = step.how === "connect" ? agent.connectAgent(parameters, watch) : agent.runAgent(parameters, watch);
+      await Promise.race([running, left]);
     } catch (error) {
       verdict.error = String(error?.message ?? error);
     }
-    const left = verdict.ended?.pendingToolCallIds ?? verdict.ended?.interrupts?.map((each) => each.toolCallId) ?? [];
-    if (left.length) pending = left;
+    const asked = verdict.ended?.pendingToolCallIds ?? verdict.ended?.interrupts?.map((each) => each.toolCallId) ?? [];
+    if (asked.length) pending = asked;
     verdicts.push({ ...verdict, messages: structuredClone(agent.messages), state: structuredClone(agent.state), warnings });
   }
   return verdicts;
