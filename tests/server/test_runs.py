@@ -198,11 +198,12 @@ async def test_heartbeats_keep_a_silent_stream_open(cs: Callstream) -> None:
     settings = Settings(heartbeat_seconds=0.1)
     async with served(agent, callstream=cs, settings=settings) as server, server.run() as stream:
         await stream.until("TOOL_CALL_START")
-        await asyncio.sleep(0.5)
+        reading = asyncio.create_task(stream.all())
+        while len(stream.comments) < 3:
+            assert not reading.done()
+            await asyncio.sleep(0.02)
         agent.step(5)
-        folded_from = await stream.all()
-        assert folded_from[-1]["outcome"] == {"type": "success"}
-        assert len(stream.comments) >= 3
+        assert (await reading)[-1]["outcome"] == {"type": "success"}
 
 
 async def test_an_agent_that_yields_agui_events_gets_a_journal(cs: Callstream) -> None:

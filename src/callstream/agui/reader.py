@@ -51,7 +51,7 @@ class Reader:
             raise UsageError(f"expected an AG-UI event, an object with a type; got {str(event)[:100]!r}")
         handler = _HANDLERS.get(kind)
         try:
-            closing = list(self._end_chunks(kind)) if kind not in _CHUNKS else []
+            closing = list(self._end_chunks()) if kind not in _CHUNKS else []
             return [*closing, *(handler(self, event) if handler is not None else ())]
         except KeyError as error:
             raise UsageError(f"expected the AG-UI event {kind} to have {error.args[0]!r}") from None
@@ -77,7 +77,7 @@ class Reader:
         if message_id is None:
             raise KeyError("messageId")
         if message_id != self._text:
-            yield from self._end_chunks("")
+            yield from self._end_chunks()
         self._text = message_id
         yield from self._text_appended({"messageId": message_id, "delta": event.get("delta") or ""})
 
@@ -118,7 +118,7 @@ class Reader:
         if call_id is None:
             raise KeyError("toolCallId")
         if call_id != self._call:
-            yield from self._end_chunks("")
+            yield from self._end_chunks()
             yield from self._call_started({**event, "toolCallId": call_id})
         self._call = call_id
         yield from self._args_appended({"toolCallId": call_id, "delta": event.get("delta") or ""})
@@ -141,7 +141,7 @@ class Reader:
                 if kind == TOOL_PROGRESS:
                     yield CallProgressed(call_id, data)
 
-    def _end_chunks(self, kind: str) -> Iterator[RunEvent]:
+    def _end_chunks(self) -> Iterator[RunEvent]:
         """Chunks have no end of their own: whatever else comes ends them."""
         text, call, self._text, self._call = self._text, self._call, None, None
         if text is not None:
