@@ -28,7 +28,7 @@ class Block(msgspec.Struct):
     thinking: Any = None
 
 
-class Delta(msgspec.Struct):
+class Delta(msgspec.Struct, gc=False):  # two objects a delta, in no cycle: the collector need not count them
     type: str = ""
     text: str | None = None
     partial_json: str | None = None
@@ -45,7 +45,7 @@ class Message(msgspec.Struct):
     error: Any = None
 
 
-class StreamEvent(msgspec.Struct):
+class StreamEvent(msgspec.Struct, gc=False):
     type: str = ""
     index: int | None = None
     message: Any = None
@@ -129,13 +129,13 @@ class AnthropicDecoder(Decoder[StreamEvent]):
         self._in_message = True
         if delta.type == "input_json_delta":
             block = self._blocks.get(index)
-            if block is None:
-                raise WireError(
-                    f"expected content_block_start before the arguments of block {index}, got {delta.partial_json!r}"
-                )
             if isinstance(block, WireCall):
                 self._transcript.piece_of(block)
                 self._transcript.append_args(block, delta.partial_json or "")
+            elif block is None:
+                raise WireError(
+                    f"expected content_block_start before the arguments of block {index}, got {delta.partial_json!r}"
+                )
         elif delta.text and delta.type == "text_delta":
             self._transcript.append_text(delta.text)
         elif delta.thinking and delta.type == "thinking_delta":
