@@ -39,7 +39,7 @@ from google.adk.apps import App
 from agent import root_agent
 app = App(name="weather_app", root_agent=root_agent)
 """
-CITY = "Paris, on both sides of the river"
+CITY = "Paris, on both sides of the river, from the Bois de Vincennes to the Bois de Boulogne and beyond"
 
 
 def answers(request: Any) -> list[Any]:
@@ -51,7 +51,7 @@ def answers(request: Any) -> list[Any]:
 
 @pytest.fixture
 def provider() -> Iterator[ScriptedProvider]:
-    with ScriptedProvider("gemini", answers, stream_args_unasked=True, deltas_per_second=20) as made:
+    with ScriptedProvider("gemini", answers, stream_args_unasked=True, deltas_per_second=40) as made:
         yield made
 
 
@@ -80,7 +80,7 @@ def check_weather(events: list[Any]) -> None:
     kinds = [event["type"] for event in events]
     assert (kinds[0], kinds[-1]) == ("RUN_STARTED", "RUN_FINISHED")
     pieces = [event["delta"] for event in events if event["type"] == "TOOL_CALL_ARGS"]
-    assert len(pieces) > 2  # they came while the model wrote them; a server that is busy merges some
+    assert len(pieces) > 5  # they came while the model wrote them
     assert json.loads("".join(pieces)) == {"city": CITY}
     [result] = [event for event in events if event["type"] == "TOOL_CALL_RESULT"]
     assert json.loads(result["content"]) == {"city": CITY, "degrees": 20}
