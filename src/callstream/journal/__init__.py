@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from callstream.errors import UsageError
+from callstream.errors import MissingExtra, UsageError
 from callstream.journal.protocol import Entry, Journal, RunRow
 from callstream.journal.settings import Housekeeping, Settings
 
@@ -48,8 +48,8 @@ def open_journal(url: str, **settings: Any) -> Journal:
         case "postgresql" | "postgres":
             try:
                 from callstream.journal.postgres import PostgresStore, address
-            except ImportError as error:
-                raise UsageError("a PostgreSQL journal needs asyncpg: pip install callstream[postgres]") from error
+            except ModuleNotFoundError as error:
+                raise MissingExtra("a PostgreSQL journal needs asyncpg", "postgres", error) from error
             from callstream.journal.stored import StoredJournal
 
             return StoredJournal(
