@@ -58,5 +58,7 @@ def open_journal(url: str, **settings: Any) -> Journal:
                 ),
                 common,
             )
-        case _:
-            raise UsageError(f"expected memory:, sqlite:///file.db or postgresql://…, got {url!r}")
+        case _:  # the rest of the URL may hold a password
+            raise UsageError(
+                f"expected memory:, sqlite:///file.db or postgresql://…, got a URL that begins with {scheme + ':'!r}"
+            )
