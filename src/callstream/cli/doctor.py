@@ -19,6 +19,7 @@ _EXTRAS = {
     "server": ("starlette", "uvicorn", "ag-ui-protocol"),
     "postgres": ("asyncpg",),
     "cli": ("rich",),
+    "telemetry": ("opentelemetry-api",),
 }
 _OTHERS = ("msgspec", "httpx", "httpx2", "anthropic", "openai", "litellm")
 
