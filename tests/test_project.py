@@ -136,6 +136,15 @@ def test_a_missing_extra_is_a_usage_error_and_an_import_error(monkeypatch: pytes
     assert isinstance(raised.value, ImportError)
 
 
+def test_the_source_distribution_has_every_folder() -> None:
+    """Its tests run the examples and read the documentation, so they must be there too."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    included = project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
+    places = [file.relative_to(ROOT).parts for file in tracked_files()]
+    folders = {f"/{parts[0]}" for parts in places if len(parts) > 1}
+    assert folders - set(included) == set()
+
+
 @pytest.mark.parametrize("name", ["constraints.txt", "constraints-oldest.txt"])
 def test_constraints_are_exact_versions_and_nothing_else(name: str) -> None:
     lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
