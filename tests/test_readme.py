@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from callstream import open_journal
 from callstream.testing import Call, ScriptedProvider
 from tests.captures import ROOT
 
@@ -160,6 +161,13 @@ def test_the_reference_tells_of_nothing_that_is_not_there() -> None:
     pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "reference").glob("*.md"))
     for name in re.findall(r"^::: (\S+)$", pages, re.MULTILINE):
         pkgutil.resolve_name(name)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: str(document.relative_to(ROOT)))
+def test_options_of_journal_urls_are_known(document: Any) -> None:
+    text = document.read_text(encoding="utf-8")
+    for query in re.findall(r"\?((?:durability|listen|statement_cache_size)=[\w&=]+)", text):
+        open_journal(("sqlite:///x.db?" if query.startswith("durability") else "postgresql://host/x?") + query)
 
 
 @pytest.mark.parametrize("page", ["hooks", "journal"])
