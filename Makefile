@@ -78,15 +78,10 @@ demo: $(VENV)/.installed-demo ## an agent, its server, the inspector and a journ
 
 bench: $(VENV)/.installed-bench $(RIVAL)/.installed ## measure Callstream beside other libraries, on the same data
 	@for table in $(TABLES); do \
-	  if [ -f bench/$$table.py ]; then \
-	    echo "==> bench/$$table.py"; $(BIN)/python -m bench.$$table || exit 1; \
-	  else \
-	    echo "==> bench/$$table.py is not there yet, skipped"; \
-	  fi; \
+	  echo "==> bench/$$table.py"; $(BIN)/python -m bench.$$table || exit 1; \
 	done
 
 crash: $(VENV)/.installed-dev ## kill a writing process again and again, and read what its journal kept
-	@[ -f bench/crash.py ] || { echo "bench/crash.py is not there yet" >&2; exit 1; }
 	@$(BIN)/python -m bench.crash
 
 litellm: $(LITELLM_VENV)/.installed ## run the tests that need litellm, in an environment of its own

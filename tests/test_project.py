@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+import sys
 import tomllib
 import types
 from importlib import resources
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import callstream
+from callstream import UsageError, open_journal
 from tests.captures import ROOT
 
 # Spelled in pieces, so that this file does not offend against itself.
@@ -97,6 +100,49 @@ def test_public_names_are_few_and_all_declared() -> None:
 
 def test_package_is_typed() -> None:
     assert resources.files(callstream).joinpath("py.typed").is_file()
+
+
+@pytest.mark.subprocess
+@pytest.mark.parametrize(
+    ("room", "absent", "extra"),
+    [
+        ("callstream.adk", "google.adk", "adk"),
+        ("callstream.adk", "ag_ui", "adk"),
+        ("callstream.ag_ui_adk", "google.adk", "adk"),
+        ("callstream.ag_ui_adk", "ag_ui", "adk"),
+        ("callstream.server", "starlette", "server"),
+        ("callstream.server", "ag_ui", "server"),
+        ("callstream.server.serving", "uvicorn", "server"),
+    ],
+)
+def test_a_room_whose_extra_is_missing_names_it(room: str, absent: str, extra: str) -> None:
+    program = f"import sys; sys.modules[{absent!r}] = None; import {room}"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert f"pip install 'callstream[{extra}]'" in done.stderr.splitlines()[-1]
+
+
+def test_a_missing_extra_is_a_usage_error_and_an_import_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "callstream.journal.postgres", None)
+    with pytest.raises(UsageError, match=r"needs asyncpg: pip install 'callstream\[postgres\]'") as raised:
+        open_journal("postgresql://db/calls")
+    assert isinstance(raised.value, ImportError)
+
+
+def test_the_source_distribution_has_every_folder() -> None:
+    """Its tests run the examples and read the documentation, so they must be there too."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    included = project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
+    places = [file.relative_to(ROOT).parts for file in tracked_files()]
+    folders = {f"/{parts[0]}" for parts in places if len(parts) > 1}
+    assert folders - set(included) == set()
 
 
 @pytest.mark.parametrize("name", ["constraints.txt", "constraints-oldest.txt"])

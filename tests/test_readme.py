@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import io
 import json
+import pkgutil
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from callstream import open_journal
 from callstream.testing import Call, ScriptedProvider
 from tests.captures import ROOT
 
@@ -142,6 +144,30 @@ def test_links_lead_somewhere(document: Any) -> None:
         if anchor:
             headings = re.findall(r"^#+ (.+)$", target.read_text(encoding="utf-8"), re.MULTILINE)
             assert anchor in [heading.lower().replace(" ", "-") for heading in headings]
+
+
+@pytest.mark.parametrize("room", ["", ".adk", ".ag_ui_adk", ".agui", ".server", ".testing"])
+def test_every_public_name_is_in_the_reference(room: str) -> None:
+    pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "reference").glob("*.md"))
+    told = re.findall(r"^::: (\S+)$", pages, re.MULTILINE)
+    module = importlib.import_module(f"callstream{room}")
+    homes = [importlib.import_module(name) for name in ("callstream.errors", "callstream.testing.script")]
+    elsewhere = {name for home in homes if home.__name__ in told for name in vars(home)}
+    named = {name.rpartition(".")[2] for name in told} | elsewhere
+    assert [name for name in module.__all__ if name not in named] == []
+
+
+def test_the_reference_tells_of_nothing_that_is_not_there() -> None:
+    pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "reference").glob("*.md"))
+    for name in re.findall(r"^::: (\S+)$", pages, re.MULTILINE):
+        pkgutil.resolve_name(name)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: str(document.relative_to(ROOT)))
+def test_options_of_journal_urls_are_known(document: Any) -> None:
+    text = document.read_text(encoding="utf-8")
+    for query in re.findall(r"\?((?:durability|listen|statement_cache_size)=[\w&=]+)", text):
+        open_journal(("sqlite:///x.db?" if query.startswith("durability") else "postgresql://host/x?") + query)
 
 
 @pytest.mark.parametrize("page", ["hooks", "journal"])

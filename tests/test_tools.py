@@ -385,6 +385,16 @@ def test_hooks_refuse_what_cannot_be_one() -> None:
     assert not hooks
 
 
+def test_field_hook_without_a_field_is_told_what_is_missing() -> None:
+    @tool
+    def write(content: str) -> None: ...
+
+    async def grow(field: Any, signal: AbortSignal) -> None: ...
+
+    with pytest.raises(UsageError, match=r'on_field takes the name of a field, as in @tool\.on_field\("content"\)'):
+        write.on_field(grow)  # type: ignore[arg-type]
+
+
 def test_hooks_take_callable_objects_and_functions_without_a_signature() -> None:
     class Listener:
         async def __call__(self, delta: Any, signal: AbortSignal) -> None: ...

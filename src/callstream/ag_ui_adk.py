@@ -13,10 +13,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from callstream.adk import ADKAgent, AGUIToolset, PredictStateMapping  # first, for it says which extra is missing
+
+# isort: split
 from ag_ui.core import AssistantMessage, Message, RunAgentInput, ToolMessage
 from pydantic import ValidationError
 
-from callstream.adk import ADKAgent, AGUIToolset, PredictStateMapping
 from callstream.adk.sharedstate import taken
 from callstream.adk.threads import CONTEXT_KEY
 from callstream.errors import UsageError

@@ -41,6 +41,8 @@ from callstream.events import (
 
 
 class CallState(StrEnum):
+    """Where a call is. ``TRANSITIONS`` says what leads from one state to another, ``FINAL`` which of them stay."""
+
     STARTED = "started"
     ARGS_STREAMING = "args_streaming"
     ARGS_COMPLETE = "args_complete"

@@ -32,6 +32,13 @@ class UsageError(CallstreamError):
     """The calling program's fault: a wrong argument, a wrong order of calls, a missing extra."""
 
 
+class MissingExtra(UsageError, ImportError):
+    """Packages of an extra are not installed. It is an ImportError too, for programs that can do without the room."""
+
+    def __init__(self, what: str, extra: str, error: ImportError) -> None:
+        super().__init__(f"{what}: pip install 'callstream[{extra}]' ({error})")
+
+
 class TransitionError(UsageError):
     """A call was asked to go from one state to another that its table does not allow."""
 

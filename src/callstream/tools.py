@@ -381,6 +381,8 @@ def _checked(hook: Callable[..., Any], parameters: str, path: Path = ()) -> Hook
 
 
 def _field_path(text: str) -> Path:
+    if not isinstance(text, str):
+        raise UsageError(f'on_field takes the name of a field, as in @tool.on_field("content"), got {text!r}')
     if not text:
         raise UsageError("expected the name of a field or a JSON path, got an empty text")
     if not text.startswith("$"):

@@ -39,6 +39,12 @@ async def test_url_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             open_journal(wrong)
 
 
+async def test_a_url_that_is_none_of_ours_does_not_tell_its_password() -> None:
+    with pytest.raises(UsageError, match=r"got a URL that begins with 'postgresql\+asyncpg:'") as raised:
+        open_journal("postgresql+asyncpg://ada:secret@db/calls")
+    assert "secret" not in str(raised.value)
+
+
 @pytest.mark.parametrize(
     ("query", "setting", "synchronous"), [("", {}, 1), ("?durability=power", {}, 2), ("", {"durability": "power"}, 2)]
 )

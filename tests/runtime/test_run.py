@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from callstream import CallState, Callstream, Progress, Reject, Run, current_run, no_progress, tool
+from callstream import CallState, Callstream, Progress, Reject, Run, current_run, no_progress, open_journal, tool
 from callstream.calls import Call as JournalCall
 from callstream.errors import CallDropped, CallRejected, RunOver, TransitionError, UsageError, WireError
 from callstream.events import (
@@ -650,3 +651,11 @@ async def test_result_on_its_way_when_the_run_is_stopped(cs: Callstream) -> None
     assert call is not None
     assert (call.state, call.error) == (CallState.FAILED, "out of paper")
     assert run.outcome == "cancelled"
+
+
+@pytest.mark.parametrize("given", [None, Path("calls.db"), 7])
+async def test_what_is_no_journal_is_refused_at_once(given: Any) -> None:
+    with pytest.raises(UsageError, match="expected a journal or its URL"):
+        Callstream(given)
+    with pytest.raises(UsageError, match="expected a journal's URL"):
+        open_journal(given)

@@ -19,6 +19,7 @@ _EXTRAS = {
     "server": ("starlette", "uvicorn", "ag-ui-protocol"),
     "postgres": ("asyncpg",),
     "cli": ("rich",),
+    "telemetry": ("opentelemetry-api",),
 }
 _OTHERS = ("msgspec", "httpx", "httpx2", "anthropic", "openai", "litellm")
 
@@ -77,7 +78,7 @@ def _models(options: argparse.Namespace, problems: list[str]) -> list[dict[str, 
     try:
         from callstream.adk.served import is_adk, model_paths
     except ImportError as error:
-        problems.append(f"models can be looked at with google-adk only: pip install callstream[adk] ({error})")
+        problems.append(str(error))
         return []
     if not is_adk(target.found):
         problems.append(f"{target.given} is a {type(target.found).__name__}, nothing of google-adk's")

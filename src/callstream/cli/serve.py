@@ -83,11 +83,9 @@ async def serve_app(
     **settings: Any,
 ) -> int:
     """Serves until Ctrl-C or a polite kill; ``settings`` are the server's. The address is printed when it is taken."""
-    try:
-        from callstream.server import Settings, create_app
-        from callstream.server.serving import serve as serve_with_uvicorn
-    except ImportError as error:
-        raise misused(f"serving needs starlette and uvicorn: pip install 'callstream[server]' ({error})") from error
+    from callstream.server import Settings, create_app
+    from callstream.server.serving import serve as serve_with_uvicorn
+
     given = {name: value for name, value in settings.items() if value is not None}
     auth = loaded(options.auth).found if getattr(options, "auth", None) else None
     if auth is not None and not callable(auth):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from callstream.errors import UsageError
+from callstream.errors import MissingExtra, UsageError
 from callstream.journal.protocol import Entry, Journal, RunRow
 from callstream.journal.settings import Housekeeping, Settings
 
@@ -19,6 +19,8 @@ def open_journal(url: str, **settings: Any) -> Journal:
     ``durability="power"``, which the URL can say too (``?durability=power``); PostgreSQL takes ``schema``, ``listen``
     and ``statement_cache_size`` in the URL's query.
     """
+    if not isinstance(url, str):
+        raise UsageError(f"expected a journal's URL such as sqlite:///file.db, got {url!r}")
     scheme, colon, rest = url.partition(":")
     durability = settings.pop("durability", None)
     try:
@@ -48,8 +50,8 @@ def open_journal(url: str, **settings: Any) -> Journal:
         case "postgresql" | "postgres":
             try:
                 from callstream.journal.postgres import PostgresStore, address
-            except ImportError as error:
-                raise UsageError("a PostgreSQL journal needs asyncpg: pip install callstream[postgres]") from error
+            except ModuleNotFoundError as error:
+                raise MissingExtra("a PostgreSQL journal needs asyncpg", "postgres", error) from error
             from callstream.journal.stored import StoredJournal
 
             return StoredJournal(
@@ -58,5 +60,7 @@ def open_journal(url: str, **settings: Any) -> Journal:
                 ),
                 common,
             )
-        case _:
-            raise UsageError(f"expected memory:, sqlite:///file.db or postgresql://…, got {url!r}")
+        case _:  # the rest of the URL may hold a password
+            raise UsageError(
+                f"expected memory:, sqlite:///file.db or postgresql://…, got a URL that begins with {scheme + ':'!r}"
+            )

@@ -80,6 +80,8 @@ class Callstream:
         redact: Callable[[RunEvent], RunEvent] | None = None,
         settings: Settings | None = None,
     ) -> None:
+        if not isinstance(journal, str) and not callable(getattr(journal, "append", None)):
+            raise UsageError(f"expected a journal or its URL, such as sqlite:///file.db, got {journal!r}")
         if not isinstance(journal, str) and redact is not None:
             raise UsageError("give redact= to open_journal when you open the journal yourself")
         self.journal: Journal = open_journal(journal, redact=redact) if isinstance(journal, str) else journal

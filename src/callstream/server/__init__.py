@@ -7,9 +7,14 @@
 
 from __future__ import annotations
 
-from callstream.server.access import Auth
-from callstream.server.agent import Agent, Host
-from callstream.server.app import create_app
-from callstream.server.settings import Settings
+from callstream.errors import MissingExtra
+
+try:
+    from callstream.server.access import Auth
+    from callstream.server.agent import Agent, Host
+    from callstream.server.app import create_app
+    from callstream.server.settings import Settings
+except ModuleNotFoundError as error:
+    raise MissingExtra("callstream.server needs starlette and ag-ui-protocol", "server", error) from error
 
 __all__ = ["Agent", "Auth", "Host", "Settings", "create_app"]

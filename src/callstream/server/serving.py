@@ -18,13 +18,13 @@ from typing import Any, Final
 
 from starlette.applications import Starlette
 
-from callstream.errors import CallstreamError, UsageError
+from callstream.errors import CallstreamError, MissingExtra
 from callstream.server.eventstream import CUT
 
 try:
     import uvicorn
-except ImportError:  # pragma: no cover
-    raise UsageError("serving needs uvicorn: pip install 'callstream[server]'") from None
+except ModuleNotFoundError as error:  # pragma: no cover
+    raise MissingExtra("serving needs uvicorn", "server", error) from error
 
 logger = logging.getLogger("callstream.server")
 

@@ -17,7 +17,6 @@ import msgspec
 from callstream.errors import UsageError
 
 PREFIX: Final = "CALLSTREAM_"
-_KIB: Final = 1024
 _MIB: Final = 1024 * 1024
 
 
