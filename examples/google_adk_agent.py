@@ -1,6 +1,6 @@
 """A google-adk agent that knows nothing of Callstream: the tap sits in its model's HTTP client.
 
-Run it as it is, and a scripted provider answers; with GOOGLE_API_KEY set, the real one does.
+Run it as it is, and a scripted provider answers; with GEMINI_API_KEY set, the real one does.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def look_up(topic: str) -> str:
 async def main() -> None:
     cs = Callstream(journal="memory:")
     with scripted("gemini") as provider:
-        live = bool(os.environ.get("GOOGLE_API_KEY"))
+        live = bool(os.environ.get("GEMINI_API_KEY"))
         where = {} if live else {"base_url": provider.base_url}
         options = types.HttpOptions(httpx_async_client=cs.httpx_client(collapse="all"), **where)  # the one parameter
         keys = {} if live else {"api_key": "none"}

@@ -136,6 +136,7 @@ async def test_a_preview_of_what_will_not_arrive_is_taken_away(tmp_path: Path) -
     ("environment", "title"),
     [
         ({"GEMINI_API_KEY": "k"}, "gemini-3-flash-preview on the Gemini API"),
+        ({"GOOGLE_API_KEY": "k"}, "gemini-3-flash-preview on the Gemini API"),
         (
             {"GOOGLE_GENAI_USE_VERTEXAI": "TRUE", "GOOGLE_CLOUD_PROJECT": "p", "GOOGLE_CLOUD_LOCATION": "l"},
             "gemini-3-flash-preview on Vertex AI",

@@ -56,6 +56,12 @@ async def test_durability_is_asked_for(tmp_path: Path, query: str, setting: dict
     await journal.aclose()
 
 
+@pytest.mark.parametrize("url", ["memory:", "postgresql://host/base"])
+async def test_durability_is_a_setting_of_sqlite_only(url: str) -> None:
+    with pytest.raises(UsageError, match="durability= is a setting of SQLite's journal"):
+        open_journal(url, durability="power")
+
+
 @pytest.mark.parametrize("trouble", ["directory", "no directory", "not a database"])
 async def test_a_file_that_cannot_be_opened_is_told(tmp_path: Path, trouble: str) -> None:
     path = tmp_path / "j.db"

@@ -55,6 +55,13 @@ def states(found: list[Any]) -> list[str]:
     return [type(event).__name__ for event in found if getattr(event, "call_id", None) is not None]
 
 
+@pytest.mark.parametrize("thread_id", [None, "", 7])
+async def test_a_thread_has_an_id(cs: Callstream, thread_id: Any) -> None:
+    with pytest.raises(UsageError, match="expected the id of a thread"):
+        async with cs.run(thread_id):
+            pass
+
+
 @pytest.mark.parametrize("wire", WIRES)
 async def test_a_run_keeps_all_that_a_response_said(cs: Callstream, wire: str) -> None:
     async with cs.run("thread") as run:

@@ -174,6 +174,13 @@ async def test_a_rejected_call_rises_where_no_host_can_refuse_it(cs: Callstream,
     assert (call.state, call.reason, call.detail) == (CallState.DISCARDED, "rejected", "not today")
 
 
+async def test_settings_are_given_in_one_place(cs: Callstream) -> None:
+    for twice in ({"wire": "gemini"}, {"collapse": "all"}):
+        for make in (cs.transport, cs.httpx_client, cs.httpx2_client):
+            with pytest.raises(UsageError, match="belong into settings="):
+                make(settings=TapSettings(), **twice)
+
+
 @pytest.mark.parametrize("wire", WIRES)
 async def test_a_held_call_keeps_the_stream_alive(cs: Callstream, wire: str) -> None:
     gate = asyncio.Event()

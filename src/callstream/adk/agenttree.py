@@ -29,18 +29,34 @@ def tapped_tree(root: BaseNode, callstream: Callstream) -> BaseNode:
 
 def client_toolsets(root: BaseNode) -> Iterator[AGUIToolset]:
     """The places for client tools in a tree of agents."""
-    if isinstance(root, LlmAgent):
-        for tool in root.tools:
+    for agent in _llm_agents(root):
+        for tool in agent.tools:
             if isinstance(tool, AGUIToolset):
                 yield tool
             elif isinstance(tool, AgentTool):
                 yield from client_toolsets(tool.agent)
+
+
+def server_tools(root: BaseNode) -> frozenset[str]:
+    """The names of tools that run here and return at once: nobody else can answer their calls."""
+    return frozenset(
+        name
+        for agent in _llm_agents(root)
+        for tool in agent.tools
+        if not (isinstance(tool, BaseTool) and tool.is_long_running) and (name := _name_of(tool)) is not None
+    )
+
+
+def _llm_agents(root: BaseNode) -> Iterator[LlmAgent]:
+    """The agents of a tree that have a model, those in the nodes of workflows included."""
+    if isinstance(root, LlmAgent):
+        yield root
     if isinstance(root, BaseAgent):
         for agent in root.sub_agents:
-            yield from client_toolsets(agent)
+            yield from _llm_agents(agent)
     elif isinstance(root, Workflow) and root.graph is not None:
         for node in root.graph.nodes:
-            yield from client_toolsets(node)
+            yield from _llm_agents(node)
 
 
 def _node(node: BaseNode, callstream: Callstream) -> BaseNode:
@@ -65,18 +81,6 @@ def _node(node: BaseNode, callstream: Callstream) -> BaseNode:
         tool = getattr(node, "tool")  # noqa: B009  a node that is a tool; its class has no public name
         return node.model_copy(update={"tool": _tool(tool, callstream, frozenset())})
     return node
-
-
-def server_tools(root: BaseNode) -> frozenset[str]:
-    """The names of tools that run here and return at once: nobody else can answer their calls."""
-    if not isinstance(root, BaseAgent):
-        return frozenset()
-    found = {
-        name
-        for tool in (root.tools if isinstance(root, LlmAgent) else ())
-        if not (isinstance(tool, BaseTool) and tool.is_long_running) and (name := _name_of(tool)) is not None
-    }
-    return frozenset(found).union(*map(server_tools, root.sub_agents))
 
 
 def _copied(agent: BaseAgent, callstream: Callstream, *, inherits: bool) -> BaseAgent:

@@ -29,6 +29,8 @@ def open_journal(url: str, **settings: Any) -> Journal:
         raise UsageError(f"open_journal does not know such settings: {error}") from error
     if not colon:
         raise UsageError(f"expected memory:, sqlite:///file.db or postgresql://…, got {url!r}")
+    if durability is not None and scheme != "sqlite":
+        raise UsageError(f"durability= is a setting of SQLite's journal; how {scheme} keeps its data is its own affair")
     match scheme:
         case "memory":
             from callstream.journal.memory import MemoryJournal, shared_store

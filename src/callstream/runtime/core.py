@@ -171,7 +171,7 @@ class Callstream:
 
         ``exclusive``: ThreadBusy if another run of the thread goes on, in this process or another.
         """
-        run = Run(self, thread_id, run_id or self.new_id("run"), principal)
+        run = Run(self, _named(thread_id), run_id or self.new_id("run"), principal)
         try:
             await self.journal.open()
             await run.record([RunStarted(thread_id, principal, run_input, exclusive)])
@@ -300,6 +300,12 @@ class _RunContext:
     ) -> bool:
         assert self._run is not None
         return await self._run.__aexit__(kind, error, traceback)
+
+
+def _named(thread_id: Any) -> str:
+    if isinstance(thread_id, str) and thread_id:
+        return thread_id
+    raise UsageError(f"expected the id of a thread, a text that is not empty, got {thread_id!r}")
 
 
 async def _called(made: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -49,7 +49,7 @@ class Callstream(runtime.Callstream):
         environment included. ``wire`` states the wire instead of recognising it by path. ``collapse`` says which calls
         reach the SDK whole: ``"known"``, those of tools that this Callstream was given; ``"all"``; ``"none"``.
         """
-        return TapTransport(self, self._implicit, inner, settings=settings or TapSettings(wire, collapse))
+        return TapTransport(self, self._implicit, inner, settings=_settings(settings, wire, collapse))
 
     def httpx_client(
         self,
@@ -60,7 +60,7 @@ class Callstream(runtime.Callstream):
         **kwargs: Any,
     ) -> httpx.AsyncClient:
         """An ``httpx.AsyncClient`` with the tap in it, for google-genai and openai. Takes httpx's usual arguments."""
-        client: httpx.AsyncClient = self._client("httpx", settings or TapSettings(wire, collapse), kwargs)
+        client: httpx.AsyncClient = self._client("httpx", _settings(settings, wire, collapse), kwargs)
         return client
 
     def httpx2_client(
@@ -72,7 +72,7 @@ class Callstream(runtime.Callstream):
         **kwargs: Any,
     ) -> httpx2.AsyncClient:
         """An ``httpx2.AsyncClient`` with the tap in it, for anthropic and openai. Takes httpx2's usual arguments."""
-        client: httpx2.AsyncClient = self._client("httpx2", settings or TapSettings(wire, collapse), kwargs)
+        client: httpx2.AsyncClient = self._client("httpx2", _settings(settings, wire, collapse), kwargs)
         return client
 
     async def aclose(self) -> None:
@@ -104,6 +104,14 @@ _clients: WeakSet[Any] = WeakSet()
 def has_tap(client: Any) -> bool:
     """Whether a client was made by ``httpx_client`` or ``httpx2_client`` of a Callstream."""
     return client in _clients
+
+
+def _settings(given: TapSettings | None, wire: str | None, collapse: Collapse) -> TapSettings:
+    if given is None:
+        return TapSettings(wire, collapse)
+    if wire is not None or collapse != "known":
+        raise UsageError("wire= and collapse= belong into settings= where it is given")
+    return given
 
 
 def _library(name: str) -> ModuleType:

@@ -15,6 +15,7 @@ from google.adk.runners import Runner
 from google.adk.sessions import InMemorySessionService
 from google.adk.sessions.base_session_service import BaseSessionService
 from google.adk.tools import FunctionTool, LongRunningFunctionTool
+from google.adk.workflow import START, Workflow
 from google.genai import types
 
 from callstream import Callstream
@@ -197,11 +198,14 @@ async def test_old_thread_that_awaits_a_confirmation(cs: Callstream, models: Mod
     assert events[-1]["outcome"] == {"type": "success"}
 
 
-async def test_old_thread_whose_server_tool_never_returned(cs: Callstream, models: Models) -> None:
+@pytest.mark.parametrize("place", ["agent", "workflow"])
+async def test_old_thread_whose_server_tool_never_returned(place: str, cs: Callstream, models: Models) -> None:
     """A process died in it. No client may say what it would have returned."""
     sessions = InMemorySessionService()
     async with scripted("gemini", [END]) as provider:
-        agent = agent_of(untapped(models, provider), look)
+        agent: Any = agent_of(untapped(models, provider), look)
+        if place == "workflow":
+            agent = Workflow(name="flow", edges=[(START, agent)])
         await begun(sessions, agent)
         session = await sessions.get_session(app_name="app", user_id="user", session_id="thread")
         assert session is not None

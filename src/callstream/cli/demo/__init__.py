@@ -31,9 +31,9 @@ def add_to(commands: Commands) -> None:
         summary="see it all: an agent, its server, the inspector, a journal",
         description="""Starts a google-adk agent that looks things up in parallel, writes a document whose text grows while
             the model writes it, reports progress, and asks before it publishes; with server, inspector and SQLite journal.
-            The model is played by a scripted provider over real HTTP, unless the environment has a key: GEMINI_API_KEY,
-            or GOOGLE_GENAI_USE_VERTEXAI with GOOGLE_CLOUD_PROJECT and GOOGLE_CLOUD_LOCATION, ANTHROPIC_API_KEY,
-            OPENAI_API_KEY.""",
+            The model is played by a scripted provider over real HTTP, unless the environment has a key: GEMINI_API_KEY
+            or GOOGLE_API_KEY, GOOGLE_GENAI_USE_VERTEXAI with GOOGLE_CLOUD_PROJECT and GOOGLE_CLOUD_LOCATION,
+            ANTHROPIC_API_KEY, OPENAI_API_KEY.""",
         examples="""
             callstream demo                               # then open the address that it prints
             callstream demo --terminal                    # the same in the terminal

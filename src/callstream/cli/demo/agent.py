@@ -103,7 +103,7 @@ def real_cast(environment: Mapping[str, str], model: str | None = None) -> Cast 
     ):
         name = model or "gemini-3-flash-preview"
         return Cast(Gemini(model=name), f"{name} on Vertex AI", streams_on_request=True)
-    if environment.get("GEMINI_API_KEY"):
+    if environment.get("GEMINI_API_KEY") or environment.get("GOOGLE_API_KEY"):
         name = model or "gemini-3-flash-preview"
         note = "The Gemini API sends arguments whole; it is Vertex AI that streams them."
         return Cast(Gemini(model=name), f"{name} on the Gemini API", note=note)
