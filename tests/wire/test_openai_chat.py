@@ -139,6 +139,11 @@ def test_empty_and_null_tool_calls_are_nothing() -> None:
     assert (text(events), calls(events)) == ("Hi", [])
 
 
+def test_name_that_comes_after_the_end_starts_nothing() -> None:
+    late = tool_calls(called("", "f"))
+    assert found(tool_calls(called('{"a": 1}')), FINISH, late) == []
+
+
 def test_delta_without_start_opens_the_call_that_its_name_attributes() -> None:
     assert found(tool_calls({"function": {"name": "f", "arguments": "{}"}}), FINISH) == [("f", None, "{}")]
 
