@@ -515,6 +515,24 @@ async def test_an_answer_finds_its_call_in_a_later_run_once(cs: Callstream) -> N
     assert CallReturned("c1", {"approved": True}) in await events(cs, later)
 
 
+async def test_a_call_resumed_by_its_wire_id_has_its_arguments(journal_url: str) -> None:
+    @tool
+    async def write(title: str = "default", content: str = "") -> str:
+        return title
+
+    async with Callstream(journal_url, tools=[write]) as cs:
+        async with cs.run("elsewhere") as other:
+            await read(other, "anthropic", [WRITE])
+        async with cs.run("thread") as run:
+            await read(run, "anthropic", [WRITE])
+            await run.await_answer("c1~2")
+        async with cs.run("thread") as later:
+            call = await later.resume("c1")
+            assert call is not None
+            assert (call.call_id, call.args) == ("c1~2", ARGS)
+            assert await later.invoke("c1~2") == "Notes"
+
+
 async def test_foreign_answer_refused(cs: Callstream) -> None:
     async with cs.run("mine") as run:
         await read(run, "anthropic", [WRITE, Call("write", ARGS, call_id="server")])
