@@ -191,6 +191,15 @@ async def test_arguments_that_are_no_object_never_run(cs: Callstream) -> None:
         assert (await run.execute("c2")).args is None
 
 
+@pytest.mark.parametrize("text", ['{"a": 1', '{"a": NaN}', "{'a': 1}"])
+async def test_malformed_never_runs_whoever_recorded_it(cs: Callstream, text: str) -> None:
+    async with cs.run("thread") as run:
+        await run.record([CallStarted("c1", "write"), ArgsAppended("c1", text), CallCompleted("c1", text)])
+        with pytest.raises(CallDropped, match="not JSON"):
+            await run.execute("c1")
+        assert (run.call("c1").reason, run.call("c1").args_json) == ("malformed", text)
+
+
 async def test_barrier_before_execute_waits_for_the_hooks_of_the_call_alone(cs: Callstream) -> None:
     gate = asyncio.Event()
     seen: list[str] = []

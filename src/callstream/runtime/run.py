@@ -43,6 +43,7 @@ from callstream.runtime.limits import TextLimits, TextMeter
 from callstream.runtime.progress import ProgressFeed
 from callstream.runtime.response import Response
 from callstream.tools import Progress
+from callstream.wire.argtext import is_strict_json
 
 if TYPE_CHECKING:
     from callstream.runtime.core import Callstream, ProgressHandler
@@ -172,8 +173,8 @@ class Run:
         not complete. Then the tool must not run.
         """
         call = await self._ready(call_id)
-        if call.encoding == "json" and not isinstance(call.args, dict | None):
-            await self.record([CallDiscarded(call_id, "malformed", "the arguments are not an object")])
+        if wrong := _mistake(call):
+            await self.record([CallDiscarded(call_id, "malformed", wrong)])
             raise _dropped(self._ledger[call_id])
         self._claim(call_id)
         await self.record([CallExecuting(call_id)])
@@ -455,6 +456,15 @@ class Run:
             self.callstream.forget_run(self)
         finally:
             self.callstream.observers.run_ended(self)
+
+
+def _mistake(call: Call) -> str | None:
+    """What is wrong with a call's arguments. Whoever records calls without a decoder may have recorded anything."""
+    if call.args_json is not None and not is_strict_json(call.args_json):
+        return "the arguments are not JSON"
+    if call.encoding == "json" and not isinstance(call.args, dict | None):
+        return "the arguments are not an object"
+    return None
 
 
 def _is_being_cancelled() -> bool:
