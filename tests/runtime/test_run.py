@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from typing import Any
 
@@ -432,6 +433,57 @@ async def test_a_tool_that_raises_is_recorded_and_rises(journal_url: str) -> Non
         kept = await cs.journal.call("c1")
         assert kept is not None
         assert (kept.state, kept.error) == (CallState.FAILED, "ValueError: no room")
+
+
+async def test_a_sync_tool_that_raises_stop_iteration_fails(journal_url: str) -> None:
+    @tool
+    def write(title: str, content: str) -> str:
+        return next(line for line in [title, content] if not line)
+
+    async with Callstream(journal_url, tools=[write]) as cs:
+        async with cs.run("thread") as run:
+            await read(run, "anthropic", [WRITE])
+            async with asyncio.timeout(10):
+                with pytest.raises(RuntimeError, match="StopIteration"):
+                    await run.invoke("c1")
+            assert run.call("c1").state is CallState.FAILED
+
+
+async def test_a_result_that_json_cannot_express_fails_its_call(journal_url: str) -> None:
+    @tool
+    async def write(title: str, content: str) -> object:
+        return object()
+
+    async with Callstream(journal_url, tools=[write]) as cs:
+        async with cs.run("thread") as run:
+            await read(run, "anthropic", [WRITE])
+            with pytest.raises(UsageError, match="cannot be written as JSON"):
+                await run.invoke("c1")
+            call = run.call("c1")
+            assert (call.state, "cannot be written as JSON" in str(call.error)) == (CallState.FAILED, True)
+
+
+async def test_invoke_of_tools_that_hide_what_they_are(journal_url: str) -> None:
+    def logged(function: Any) -> Any:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return function(*args, **kwargs)
+
+        return call
+
+    @tool
+    @logged
+    async def hidden(title: str, content: str) -> str:
+        return title
+
+    @tool
+    def nameless(title: str, /, content: str) -> str:
+        return title
+
+    async with Callstream(journal_url, tools=[hidden, nameless]) as cs, cs.run("thread") as run:
+        await read(run, "anthropic", [Call("hidden", ARGS, call_id="a"), Call("nameless", ARGS, call_id="b")])
+        assert await run.invoke("a") == "Notes"
+        assert await run.invoke("b") == "Notes"
 
 
 async def test_stopping_the_run_cancels_the_tools_that_it_runs(journal_url: str) -> None:

@@ -12,6 +12,7 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
+from itertools import takewhile
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
@@ -243,7 +244,7 @@ class Callstream:
             given = {} if args is None else args
             if call.encoding == "text":
                 return await _called(made, (given,), {})
-            return await _called(made, (), given)
+            return await _called(made, *_placed(made, given))
         finally:
             current_progress.reset(token)
 
@@ -300,11 +301,27 @@ class _RunContext:
         return await self._run.__aexit__(kind, error, traceback)
 
 
+def _placed(made: Callable[..., Any], given: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A model gives every argument by its name; parameters that take none from a caller get theirs by position."""
+    parameters = inspect.signature(made).parameters.values()
+    nameless = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY]
+    reached = list(takewhile(given.__contains__, nameless))
+    return tuple(given[name] for name in reached), {name: given[name] for name in given if name not in reached}
+
+
 async def _called(made: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if inspect.isasyncgenfunction(made):
         return [item async for item in made(*args, **kwargs)]
     if inspect.iscoroutinefunction(made):
         return await made(*args, **kwargs)
     if inspect.isgeneratorfunction(made):
-        return await asyncio.to_thread(lambda: list(made(*args, **kwargs)))
-    return await asyncio.to_thread(made, *args, **kwargs)
+        return await asyncio.to_thread(_without_stop_iteration, lambda: list(made(*args, **kwargs)))
+    result = await asyncio.to_thread(_without_stop_iteration, lambda: made(*args, **kwargs))
+    return await result if inspect.isawaitable(result) else result  # a decorator may hide that a tool is async
+
+
+def _without_stop_iteration(work: Callable[[], Any]) -> Any:
+    try:
+        return work()
+    except StopIteration as error:  # No future can carry it, so whoever waits for the thread would wait for ever.
+        raise RuntimeError("the tool raised StopIteration") from error

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from callstream.calls import Call, CallEvent, CallState, Ledger
-from callstream.errors import CallDropped, CallRejected, RunOver, TransitionError
+from callstream.errors import CallDropped, CallRejected, RunOver, TransitionError, UsageError
 from callstream.events import (
     ArgsAppended,
     CallAwaiting,
@@ -270,7 +270,13 @@ class Run:
             raise
         finally:
             undo()
-        await self.complete(call_id, result)
+        try:
+            await self.complete(call_id, result)
+        except (RunOver, TransitionError):
+            raise
+        except UsageError as error:  # what the tool returned is nothing that JSON can express
+            await self.fail(call_id, error)
+            raise
         return result
 
     # -- the end --
