@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -619,6 +620,42 @@ async def test_current_run_counts_until_it_ends(cs: Callstream) -> None:
     assert current_run() is run
     await run.finish()
     assert current_run() is None
+
+
+async def test_a_run_left_in_another_context_ends_there(cs: Callstream) -> None:
+    """As a server does that takes a generator's items in one task and closes it in another."""
+
+    async def items() -> AsyncIterator[Run]:
+        async with cs.run("thread") as run:
+            yield run
+
+    generator = items()
+    run = await asyncio.create_task(anext(generator))  # type: ignore[arg-type]
+    await asyncio.create_task(generator.aclose())  # type: ignore[attr-defined]
+    assert (run.outcome, current_run()) == ("cancelled", None)
+
+
+async def test_a_run_id_is_used_once(cs: Callstream) -> None:
+    first = await cs.start("thread", "r")
+    with pytest.raises(UsageError, match="'r'"):
+        await cs.start("thread", "r")
+    assert cs.active_run("r") is first
+    await first.finish()
+    with pytest.raises(UsageError, match="'r' has ended"):
+        async with cs.run("thread", "r"):
+            pass
+    assert [type(event) for event in await events(cs, first)] == [RunStarted, RunEnded]
+
+
+async def test_a_run_that_cannot_be_ended_keeps_nothing_else_open() -> None:
+    cs = Callstream()
+    lost, other = await cs.start("thread"), await cs.start("thread")
+    await cs.journal.append(lost.run_id, [RunEnded("finished")])  # behind the run's back
+    with pytest.raises(UsageError, match="has ended"):
+        await cs.aclose()
+    assert other.outcome == "cancelled"
+    with pytest.raises(UsageError, match="closed"):
+        await cs.journal.runs()
 
 
 async def test_a_run_that_is_over_takes_nothing_more(cs: Callstream) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Self, TypeAlias
 import msgspec
 
 from callstream.calls import Call
-from callstream.errors import UsageError
+from callstream.errors import CallstreamError, UsageError
 from callstream.events import RunEvent, RunStarted
 from callstream.hooks import HookSettings
 from callstream.journal import Journal, open_journal
@@ -264,10 +264,16 @@ class Callstream:
 
     async def aclose(self) -> None:
         """Stops the runs of this event loop that go on, and closes the journal."""
+        failures: list[CallstreamError] = []
         for run in list(self._runs.values()):
             if run.loop is asyncio.get_running_loop():
-                await run.stop("closed")
+                try:
+                    await run.stop("closed")
+                except CallstreamError as error:  # one that cannot be ended keeps neither the others nor the journal
+                    failures.append(error)
         await self.journal.aclose()
+        if failures:
+            raise failures[0]
 
     async def __aenter__(self) -> Self:
         await self.journal.open()

@@ -311,7 +311,10 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> Literal[False]:
         if self._token is not None:
-            _current_run.reset(self._token)
+            try:
+                _current_run.reset(self._token)
+            except ValueError:
+                pass  # A generator may be closed in another context than it began in; the run is not current there.
         await self.end(error)
         return False
 
@@ -348,7 +351,10 @@ class Run:
     async def _append(self, entries: Sequence[Entry]) -> bool:
         """Has the entries journalled. True if it was cancelled: a write cannot be called back, so that has to wait."""
         cancelled = False
-        append = asyncio.ensure_future(self.callstream.journal.append(self.run_id, entries, after=self._seq))
+        # The first append must find no record of the run. With a number it would pass for a repetition of the first
+        # append of an earlier run of this id.
+        after = self._seq or None
+        append = asyncio.ensure_future(self.callstream.journal.append(self.run_id, entries, after=after))
         while not append.done():
             try:
                 await asyncio.shield(append)
