@@ -487,6 +487,21 @@ async def test_invoke_of_tools_that_hide_what_they_are(journal_url: str) -> None
         assert await run.invoke("b") == "Notes"
 
 
+async def test_a_method_is_the_same_tool_each_time_it_is_asked_for() -> None:
+    class Shop:
+        @tool
+        async def buy(self, title: str) -> str:
+            return title
+
+    shop = Shop()
+    cs = Callstream(tools=[shop.buy, shop.buy])
+    with pytest.raises(UsageError, match="a tool 'buy' already"):
+        cs.add_tool(Shop().buy)
+    async with cs, cs.run("thread") as run:
+        await read(run, "anthropic", [Call("buy", {"title": "x"}, call_id="c1")])
+        assert await run.invoke("c1") == "x"
+
+
 async def test_stopping_the_run_cancels_the_tools_that_it_runs(journal_url: str) -> None:
     began, ended = asyncio.Event(), asyncio.Event()
 

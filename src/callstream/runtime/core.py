@@ -100,7 +100,7 @@ class Callstream:
         """Makes a tool known by its name. Its hooks then run whenever a model calls that name."""
         made = function if is_tool(function) else tool(function)
         known = self._tools.get(made.__name__)
-        if known is not None and known is not made:
+        if known is not None and known != made:  # a method is another object each time it is asked for
             raise UsageError(
                 f"there is a tool {made.__name__!r} already; give one of them another name with @tool(name=…)"
             )
