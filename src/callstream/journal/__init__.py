@@ -19,6 +19,8 @@ def open_journal(url: str, **settings: Any) -> Journal:
     ``durability="power"``, which the URL can say too (``?durability=power``); PostgreSQL takes ``schema``, ``listen``
     and ``statement_cache_size`` in the URL's query.
     """
+    if not isinstance(url, str):
+        raise UsageError(f"expected the URL of a journal as text, sqlite:///file.db for a file, got {url!r}")
     scheme, colon, rest = url.partition(":")
     durability = settings.pop("durability", None)
     try:

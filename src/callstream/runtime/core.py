@@ -81,6 +81,8 @@ class Callstream:
         redact: Callable[[RunEvent], RunEvent] | None = None,
         settings: Settings | None = None,
     ) -> None:
+        if not isinstance(journal, str) and not hasattr(journal, "append"):
+            raise UsageError(f"expected a journal, or its URL (sqlite:///file.db for a file), got {journal!r}")
         if not isinstance(journal, str) and redact is not None:
             raise UsageError("give redact= to open_journal when you open the journal yourself")
         self.journal: Journal = open_journal(journal, redact=redact) if isinstance(journal, str) else journal
