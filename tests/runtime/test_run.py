@@ -650,6 +650,26 @@ async def test_a_run_left_in_another_context_ends_there(cs: Callstream) -> None:
     assert (run.outcome, current_run()) == ("cancelled", None)
 
 
+async def test_a_run_whose_start_is_cancelled_ends(cs: Callstream, monkeypatch: pytest.MonkeyPatch) -> None:
+    append = cs.journal.append
+    writing = asyncio.Event()
+
+    async def slow(*args: Any, **kwargs: Any) -> int:
+        writing.set()
+        await asyncio.sleep(0.01)
+        return await append(*args, **kwargs)
+
+    monkeypatch.setattr(cs.journal, "append", slow)
+    starting = asyncio.create_task(cs.start("thread", "r", exclusive=True))
+    await writing.wait()
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    (row,) = await cs.journal.runs()
+    assert (row.outcome, cs.active_run("r")) == ("cancelled", None)
+    await (await cs.start("thread", exclusive=True)).finish()
+
+
 async def test_a_run_id_is_used_once(cs: Callstream) -> None:
     first = await cs.start("thread", "r")
     with pytest.raises(UsageError, match="'r'"):

@@ -173,13 +173,21 @@ class Callstream:
         ``exclusive``: ThreadBusy if another run of the thread goes on, in this process or another.
         """
         run = Run(self, thread_id, run_id or self.new_id("run"), principal)
+        cancelled: asyncio.CancelledError | None = None
         try:
             await self.journal.open()
             await run.record([RunStarted(thread_id, principal, run_input, exclusive)])
+        except asyncio.CancelledError as error:
+            if run.seq == 0:
+                raise
+            cancelled = error
         finally:
             self._promised.discard(run.run_id)
         self._runs[run.run_id] = run
         self.observers.run_started(run)
+        if cancelled is not None:  # it is in the journal, and nobody gets it who could end it
+            await run.end(cancelled)
+            raise cancelled
         if as_current:
             _current_run.set(run)
         return run
