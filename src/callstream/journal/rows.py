@@ -137,7 +137,7 @@ def checked_id(name: str | None) -> str | None:
     return None if name is None else checked_run_id(name)
 
 
-def checked_run_id(name: str) -> str:
+def checked_run_id(name: object) -> str:
     if not isinstance(name, str) or not _plain(name):
         raise UsageError(f"an id must be text without NUL and without half a surrogate pair, got {name!r:.200}")
     return name
