@@ -247,10 +247,7 @@ def tool(
 
     ``name`` and ``description`` replace the function's own name and docstring. The function itself is not changed.
     """
-    if hook_timeout is not None and not hook_timeout > 0:
-        raise UsageError(f"expected hook_timeout in seconds, more than 0, got {hook_timeout!r}")
-    if on_hook_error not in (None, *get_args(ErrorPolicy)):
-        raise UsageError(f"expected on_hook_error to be one of {get_args(ErrorPolicy)}, got {on_hook_error!r}")
+    check_hook_settings(hook_timeout, on_hook_error)
 
     def make(function: Callable[..., Any]) -> Any:
         made = _made(function, name, description)
@@ -259,6 +256,14 @@ def tool(
         return made
 
     return make if function is None else make(function)
+
+
+def check_hook_settings(hook_timeout: float | None, on_hook_error: ErrorPolicy | None) -> None:
+    """Refuses what neither a tool nor the runtime can be told about hooks."""
+    if hook_timeout is not None and not hook_timeout > 0:
+        raise UsageError(f"expected hook_timeout in seconds, more than 0, got {hook_timeout!r}")
+    if on_hook_error not in (None, *get_args(ErrorPolicy)):
+        raise UsageError(f"expected on_hook_error to be one of {get_args(ErrorPolicy)}, got {on_hook_error!r}")
 
 
 def _made(function: Callable[..., Any], name: str | None, description: str | None) -> Any:

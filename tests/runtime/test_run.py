@@ -25,6 +25,7 @@ from callstream.events import (
     RunEnded,
     RunStarted,
 )
+from callstream.runtime.core import Settings
 from callstream.testing import Call, Failure, Finish, Text, Truncated, encode, encode_whole
 from callstream.wire import WIRES, results_in
 
@@ -648,6 +649,13 @@ async def test_a_run_left_in_another_context_ends_there(cs: Callstream) -> None:
     run = await asyncio.create_task(anext(generator))  # type: ignore[arg-type]
     await asyncio.create_task(generator.aclose())  # type: ignore[attr-defined]
     assert (run.outcome, current_run()) == ("cancelled", None)
+
+
+def test_settings_that_mean_nothing_are_refused() -> None:
+    with pytest.raises(UsageError, match="on_hook_error"):
+        Settings(on_hook_error="fail-run")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="hook_timeout"):
+        Settings(hook_timeout=0)
 
 
 async def test_a_run_whose_start_is_cancelled_ends(cs: Callstream, monkeypatch: pytest.MonkeyPatch) -> None:

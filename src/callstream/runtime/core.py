@@ -35,6 +35,7 @@ from callstream.tools import (
     Hooks,
     Progress,
     Tool,
+    check_hook_settings,
     current_progress,
     is_tool,
     tool,
@@ -62,6 +63,9 @@ class Settings(msgspec.Struct, frozen=True):
     """All text, reasoning and arguments that a model may write in one run."""
     telemetry_arguments: bool = False
     """Whether the spans of calls carry their arguments and results."""
+
+    def __post_init__(self) -> None:
+        check_hook_settings(self.hook_timeout, self.on_hook_error)
 
 
 class Callstream:
