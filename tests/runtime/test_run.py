@@ -544,6 +544,29 @@ async def test_progress_is_merged_and_the_last_value_kept(journal_url: str) -> N
     assert len(reported) < 20
 
 
+@pytest.mark.parametrize("told", [[object()], [1, object()], [object(), 2]])
+async def test_progress_that_json_cannot_express_is_left_out(told: list[Any], caplog: pytest.LogCaptureFixture) -> None:
+    kept: list[Any] = []
+
+    @tool
+    async def write(title: str, content: str, progress: Progress = no_progress) -> str:
+        for data in told:
+            await progress({"at": data})
+            await asyncio.sleep(0.01)
+        return title
+
+    def handler(name: str, call_id: str, data: Any) -> None:
+        kept.append(data["at"])
+
+    settings = Settings(progress_interval=0.001)
+    async with Callstream(tools=[write], on_tool_progress=handler, settings=settings) as cs, cs.run("thread") as run:
+        await read(run, "anthropic", [WRITE])
+        assert await run.invoke("c1") == "Notes"
+        assert run.call("c1").state is CallState.COMPLETED
+    assert kept == [data for data in told if isinstance(data, int)]
+    assert "was not kept" in caplog.text
+
+
 @pytest.mark.parametrize("wire", WIRES)
 async def test_results_in_a_request_complete_the_calls_that_they_answer(cs: Callstream, wire: str) -> None:
     async with cs.run("thread") as run:

@@ -245,6 +245,8 @@ class Run:
                 await self.progress(call_id, data)
             except (RunOver, TransitionError):
                 logger.debug("progress of call %s came after its end", call_id)
+            except UsageError as error:  # the tool has gone on, and what it does must not depend on what it tells
+                logger.warning("progress of call %s was not kept: %s", call_id, error)
 
         feed = ProgressFeed(write, interval=self.callstream.settings.progress_interval)
         self._feeds[call_id] = feed
