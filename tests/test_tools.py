@@ -312,6 +312,8 @@ def test_tool_with_arguments() -> None:
 def test_tool_refuses_what_it_cannot_use() -> None:
     with pytest.raises(UsageError, match="expected a function"):
         tool(3)  # type: ignore[call-overload]
+    with pytest.raises(UsageError, match="whose parameters can be read"):
+        tool(max)
     with pytest.raises(UsageError, match="hook_timeout"):
         tool(hook_timeout=0)
     with pytest.raises(UsageError, match="on_hook_error"):
@@ -610,6 +612,58 @@ def test_schema_of_a_tool_without_parameters() -> None:
 
     assert ping.schema("gemini") == {"name": "ping", "description": "Answers."}
     assert ping.schema("anthropic")["input_schema"] == {"type": "object", "properties": {}}
+
+
+def test_schema_of_a_method_leaves_out_what_it_is_bound_to() -> None:
+    class Shop:
+        @tool
+        def buy(self, title: str) -> str:
+            """Buys."""
+            return title
+
+        @classmethod
+        @tool
+        def open(cls, place: Colour) -> None: ...
+
+    assert Shop().buy.schema("anthropic")["input_schema"] == {
+        "type": "object",
+        "properties": {"title": {"type": "string"}},
+        "required": ["title"],
+    }
+    assert list(Shop.open.schema("openai")["function"]["parameters"]["properties"]) == ["place"]
+
+
+def test_schema_of_a_partial_is_that_of_its_function() -> None:
+    def paint(colour: Colour, title: str) -> str:
+        """Paints."""
+        return title
+
+    painted = tool(functools.partial(functools.partial(paint), title="door"))
+    assert painted.schema("gemini") == {
+        "name": "paint",
+        "description": "Paints.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "colour": {"title": "Colour", "type": "string", "enum": ["blue", "red"]},
+                "title": {"type": "string"},
+            },
+            "required": ["colour"],
+        },
+    }
+
+
+def test_schema_of_callable_objects_and_classes_resolves_their_annotations() -> None:
+    class Painter:
+        def __init__(self, colour: Colour) -> None: ...
+
+        def __call__(self, place: Place) -> None: ...
+
+    made: tuple[Any, ...] = (tool(Painter(Colour.RED)), tool(Painter))
+    assert [list(one.schema("openai")["function"]["parameters"]["properties"]) for one in made] == [
+        ["place"],
+        ["colour"],
+    ]
 
 
 def test_schema_of_recursive_types() -> None:

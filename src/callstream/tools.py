@@ -247,10 +247,7 @@ def tool(
 
     ``name`` and ``description`` replace the function's own name and docstring. The function itself is not changed.
     """
-    if hook_timeout is not None and not hook_timeout > 0:
-        raise UsageError(f"expected hook_timeout in seconds, more than 0, got {hook_timeout!r}")
-    if on_hook_error not in (None, *get_args(ErrorPolicy)):
-        raise UsageError(f"expected on_hook_error to be one of {get_args(ErrorPolicy)}, got {on_hook_error!r}")
+    check_hook_settings(hook_timeout, on_hook_error)
 
     def make(function: Callable[..., Any]) -> Any:
         made = _made(function, name, description)
@@ -261,18 +258,27 @@ def tool(
     return make if function is None else make(function)
 
 
+def check_hook_settings(hook_timeout: float | None, on_hook_error: ErrorPolicy | None) -> None:
+    """Refuses what neither a tool nor the runtime can be told about hooks."""
+    if hook_timeout is not None and not hook_timeout > 0:
+        raise UsageError(f"expected hook_timeout in seconds, more than 0, got {hook_timeout!r}")
+    if on_hook_error not in (None, *get_args(ErrorPolicy)):
+        raise UsageError(f"expected on_hook_error to be one of {get_args(ErrorPolicy)}, got {on_hook_error!r}")
+
+
 def _made(function: Callable[..., Any], name: str | None, description: str | None) -> Any:
     if not callable(function):
         raise UsageError(f"expected a function to make a tool of, got {function!r}")
     signature = _resolved_signature(function)
-    doc = inspect.getdoc(function) if inspect.isroutine(function) else function.__doc__
+    origin = _without_partials(function)
+    doc = inspect.getdoc(origin) if inspect.isroutine(origin) else origin.__doc__
     hidden = progress_parameter(function, signature)
     if hidden is not None:
         signature = signature.replace(parameters=[p for p in signature.parameters.values() if p is not hidden])
         doc = without_parameter(doc, hidden.name)
     made: Any = _same_kind(function, ProgressFilling(function, hidden))
     functools.update_wrapper(made, function)
-    made.__name__ = name or getattr(function, "__name__", type(function).__name__)
+    made.__name__ = name or getattr(origin, "__name__", type(origin).__name__)
     made.__doc__ = description or doc
     made.__signature__ = signature
     made.__annotations__ = _annotations(signature)
@@ -287,7 +293,7 @@ def _made(function: Callable[..., Any], name: str | None, description: str | Non
     described = parameters_of(doc)
 
     def schema(provider: Provider, /) -> dict[str, Any]:
-        parameters = parameters_schema(made.__name__, signature, described)
+        parameters = parameters_schema(made.__name__, _without_receiver(signature), described)
         return declaration(provider, made.__name__, made.description, parameters)
 
     made.schema = schema
@@ -296,8 +302,11 @@ def _made(function: Callable[..., Any], name: str | None, description: str | Non
 
 def _resolved_signature(function: Callable[..., Any]) -> inspect.Signature:
     """The signature with its annotations resolved one by one: a name that only a type checker knows stays a string."""
-    signature = inspect.signature(function)
-    namespace = getattr(inspect.unwrap(function), "__globals__", {})
+    try:
+        signature = inspect.signature(function)
+    except ValueError as error:  # A function written in C may have none.
+        raise UsageError(f"expected a function whose parameters can be read, got {function!r}") from error
+    namespace = _namespace(function)
 
     def resolved(annotation: Any) -> Any:
         if not isinstance(annotation, str):
@@ -310,6 +319,31 @@ def _resolved_signature(function: Callable[..., Any]) -> inspect.Signature:
 
     parameters = [p.replace(annotation=resolved(p.annotation)) for p in signature.parameters.values()]
     return signature.replace(parameters=parameters, return_annotation=resolved(signature.return_annotation))
+
+
+def _without_partials(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function itself, whose name and docstring a ``functools.partial`` of it does not have."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def _namespace(function: Callable[..., Any]) -> dict[str, Any]:
+    """The module in which the annotations were written: of a class those of ``__init__``, of an object ``__call__``."""
+    origin: Any = inspect.unwrap(_without_partials(function))
+    if inspect.isclass(origin):
+        origin = origin.__init__
+    elif not inspect.isroutine(origin):
+        origin = type(origin).__call__
+    return getattr(inspect.unwrap(origin), "__globals__", {})
+
+
+def _without_receiver(signature: inspect.Signature) -> inspect.Signature:
+    """The signature of a method as whoever has the object sees it: a tool does not learn what it is bound to."""
+    parameters = list(signature.parameters.values())
+    if parameters and parameters[0].name in ("self", "cls") and parameters[0].annotation is inspect.Parameter.empty:
+        return signature.replace(parameters=parameters[1:])
+    return signature
 
 
 def _annotations(signature: inspect.Signature) -> dict[str, Any]:

@@ -6,10 +6,12 @@ import asyncio
 import threading
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from callstream import Callstream
 from callstream.calls import TRANSITIONS, CallState
 from callstream.errors import CallIdTaken, Compacted, LeaseLost, ThreadBusy, TransitionError, UsageError
 from callstream.events import (
@@ -37,7 +39,7 @@ from callstream.events import (
     StateChanged,
     TextAppended,
 )
-from callstream.journal import Entry, Housekeeping, Journal
+from callstream.journal import Entry, Housekeeping, Journal, open_journal
 
 from .conftest import BACKENDS, Place
 
@@ -226,6 +228,41 @@ async def test_append_of_what_is_no_event_is_refused(journal: Journal) -> None:
         await journal.append("r", [START, CallStarted("c", "t"), CallReturned("c", object())])
     with pytest.raises(UsageError, match="an id must be text"):
         await journal.append("r\0", [START])
+    assert await journal.runs() == []
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        RunStarted(None),  # type: ignore[arg-type]
+        RunStarted(5),  # type: ignore[arg-type]
+        CallStarted(None, "write"),  # type: ignore[arg-type]
+        CallStarted("a", None),  # type: ignore[arg-type]
+        CallCompleted("a", {"x": 1}),  # type: ignore[arg-type]
+        CallDiscarded("a", "bored"),  # type: ignore[arg-type]
+        RunEnded("vanished"),  # type: ignore[arg-type]
+    ],
+    ids=repr,
+)
+async def test_append_of_what_could_not_be_read_back_is_refused(journal: Journal, event: RunEvent) -> None:
+    """And its neighbours in the same transaction are written: the fault is its own."""
+    before: list[RunEvent] = [] if isinstance(event, RunStarted) else [START]
+    if isinstance(event, CallCompleted | CallDiscarded):
+        before.append(CallStarted("a", "write"))
+    outcomes = await asyncio.gather(
+        journal.append("first", [START, DONE]),
+        journal.append("wrong", [*before, event]),
+        journal.append("last", [START, DONE]),
+        return_exceptions=True,
+    )
+    assert [type(outcome) for outcome in outcomes] == [int, UsageError, int]
+    assert {row.run_id for row in await journal.runs()} == {"first", "last"}
+
+
+@pytest.mark.parametrize("run_id", [None, 5, b"r"])
+async def test_append_to_a_run_whose_id_is_no_text_is_refused(journal: Journal, run_id: Any) -> None:
+    with pytest.raises(UsageError, match="an id must be text"):
+        await journal.append(run_id, [START])
     assert await journal.runs() == []
 
 
@@ -487,6 +524,22 @@ async def test_follow_unknown_run_is_refused(journal: Journal) -> None:
         await records(journal, "nobody")
     with pytest.raises(UsageError, match="no run 'nobody'"):
         await followed(journal, "nobody")
+
+
+async def test_follow_before_the_beginning_is_refused(journal: Journal) -> None:
+    await journal.append("r", [START, DONE])
+    for records in (journal.read("r", -1), journal.follow("r", -1)):
+        with pytest.raises(UsageError, match="expected the number of a record"):
+            await anext(records)
+
+
+async def test_lists_of_less_than_nothing_are_refused(journal: Journal) -> None:
+    await journal.append("r", [START, CallStarted("a", "write")])
+    with pytest.raises(UsageError, match="limit"):
+        await journal.calls(limit=-1)
+    with pytest.raises(UsageError, match="limit"):
+        await journal.runs(limit=-1)
+    assert (await journal.calls(limit=0), await journal.runs(limit=0)) == ([], [])
 
 
 async def test_follow_ends_when_cancelled_and_when_the_journal_closes(journal: Journal) -> None:
@@ -819,6 +872,14 @@ async def test_concurrent_appends_to_a_new_run_are_numbered_without_gaps(journal
     assert await asyncio.gather(*together) == [1, 2, 3]
     (run,) = await journal.runs(run_id="d")
     assert (run.outcome, run.last_seq) == ("finished", 3)
+
+
+@pytest.mark.parametrize("url", [None, 5, Path("calls.db")])
+async def test_what_is_no_url_is_refused(url: Any) -> None:
+    with pytest.raises(UsageError, match="expected a journal.s URL"):
+        open_journal(url)
+    with pytest.raises(UsageError, match="expected a journal or its URL"):
+        Callstream(journal=url)
 
 
 async def test_settings_that_do_not_exist_are_refused(place: Place) -> None:

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from callstream import CallState, Callstream, Progress, Reject, Run, current_run, no_progress, open_journal, tool
+from callstream import CallState, Callstream, Progress, Reject, Run, current_run, no_progress, tool
 from callstream.calls import Call as JournalCall
 from callstream.errors import CallDropped, CallRejected, RunOver, TransitionError, UsageError, WireError
 from callstream.events import (
@@ -24,6 +25,7 @@ from callstream.events import (
     RunEnded,
     RunStarted,
 )
+from callstream.runtime.core import Settings
 from callstream.testing import Call, Failure, Finish, Text, Truncated, encode, encode_whole
 from callstream.wire import WIRES, results_in
 
@@ -197,6 +199,15 @@ async def test_arguments_that_are_no_object_never_run(cs: Callstream) -> None:
         with pytest.raises(CallDropped, match="not an object"):
             await run.execute("c1")
         assert (await run.execute("c2")).args is None
+
+
+@pytest.mark.parametrize("text", ['{"a": 1', '{"a": NaN}', "{'a': 1}"])
+async def test_malformed_never_runs_whoever_recorded_it(cs: Callstream, text: str) -> None:
+    async with cs.run("thread") as run:
+        await run.record([CallStarted("c1", "write"), ArgsAppended("c1", text), CallCompleted("c1", text)])
+        with pytest.raises(CallDropped, match="not JSON"):
+            await run.execute("c1")
+        assert (run.call("c1").reason, run.call("c1").args_json) == ("malformed", text)
 
 
 async def test_barrier_before_execute_waits_for_the_hooks_of_the_call_alone(cs: Callstream) -> None:
@@ -433,6 +444,72 @@ async def test_a_tool_that_raises_is_recorded_and_rises(journal_url: str) -> Non
         assert (kept.state, kept.error) == (CallState.FAILED, "ValueError: no room")
 
 
+async def test_a_sync_tool_that_raises_stop_iteration_fails(journal_url: str) -> None:
+    @tool
+    def write(title: str, content: str) -> str:
+        return next(line for line in [title, content] if not line)
+
+    async with Callstream(journal_url, tools=[write]) as cs:
+        async with cs.run("thread") as run:
+            await read(run, "anthropic", [WRITE])
+            async with asyncio.timeout(10):
+                with pytest.raises(RuntimeError, match="StopIteration"):
+                    await run.invoke("c1")
+            assert run.call("c1").state is CallState.FAILED
+
+
+async def test_a_result_that_json_cannot_express_fails_its_call(journal_url: str) -> None:
+    @tool
+    async def write(title: str, content: str) -> object:
+        return object()
+
+    async with Callstream(journal_url, tools=[write]) as cs:
+        async with cs.run("thread") as run:
+            await read(run, "anthropic", [WRITE])
+            with pytest.raises(UsageError, match="cannot be written as JSON"):
+                await run.invoke("c1")
+            call = run.call("c1")
+            assert (call.state, "cannot be written as JSON" in str(call.error)) == (CallState.FAILED, True)
+
+
+async def test_invoke_of_tools_that_hide_what_they_are(journal_url: str) -> None:
+    def logged(function: Any) -> Any:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return function(*args, **kwargs)
+
+        return call
+
+    @tool
+    @logged
+    async def hidden(title: str, content: str) -> str:
+        return title
+
+    @tool
+    def nameless(title: str, /, content: str) -> str:
+        return title
+
+    async with Callstream(journal_url, tools=[hidden, nameless]) as cs, cs.run("thread") as run:
+        await read(run, "anthropic", [Call("hidden", ARGS, call_id="a"), Call("nameless", ARGS, call_id="b")])
+        assert await run.invoke("a") == "Notes"
+        assert await run.invoke("b") == "Notes"
+
+
+async def test_a_method_is_the_same_tool_each_time_it_is_asked_for() -> None:
+    class Shop:
+        @tool
+        async def buy(self, title: str) -> str:
+            return title
+
+    shop = Shop()
+    cs = Callstream(tools=[shop.buy, shop.buy])
+    with pytest.raises(UsageError, match="a tool 'buy' already"):
+        cs.add_tool(Shop().buy)
+    async with cs, cs.run("thread") as run:
+        await read(run, "anthropic", [Call("buy", {"title": "x"}, call_id="c1")])
+        assert await run.invoke("c1") == "x"
+
+
 async def test_stopping_the_run_cancels_the_tools_that_it_runs(journal_url: str) -> None:
     began, ended = asyncio.Event(), asyncio.Event()
 
@@ -472,6 +549,29 @@ async def test_progress_is_merged_and_the_last_value_kept(journal_url: str) -> N
     assert reported[-1] == 199
     assert reported == sorted(reported)
     assert len(reported) < 20
+
+
+@pytest.mark.parametrize("told", [[object()], [1, object()], [object(), 2]])
+async def test_progress_that_json_cannot_express_is_left_out(told: list[Any], caplog: pytest.LogCaptureFixture) -> None:
+    kept: list[Any] = []
+
+    @tool
+    async def write(title: str, content: str, progress: Progress = no_progress) -> str:
+        for data in told:
+            await progress({"at": data})
+            await asyncio.sleep(0.01)
+        return title
+
+    def handler(name: str, call_id: str, data: Any) -> None:
+        kept.append(data["at"])
+
+    settings = Settings(progress_interval=0.001)
+    async with Callstream(tools=[write], on_tool_progress=handler, settings=settings) as cs, cs.run("thread") as run:
+        await read(run, "anthropic", [WRITE])
+        assert await run.invoke("c1") == "Notes"
+        assert run.call("c1").state is CallState.COMPLETED
+    assert kept == [data for data in told if isinstance(data, int)]
+    assert "was not kept" in caplog.text
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -523,6 +623,24 @@ async def test_an_answer_finds_its_call_in_a_later_run_once(cs: Callstream) -> N
     assert CallReturned("c1", {"approved": True}) in await events(cs, later)
 
 
+async def test_a_call_resumed_by_its_wire_id_has_its_arguments(journal_url: str) -> None:
+    @tool
+    async def write(title: str = "default", content: str = "") -> str:
+        return title
+
+    async with Callstream(journal_url, tools=[write]) as cs:
+        async with cs.run("elsewhere") as other:
+            await read(other, "anthropic", [WRITE])
+        async with cs.run("thread") as run:
+            await read(run, "anthropic", [WRITE])
+            await run.await_answer("c1~2")
+        async with cs.run("thread") as later:
+            call = await later.resume("c1")
+            assert call is not None
+            assert (call.call_id, call.args) == ("c1~2", ARGS)
+            assert await later.invoke("c1~2") == "Notes"
+
+
 async def test_foreign_answer_refused(cs: Callstream) -> None:
     async with cs.run("mine") as run:
         await read(run, "anthropic", [WRITE, Call("write", ARGS, call_id="server")])
@@ -548,6 +666,69 @@ async def test_current_run_counts_until_it_ends(cs: Callstream) -> None:
     assert current_run() is run
     await run.finish()
     assert current_run() is None
+
+
+async def test_a_run_left_in_another_context_ends_there(cs: Callstream) -> None:
+    """As a server does that takes a generator's items in one task and closes it in another."""
+
+    async def items() -> AsyncIterator[Run]:
+        async with cs.run("thread") as run:
+            yield run
+
+    generator = items()
+    run = await asyncio.create_task(anext(generator))  # type: ignore[arg-type]
+    await asyncio.create_task(generator.aclose())  # type: ignore[attr-defined]
+    assert (run.outcome, current_run()) == ("cancelled", None)
+
+
+def test_settings_that_mean_nothing_are_refused() -> None:
+    with pytest.raises(UsageError, match="on_hook_error"):
+        Settings(on_hook_error="fail-run")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="hook_timeout"):
+        Settings(hook_timeout=0)
+
+
+async def test_a_run_whose_start_is_cancelled_ends(cs: Callstream, monkeypatch: pytest.MonkeyPatch) -> None:
+    append = cs.journal.append
+    writing = asyncio.Event()
+
+    async def slow(*args: Any, **kwargs: Any) -> int:
+        writing.set()
+        await asyncio.sleep(0.01)
+        return await append(*args, **kwargs)
+
+    monkeypatch.setattr(cs.journal, "append", slow)
+    starting = asyncio.create_task(cs.start("thread", "r", exclusive=True))
+    await writing.wait()
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    (row,) = await cs.journal.runs()
+    assert (row.outcome, cs.active_run("r")) == ("cancelled", None)
+    await (await cs.start("thread", exclusive=True)).finish()
+
+
+async def test_a_run_id_is_used_once(cs: Callstream) -> None:
+    first = await cs.start("thread", "r")
+    with pytest.raises(UsageError, match="'r'"):
+        await cs.start("thread", "r")
+    assert cs.active_run("r") is first
+    await first.finish()
+    with pytest.raises(UsageError, match="'r' has ended"):
+        async with cs.run("thread", "r"):
+            pass
+    assert [type(event) for event in await events(cs, first)] == [RunStarted, RunEnded]
+
+
+async def test_a_run_that_cannot_be_ended_keeps_nothing_else_open() -> None:
+    cs = Callstream()
+    lost, other = await cs.start("thread"), await cs.start("thread")
+    await cs.journal.append(lost.run_id, [RunEnded("finished")])  # behind the run's back
+    with pytest.raises(UsageError, match="has ended"):
+        await cs.aclose()
+    assert other.outcome == "cancelled"
+    with pytest.raises(UsageError, match="closed"):
+        await cs.journal.runs()
 
 
 async def test_a_run_that_is_over_takes_nothing_more(cs: Callstream) -> None:
@@ -658,11 +839,3 @@ async def test_result_on_its_way_when_the_run_is_stopped(cs: Callstream) -> None
     assert call is not None
     assert (call.state, call.error) == (CallState.FAILED, "out of paper")
     assert run.outcome == "cancelled"
-
-
-@pytest.mark.parametrize("given", [None, Path("calls.db"), 7])
-async def test_what_is_no_journal_is_refused_at_once(given: Any) -> None:
-    with pytest.raises(UsageError, match="expected a journal or its URL"):
-        Callstream(given)
-    with pytest.raises(UsageError, match="expected a journal's URL"):
-        open_journal(given)

@@ -188,6 +188,13 @@ def test_events_without_content_and_unknown_events_are_passed_over() -> None:
     assert text(events) == ""
 
 
+@pytest.mark.parametrize("odd", [{"text": "x"}, ["x"], 1.5, True])
+def test_text_of_a_block_that_is_not_text_is_passed_over(odd: Any) -> None:
+    blocks = [block_start(0, type="thinking", thinking=odd), block_start(1, type="text", text=odd), text_delta("Hi", 1)]
+    events = read(*message(*blocks, stop_reason="end_turn"))
+    assert (reasoning(events), text(events)) == ("", "Hi")
+
+
 def test_events_of_another_wire_are_an_error() -> None:
     _, error = failure("anthropic", sse({"id": "x", "choices": []}))
     assert "expected an event of the anthropic wire" in error

@@ -122,6 +122,18 @@ def test_whole_calls_without_ids() -> None:
     ) == [("a", None, '{"x":1}'), ("a", None, '{"x":2}'), ("b", None, "{}"), ("b", None, "{}")]
 
 
+def test_index_written_as_text_tells_interleaved_calls_apart() -> None:
+    assert found(
+        tool_calls(called("", "a", "1", index="0"), called("", "b", "2", index="1")),
+        tool_calls(called('{"x":', index="0"), called('{"y":', index="1")),
+        tool_calls(called("1}", index="0"), called("2}", index="1")),
+        FINISH,
+    ) == [("a", "1", '{"x":1}'), ("b", "2", '{"y":2}')]
+    assert found(tool_calls(called("{", "a", "1", index="")), tool_calls(called("}", index="")), FINISH) == [
+        ("a", "1", "{}")
+    ]
+
+
 def test_name_that_comes_after_arguments() -> None:
     events = read(tool_calls(called('{"a":', call_id="1")), tool_calls(called("1}", "f")), FINISH)
     assert (only_call(events).name, only_call(events).text) == ("f", '{"a":1}')
@@ -137,6 +149,11 @@ def test_empty_and_null_tool_calls_are_nothing() -> None:
     bare = chunk({"index": 0, "finish_reason": None}, choice(None))
     events = read(said(tool_calls=[], content="Hi"), said(tool_calls=None), bare, said("stop"))
     assert (text(events), calls(events)) == ("Hi", [])
+
+
+def test_name_that_comes_after_the_end_starts_nothing() -> None:
+    late = tool_calls(called("", "f"))
+    assert found(tool_calls(called('{"a": 1}')), FINISH, late) == []
 
 
 def test_delta_without_start_opens_the_call_that_its_name_attributes() -> None:

@@ -360,6 +360,13 @@ def test_events_of_another_wire_are_an_error() -> None:
     assert "expected a response of the openai_responses wire" in error
 
 
+def test_name_that_comes_after_a_contradiction_starts_nothing() -> None:
+    nameless = {key: value for key, value in function_call(status="in_progress").items() if key != "name"}
+    final = function_call('{"b":2}')
+    contradiction = event("function_call_arguments.done", item_id="fc_1", output_index=0, arguments='{"b":2}')
+    assert found(created(), added(nameless), args_delta('{"a":1}'), contradiction, done(final), completed(final)) == []
+
+
 # -- whole answers --
 
 

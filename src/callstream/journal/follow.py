@@ -20,6 +20,7 @@ import msgspec
 from callstream.errors import Compacted, JournalError, UsageError
 from callstream.events import Record, RunEnded
 from callstream.journal.queue import call_in
+from callstream.journal.rows import checked_place
 
 PAGE = 500
 TAIL = 500
@@ -159,6 +160,7 @@ class Followers:
 
 async def read(read_page: ReadPage, run_id: str, after: int) -> AsyncIterator[Record]:
     """The records that are there."""
+    checked_place(after)
     page = await _page(read_page, run_id, after, found=False)
     while True:
         for record in page.records:
@@ -181,6 +183,7 @@ async def batches(
     read_page: ReadPage, followers: Followers, run_id: str, after: int
 ) -> AsyncGenerator[Sequence[Record], None]:
     """The same, all that is there at a time: whoever is slow gets more of them at once."""
+    checked_place(after)
     follower = followers.add(run_id)
     found = False
     try:

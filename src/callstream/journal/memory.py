@@ -37,7 +37,8 @@ from callstream.journal.protocol import Entry, Openable, RunRow
 from callstream.journal.rows import (
     Kind,
     Row,
-    checked_id,
+    checked_limit,
+    checked_run_id,
     event_of,
     folded_range,
     piece_text,
@@ -117,7 +118,7 @@ class MemoryJournal(Openable):
         self.followers.close()
 
     async def append(self, run_id: str, events: Sequence[RunEvent | Entry], *, after: int | None = None) -> int:
-        checked_id(run_id)
+        checked_run_id(run_id)
         redact = self._settings.redact
         rows = [prepared(redacted(event, redact) if redact else event) for event in events]
         with self._store.lock:
@@ -156,6 +157,7 @@ class MemoryJournal(Openable):
         provider_id: str | None = None,
         limit: int | None = None,
     ) -> list[Call]:
+        checked_limit(limit)
         with self._store.lock:
             self._enter()
             found = [
@@ -178,6 +180,7 @@ class MemoryJournal(Openable):
         active: bool | None = None,
         limit: int | None = None,
     ) -> list[RunRow]:
+        checked_limit(limit)
         with self._store.lock:
             self._enter()
             found = [

@@ -83,7 +83,7 @@ _ID_FIELDS = ("call_id", "message_id", "provider_id", "thread_id", "principal", 
 
 
 def prepared(entry: RunEvent | Entry) -> Row:
-    """The row of an event. Raises UsageError for what is no event of a run or cannot be written as JSON."""
+    """The row of an event. Raises UsageError for what is no event of a run, or could not be read back as one."""
     if type(entry) is Entry:
         event, response_id, author = entry.event, entry.response_id, entry.author
         source = Source(checked_id(response_id), checked_id(author), None)
@@ -107,7 +107,9 @@ def prepared(entry: RunEvent | Entry) -> Row:
         raise UsageError(f"expected an event of a run, got {kind.__name__}: {event!r:.200}")
     for field in _ID_FIELDS:
         checked_id(getattr(event, field, None))
-    return Row(event, *_json(_without_args(event)), source)
+    if kind is CallCompleted and not isinstance(event.args_json, str | None):  # type: ignore[union-attr]
+        raise UsageError(f"expected args_json as JSON text, got {event!r:.200}")
+    return Row(event, *_readable(event), source)
 
 
 def redacted(entry: RunEvent | Entry, redact: Callable[[RunEvent], RunEvent]) -> RunEvent | Entry:
@@ -132,9 +134,23 @@ def whole_completion(event: CallCompleted) -> tuple[int, str]:
 
 
 def checked_id(name: str | None) -> str | None:
-    if name is not None and not _plain(name):
+    return None if name is None else checked_run_id(name)
+
+
+def checked_run_id(name: object) -> str:
+    if not isinstance(name, str) or not _plain(name):
         raise UsageError(f"an id must be text without NUL and without half a surrogate pair, got {name!r:.200}")
     return name
+
+
+def checked_place(after: int) -> None:
+    if after < 0:
+        raise UsageError(f"expected the number of a record, or 0 for the beginning, got {after}")
+
+
+def checked_limit(limit: int | None) -> None:
+    if limit is not None and limit < 0:
+        raise UsageError(f"expected a limit of 0 or more, or None for all, got {limit}")
 
 
 def clean(text: str | None) -> str | None:
@@ -284,10 +300,24 @@ def _without_args(event: RunEvent) -> RunEvent:
     return CallCompleted(event.call_id) if type(event) is CallCompleted else event
 
 
+def _readable(event: RunEvent) -> tuple[int, str]:
+    """Kind and body of an event that is no piece.
+
+    It is read back at once: structs do not check what they are made with, and one record that cannot be read would make
+    its whole run unreadable.
+    """
+    kind, body = _json(_without_args(event))
+    try:
+        event_of(kind, body, None, None)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{type(event).__name__} was made with something else than it holds: {error}") from None
+    return kind, body
+
+
 def _json(event: RunEvent) -> tuple[int, str]:
     try:
         return Kind.EVENT, _encoder.encode(event).decode()
     except UnicodeEncodeError:
         return Kind.EVENT | ESCAPED, json.dumps(msgspec.to_builtins(event))
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise UsageError(f"{type(event).__name__} cannot be written as JSON: {error}") from error

@@ -27,7 +27,7 @@ from callstream.journal.follow import Folded, Followers, Page
 from callstream.journal.groupcommit import GroupCommit
 from callstream.journal.protocol import Entry, Openable, RunRow
 from callstream.journal.queue import call_in
-from callstream.journal.rows import checked_id, clean, prepared, redacted
+from callstream.journal.rows import checked_limit, checked_run_id, clean, prepared, redacted
 from callstream.journal.settings import Settings
 from callstream.journal.store import Store
 
@@ -96,8 +96,8 @@ class StoredJournal(Openable):
         if redact is not None:
             events = [redacted(event, redact) for event in events]
         rows = [prepared(event) for event in events]
-        if not run_id.isascii() or "\0" in run_id:
-            checked_id(run_id)
+        if type(run_id) is not str or not run_id.isascii() or "\0" in run_id:
+            checked_run_id(run_id)
         if self._loop is None:
             await self.open()
         return await self._queue.put(run_id, rows, after)
@@ -146,6 +146,7 @@ class StoredJournal(Openable):
         provider_id: str | None = None,
         limit: int | None = None,
     ) -> list[Call]:
+        checked_limit(limit)
         await self.open()
         return await self._store.calls(run_id, thread_id, principal, states, provider_id, limit)
 
@@ -158,6 +159,7 @@ class StoredJournal(Openable):
         active: bool | None = None,
         limit: int | None = None,
     ) -> list[RunRow]:
+        checked_limit(limit)
         await self.open()
         return await self._store.runs(run_id, thread_id, principal, active, limit)
 

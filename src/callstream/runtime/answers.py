@@ -63,7 +63,9 @@ class Answers:
             if call is None or call.thread_id != self._thread_id:
                 of_thread = await self._journal.calls(thread_id=self._thread_id, provider_id=named)
                 waiting = [known for known in of_thread if known.state is CallState.AWAITING]
-                call = waiting[0] if waiting else of_thread[-1] if of_thread else None
+                meant = waiting[0] if waiting else of_thread[-1] if of_thread else None
+                # A listing leaves the arguments out, and whoever resumes the call executes it with them.
+                call = None if meant is None else await self._journal.call(meant.call_id)
         if call is None:
             raise UsageError(f"no call {named!r} awaits an answer in thread {self._thread_id!r}")
         if call.is_final:

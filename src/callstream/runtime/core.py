@@ -12,13 +12,14 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
+from itertools import takewhile
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
 import msgspec
 
 from callstream.calls import Call
-from callstream.errors import UsageError
+from callstream.errors import CallstreamError, UsageError
 from callstream.events import RunEvent, RunStarted
 from callstream.hooks import HookSettings
 from callstream.journal import Journal, open_journal
@@ -34,6 +35,7 @@ from callstream.tools import (
     Hooks,
     Progress,
     Tool,
+    check_hook_settings,
     current_progress,
     is_tool,
     tool,
@@ -61,6 +63,9 @@ class Settings(msgspec.Struct, frozen=True):
     """All text, reasoning and arguments that a model may write in one run."""
     telemetry_arguments: bool = False
     """Whether the spans of calls carry their arguments and results."""
+
+    def __post_init__(self) -> None:
+        check_hook_settings(self.hook_timeout, self.on_hook_error)
 
 
 class Callstream:
@@ -101,7 +106,7 @@ class Callstream:
         """Makes a tool known by its name. Its hooks then run whenever a model calls that name."""
         made = function if is_tool(function) else tool(function)
         known = self._tools.get(made.__name__)
-        if known is not None and known is not made:
+        if known is not None and known != made:  # a method is another object each time it is asked for
             raise UsageError(
                 f"there is a tool {made.__name__!r} already; give one of them another name with @tool(name=…)"
             )
@@ -172,13 +177,21 @@ class Callstream:
         ``exclusive``: ThreadBusy if another run of the thread goes on, in this process or another.
         """
         run = Run(self, _named(thread_id), run_id or self.new_id("run"), principal)
+        cancelled: asyncio.CancelledError | None = None
         try:
             await self.journal.open()
             await run.record([RunStarted(thread_id, principal, run_input, exclusive)])
+        except asyncio.CancelledError as error:
+            if run.seq == 0:
+                raise
+            cancelled = error
         finally:
             self._promised.discard(run.run_id)
         self._runs[run.run_id] = run
         self.observers.run_started(run)
+        if cancelled is not None:  # it is in the journal, and nobody gets it who could end it
+            await run.end(cancelled)
+            raise cancelled
         if as_current:
             _current_run.set(run)
         return run
@@ -245,7 +258,7 @@ class Callstream:
             given = {} if args is None else args
             if call.encoding == "text":
                 return await _called(made, (given,), {})
-            return await _called(made, (), given)
+            return await _called(made, *_placed(made, given))
         finally:
             current_progress.reset(token)
 
@@ -265,10 +278,16 @@ class Callstream:
 
     async def aclose(self) -> None:
         """Stops the runs of this event loop that go on, and closes the journal."""
+        failures: list[CallstreamError] = []
         for run in list(self._runs.values()):
             if run.loop is asyncio.get_running_loop():
-                await run.stop("closed")
+                try:
+                    await run.stop("closed")
+                except CallstreamError as error:  # one that cannot be ended keeps neither the others nor the journal
+                    failures.append(error)
         await self.journal.aclose()
+        if failures:
+            raise failures[0]
 
     async def __aenter__(self) -> Self:
         await self.journal.open()
@@ -308,11 +327,27 @@ def _named(thread_id: Any) -> str:
     raise UsageError(f"expected the id of a thread, a text that is not empty, got {thread_id!r}")
 
 
+def _placed(made: Callable[..., Any], given: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A model gives every argument by its name; parameters that take none from a caller get theirs by position."""
+    parameters = inspect.signature(made).parameters.values()
+    nameless = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY]
+    reached = list(takewhile(given.__contains__, nameless))
+    return tuple(given[name] for name in reached), {name: given[name] for name in given if name not in reached}
+
+
 async def _called(made: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if inspect.isasyncgenfunction(made):
         return [item async for item in made(*args, **kwargs)]
     if inspect.iscoroutinefunction(made):
         return await made(*args, **kwargs)
     if inspect.isgeneratorfunction(made):
-        return await asyncio.to_thread(lambda: list(made(*args, **kwargs)))
-    return await asyncio.to_thread(made, *args, **kwargs)
+        return await asyncio.to_thread(_without_stop_iteration, lambda: list(made(*args, **kwargs)))
+    result = await asyncio.to_thread(_without_stop_iteration, lambda: made(*args, **kwargs))
+    return await result if inspect.isawaitable(result) else result  # a decorator may hide that a tool is async
+
+
+def _without_stop_iteration(work: Callable[[], Any]) -> Any:
+    try:
+        return work()
+    except StopIteration as error:  # No future can carry it, so whoever waits for the thread would wait for ever.
+        raise RuntimeError("the tool raised StopIteration") from error

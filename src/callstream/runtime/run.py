@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from callstream.calls import Call, CallEvent, CallState, Ledger
-from callstream.errors import CallDropped, CallRejected, RunOver, TransitionError
+from callstream.errors import CallDropped, CallRejected, RunOver, TransitionError, UsageError
 from callstream.events import (
     ArgsAppended,
     CallAwaiting,
@@ -43,6 +43,7 @@ from callstream.runtime.limits import TextLimits, TextMeter
 from callstream.runtime.progress import ProgressFeed
 from callstream.runtime.response import Response
 from callstream.tools import Progress
+from callstream.wire.argtext import is_strict_json
 
 if TYPE_CHECKING:
     from callstream.runtime.core import Callstream, ProgressHandler
@@ -172,8 +173,8 @@ class Run:
         not complete. Then the tool must not run.
         """
         call = await self._ready(call_id)
-        if call.encoding == "json" and not isinstance(call.args, dict | None):
-            await self.record([CallDiscarded(call_id, "malformed", "the arguments are not an object")])
+        if wrong := _mistake(call):
+            await self.record([CallDiscarded(call_id, "malformed", wrong)])
             raise _dropped(self._ledger[call_id])
         self._claim(call_id)
         await self.record([CallExecuting(call_id)])
@@ -244,6 +245,8 @@ class Run:
                 await self.progress(call_id, data)
             except (RunOver, TransitionError):
                 logger.debug("progress of call %s came after its end", call_id)
+            except UsageError as error:  # the tool has gone on, and what it does must not depend on what it tells
+                logger.warning("progress of call %s was not kept: %s", call_id, error)
 
         feed = ProgressFeed(write, interval=self.callstream.settings.progress_interval)
         self._feeds[call_id] = feed
@@ -269,7 +272,13 @@ class Run:
             raise
         finally:
             undo()
-        await self.complete(call_id, result)
+        try:
+            await self.complete(call_id, result)
+        except (RunOver, TransitionError):
+            raise
+        except UsageError as error:  # what the tool returned is nothing that JSON can express
+            await self.fail(call_id, error)
+            raise
         return result
 
     # -- the end --
@@ -304,7 +313,10 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> Literal[False]:
         if self._token is not None:
-            _current_run.reset(self._token)
+            try:
+                _current_run.reset(self._token)
+            except ValueError:
+                pass  # A generator may be closed in another context than it began in; the run is not current there.
         await self.end(error)
         return False
 
@@ -341,7 +353,10 @@ class Run:
     async def _append(self, entries: Sequence[Entry]) -> bool:
         """Has the entries journalled. True if it was cancelled: a write cannot be called back, so that has to wait."""
         cancelled = False
-        append = asyncio.ensure_future(self.callstream.journal.append(self.run_id, entries, after=self._seq))
+        # The first append must find no record of the run. With a number it would pass for a repetition of the first
+        # append of an earlier run of this id.
+        after = self._seq or None
+        append = asyncio.ensure_future(self.callstream.journal.append(self.run_id, entries, after=after))
         while not append.done():
             try:
                 await asyncio.shield(append)
@@ -455,6 +470,15 @@ class Run:
             self.callstream.forget_run(self)
         finally:
             self.callstream.observers.run_ended(self)
+
+
+def _mistake(call: Call) -> str | None:
+    """What is wrong with a call's arguments. Whoever records calls without a decoder may have recorded anything."""
+    if call.args_json is not None and not is_strict_json(call.args_json):
+        return "the arguments are not JSON"
+    if call.encoding == "json" and not isinstance(call.args, dict | None):
+        return "the arguments are not an object"
+    return None
 
 
 def _is_being_cancelled() -> bool:

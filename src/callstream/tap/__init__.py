@@ -78,9 +78,11 @@ class Callstream(runtime.Callstream):
     async def aclose(self) -> None:
         """Stops the runs of this event loop that go on, closes what its clients have left open, and the journal."""
         await self._implicit.aclose()
-        await super().aclose()
-        for pools in list(self._pools):
-            await pools.aclose()
+        try:
+            await super().aclose()
+        finally:
+            for pools in list(self._pools):
+                await pools.aclose()
 
     def _client(self, name: str, settings: TapSettings, kwargs: dict[str, Any]) -> Any:
         library = _library(name)

@@ -120,9 +120,9 @@ class AnthropicDecoder(Decoder[StreamEvent]):
             self._inputs[call] = block.input
             return
         self._blocks[index] = block
-        if block.type == "text" and block.text:
+        if block.type == "text" and block.text and isinstance(block.text, str):
             self._transcript.append_text(block.text)
-        elif block.type == "thinking" and block.thinking:
+        elif block.type == "thinking" and block.thinking and isinstance(block.thinking, str):
             self._transcript.append_reasoning(block.thinking)
 
     def _block_delta(self, index: int | None, delta: Delta) -> None:

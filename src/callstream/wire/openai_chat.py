@@ -180,7 +180,7 @@ class OpenAIChatDecoder(Decoder[Completion]):
     def _tool_call(self, delta: ToolCall, choice: int) -> None:
         calls = self._calls.setdefault(choice, [])
         provider_id = None if delta.id is None or str(delta.id).strip() in NO_ID else str(delta.id)
-        index = delta.index if isinstance(delta.index, int) and delta.index >= 0 else None
+        index = _number(delta.index)
         if delta.custom is not None:
             name, text = delta.custom.name, delta.custom.input or ""
         else:
@@ -280,6 +280,13 @@ def _attributed(
         return None if name != call.name or (text and _is_whole(call)) else call
     begun = calls[-1][1] if calls and name is None and provider_id is None else None
     return None if begun is None or _is_whole(begun) else begun
+
+
+def _number(index: int | str | None) -> int | None:
+    """The index as a number, which some servers write as text. A negative one, or any other text, says nothing."""
+    if isinstance(index, str):
+        return int(index) if index.isascii() and index.isdecimal() and len(index) < 10 else None
+    return None if index is None or index < 0 else index
 
 
 def _is_whole(call: WireCall) -> bool:

@@ -149,7 +149,12 @@ class Transcript:
         self.pieces.append(None if call is None else call.call_id)
 
     def name_call(self, call: WireCall, name: str) -> None:
-        """The wire has named the call. A call is named once; what waited for the name follows."""
+        """The wire has named the call. A call is named once; what waited for the name follows.
+
+        A name that comes after the call was given up changes nothing: what is final stays final.
+        """
+        if call.final:
+            return
         call.name = name
         self._events.append(
             CallStarted(call.call_id, name, call.provider_id, call.signature, call.encoding, call.message_id)
