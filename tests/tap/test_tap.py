@@ -174,6 +174,29 @@ async def test_a_rejected_call_rises_where_no_host_can_refuse_it(cs: Callstream,
     assert (call.state, call.reason, call.detail) == (CallState.DISCARDED, "rejected", "not today")
 
 
+@pytest.mark.parametrize("seconds", [0, 0.2])
+async def test_a_rejected_call_ends_the_run_of_its_response(cs: Callstream, seconds: float) -> None:
+    async def refuse(call: Any, signal: Any) -> None:
+        await asyncio.sleep(seconds)
+        raise Reject("not today")
+
+    cs.on_args_complete("write", refuse)
+    async with serving("openai_chat", [WRITE]) as provider, sdk("openai_chat", provider, cs) as client:
+        with pytest.raises(CallRejected, match="not today"):
+            await ask("openai_chat", provider, cs)
+        with pytest.raises(CallRejected, match="not today"):
+            await client.chat.completions.create(model="gpt", messages=[{"role": "user", "content": "go"}])
+    assert [run.outcome for run in await cs.journal.runs()] == ["finished", "finished"]
+
+
+async def test_a_whole_answer_that_breaks_off_ends_the_run_of_its_response(cs: Callstream) -> None:
+    async with serving("openai_chat", [Text("Hello. "), WRITE, Cut()]) as provider:
+        async with sdk("openai_chat", provider, cs) as client:
+            with pytest.raises(openai.APIConnectionError):
+                await client.chat.completions.create(model="gpt", messages=[{"role": "user", "content": "go"}])
+    assert [run.outcome for run in await cs.journal.runs()] == ["finished"]
+
+
 @pytest.mark.parametrize("wire", WIRES)
 async def test_a_held_call_keeps_the_stream_alive(cs: Callstream, wire: str) -> None:
     gate = asyncio.Event()

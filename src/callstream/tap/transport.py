@@ -233,6 +233,13 @@ class _Reading:
     async def whole(self, answer: Any) -> WholeBody:
         """An answer that was not streamed. It is forwarded when its calls are recorded and their hooks have settled."""
         try:
+            return await self._whole(answer)
+        finally:
+            if self._on_end is not None:
+                await self._on_end()
+
+    async def _whole(self, answer: Any) -> WholeBody:
+        try:
             raw = b"".join([data async for data in answer.stream])
         finally:
             await answer.stream.aclose()
@@ -248,8 +255,6 @@ class _Reading:
                 call = await self._response.run.settled(self._response.call_ids[event.call_id])
                 if call.state is CallState.DISCARDED and not self._refuses:
                     raise CallRejected(call.call_id, call.name, call.detail or call.reason or "discarded")
-        if self._on_end is not None:
-            await self._on_end()
         return WholeBody(body)
 
 
