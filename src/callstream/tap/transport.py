@@ -28,6 +28,7 @@ from callstream.tap.implicit import ImplicitRuns
 from callstream.tap.outgoing import declared_tools, is_stored, with_signatures, with_streamed_arguments
 from callstream.tap.pools import Pools, library_of
 from callstream.tap.rewriter import rewriter_for
+from callstream.tap.whole import without_unfinished
 from callstream.wire import WIRES, results_in
 
 logger = logging.getLogger("callstream")
@@ -250,6 +251,9 @@ class _Reading:
             logger.warning("an answer could not be read: %s", error)
             events = []
         await self._response.record(events)
+        if self._tap.may_collapse and not self._refuses:
+            stored = is_stored(self._exchange.wire, self._request_body)
+            body = without_unfinished(body, self._response.decoder, events, collapse=self._collapses, stored=stored)
         for event in events:
             if isinstance(event, CallCompleted):
                 call = await self._response.run.settled(self._response.call_ids[event.call_id])
