@@ -88,6 +88,28 @@ def test_gemini_schema() -> None:
     assert gemini_schema({"oneOf": [{"type": "string"}, {"enum": [1, 2]}]}) == {"anyOf": [{"type": "string"}, {}]}
 
 
+def test_gemini_schema_of_definitions_that_use_each_other() -> None:
+    """Unfolded, these would have millions of entries."""
+    reference = {"$ref": "#/$defs/node"}
+    node = {"type": "object", "properties": {"name": {"type": "string"}, **dict.fromkeys("abcdef", reference)}}
+    made = gemini_schema({**node, "$defs": {"node": node}})
+    assert made["properties"]["f"]["properties"]["f"]["properties"]["name"] == {"type": "string"}
+    assert len(json.dumps(made)) < 100_000
+    chain = {f"d{n}": {"properties": {f"p{i}": {"$ref": f"#/$defs/d{n + 1}"} for i in range(8)}} for n in range(9)}
+    assert len(json.dumps(gemini_schema({"$ref": "#/$defs/d0", "$defs": chain}))) < 100_000
+
+
+async def test_an_answer_may_bring_other_client_tools(cs: Callstream, models: Models) -> None:
+    script = [[Calls("paint", {"color": "red"}), Finish()], END]
+    async with scripted("gemini", script) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), AGUIToolset())), tools=[PAINT])
+        await client.send()
+        client.tools = [ERASE]
+        await client.answer({client.pending()[0]: "done"})
+        declared = [json.loads(request.body)["tools"][0]["functionDeclarations"] for request in provider.requests]
+    assert [[tool["name"] for tool in tools] for tools in declared] == [["paint"], ["erase"]]
+
+
 async def test_server_tool_wins_over_client_tool_of_its_name(cs: Callstream, models: Models) -> None:
     def paint(color: str) -> str:
         """Paints."""
