@@ -288,12 +288,20 @@ class ADKAgent:
 
     # -- what is known of a thread --
 
-    async def thread_state(self, thread_id: str, *, app_name: str | None = None, user_id: str | None = None) -> Any:
+    async def thread_state(
+        self,
+        thread_id: str,
+        *,
+        app_name: str | None = None,
+        user_id: str | None = None,
+        given: RunAgentInput | None = None,
+    ) -> Any:
         """State and messages of a thread, as AG-UI writes them; None if there is no such thread.
 
-        ``app_name`` and ``user_id`` count only where the agent was not told whose app and user it serves.
+        ``app_name`` and ``user_id`` count only where the agent was not told whose app and user it serves. ``given`` is
+        what the extractors are asked with.
         """
-        given = RunAgentInput(thread_id=thread_id, run_id="", messages=[])
+        given = given or RunAgentInput(thread_id=thread_id, run_id="", messages=[])
         if user_id is None or self._settings.user_id or self._settings.user_id_extractor is not None:
             user_id = self.user_of(given)
         if app_name is None or self._app_is_named or self._settings.app_name_extractor is not None:
