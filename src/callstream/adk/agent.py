@@ -68,8 +68,10 @@ class ADKAgent:
     def __init__(
         self, adk_agent: BaseNode | None = None, app_name: str | None = None, **options: Unpack[AgentOptions]
     ) -> None:
-        if adk_agent is None:
-            raise UsageError("ADKAgent needs adk_agent, an agent of google-adk")
+        if isinstance(adk_agent, App):
+            raise UsageError("ADKAgent needs adk_agent, an agent of google-adk, got an App: use ADKAgent.from_app")
+        if not isinstance(adk_agent, BaseNode):
+            raise UsageError(f"ADKAgent needs adk_agent, an agent of google-adk, got {type(adk_agent).__name__}")
         name = app_name or adk_agent.name
         self._build(App.model_construct(name=name, root_agent=adk_agent, plugins=[]), options)
         self._app_is_named = app_name is not None
@@ -77,6 +79,8 @@ class ADKAgent:
     @classmethod
     def from_app(cls, app: App, **options: Unpack[AgentOptions]) -> Self:
         """An agent of an App, with the App's plugins, resumability and other settings."""
+        if not isinstance(app, App):
+            raise UsageError(f"ADKAgent.from_app needs an App of google-adk, got {type(app).__name__}")
         made = cls.__new__(cls)
         made._build(app, options)
         made._app_is_named = True
