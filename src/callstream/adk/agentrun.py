@@ -22,7 +22,7 @@ from google.adk.sessions.session import Session
 from google.genai import types
 
 from callstream.adk.agentoptions import AgentSettings
-from callstream.adk.answers import imported
+from callstream.adk.answers import HOST_QUESTIONS, imported
 from callstream.adk.clienttools import ClientInput, current_input
 from callstream.adk.contents import Answer, answer_in, parts_of, received, response_part
 from callstream.adk.invocations import wire_id
@@ -168,6 +168,9 @@ class AgentRun:
                 continue
             for beside in calls:
                 if not beside.id or beside.id in found or beside.id in responded:
+                    continue
+                if beside.name in HOST_QUESTIONS:
+                    is_whole = False
                     continue
                 call = await self._asked(run, session, beside.id)
                 if call is None or call.state is CallState.AWAITING:

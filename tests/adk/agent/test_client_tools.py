@@ -278,6 +278,33 @@ async def test_tool_confirmation(interrupts: bool, confirmed: bool, cs: Callstre
     assert ran == (["/x"] if confirmed else [])
 
 
+async def test_tool_confirmations_answered_one_by_one(cs: Callstream, models: Models) -> None:
+    """The one that lacks its answer is no call of its own: google-adk's questions are nobody's business."""
+    ran: list[str] = []
+
+    def remove(path: str) -> str:
+        """Removes."""
+        ran.append(path)
+        return "removed"
+
+    calls = [Calls("remove", {"path": path}) for path in ("/x", "/y")]
+    async with scripted("gemini", [[*calls, Finish()], END]) as provider:
+        client = Client(
+            adk_agent(cs, agent_of(gemini(models, provider), FunctionTool(remove, require_confirmation=True)))
+        )
+        await client.send()
+        first, second = client.pending()
+        events = await client.answer({second: {"confirmed": True}})
+        assert kinds(events) == ["RUN_STARTED", "RUN_FINISHED"]
+        await client.answer({first: {"confirmed": False}})
+        assert client.text() == "Done."
+    assert ran == ["/y"]
+    assert [(call.name, call.state) for call in await cs.journal.calls()] == [
+        ("remove", CallState.FAILED),
+        ("remove", CallState.COMPLETED),
+    ]
+
+
 async def test_old_thread_goes_on_with_a_pending_call(cs: Callstream, models: Models) -> None:
     """The session is another program's; the journal knows nothing of it."""
     from google.adk.events.event import Event
