@@ -81,10 +81,11 @@ class AgentRun:
         parts = [part for message in said for part in parts_of(message.content)]
         answered = await self._answered(run, session, [*self._answers(new)], alone=not parts)
         parts += [types.Part(text=sentence) for sentence in answered.sentences]
-        *earlier, responses = _by_invocation(session, answered.parts)
-        for late in earlier:
-            # google-adk goes on with one turn, and takes answers to one turn only.
-            await self._append(session, types.Content(role="user", parts=late), {})
+        *earlier, (_, responses) = _by_turn(session, answered.parts)
+        for turn, late in earlier:
+            # google-adk goes on with one turn and takes answers to one turn only; and what stands beside an answer to a
+            # question of its own it does not show to the model.
+            await self._append(session, types.Content(role="user", parts=late), {}, invocation_id=turn)
         changes = {
             **taken(self._input.state, allow_scopes=self._settings.allow_scoped_state_keys),
             **marks(message for message in self._input.messages if message.id not in answered.held),
@@ -161,13 +162,23 @@ class AgentRun:
     async def _complete_turn(self, run: Run, session: Session, found: dict[str, types.Part]) -> bool:
         """Adds the answers that were held back before. False if there are calls beside these that lack theirs."""
         responded = _responded(session)
+        unconfirmed = {
+            _asked_about(question)
+            for question in _function_calls(session)
+            if question.name == _CONFIRMATION and question.id not in found and question.id not in responded
+        }
         is_whole = True
         for event in session.events:
             calls = event.get_function_calls()
             if not any(call.id in found for call in calls):
                 continue
             for beside in calls:
-                if not beside.id or beside.id in found or beside.id in responded:
+                if not beside.id or beside.id in found:
+                    continue
+                if beside.id in unconfirmed:
+                    is_whole = False  # what google-adk tells the model meanwhile is no answer
+                    continue
+                if beside.id in responded:
                     continue
                 if beside.name in HOST_QUESTIONS:
                     is_whole = False
@@ -244,8 +255,11 @@ class AgentRun:
     def _agent_name(self) -> str:
         return str(self._runner.agent.name)
 
-    async def _append(self, session: Session, content: types.Content | None, changes: dict[str, Any]) -> None:
-        event = Event(author="user", content=content, actions=EventActions(state_delta=changes))
+    async def _append(
+        self, session: Session, content: types.Content | None, changes: dict[str, Any], *, invocation_id: str = ""
+    ) -> None:
+        actions = EventActions(state_delta=changes)
+        event = Event(author="user", content=content, actions=actions, invocation_id=invocation_id)
         await self._threads.service.append_event(session, event)
 
 
@@ -265,10 +279,15 @@ def _confirmation(session: Session, call: Call) -> types.FunctionCall | None:
     """The open question of google-adk itself whether that call may run."""
     answered = _responded(session)
     for asked in _function_calls(session):
-        original = (asked.args or {}).get("originalFunctionCall") if asked.name == _CONFIRMATION else None
-        if isinstance(original, dict) and original.get("id") == wire_id(call) and asked.id and asked.id not in answered:
+        if asked.name == _CONFIRMATION and _asked_about(asked) == wire_id(call) and asked.id not in answered:
             return asked
     return None
+
+
+def _asked_about(question: types.FunctionCall) -> str | None:
+    """The call whose confirmation a question of google-adk asks for."""
+    original = (question.args or {}).get("originalFunctionCall")
+    return original.get("id") if isinstance(original, dict) else None
 
 
 def _question(session: Session, named: str) -> types.FunctionCall | None:
@@ -293,14 +312,19 @@ def _function_calls(session: Session) -> Iterator[types.FunctionCall]:
         yield from event.get_function_calls()
 
 
-def _by_invocation(session: Session, responses: Sequence[types.Part]) -> list[list[types.Part]]:
-    """Answers by the turns whose calls they answer, the last turn at the end; one empty list if there are none."""
+def _by_turn(session: Session, responses: Sequence[types.Part]) -> list[tuple[str, list[types.Part]]]:
+    """Answers by the turns whose calls they answer, the last turn at the end; one empty list if there are none.
+
+    Those to questions of google-adk itself are by themselves, after the others of their turn.
+    """
     turns = {call.id: event.invocation_id for event in session.events for call in event.get_function_calls()}
-    found: dict[str, list[types.Part]] = {}
+    found: dict[str, tuple[list[types.Part], list[types.Part]]] = {}
     for part in responses:
         answered = part.function_response
-        found.setdefault(turns.get(answered.id, "") if answered is not None else "", []).append(part)
-    return list(found.values()) or [[]]
+        assert answered is not None
+        others, questions = found.setdefault(turns.get(answered.id, ""), ([], []))
+        (questions if answered.name in HOST_QUESTIONS else others).append(part)
+    return [(turn, parts) for turn, both in found.items() for parts in both if parts] or [("", [])]
 
 
 def _responded(session: Session) -> set[str | None]:

@@ -305,6 +305,31 @@ async def test_tool_confirmations_answered_one_by_one(cs: Callstream, models: Mo
     ]
 
 
+@pytest.mark.parametrize("order", [[0, 1], [1, 0], [(0, 1)], [(1, 0)]])
+@pytest.mark.parametrize("resumable", [False, True])
+async def test_tool_confirmation_beside_a_client_tool(
+    resumable: bool, order: list[Any], cs: Callstream, models: Models
+) -> None:
+    """One after the other, in either order, or both at once: the model is asked when both have their answers."""
+
+    def remove(path: str) -> str:
+        """Removes."""
+        return "removed"
+
+    calls = [Calls("remove", {"path": "/x"}), Calls("paint", {"color": "red"})]
+    async with scripted("gemini", [[*calls, Finish()], END]) as provider:
+        root = agent_of(gemini(models, provider), FunctionTool(remove, require_confirmation=True), AGUIToolset())
+        app = App(name="app", root_agent=root, resumability_config=ResumabilityConfig(is_resumable=resumable))
+        client = Client(ADKAgent.from_app(app, user_id="user", callstream=cs), tools=[PAINT])
+        await client.send()
+        answers = list(zip(client.pending(), ({"confirmed": True}, {"painted": 1}), strict=True))
+        for step in order:
+            assert len(provider.requests) == 1
+            await client.answer(dict([answers[step]] if isinstance(step, int) else [answers[each] for each in step]))
+        assert client.text() == "Done."
+        assert responses_in(provider.requests[1].body) == [{"result": "removed"}, {"painted": 1}]
+
+
 async def test_old_thread_goes_on_with_a_pending_call(cs: Callstream, models: Models) -> None:
     """The session is another program's; the journal knows nothing of it."""
     from google.adk.events.event import Event
