@@ -56,21 +56,20 @@ class AgentRun:
         current_input.set(ClientInput(tuple(self._input.tools or ()), instructions, self._agent_name, given_up))
         async with run, asyncio.timeout(self._settings.execution_timeout_seconds):
             session = await self._threads.open(self._runner.app_name, user_id, self._input.thread_id)
-            message, changes = await self._incoming(run, session)
+            messages, changes = await self._incoming(run, session)
             await run.record(self._state.snapshot({**session.state, **changes}))
-            if message is None:
-                if changes:
-                    await self._append(session, None, changes)
-            else:
-                await self._invoke(run, session, message, changes)
+            if not messages and changes:
+                await self._append(session, None, changes)
+            for number, message in enumerate(messages):
+                await self._invoke(run, session, message, {} if number else changes)
             after = await self._threads.find(self._runner.app_name, user_id, self._input.thread_id)
             if after is not None:
                 await run.record(self._state.snapshot(after.state))
 
     # -- in --
 
-    async def _incoming(self, run: Run, session: Session) -> tuple[types.Content | None, dict[str, Any]]:
-        """What google-adk is to be asked, None if there is nothing new, and what changes in the session with it."""
+    async def _incoming(self, run: Run, session: Session) -> tuple[list[types.Content], dict[str, Any]]:
+        """What google-adk is to be asked, one after the other, and what changes in the session with it."""
         state = session.state
         past, new = split(self._input.messages, session)
         if not session.events and past and self._settings.seed_first_run_history:
@@ -81,11 +80,18 @@ class AgentRun:
         parts = [part for message in said for part in parts_of(message.content)]
         answered = await self._answered(run, session, [*self._answers(new)], alone=not parts)
         parts += [types.Part(text=sentence) for sentence in answered.sentences]
-        *earlier, (_, responses) = _by_turn(session, answered.parts)
-        for turn, late in earlier:
-            # google-adk goes on with one turn and takes answers to one turn only; and what stands beside an answer to a
-            # question of its own it does not show to the model.
-            await self._append(session, types.Content(role="user", parts=late), {}, invocation_id=turn)
+        asked: list[types.Content] = []
+        turns = _by_turn(session, answered.parts)
+        for number, (turn, answers) in enumerate(turns, start=1):
+            content = types.Content(role="user", parts=answers)
+            if _answers_host(answers) or (number == len(turns) and not parts):
+                asked.append(content)
+            else:
+                # google-adk goes on with one turn and takes answers to one turn only, a model wants them by themselves,
+                # right after the calls; and what stands beside an answer to a question of google-adk's is not shown to it.
+                await self._append(session, content, {}, invocation_id=turn)
+        if parts:
+            asked.append(types.Content(role="user", parts=parts))
         changes = {
             **taken(self._input.state, allow_scopes=self._settings.allow_scoped_state_keys),
             **marks(message for message in self._input.messages if message.id not in answered.held),
@@ -94,12 +100,7 @@ class AgentRun:
             changes[CONTEXT_KEY] = _described(self._input)
         # An event carries what is new alone, else a long thread's events would repeat its whole account.
         changes = {key: value for key, value in changes.items() if key not in state or state[key] != value}
-        if responses and parts:
-            # A model wants the answers by themselves, right after the calls.
-            await self._append(session, types.Content(role="user", parts=responses), {})
-            responses = []
-        content = responses or parts
-        return (types.Content(role="user", parts=content) if content else None), changes
+        return asked, changes
 
     def _answers(self, new: Sequence[Message]) -> Iterator[Answer]:
         for message in new:
@@ -313,18 +314,20 @@ def _function_calls(session: Session) -> Iterator[types.FunctionCall]:
 
 
 def _by_turn(session: Session, responses: Sequence[types.Part]) -> list[tuple[str, list[types.Part]]]:
-    """Answers by the turns whose calls they answer, the last turn at the end; one empty list if there are none.
-
-    Those to questions of google-adk itself are by themselves, after the others of their turn.
-    """
+    """Answers by the turns whose calls they answer, those to questions of google-adk itself apart, after the others."""
     turns = {call.id: event.invocation_id for event in session.events for call in event.get_function_calls()}
     found: dict[str, tuple[list[types.Part], list[types.Part]]] = {}
     for part in responses:
         answered = part.function_response
         assert answered is not None
         others, questions = found.setdefault(turns.get(answered.id, ""), ([], []))
-        (questions if answered.name in HOST_QUESTIONS else others).append(part)
-    return [(turn, parts) for turn, both in found.items() for parts in both if parts] or [("", [])]
+        (questions if _answers_host([part]) else others).append(part)
+    return [(turn, parts) for turn, both in found.items() for parts in both if parts]
+
+
+def _answers_host(parts: Sequence[types.Part]) -> bool:
+    """Whether these are answers to questions of google-adk itself."""
+    return any(part.function_response is not None and part.function_response.name in HOST_QUESTIONS for part in parts)
 
 
 def _responded(session: Session) -> set[str | None]:

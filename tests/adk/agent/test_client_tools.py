@@ -330,6 +330,30 @@ async def test_tool_confirmation_beside_a_client_tool(
         assert responses_in(provider.requests[1].body) == [{"result": "removed"}, {"painted": 1}]
 
 
+@pytest.mark.parametrize("resumable", [False, True])
+async def test_tool_confirmation_with_a_new_message(resumable: bool, cs: Callstream, models: Models) -> None:
+    """The tool runs and the model is told, and then it is told what else the person said."""
+
+    def remove(path: str) -> str:
+        """Removes."""
+        return "removed"
+
+    async with scripted("gemini", [[Calls("remove", {"path": "/x"}), Finish()], END, END]) as provider:
+        root = agent_of(gemini(models, provider), FunctionTool(remove, require_confirmation=True))
+        app = App(name="app", root_agent=root, resumability_config=ResumabilityConfig(is_resumable=resumable))
+        client = Client(ADKAgent.from_app(app, user_id="user", callstream=cs))
+        await client.send()
+        answer = {"role": "tool", "toolCallId": client.pending()[0], "content": '{"confirmed": true}'}
+        client.put_result({"id": "answer", **answer})
+        await client.send("And hurry.")
+        assert client.text() == "Done.Done."
+        told, asked = (request.body.decode() for request in provider.requests[1:])
+        assert responses_in(told.encode()) == [{"result": "removed"}]
+        assert ("And hurry." in told, "And hurry." in asked) == (False, True)
+    (kept,) = await cs.journal.calls()
+    assert kept.state is CallState.COMPLETED
+
+
 async def test_old_thread_goes_on_with_a_pending_call(cs: Callstream, models: Models) -> None:
     """The session is another program's; the journal knows nothing of it."""
     from google.adk.events.event import Event
