@@ -357,6 +357,22 @@ async def test_what_comes_compressed_anyway_is_read(cs: Callstream, wire: str, e
     assert len([event for event in await journalled(cs, "c1") if isinstance(event, ArgsAppended)]) > 5
 
 
+@pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "zstd"])
+async def test_what_is_not_in_its_coding_is_the_librarys_error(cs: Callstream, coding: str, kind: str) -> None:
+    if coding == "zstd":
+        pytest.importorskip("zstandard")
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        headers = {"content-type": kind, "content-encoding": coding}
+        return httpx.Response(200, headers=headers, stream=httpx.ByteStream(b"neither the one nor the other"))
+
+    async with httpx.AsyncClient(transport=cs.transport(httpx.MockTransport(answer))) as client:
+        with pytest.raises(httpx.DecodingError):
+            await client.post("http://provider/v1/chat/completions", json={"messages": []})
+    assert [run.outcome for run in await cs.journal.runs()] == ["finished"]
+
+
 async def test_whole_answers_are_journalled_and_wait_for_hooks(cs: Callstream) -> None:
     seen: list[str] = []
     cs.on_args_delta("write", lambda delta, signal: seen.append(delta.text))

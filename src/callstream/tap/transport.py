@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import cache
+from functools import cache, partial
 from types import ModuleType
 from typing import Any, Literal, TypeAlias
 from weakref import WeakSet
@@ -22,7 +22,7 @@ from callstream.events import CallCompleted, RequestEvent
 from callstream.runtime import Callstream, Run, current_run
 from callstream.runtime.modelcall import ModelCall, current_model_call
 from callstream.tap.body import Limits, TappedBody
-from callstream.tap.encoding import Decoding, decoding_of
+from callstream.tap.encoding import Checked, Decoding, decoding_of
 from callstream.tap.exchange import Exchange, answer_kind, recognised
 from callstream.tap.implicit import ImplicitRuns
 from callstream.tap.outgoing import declared_tools, is_stored, with_signatures, with_streamed_arguments
@@ -97,6 +97,8 @@ class TapTransport:
                 "an answer came with Content-Encoding %s, which cannot be read here: it passes unseen", codings
             )
             return answer
+        if decoding is not None:
+            decoding = Checked(decoding, partial(library_of(request).DecodingError, request=request))
         on_end = None
         if run is None:
             run = await self._implicit.begin(said)
