@@ -68,8 +68,9 @@ def add_adk_fastapi_endpoint(
     load a thread. A client that disconnects stops its run; with ``on_disconnect="continue"`` the run goes on and can be
     joined. ``extract_headers`` puts headers into ``state["headers"]``, under their names in lower
     case with underscores and without ``x-``; what the client has there comes first. ``extract_state_from_request``
-    gives state that the server decides. ``agent_resolver`` may choose another agent for a request. ``kwargs`` go to
-    ``app.post``; their ``dependencies`` hold for joining and stopping too.
+    gives state that the server decides. ``agent_resolver`` may choose another agent for a request, by that state too. All
+    of these hold for every route. ``kwargs`` go to ``app.post``; their ``dependencies`` hold for joining, stopping and
+    ``/agents/state`` too.
     """
     try:
         from fastapi import Body, Request
@@ -83,39 +84,48 @@ def add_adk_fastapi_endpoint(
         raise UsageError(f"expected on_disconnect to be 'stop' or 'continue', got {on_disconnect!r}")
     neighbours = _Neighbours()
 
-    async def chosen_for(request: Request, given: RunAgentInput) -> ADKAgent:
-        chosen = await _awaited(agent_resolver(request, given)) if agent_resolver is not None else None
-        return chosen or agent
+    async def prepared(request: Request, given: RunAgentInput) -> tuple[ADKAgent, RunAgentInput]:
+        """Who answers a request, and its input with the state that the server decides.
 
-    async def run(request: Request, given: RunAgentInput = Body()) -> Response:  # noqa: B008
-        chosen = await chosen_for(request, given)
+        That state may say who asks, so it holds for every route, and before anything is decided by the input.
+        """
         # Scopes other than the thread's are the server's to set, never the client's.
         state = taken(given.state, allow_scopes=False) if isinstance(given.state, dict) else given.state
         if extract_headers is not None:
             state = _with_headers(state, request, extract_headers)
         elif extract_state_from_request is not None:
-            extracted = await extract_state_from_request(request, given)
-            state = {**(state if isinstance(state, dict) else {}), **extracted}
+            extracted = await extract_state_from_request(request, given.model_copy(update={"state": state}))
+            state = {**(state if isinstance(state, dict) else {}), **(extracted or {})}
         given = given.model_copy(update={"state": state})
+        chosen = await _awaited(agent_resolver(request, given)) if agent_resolver is not None else None
+        return chosen or agent, given
+
+    async def run(request: Request, given: RunAgentInput = Body()) -> Response:  # noqa: B008
+        chosen, given = await prepared(request, given)
         if on_disconnect == "continue":
             return await neighbours.of(chosen).run(given)
         return StreamingResponse(_served(chosen, given), media_type="text/event-stream", headers=_HEADERS)
 
     async def connect(request: Request) -> Response:
-        given = await _joining_input(request)
-        return await neighbours.of(await chosen_for(request, given)).connect(request)
+        chosen, given = await prepared(request, await _joining_input(request))
+        request.state.joining_user = chosen.user_of(given)
+        return await neighbours.of(chosen).connect(request)
 
     async def stop(request: Request) -> Response:
-        return await neighbours.of(agent).stop(request)
+        chosen, _ = await prepared(request, _bare_input("", request.path_params["run_id"]))
+        return await neighbours.of(chosen).stop(request)
 
-    async def capabilities() -> JSONResponse:
-        return JSONResponse(agent.get_capabilities() or {})
+    async def capabilities(request: Request) -> JSONResponse:
+        chosen, _ = await prepared(request, _bare_input("capabilities"))
+        return JSONResponse(chosen.get_capabilities() or {})
 
-    async def thread_state(asked: dict[str, Any] = Body()) -> JSONResponse:  # noqa: B008
+    async def thread_state(request: Request, asked: dict[str, Any] = Body()) -> JSONResponse:  # noqa: B008
         thread_id = asked.get("threadId")
         if not isinstance(thread_id, str):
             return JSONResponse({"detail": "expected threadId, a string"}, status_code=422)
-        found = await agent.thread_state(thread_id, app_name=asked.get("appName"), user_id=asked.get("userId"))
+        chosen, given = await prepared(request, _bare_input(thread_id))
+        named = {"app_name": asked.get("appName"), "user_id": asked.get("userId")}
+        found = await chosen.thread_state(thread_id, **named, given=given)
         known = found or {"state": {}, "messages": []}
         return JSONResponse(
             {
@@ -128,12 +138,12 @@ def add_adk_fastapi_endpoint(
 
     # FastAPI reads these, and the annotations of this module are text that it could not look up.
     run.__annotations__ = {"request": Request, "given": RunAgentInput}
-    thread_state.__annotations__ = {"asked": dict[str, Any]}
+    thread_state.__annotations__ = {"request": Request, "asked": dict[str, Any]}
+    connect.__annotations__ = stop.__annotations__ = capabilities.__annotations__ = {"request": Request}
     app.post(path, response_model=None, **kwargs)(run)
     app.get(f"{path.rstrip('/')}/capabilities", response_model=None)(capabilities)
-    app.post("/agents/state", response_model=None)(thread_state)
-    connect.__annotations__ = stop.__annotations__ = {"request": Request}
     guarded = {name: value for name, value in kwargs.items() if name in ("dependencies", "tags", "include_in_schema")}
+    app.post("/agents/state", response_model=None, **guarded)(thread_state)
     app.post(f"{path.rstrip('/')}/threads/{{thread_id}}/connect", response_model=None, **guarded)(connect)
     app.post(f"{path.rstrip('/')}/runs/{{run_id}}/stop", response_model=None, **guarded)(stop)
 
@@ -174,15 +184,23 @@ class _Neighbours:
 
     def of(self, agent: ADKAgent) -> Beside:
         if id(agent) not in self._made:
-
-            async def whose(request: Any) -> str:
-                return agent.user_of(await _joining_input(request))
-
             self._made[id(agent)] = (
                 agent,
-                Beside(agent, Settings(on_disconnect="continue", older_clients=True), whose),
+                Beside(agent, Settings(on_disconnect="continue", older_clients=True), _joining_user),
             )
         return self._made[id(agent)][1]
+
+
+def _joining_user(request: Any) -> str:
+    """Who joins: whoever the endpoint has found him to be."""
+    return str(request.state.joining_user)
+
+
+def _bare_input(thread_id: str, run_id: str = "") -> RunAgentInput:
+    """The input of a request that brings none."""
+    return RunAgentInput(
+        thread_id=thread_id, run_id=run_id, state={}, messages=[], tools=[], context=[], forwarded_props={}
+    )
 
 
 async def _joining_input(request: Any) -> RunAgentInput:
@@ -191,7 +209,7 @@ async def _joining_input(request: Any) -> RunAgentInput:
     try:
         given = RunAgentInput.model_validate_json(await request.body())
     except ValidationError:
-        return RunAgentInput(thread_id=thread_id, run_id="", messages=[])
+        return _bare_input(thread_id)
     return given.model_copy(update={"thread_id": thread_id})
 
 

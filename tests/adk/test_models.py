@@ -12,14 +12,15 @@ from google import genai
 from google.adk.integrations.openai import AzureOpenAIResponsesLlm, OpenAILlm, OpenAIResponsesLlm
 from google.adk.models import Gemini
 from google.adk.models.anthropic_llm import AnthropicLlm, Claude
+from google.adk.models.llm_request import LlmRequest
 from google.genai import types
 from openai import AsyncOpenAI
 
-from callstream import Callstream
+from callstream import Callstream, UsageError
 from callstream.adk import tapped
 from callstream.tap import TapTransport
 from callstream.testing import Call as Calls
-from callstream.testing import Finish, Text
+from callstream.testing import Finish, ScriptedProvider, Text
 
 from .hosting import FakeLlm, Host, agent_of, text_of
 
@@ -90,6 +91,23 @@ async def test_openai(cs: Callstream, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AZURE_OPENAI_API_KEY", "azure")
     made = tapped(AzureOpenAIResponsesLlm(model="deployed", azure_endpoint="https://x.openai.azure.com/"), cs)
     assert (made.client.api_key, str(made.client.base_url)) == ("azure", "https://x.openai.azure.com/openai/v1/")
+
+
+@pytest.mark.parametrize("model", [OpenAILlm, OpenAIResponsesLlm])
+async def test_openai_key_that_comes_later(model: Any, cs: Callstream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program may be imported where there is no key, with the tap as without it."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    wire = "openai_chat" if model is OpenAILlm else "openai_responses"
+    async with ScriptedProvider(wire, [Text("Done."), Finish()]) as provider:
+        made = tapped(model(model="gpt-x", base_url=provider.base_url), cs)
+        assert isinstance(transport_of(made.client._client), TapTransport)
+        contents = [types.Content(role="user", parts=[types.Part(text="Go")])]
+        request = LlmRequest(model="gpt-x", contents=contents)
+        with pytest.raises(UsageError, match="set OPENAI_API_KEY"):
+            await anext(made.generate_content_async(request))
+        monkeypatch.setenv("OPENAI_API_KEY", "late")
+        assert [response async for response in made.generate_content_async(request)]
+        assert [asked.headers["authorization"] for asked in provider.requests] == ["Bearer late"]
 
 
 def test_others_are_returned_as_they_are(cs: Callstream, caplog: pytest.LogCaptureFixture) -> None:

@@ -876,7 +876,7 @@ async def test_concurrent_appends_to_a_new_run_are_numbered_without_gaps(journal
 
 @pytest.mark.parametrize("url", [None, 5, Path("calls.db")])
 async def test_what_is_no_url_is_refused(url: Any) -> None:
-    with pytest.raises(UsageError, match="expected a journal.s URL"):
+    with pytest.raises(UsageError, match="expected a journal's URL"):
         open_journal(url)
     with pytest.raises(UsageError, match="expected a journal or its URL"):
         Callstream(journal=url)

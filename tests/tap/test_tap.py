@@ -181,6 +181,29 @@ async def test_settings_are_given_in_one_place(cs: Callstream) -> None:
                 make(settings=TapSettings(), **twice)
 
 
+@pytest.mark.parametrize("seconds", [0, 0.2])
+async def test_a_rejected_call_ends_the_run_of_its_response(cs: Callstream, seconds: float) -> None:
+    async def refuse(call: Any, signal: Any) -> None:
+        await asyncio.sleep(seconds)
+        raise Reject("not today")
+
+    cs.on_args_complete("write", refuse)
+    async with serving("openai_chat", [WRITE]) as provider, sdk("openai_chat", provider, cs) as client:
+        with pytest.raises(CallRejected, match="not today"):
+            await ask("openai_chat", provider, cs)
+        with pytest.raises(CallRejected, match="not today"):
+            await client.chat.completions.create(model="gpt", messages=[{"role": "user", "content": "go"}])
+    assert [run.outcome for run in await cs.journal.runs()] == ["finished", "finished"]
+
+
+async def test_a_whole_answer_that_breaks_off_ends_the_run_of_its_response(cs: Callstream) -> None:
+    async with serving("openai_chat", [Text("Hello. "), WRITE, Cut()]) as provider:
+        async with sdk("openai_chat", provider, cs) as client:
+            with pytest.raises(openai.APIConnectionError):
+                await client.chat.completions.create(model="gpt", messages=[{"role": "user", "content": "go"}])
+    assert [run.outcome for run in await cs.journal.runs()] == ["finished"]
+
+
 @pytest.mark.parametrize("wire", WIRES)
 async def test_a_held_call_keeps_the_stream_alive(cs: Callstream, wire: str) -> None:
     gate = asyncio.Event()
@@ -339,6 +362,22 @@ async def test_what_comes_compressed_anyway_is_read(cs: Callstream, wire: str, e
         assert provider.requests[0].headers["accept-encoding"] == "identity"
     assert [args for _, _, args in answer.calls] == [ARGS]
     assert len([event for event in await journalled(cs, "c1") if isinstance(event, ArgsAppended)]) > 5
+
+
+@pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "zstd"])
+async def test_what_is_not_in_its_coding_is_the_librarys_error(cs: Callstream, coding: str, kind: str) -> None:
+    if coding == "zstd":
+        pytest.importorskip("zstandard")
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        headers = {"content-type": kind, "content-encoding": coding}
+        return httpx.Response(200, headers=headers, stream=httpx.ByteStream(b"neither the one nor the other"))
+
+    async with httpx.AsyncClient(transport=cs.transport(httpx.MockTransport(answer))) as client:
+        with pytest.raises(httpx.DecodingError):
+            await client.post("http://provider/v1/chat/completions", json={"messages": []})
+    assert [run.outcome for run in await cs.journal.runs()] == ["finished"]
 
 
 async def test_whole_answers_are_journalled_and_wait_for_hooks(cs: Callstream) -> None:

@@ -68,8 +68,10 @@ class ADKAgent:
     def __init__(
         self, adk_agent: BaseNode | None = None, app_name: str | None = None, **options: Unpack[AgentOptions]
     ) -> None:
-        if adk_agent is None:
-            raise UsageError("ADKAgent needs adk_agent, an agent of google-adk")
+        if isinstance(adk_agent, App):
+            raise UsageError("ADKAgent needs adk_agent, an agent of google-adk, got an App: use ADKAgent.from_app")
+        if not isinstance(adk_agent, BaseNode):
+            raise UsageError(f"ADKAgent needs adk_agent, an agent of google-adk, got {type(adk_agent).__name__}")
         name = app_name or adk_agent.name
         self._build(App.model_construct(name=name, root_agent=adk_agent, plugins=[]), options)
         self._app_is_named = app_name is not None
@@ -77,6 +79,8 @@ class ADKAgent:
     @classmethod
     def from_app(cls, app: App, **options: Unpack[AgentOptions]) -> Self:
         """An agent of an App, with the App's plugins, resumability and other settings."""
+        if not isinstance(app, App):
+            raise UsageError(f"ADKAgent.from_app needs an App of google-adk, got {type(app).__name__}")
         made = cls.__new__(cls)
         made._build(app, options)
         made._app_is_named = True
@@ -288,12 +292,20 @@ class ADKAgent:
 
     # -- what is known of a thread --
 
-    async def thread_state(self, thread_id: str, *, app_name: str | None = None, user_id: str | None = None) -> Any:
+    async def thread_state(
+        self,
+        thread_id: str,
+        *,
+        app_name: str | None = None,
+        user_id: str | None = None,
+        given: RunAgentInput | None = None,
+    ) -> Any:
         """State and messages of a thread, as AG-UI writes them; None if there is no such thread.
 
-        ``app_name`` and ``user_id`` count only where the agent was not told whose app and user it serves.
+        ``app_name`` and ``user_id`` count only where the agent was not told whose app and user it serves. ``given`` is
+        what the extractors are asked with.
         """
-        given = RunAgentInput(thread_id=thread_id, run_id="", messages=[])
+        given = given or RunAgentInput(thread_id=thread_id, run_id="", messages=[])
         if user_id is None or self._settings.user_id or self._settings.user_id_extractor is not None:
             user_id = self.user_of(given)
         if app_name is None or self._app_is_named or self._settings.app_name_extractor is not None:

@@ -22,7 +22,7 @@ from google.adk.sessions.session import Session
 from google.genai import types
 
 from callstream.adk.agentoptions import AgentSettings
-from callstream.adk.answers import imported
+from callstream.adk.answers import HOST_QUESTIONS, imported
 from callstream.adk.clienttools import ClientInput, current_input
 from callstream.adk.contents import Answer, answer_in, parts_of, received, response_part
 from callstream.adk.invocations import wire_id
@@ -56,21 +56,20 @@ class AgentRun:
         current_input.set(ClientInput(tuple(self._input.tools or ()), instructions, self._agent_name, given_up))
         async with run, asyncio.timeout(self._settings.execution_timeout_seconds):
             session = await self._threads.open(self._runner.app_name, user_id, self._input.thread_id)
-            message, changes = await self._incoming(run, session)
+            messages, changes = await self._incoming(run, session)
             await run.record(self._state.snapshot({**session.state, **changes}))
-            if message is None:
-                if changes:
-                    await self._append(session, None, changes)
-            else:
-                await self._invoke(run, session, message, changes)
+            if not messages and changes:
+                await self._append(session, None, changes)
+            for number, message in enumerate(messages):
+                await self._invoke(run, session, message, {} if number else changes)
             after = await self._threads.find(self._runner.app_name, user_id, self._input.thread_id)
             if after is not None:
                 await run.record(self._state.snapshot(after.state))
 
     # -- in --
 
-    async def _incoming(self, run: Run, session: Session) -> tuple[types.Content | None, dict[str, Any]]:
-        """What google-adk is to be asked, None if there is nothing new, and what changes in the session with it."""
+    async def _incoming(self, run: Run, session: Session) -> tuple[list[types.Content], dict[str, Any]]:
+        """What google-adk is to be asked, one after the other, and what changes in the session with it."""
         state = session.state
         past, new = split(self._input.messages, session)
         if not session.events and past and self._settings.seed_first_run_history:
@@ -81,10 +80,18 @@ class AgentRun:
         parts = [part for message in said for part in parts_of(message.content)]
         answered = await self._answered(run, session, [*self._answers(new)], alone=not parts)
         parts += [types.Part(text=sentence) for sentence in answered.sentences]
-        *earlier, responses = _by_invocation(session, answered.parts)
-        for late in earlier:
-            # google-adk goes on with one turn, and takes answers to one turn only.
-            await self._append(session, types.Content(role="user", parts=late), {})
+        asked: list[types.Content] = []
+        turns = _by_turn(session, answered.parts)
+        for number, (turn, answers) in enumerate(turns, start=1):
+            content = types.Content(role="user", parts=answers)
+            if _answers_host(answers) or (number == len(turns) and not parts):
+                asked.append(content)
+            else:
+                # google-adk goes on with one turn and takes answers to one turn only, a model wants them by themselves,
+                # right after the calls; and what stands beside an answer to a question of google-adk's is not shown to it.
+                await self._append(session, content, {}, invocation_id=turn)
+        if parts:
+            asked.append(types.Content(role="user", parts=parts))
         changes = {
             **taken(self._input.state, allow_scopes=self._settings.allow_scoped_state_keys),
             **marks(message for message in self._input.messages if message.id not in answered.held),
@@ -93,12 +100,7 @@ class AgentRun:
             changes[CONTEXT_KEY] = _described(self._input)
         # An event carries what is new alone, else a long thread's events would repeat its whole account.
         changes = {key: value for key, value in changes.items() if key not in state or state[key] != value}
-        if responses and parts:
-            # A model wants the answers by themselves, right after the calls.
-            await self._append(session, types.Content(role="user", parts=responses), {})
-            responses = []
-        content = responses or parts
-        return (types.Content(role="user", parts=content) if content else None), changes
+        return asked, changes
 
     def _answers(self, new: Sequence[Message]) -> Iterator[Answer]:
         for message in new:
@@ -161,13 +163,26 @@ class AgentRun:
     async def _complete_turn(self, run: Run, session: Session, found: dict[str, types.Part]) -> bool:
         """Adds the answers that were held back before. False if there are calls beside these that lack theirs."""
         responded = _responded(session)
+        unconfirmed = {
+            _asked_about(question)
+            for question in _function_calls(session)
+            if question.name == _CONFIRMATION and question.id not in found and question.id not in responded
+        }
         is_whole = True
         for event in session.events:
             calls = event.get_function_calls()
             if not any(call.id in found for call in calls):
                 continue
             for beside in calls:
-                if not beside.id or beside.id in found or beside.id in responded:
+                if not beside.id or beside.id in found:
+                    continue
+                if beside.id in unconfirmed:
+                    is_whole = False  # what google-adk tells the model meanwhile is no answer
+                    continue
+                if beside.id in responded:
+                    continue
+                if beside.name in HOST_QUESTIONS:
+                    is_whole = False
                     continue
                 call = await self._asked(run, session, beside.id)
                 if call is None or call.state is CallState.AWAITING:
@@ -241,8 +256,11 @@ class AgentRun:
     def _agent_name(self) -> str:
         return str(self._runner.agent.name)
 
-    async def _append(self, session: Session, content: types.Content | None, changes: dict[str, Any]) -> None:
-        event = Event(author="user", content=content, actions=EventActions(state_delta=changes))
+    async def _append(
+        self, session: Session, content: types.Content | None, changes: dict[str, Any], *, invocation_id: str = ""
+    ) -> None:
+        actions = EventActions(state_delta=changes)
+        event = Event(author="user", content=content, actions=actions, invocation_id=invocation_id)
         await self._threads.service.append_event(session, event)
 
 
@@ -262,10 +280,15 @@ def _confirmation(session: Session, call: Call) -> types.FunctionCall | None:
     """The open question of google-adk itself whether that call may run."""
     answered = _responded(session)
     for asked in _function_calls(session):
-        original = (asked.args or {}).get("originalFunctionCall") if asked.name == _CONFIRMATION else None
-        if isinstance(original, dict) and original.get("id") == wire_id(call) and asked.id and asked.id not in answered:
+        if asked.name == _CONFIRMATION and _asked_about(asked) == wire_id(call) and asked.id not in answered:
             return asked
     return None
+
+
+def _asked_about(question: types.FunctionCall) -> str | None:
+    """The call whose confirmation a question of google-adk asks for."""
+    original = (question.args or {}).get("originalFunctionCall")
+    return original.get("id") if isinstance(original, dict) else None
 
 
 def _question(session: Session, named: str) -> types.FunctionCall | None:
@@ -290,14 +313,21 @@ def _function_calls(session: Session) -> Iterator[types.FunctionCall]:
         yield from event.get_function_calls()
 
 
-def _by_invocation(session: Session, responses: Sequence[types.Part]) -> list[list[types.Part]]:
-    """Answers by the turns whose calls they answer, the last turn at the end; one empty list if there are none."""
+def _by_turn(session: Session, responses: Sequence[types.Part]) -> list[tuple[str, list[types.Part]]]:
+    """Answers by the turns whose calls they answer, those to questions of google-adk itself apart, after the others."""
     turns = {call.id: event.invocation_id for event in session.events for call in event.get_function_calls()}
-    found: dict[str, list[types.Part]] = {}
+    found: dict[str, tuple[list[types.Part], list[types.Part]]] = {}
     for part in responses:
         answered = part.function_response
-        found.setdefault(turns.get(answered.id, "") if answered is not None else "", []).append(part)
-    return list(found.values()) or [[]]
+        assert answered is not None
+        others, questions = found.setdefault(turns.get(answered.id, ""), ([], []))
+        (questions if _answers_host([part]) else others).append(part)
+    return [(turn, parts) for turn, both in found.items() for parts in both if parts]
+
+
+def _answers_host(parts: Sequence[types.Part]) -> bool:
+    """Whether these are answers to questions of google-adk itself."""
+    return any(part.function_response is not None and part.function_response.name in HOST_QUESTIONS for part in parts)
 
 
 def _responded(session: Session) -> set[str | None]:

@@ -23,7 +23,7 @@ from callstream.tap import Callstream
 
 
 def tapped_tree(root: BaseNode, callstream: Callstream) -> BaseNode:
-    """The copy. Raises nothing: what cannot be copied is returned as it is."""
+    """The copy; what cannot be copied is in it as it is. Raises what google-adk says to the name of a model it knows not."""
     return _node(root, callstream)
 
 

@@ -61,6 +61,8 @@ class AGUIToolset(BaseToolset):
     ) -> None:
         super().__init__(tool_filter=tool_filter, tool_name_prefix=tool_name_prefix)
         self._taken: frozenset[str] = frozenset()
+        # An answer goes on with the invocation of its call, and its run may bring other tools than that one had.
+        self._use_invocation_cache = False
 
     def beside(self, names: frozenset[str]) -> AGUIToolset:
         """A toolset that leaves out the client's tools of these names: a request must not declare a name twice."""
@@ -92,33 +94,56 @@ _KEPT = frozenset(
     | {"pattern", "minimum", "maximum", "minItems", "maxItems", "minLength", "maxLength", "anyOf"}
     | {"minProperties", "maxProperties", "propertyOrdering"}
 )
-_MAX_REFERENCES = 8
+_MAX_NESTED = 3
+_MAX_REFERENCES = 256
+
+
+class _Definitions:
+    """What a schema's references mean.
+
+    Definitions that refer to each other unfold to many times their size, and those that refer to themselves for ever. So
+    one is put into itself no more than ``_MAX_NESTED`` deep, and no schema gets more than ``_MAX_REFERENCES`` in all; any
+    other reference is some object.
+    """
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        known = schema.get("$defs") or schema.get("definitions") or {}
+        self._known: dict[str, Any] = known if isinstance(known, dict) else {}
+        self._left = _MAX_REFERENCES
+
+    def resolve(self, name: str, within: tuple[str, ...]) -> dict[str, Any] | None:
+        """What the name means inside of the definitions ``within``; None for some object."""
+        target = self._known.get(name)
+        if not isinstance(target, dict) or not self._left or within.count(name) >= _MAX_NESTED:
+            return None
+        self._left -= 1
+        return target
 
 
 def gemini_schema(schema: Any) -> dict[str, Any]:
-    """A client's JSON Schema in the words that Gemini takes. References are put in their places, to a depth."""
+    """A client's JSON Schema in the words that Gemini takes. References are put in their places, to a limit."""
     if not isinstance(schema, dict):
         return {"type": "object", "properties": {}}
-    definitions = schema.get("$defs") or schema.get("definitions") or {}
-    return _cleaned(schema, definitions if isinstance(definitions, dict) else {}, 0)
+    return _cleaned(schema, _Definitions(schema), ())
 
 
-def _cleaned(schema: dict[str, Any], definitions: dict[str, Any], depth: int) -> dict[str, Any]:
+def _cleaned(schema: dict[str, Any], definitions: _Definitions, within: tuple[str, ...]) -> dict[str, Any]:
     reference = schema.get("$ref")
     if isinstance(reference, str):
-        target = definitions.get(reference.rsplit("/", 1)[-1])
-        if not isinstance(target, dict) or depth >= _MAX_REFERENCES:
+        name = reference.rsplit("/", 1)[-1]
+        target = definitions.resolve(name, within)
+        if target is None:
             return {"type": "object"}
         described = {key: value for key, value in schema.items() if key in ("description", "title", "default")}
-        return _cleaned({**target, **described}, definitions, depth + 1)
+        return _cleaned({**target, **described}, definitions, (*within, name))
     made: dict[str, Any] = {}
     for key, value in schema.items():
         if key == "properties" and isinstance(value, dict):
-            made[key] = {name: _clean(each, definitions, depth) for name, each in value.items()}
+            made[key] = {name: _clean(each, definitions, within) for name, each in value.items()}
         elif key == "items":
-            made[key] = _clean(value, definitions, depth)
+            made[key] = _clean(value, definitions, within)
         elif key in ("anyOf", "oneOf") and isinstance(value, list):
-            made["anyOf"] = [_clean(each, definitions, depth) for each in value]
+            made["anyOf"] = [_clean(each, definitions, within) for each in value]
         elif key == "const":
             made["enum"] = [value]
         elif key == "type" and isinstance(value, list):
@@ -130,8 +155,8 @@ def _cleaned(schema: dict[str, Any], definitions: dict[str, Any], depth: int) ->
     return made
 
 
-def _clean(schema: Any, definitions: dict[str, Any], depth: int) -> dict[str, Any]:
-    return _cleaned(schema, definitions, depth) if isinstance(schema, dict) else {}
+def _clean(schema: Any, definitions: _Definitions, within: tuple[str, ...]) -> dict[str, Any]:
+    return _cleaned(schema, definitions, within) if isinstance(schema, dict) else {}
 
 
 def _choose_type(made: dict[str, Any], kinds: list[Any]) -> None:

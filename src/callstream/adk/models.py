@@ -20,6 +20,7 @@ from google.adk.models.google_llm import Gemini
 from google.adk.models.registry import LLMRegistry
 from google.genai import types
 
+from callstream.errors import UsageError
 from callstream.tap import Callstream, has_tap
 
 logger = logging.getLogger("callstream")
@@ -32,7 +33,8 @@ _PLACE = re.compile(r"projects/([^/]+)/locations/([^/]+)/")
 def tapped(model: str | BaseLlm, callstream: Callstream) -> BaseLlm:
     """The model with the tap in it: a new instance of the same class. One log line says which path it is on.
 
-    Credentials that a provider's client takes from the environment are taken when this is called.
+    Credentials that a provider's client takes from the environment are taken when this is called; where there are none
+    yet, they are missed when the model is used, as they are without the tap.
     """
     llm = LLMRegistry.new_llm(model) if isinstance(model, str) else model
     if _has_tapped_client(llm):
@@ -107,7 +109,7 @@ def _claude(llm: BaseLlm, callstream: Callstream) -> BaseLlm | None:
 
 
 def _openai(llm: BaseLlm, callstream: Callstream) -> BaseLlm | None:
-    from openai import AsyncOpenAI
+    from openai import AsyncOpenAI, OpenAIError
 
     model: Any = llm
     http_client = callstream.httpx_client()
@@ -122,7 +124,20 @@ def _openai(llm: BaseLlm, callstream: Callstream) -> BaseLlm | None:
         given["api_key"] = _awaited(key) if callable(key) else key
     if base_url is not None:
         given["base_url"] = base_url
-    return _copied(llm, client=AsyncOpenAI(**given))
+    try:
+        client = AsyncOpenAI(**given)
+    except OpenAIError:  # there is no key
+        client = AsyncOpenAI(**given, api_key=_awaited(_openai_key))
+    return _copied(llm, client=client)
+
+
+def _openai_key() -> str:
+    key = os.environ.get("AZURE_OPENAI_API_KEY") or os.environ.get("OPENAI_API_KEY")
+    if not key:
+        raise UsageError(
+            "a model of OpenAI's needs a key: set OPENAI_API_KEY, or give the model its api_key or a client"
+        )
+    return key
 
 
 def _awaited(key: Callable[[], Any]) -> Callable[[], Awaitable[str]]:

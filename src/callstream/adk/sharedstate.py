@@ -1,7 +1,8 @@
 """State that an agent shares with its client.
 
 The session's state, without the keys that keep the books. What a client sends is taken into the session; keys of other
-scopes (``app:``, ``user:``) only where that is allowed, for they would reach other threads and other people.
+scopes (``app:``, ``user:``) only where that is allowed, for they would reach other threads and other people. Keys of the
+run alone (``temp:``) reach its tools, and neither the session nor the client gets them back.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from callstream.adk.threads import OTHERS_KEYS, OWN_PREFIX
 from callstream.events import StateChanged
 
 _SCOPES = ("app:", "user:")
-_PRIVATE = (OWN_PREFIX, "temp:", "_adk")
+_OF_THE_RUN = "temp:"
+_PRIVATE = (OWN_PREFIX, "_adk")
 
 
 def shown(state: dict[str, Any]) -> dict[str, Any]:
     """What of a session's state the client sees, as JSON."""
-    public = {key: value for key, value in state.items() if not _is_refused(key, _PRIVATE)}
+    public = {key: value for key, value in state.items() if not _is_refused(key, (*_PRIVATE, _OF_THE_RUN))}
     return dict(to_jsonable_python(public, bytes_mode="base64", fallback=repr))
 
 
@@ -39,7 +41,9 @@ class SharedState:
     """What the client knows of the state, and what it has to be told: deltas apply to what it has."""
 
     def __init__(self, known: Any) -> None:
-        self._known: Any = known if isinstance(known, dict) else None
+        self._known: dict[str, Any] | None = None
+        if isinstance(known, dict):
+            self._known = {key: value for key, value in known.items() if not key.startswith(_OF_THE_RUN)}
 
     def snapshot(self, state: dict[str, Any]) -> list[StateChanged]:
         """All of it, if that is not what the client knows."""

@@ -93,6 +93,8 @@ class TappedBody:
                 yield output.data
         finally:
             await self.aclose()
+            if self._on_end is not None:
+                await self._on_end()  # again: hooks may have rejected a call after the last byte had been read
 
     async def aclose(self) -> None:
         """The SDK wants no more: reading ends, upstream is closed, calls that are not complete are discarded."""

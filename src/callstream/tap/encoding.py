@@ -8,16 +8,44 @@ from __future__ import annotations
 
 import importlib
 import zlib
+from collections.abc import Callable
 from typing import Any, Protocol
 
 
 class Decoding(Protocol):
+    """``error`` is what it raises for bytes that are not in the coding."""
+
+    error: type[Exception]
+
     def feed(self, data: bytes) -> bytes: ...
 
     def end(self) -> bytes: ...
 
 
+class Checked:
+    """A decoding whose errors are those that ``fault`` makes: of the library whose client reads the body."""
+
+    def __init__(self, decoding: Decoding, fault: Callable[[str], Exception]) -> None:
+        self._decoding = decoding
+        self._fault = fault
+        self.error: type[Exception] = decoding.error
+
+    def feed(self, data: bytes) -> bytes:
+        try:
+            return self._decoding.feed(data)
+        except self.error as error:
+            raise self._fault(str(error)) from error
+
+    def end(self) -> bytes:
+        try:
+            return self._decoding.end()
+        except self.error as error:
+            raise self._fault(str(error)) from error
+
+
 class _Zlib:
+    error: type[Exception] = zlib.error
+
     def __init__(self, wbits: int) -> None:
         self._decoder = zlib.decompressobj(wbits)
 
@@ -30,6 +58,8 @@ class _Zlib:
 
 class _Deflate:
     """``deflate`` is zlib by the standard, and raw by some servers; the two bytes of zlib's header tell."""
+
+    error: type[Exception] = zlib.error
 
     def __init__(self) -> None:
         self._head = b""
@@ -52,7 +82,8 @@ class _Deflate:
 class _Package:
     """A decompressor of a package that is there or not."""
 
-    def __init__(self, decompressor: Any) -> None:
+    def __init__(self, decompressor: Any, error: type[Exception]) -> None:
+        self.error = error
         self._decompress = getattr(decompressor, "decompress", None) or decompressor.process
 
     def feed(self, data: bytes) -> bytes:
@@ -70,18 +101,19 @@ def decoding_of(coding: str) -> Decoding | None:
         case "deflate":
             return _Deflate()
         case "br":
-            return _of_package(("brotli", "Decompressor"), ("brotlicffi", "Decompressor"))
+            return _of_package(("brotli", "Decompressor", "error"), ("brotlicffi", "Decompressor", "error"))
         case "zstd":
-            return _of_package(("zstandard", "ZstdDecompressor"))
+            return _of_package(("zstandard", "ZstdDecompressor", "ZstdError"))
         case _:
             return None
 
 
-def _of_package(*candidates: tuple[str, str]) -> Decoding | None:
-    for module, name in candidates:
+def _of_package(*candidates: tuple[str, str, str]) -> Decoding | None:
+    for module, name, error in candidates:
         try:
-            made = getattr(importlib.import_module(module), name)()
+            package = importlib.import_module(module)
         except ImportError:
             continue
-        return _Package(made.decompressobj() if hasattr(made, "decompressobj") else made)
+        made = getattr(package, name)()
+        return _Package(made.decompressobj() if hasattr(made, "decompressobj") else made, getattr(package, error))
     return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import cache
+from functools import cache, partial
 from types import ModuleType
 from typing import Any, Literal, TypeAlias
 from weakref import WeakSet
@@ -22,12 +22,13 @@ from callstream.events import CallCompleted, RequestEvent
 from callstream.runtime import Callstream, Run, current_run
 from callstream.runtime.modelcall import ModelCall, current_model_call
 from callstream.tap.body import Limits, TappedBody
-from callstream.tap.encoding import Decoding, decoding_of
+from callstream.tap.encoding import Checked, Decoding, decoding_of
 from callstream.tap.exchange import Exchange, answer_kind, recognised
 from callstream.tap.implicit import ImplicitRuns
 from callstream.tap.outgoing import declared_tools, is_stored, with_signatures, with_streamed_arguments
 from callstream.tap.pools import Pools, library_of
 from callstream.tap.rewriter import rewriter_for
+from callstream.tap.whole import without_unfinished
 from callstream.wire import WIRES, results_in
 
 logger = logging.getLogger("callstream")
@@ -96,6 +97,8 @@ class TapTransport:
                 "an answer came with Content-Encoding %s, which cannot be read here: it passes unseen", codings
             )
             return answer
+        if decoding is not None:
+            decoding = Checked(decoding, partial(library_of(request).DecodingError, request=request))
         on_end = None
         if run is None:
             run = await self._implicit.begin(said)
@@ -233,6 +236,13 @@ class _Reading:
     async def whole(self, answer: Any) -> WholeBody:
         """An answer that was not streamed. It is forwarded when its calls are recorded and their hooks have settled."""
         try:
+            return await self._whole(answer)
+        finally:
+            if self._on_end is not None:
+                await self._on_end()
+
+    async def _whole(self, answer: Any) -> WholeBody:
+        try:
             raw = b"".join([data async for data in answer.stream])
         finally:
             await answer.stream.aclose()
@@ -243,13 +253,14 @@ class _Reading:
             logger.warning("an answer could not be read: %s", error)
             events = []
         await self._response.record(events)
+        if self._tap.may_collapse and not self._refuses:
+            stored = is_stored(self._exchange.wire, self._request_body)
+            body = without_unfinished(body, self._response.decoder, events, collapse=self._collapses, stored=stored)
         for event in events:
             if isinstance(event, CallCompleted):
                 call = await self._response.run.settled(self._response.call_ids[event.call_id])
                 if call.state is CallState.DISCARDED and not self._refuses:
                     raise CallRejected(call.call_id, call.name, call.detail or call.reason or "discarded")
-        if self._on_end is not None:
-            await self._on_end()
         return WholeBody(body)
 
 

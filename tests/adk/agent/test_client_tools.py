@@ -88,6 +88,28 @@ def test_gemini_schema() -> None:
     assert gemini_schema({"oneOf": [{"type": "string"}, {"enum": [1, 2]}]}) == {"anyOf": [{"type": "string"}, {}]}
 
 
+def test_gemini_schema_of_definitions_that_use_each_other() -> None:
+    """Unfolded, these would have millions of entries."""
+    reference = {"$ref": "#/$defs/node"}
+    node = {"type": "object", "properties": {"name": {"type": "string"}, **dict.fromkeys("abcdef", reference)}}
+    made = gemini_schema({**node, "$defs": {"node": node}})
+    assert made["properties"]["f"]["properties"]["f"]["properties"]["name"] == {"type": "string"}
+    assert len(json.dumps(made)) < 100_000
+    chain = {f"d{n}": {"properties": {f"p{i}": {"$ref": f"#/$defs/d{n + 1}"} for i in range(8)}} for n in range(9)}
+    assert len(json.dumps(gemini_schema({"$ref": "#/$defs/d0", "$defs": chain}))) < 100_000
+
+
+async def test_an_answer_may_bring_other_client_tools(cs: Callstream, models: Models) -> None:
+    script = [[Calls("paint", {"color": "red"}), Finish()], END]
+    async with scripted("gemini", script) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), AGUIToolset())), tools=[PAINT])
+        await client.send()
+        client.tools = [ERASE]
+        await client.answer({client.pending()[0]: "done"})
+        declared = [json.loads(request.body)["tools"][0]["functionDeclarations"] for request in provider.requests]
+    assert [[tool["name"] for tool in tools] for tools in declared] == [["paint"], ["erase"]]
+
+
 async def test_server_tool_wins_over_client_tool_of_its_name(cs: Callstream, models: Models) -> None:
     def paint(color: str) -> str:
         """Paints."""
@@ -254,6 +276,82 @@ async def test_tool_confirmation(interrupts: bool, confirmed: bool, cs: Callstre
             await client.answer({asked: {"confirmed": confirmed}})
         assert client.text() == "Done."
     assert ran == (["/x"] if confirmed else [])
+
+
+async def test_tool_confirmations_answered_one_by_one(cs: Callstream, models: Models) -> None:
+    """The one that lacks its answer is no call of its own: google-adk's questions are nobody's business."""
+    ran: list[str] = []
+
+    def remove(path: str) -> str:
+        """Removes."""
+        ran.append(path)
+        return "removed"
+
+    calls = [Calls("remove", {"path": path}) for path in ("/x", "/y")]
+    async with scripted("gemini", [[*calls, Finish()], END]) as provider:
+        client = Client(
+            adk_agent(cs, agent_of(gemini(models, provider), FunctionTool(remove, require_confirmation=True)))
+        )
+        await client.send()
+        first, second = client.pending()
+        events = await client.answer({second: {"confirmed": True}})
+        assert kinds(events) == ["RUN_STARTED", "RUN_FINISHED"]
+        await client.answer({first: {"confirmed": False}})
+        assert client.text() == "Done."
+    assert ran == ["/y"]
+    assert [(call.name, call.state) for call in await cs.journal.calls()] == [
+        ("remove", CallState.FAILED),
+        ("remove", CallState.COMPLETED),
+    ]
+
+
+@pytest.mark.parametrize("order", [[0, 1], [1, 0], [(0, 1)], [(1, 0)]])
+@pytest.mark.parametrize("resumable", [False, True])
+async def test_tool_confirmation_beside_a_client_tool(
+    resumable: bool, order: list[Any], cs: Callstream, models: Models
+) -> None:
+    """One after the other, in either order, or both at once: the model is asked when both have their answers."""
+
+    def remove(path: str) -> str:
+        """Removes."""
+        return "removed"
+
+    calls = [Calls("remove", {"path": "/x"}), Calls("paint", {"color": "red"})]
+    async with scripted("gemini", [[*calls, Finish()], END]) as provider:
+        root = agent_of(gemini(models, provider), FunctionTool(remove, require_confirmation=True), AGUIToolset())
+        app = App(name="app", root_agent=root, resumability_config=ResumabilityConfig(is_resumable=resumable))
+        client = Client(ADKAgent.from_app(app, user_id="user", callstream=cs), tools=[PAINT])
+        await client.send()
+        answers = list(zip(client.pending(), ({"confirmed": True}, {"painted": 1}), strict=True))
+        for step in order:
+            assert len(provider.requests) == 1
+            await client.answer(dict([answers[step]] if isinstance(step, int) else [answers[each] for each in step]))
+        assert client.text() == "Done."
+        assert responses_in(provider.requests[1].body) == [{"result": "removed"}, {"painted": 1}]
+
+
+@pytest.mark.parametrize("resumable", [False, True])
+async def test_tool_confirmation_with_a_new_message(resumable: bool, cs: Callstream, models: Models) -> None:
+    """The tool runs and the model is told, and then it is told what else the person said."""
+
+    def remove(path: str) -> str:
+        """Removes."""
+        return "removed"
+
+    async with scripted("gemini", [[Calls("remove", {"path": "/x"}), Finish()], END, END]) as provider:
+        root = agent_of(gemini(models, provider), FunctionTool(remove, require_confirmation=True))
+        app = App(name="app", root_agent=root, resumability_config=ResumabilityConfig(is_resumable=resumable))
+        client = Client(ADKAgent.from_app(app, user_id="user", callstream=cs))
+        await client.send()
+        answer = {"role": "tool", "toolCallId": client.pending()[0], "content": '{"confirmed": true}'}
+        client.put_result({"id": "answer", **answer})
+        await client.send("And hurry.")
+        assert client.text() == "Done.Done."
+        told, asked = (request.body.decode() for request in provider.requests[1:])
+        assert responses_in(told.encode()) == [{"result": "removed"}]
+        assert ("And hurry." in told, "And hurry." in asked) == (False, True)
+    (kept,) = await cs.journal.calls()
+    assert kept.state is CallState.COMPLETED
 
 
 async def test_old_thread_goes_on_with_a_pending_call(cs: Callstream, models: Models) -> None:

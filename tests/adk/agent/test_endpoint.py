@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from ag_ui.core import AssistantMessage, ToolMessage, UserMessage
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI, HTTPException
 from google.adk.agents import LlmAgent
 
 from callstream import Callstream, UsageError
@@ -100,6 +100,64 @@ async def test_state_from_request(cs: Callstream, models: Models) -> None:
     assert found["state"] == {"a": "server", "path": "/"}
     with pytest.raises(UsageError, match="not both"):
         create_adk_app(agent, extract_state_from_request=extract, extract_headers=["x"])
+
+
+async def test_state_from_request_says_who_asks_on_every_route(cs: Callstream, models: Models) -> None:
+    """What the server knows of a request comes before what the client says, whatever it asks for."""
+
+    async def extract(request: Any, given: Any) -> dict[str, Any] | None:
+        if (user := request.headers.get("x-user")) is None:
+            raise HTTPException(401)
+        return {"user": user, "agent": request.headers.get("x-agent")}
+
+    async with scripted("gemini", [END, END]) as provider:
+
+        def agent_named(name: str) -> ADKAgent:
+            root = agent_of(gemini(models, provider))
+            whose: Any = lambda given: given.state["user"]  # noqa: E731
+            return ADKAgent(
+                adk_agent=root, app_name=name, user_id_extractor=whose, callstream=cs, capabilities={"name": name}
+            )
+
+        agents = {"one": agent_named("one"), "two": agent_named("two")}
+        app = create_adk_app(
+            agents["one"],
+            "/x",
+            extract_state_from_request=extract,
+            agent_resolver=lambda request, given: agents.get(given.state["agent"]),
+        )
+        ada, bob = {"x-user": "ada"}, {"x-user": "bob"}
+        body = body_for(agents["one"])
+        assert (await post(app, "/x", body, **ada)).status_code == 200
+        assert (
+            await post(app, "/x", body_for(agents["one"], threadId="other"), **ada, **{"x-agent": "two"})
+        ).is_success
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://agent", headers=ada) as http:
+            assert (await http.get("/x/capabilities", headers={"x-agent": "two"})).json() == {"name": "two"}
+        for asked in (body, {}):
+            assert "Done." in (await post(app, "/x/threads/thread/connect", asked, **ada)).text
+        assert (await post(app, "/agents/state", {"threadId": "thread"}, **ada)).json()["threadExists"] is True
+        theirs = {"threadId": "other"}
+        assert (await post(app, "/agents/state", theirs, **ada)).json()["threadExists"] is False
+        assert (await post(app, "/agents/state", theirs, **ada, **{"x-agent": "two"})).json()["threadExists"] is True
+        # Nobody becomes somebody else by saying so.
+        lie = body_for(agents["one"], state={"user": "ada"})
+        assert (await post(app, "/x/threads/thread/connect", lie, **bob)).status_code == 404
+        lie = {"threadId": "thread", "userId": "ada"}
+        assert (await post(app, "/agents/state", lie, **bob)).json()["threadExists"] is False
+        for path in ("/x", "/x/threads/thread/connect", "/x/runs/run-1/stop", "/agents/state"):
+            assert (await post(app, path, body)).status_code == 401
+
+
+async def test_dependencies_guard_what_a_thread_holds(cs: Callstream, models: Models) -> None:
+    def refuse() -> None:
+        raise HTTPException(401)
+
+    async with scripted("gemini", [END]) as provider:
+        agent = adk_agent(cs, agent_of(gemini(models, provider)))
+        app = create_adk_app(agent, "/x", dependencies=[Depends(refuse)])
+        for path in ("/x", "/x/threads/thread/connect", "/x/runs/run-1/stop", "/agents/state"):
+            assert (await post(app, path, body_for(agent))).status_code == 401
 
 
 async def test_agent_resolver(cs: Callstream, models: Models) -> None:

@@ -326,6 +326,17 @@ async def test_agent_is_copied(cs: Callstream, models: Models, caplog: pytest.Lo
     ] * 2
 
 
+def test_what_is_no_agent_is_told() -> None:
+    agent: Any = LlmAgent(name="writer", model="gemini-3-flash-preview")
+    app: Any = App(name="app", root_agent=agent)
+    with pytest.raises(UsageError, match="got NoneType"):
+        ADKAgent()
+    with pytest.raises(UsageError, match=r"got an App: use ADKAgent\.from_app"):
+        ADKAgent(app)
+    with pytest.raises(UsageError, match="needs an App of google-adk, got LlmAgent"):
+        ADKAgent.from_app(agent)
+
+
 def test_unknown_parameter() -> None:
     agent = LlmAgent(name="writer", model="gemini-3-flash-preview")
     with pytest.raises(UsageError, match=r"'session_manager'.*docs/howto/migrating\.md"):

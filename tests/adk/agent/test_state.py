@@ -64,6 +64,27 @@ async def test_scopes_where_allowed(cs: Callstream, models: Models) -> None:
     assert other.state == {"user:y": 2}
 
 
+async def test_state_of_one_run(cs: Callstream, models: Models) -> None:
+    """``temp:`` is google-adk's scope of an invocation: tools see it, no session keeps it, no client is told."""
+
+    def token(tool_context: ToolContext) -> str:
+        """Tells."""
+        return str(tool_context.state.get("temp:token"))
+
+    script = [[Calls("token", {}), Finish()], END] * 2
+    async with scripted("gemini", script) as provider:
+        sessions = InMemorySessionService()
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), token), session_service=sessions))
+        events = await client.send(state={"temp:token": "secret"})
+        assert client.calls()[0]["result"] == '{"result":"secret"}'
+        assert not {"STATE_SNAPSHOT", "STATE_DELTA"} & set(kinds(events))
+        session = await sessions.get_session(app_name="app", user_id="user", session_id="thread")
+        assert session is not None
+        assert "temp:token" not in session.state
+        await client.send()
+        assert client.calls()[0]["result"] == '{"result":"None"}'
+
+
 async def test_context_reaches_instructions(cs: Callstream, models: Models) -> None:
     seen: list[Any] = []
 

@@ -1,0 +1,133 @@
+"""Answers that were not streamed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from callstream import CallState, Callstream
+from callstream.tap.whole import without_unfinished
+from callstream.testing import Call, Finish, ScriptedProvider, Text
+from callstream.wire import decoder_for
+from tests.tap.clients import SCHEMA, sdk
+
+WIRES = ("anthropic", "openai_chat", "openai_responses")
+ASKED: list[Any] = [{"role": "user", "content": "go"}]
+
+
+async def calls_of(wire: str, client: Any) -> list[str]:
+    """The names of the calls that a program finds in a whole answer."""
+    match wire:
+        case "anthropic":
+            tools: Any = [{"name": "write", "input_schema": SCHEMA}]
+            message = await client.messages.create(model="claude", max_tokens=10, messages=ASKED, tools=tools)
+            assert message.stop_reason == "max_tokens"
+            return [block.name for block in message.content if block.type == "tool_use"]
+        case "openai_chat":
+            answer = await client.chat.completions.create(model="gpt", messages=ASKED)
+            assert answer.choices[0].finish_reason == "length"
+            return [call.function.name for call in answer.choices[0].message.tool_calls or ()]
+        case _:
+            response = await client.responses.create(model="gpt", input="go", store=False)
+            assert response.status == "incomplete"
+            return [item.name for item in response.output if item.type == "function_call"]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_truncated_never_runs_on_a_whole_answer(wire: str) -> None:
+    cut = Call("write", {"title": "Notes", "content": "long"}, call_id="c1", stop_after=2)
+    async with Callstream() as cs, ScriptedProvider(wire, [Text("Hello."), cut, Finish("length")]) as provider:
+        async with sdk(wire, provider, cs, collapse="all") as client:
+            assert await calls_of(wire, client) == []
+        kept = await cs.journal.call("c1")
+        assert kept is not None
+        assert (kept.state, kept.reason) == (CallState.DISCARDED, "truncated")
+        async with sdk(wire, provider, cs, collapse="known") as client:
+            assert await calls_of(wire, client) == ["write"]
+
+
+@pytest.mark.parametrize("wire", ["openai_chat", "openai_responses"])  # the others have arguments as an object
+async def test_malformed_never_runs_on_a_whole_answer(wire: str) -> None:
+    script = [Call("write", text='{"title": nothing}', call_id="c1"), Call("other", {}, call_id="c2"), Finish("length")]
+    async with Callstream() as cs, ScriptedProvider(wire, script) as provider:
+        async with sdk(wire, provider, cs, collapse="all") as client:
+            assert "write" not in await calls_of(wire, client)
+        kept = await cs.journal.call("c1")
+        assert kept is not None
+        assert kept.state is CallState.DISCARDED
+
+
+def forwarded(wire: str, answer: dict[str, Any], **settings: Any) -> Any:
+    decoder = decoder_for(wire)
+    body = json.dumps(answer).encode()
+    made = without_unfinished(body, decoder, decoder.whole(body), **{"collapse": lambda name: True, **settings})
+    return made if made == body else json.loads(made)
+
+
+def message(*content: dict[str, Any], stop_reason: str = "max_tokens") -> dict[str, Any]:
+    return {"id": "m", "type": "message", "role": "assistant", "content": list(content), "stop_reason": stop_reason}
+
+
+def use(call_id: str) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call_id, "name": "write", "input": {}}
+
+
+THOUGHT = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
+
+
+def test_a_whole_answer_that_lacks_nothing_passes_byte_for_byte() -> None:
+    assert isinstance(forwarded("anthropic", message(THOUGHT, use("a"), stop_reason="tool_use")), bytes)
+    assert isinstance(forwarded("anthropic", message(use("a")), collapse=lambda name: False), bytes)
+
+
+def test_thinking_goes_with_the_call_that_it_led_to() -> None:
+    assert forwarded("anthropic", message(THOUGHT, use("a")))["content"] == []
+    both = forwarded("anthropic", message(THOUGHT, use("a"), use("b")))
+    assert both["content"] == [THOUGHT, use("a")]
+    text = {"type": "text", "text": "Hello."}
+    assert forwarded("anthropic", message(THOUGHT, text, use("a")))["content"] == [THOUGHT, text]
+
+
+def item(call_id: str, status: str) -> dict[str, Any]:
+    text = "{}" if status == "completed" else '{"title'
+    return {"type": "function_call", "call_id": call_id, "name": "write", "arguments": text, "status": status}
+
+
+def response(*output: dict[str, Any]) -> dict[str, Any]:
+    details = {"reason": "max_output_tokens"}
+    return {
+        "id": "r",
+        "object": "response",
+        "status": "incomplete",
+        "incomplete_details": details,
+        "output": list(output),
+    }
+
+
+def test_a_reasoning_item_goes_with_its_call_unless_the_server_keeps_it() -> None:
+    reasoning = {"type": "reasoning", "id": "rs", "summary": []}
+    answer = response(reasoning, item("a", "completed"), {**reasoning, "id": "rs2"}, item("b", "incomplete"))
+    assert forwarded("openai_responses", answer)["output"] == [reasoning, item("a", "completed")]
+    assert forwarded("openai_responses", answer, stored=True)["output"] == answer["output"][:3]
+
+
+def test_the_legacy_call_of_a_chat_is_left_out() -> None:
+    said = {"role": "assistant", "content": None, "function_call": {"name": "write", "arguments": '{"ti'}}
+    answer = {"id": "x", "choices": [{"index": 0, "message": said, "finish_reason": "length"}]}
+    assert forwarded("openai_chat", answer)["choices"][0]["message"] == {"role": "assistant", "content": None}
+
+
+def test_a_signature_of_geminis_moves_to_the_next_call() -> None:
+    def answer(finish: str, *calls: dict[str, Any]) -> dict[str, Any]:
+        parts: list[dict[str, Any]] = [{"functionCall": call} for call in calls]
+        parts[0]["thoughtSignature"] = "c2ln"
+        return {"candidates": [{"content": {"role": "model", "parts": parts}, "finishReason": finish}]}
+
+    nameless, whole = {"args": {"z": 1}}, {"name": "write", "args": {"title": "x"}}
+    made = forwarded("gemini", answer("STOP", nameless, whole))
+    assert made["candidates"][0]["content"]["parts"] == [{"functionCall": whole, "thoughtSignature": "c2ln"}]
+    assert isinstance(forwarded("gemini", answer("STOP", whole, whole)), bytes)
+    malformed = forwarded("gemini", answer("MALFORMED_FUNCTION_CALL", whole))
+    assert malformed["candidates"][0]["content"]["parts"] == []
