@@ -39,9 +39,9 @@ class Api:
             Route("/api/agent", self.agent),
             Route("/api/threads", self.threads),
             Route("/api/runs", self.runs),
-            Route("/api/runs/{run_id}", self.run),
+            Route("/api/runs/{run_id:path}", self.run),
             Route("/api/calls", self.calls),
-            Route("/api/calls/{call_id}", self.call),
+            Route("/api/calls/{call_id:path}", self.call),
         ]
 
     async def agent(self, request: Request) -> Response:

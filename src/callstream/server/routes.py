@@ -40,13 +40,14 @@ class RunRoutes:
         self._seats = Seats(settings.max_streams, host.callstream.observers.streams_changed)
 
     def routes(self) -> list[Route]:
-        events = Route("/runs/{run_id}/events", self.events, methods=["GET"])
+        # An id is what its client or provider likes, and a slash in it comes decoded.
+        events = Route("/runs/{run_id:path}/events", self.events, methods=["GET"])
         events.methods = {"GET"}  # a stream has no HEAD: whoever asks for one would wait for the run's end
         return [
             Route("/agui", self.run, methods=["POST"]),
-            Route("/threads/{thread_id}/connect", self.connect, methods=["POST"]),
+            Route("/threads/{thread_id:path}/connect", self.connect, methods=["POST"]),
             events,
-            Route("/runs/{run_id}/stop", self.stop, methods=["POST"]),
+            Route("/runs/{run_id:path}/stop", self.stop, methods=["POST"]),
         ]
 
     async def run(self, request: Request) -> Response:
