@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import pytest
 from ag_ui.core import RunAgentInput
 from anthropic import AsyncAnthropic
+from starlette.applications import Starlette
 
 from callstream import Callstream, Reject
+from callstream.errors import UsageError
+from callstream.server import create_app
 from callstream.testing import Call, ScriptedProvider
 from tests.agui.model import StrictClient
 
 from .agents import Scripted
-from .serving import Server, served, tool_message
+from .serving import Server, run_input, served, tool_message
 
 PICK = [{"name": "pick", "description": "", "parameters": {"type": "object"}}]
 
@@ -206,3 +211,47 @@ async def test_a_client_tool_that_a_tapped_model_calls_awaits_its_answer(cs: Cal
         async with served(agent, callstream=cs) as server:
             events = await ran(server, tools=PICK)
             assert len(events[-1]["outcome"]["pendingToolCallIds"]) == 1
+
+
+async def test_a_thread_with_half_a_surrogate_pair_in_it_goes_on(cs: Callstream) -> None:
+    """A model may send one; clients keep it, and send it back as the escape that it came as."""
+    told = [{"type": "TEXT_MESSAGE_CHUNK", "messageId": "m", "delta": "\ud83c"}]
+    async with served(Scripted(told, []), callstream=cs) as server:
+        events = await ran(server)
+        assert "\ud83c" in [event.get("delta") for event in events]
+        said = {"id": "m", "role": "assistant", "content": "\ud83c"}
+        asked = {"id": "u2", "role": "user", "content": "half \udf88, whole \U0001f388"}
+        given = json.dumps(run_input(None, messages=[said, asked]))  # all of it as escapes
+        async with server.stream("POST", "/agui", content=given) as stream:
+            assert (await stream.all())[-1]["outcome"] == {"type": "success"}
+        async with server.connect() as joined:
+            snapshot = (await joined.until("MESSAGES_SNAPSHOT"))[-1]
+        assert snapshot["messages"][-1]["content"] == "half \ufffd, whole \U0001f388"
+
+
+@pytest.mark.parametrize("body", [b'{"threadId": "\\ud83c', b'{"a": "\\ud83c", "b": NaN}', b'["\\ud83c"]'])
+async def test_half_a_surrogate_pair_makes_nothing_else_right(cs: Callstream, body: bytes) -> None:
+    async with served(Scripted(), callstream=cs) as server:
+        assert (await server.post("/agui", content=body)).status_code in (400, 422)
+
+
+class _Class:
+    async def run(self, given: RunAgentInput) -> AsyncIterator[Any]:
+        yield HELLO
+
+
+def takes_nothing() -> None:
+    """No agent."""
+
+
+@pytest.mark.parametrize("agent", [_Class, takes_nothing, Starlette(), "agent", None])
+def test_what_cannot_be_run_on_an_input_is_refused_before_anybody_asks(agent: Any) -> None:
+    with pytest.raises(UsageError, match="expected an agent: an object with run"):
+        create_app(agent, callstream=Callstream())
+
+
+@pytest.mark.parametrize(
+    "agent", [_Class(), _Class().run, lambda given, more=1: None, lambda *given: None, partial(print)]
+)
+def test_what_can_be_run_on_an_input_is_an_agent(agent: Any) -> None:
+    assert create_app(agent, callstream=Callstream())

@@ -85,13 +85,26 @@ def host_of(agent: Host | Agent | AgentFunction, callstream: Callstream | None) 
             raise UsageError("the agent has a Callstream of its own; give the server none, or the same")
         return agent
     function = agent.run if isinstance(agent, Agent) else agent
-    if not callable(function):
+    if not _takes_input(function):
         raise UsageError(
             f"expected an agent: an object with run(input), or a function of the input; got {type(agent).__name__}"
         )
     if callstream is None:
         raise UsageError("this agent does not journal by itself: give the server its Callstream, callstream=…")
     return FunctionHost(function, callstream)
+
+
+def _takes_input(function: Any) -> bool:
+    """Whether it can be called with one argument: a class's own ``run`` cannot, nor can an ASGI application."""
+    if not callable(function):
+        return False
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        return False
+    except ValueError:
+        return True  # it does not say
+    return True
 
 
 class _Started(msgspec.Struct, frozen=True):
