@@ -231,7 +231,7 @@ async def test_the_last_event_of_a_record_has_its_number_as_id_however_many_reco
         assert number == ([] if after == seq else [f"id: {seq}"]), kind
 
 
-@pytest.mark.parametrize("name", ["a/b", "a%2Fb", "a b", "ä", "a/connect", "?#&;", "events/stop"])
+@pytest.mark.parametrize("name", ["a/b", "a%2Fb", "a b", "ä", "Ā", "a/connect", "?#&;", "events/stop"])
 async def test_whatever_a_thread_and_a_run_are_called_they_are_found_again(cs: Callstream, name: str) -> None:
     call_id = f"call-{name}"
     asked = quote(name, safe="")
@@ -245,6 +245,20 @@ async def test_whatever_a_thread_and_a_run_are_called_they_are_found_again(cs: C
         assert (await server.post(f"/runs/{asked}/stop")).json() == {"run_id": name, "outcome": "finished"}
         assert (await server.get(f"/api/runs/{asked}")).json()["run_id"] == name
         assert (await server.get(f"/api/calls/{quote(call_id, safe='')}")).json()["call_id"] == call_id
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("plain~2 %/x", "plain~2 %/x"), ("ä", "%C3%A4"), ("Ā💥", "%C4%80%F0%9F%92%A5"), (" x ", "%20x%20")],
+)
+async def test_a_run_of_any_name_is_told_in_a_header_that_can_be_sent(cs: Callstream, name: str, told: str) -> None:
+    async with served(Stepping(free=True), callstream=cs) as server:
+        async with server.run(runId=name) as stream:
+            assert stream.status == 200
+            assert (await stream.all())[0]["runId"] == name
+        assert stream.run_id == told
+        async with server.connect() as joined:
+            assert joined.run_id == told
 
 
 async def test_an_agent_that_yields_agui_events_gets_a_journal(cs: Callstream) -> None:
