@@ -13,6 +13,7 @@ from callstream.events import (
     ArgsAppended,
     CallCompleted,
     CallDiscarded,
+    CallExecuting,
     CallProgressed,
     CallReturned,
     CallSigned,
@@ -99,6 +100,41 @@ def test_results_signatures_progress_and_state() -> None:
     ]
 
 
+def test_progress_says_that_the_tool_runs() -> None:
+    progress = {"type": "ACTIVITY_SNAPSHOT", "activityType": "tool_progress"}
+    told = read(
+        START,
+        END,
+        {**progress, "content": {"toolCallId": "c", "progress": 1}},
+        {**progress, "content": {"toolCallId": "c", "progress": 2}},
+    )
+    assert told[2:] == [CallExecuting("c"), CallProgressed("c", 1), CallProgressed("c", 2)]
+
+
+def test_reasoning_chunks_stand_for_starts_and_ends() -> None:
+    assert read(
+        {"type": "REASONING_MESSAGE_CHUNK", "messageId": "r", "delta": "h"},
+        {"type": "REASONING_MESSAGE_CHUNK", "delta": "m"},
+        {"type": "TEXT_MESSAGE_CHUNK", "messageId": "m", "delta": "a"},
+    ) == [
+        MessageStarted("r"),
+        ReasoningAppended("r", "h"),
+        ReasoningAppended("r", "m"),
+        MessageEnded("r"),
+        MessageStarted("m"),
+        TextAppended("m", "a"),
+    ]
+
+
+def test_the_end_of_the_events_ends_chunks() -> None:
+    reader = Reader()
+    reader.read({"type": "TOOL_CALL_CHUNK", "toolCallId": "c", "toolCallName": "ask", "delta": "{}"})
+    assert reader.end() == [CallCompleted("c", "{}")]
+    assert reader.end() == []
+    reader.read({"type": "TEXT_MESSAGE_CHUNK", "messageId": "m", "delta": "a"})
+    assert reader.end() == [MessageEnded("m")]
+
+
 def test_chunks_stand_for_starts_and_ends() -> None:
     assert read(
         {"type": "TEXT_MESSAGE_CHUNK", "messageId": "m", "delta": "a"},
@@ -134,11 +170,26 @@ def test_chunks_stand_for_starts_and_ends() -> None:
         ({"type": "TOOL_CALL_CHUNK", "delta": "a"}, "to have 'toolCallId'"),
         (args("1"), "before its arguments"),
         (END, "before its end"),
+        (
+            {"type": "TEXT_MESSAGE_CONTENT", "messageId": "m", "delta": None},
+            "TEXT_MESSAGE_CONTENT's 'delta' to be text",
+        ),
+        ({"type": "TEXT_MESSAGE_START", "messageId": 7}, "TEXT_MESSAGE_START's 'messageId' to be text, got int"),
+        ({"type": "TEXT_MESSAGE_CHUNK", "messageId": "m", "delta": 7}, "'delta' to be text"),
+        ({**START, "toolCallName": ["ask"]}, "'toolCallName' to be text"),
+        ({**START, "parentMessageId": 7}, "'parentMessageId' to be text"),
+        ({"type": "STATE_DELTA", "delta": "x"}, "'delta' to be a list of operations"),
+        ({"type": "STATE_DELTA", "delta": [1]}, "'delta' to be a list of operations"),
     ],
 )
 def test_what_is_no_event_is_the_agents_fault(event: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         read(event)
+
+
+def test_a_second_start_of_an_open_call_is_the_agents_fault() -> None:
+    with pytest.raises(UsageError, match="expected TOOL_CALL_END of call 'c' before it starts again"):
+        read(START, START)
 
 
 def test_an_error_is_raised() -> None:

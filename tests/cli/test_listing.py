@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 from callstream.calls import Call
-from callstream.events import CallCompleted, CallStarted, RunEnded, RunStarted
+from callstream.events import CallCompleted, CallReturned, CallStarted, RunEnded, RunStarted, TextAppended
 from callstream.journal import RunRow
 
 from .commands import Ran, in_terminal
@@ -136,3 +137,21 @@ def test_in_a_terminal_the_table_is_drawn_with_rich(journal_url: str) -> None:
     plain = in_terminal("calls", "--journal", journal_url, "--plain")
     assert "\x1b[" not in plain.out
     assert "write_document" in plain.out
+
+
+def test_json_of_half_a_surrogate_pair_is_an_escape(run: Run, tmp_path: Path) -> None:
+    """A model may cut a pair in two, and a tool may return what it likes."""
+    half = [
+        RunStarted("t"),
+        TextAppended("m", "\ud83c"),
+        CallStarted("c", "tool"),
+        CallCompleted("c", "{}"),
+        CallReturned("c", "\ud83c"),
+        RunEnded("finished"),
+    ]
+    url = filled(f"sqlite:///{tmp_path}/half.db", r=half)
+    for arguments in (["calls"], ["show", "c"], ["watch", "r"]):
+        done = run(*arguments, "--journal", url, "--json")
+        assert done.code == 0, done.err
+        assert "\\ud83c" in done.out
+        assert documents(done.out)

@@ -110,3 +110,34 @@ def test_the_file_that_names_the_journal_has_to_be_readable(
     (tmp_path / "empty").touch()
     monkeypatch.setenv("CALLSTREAM_JOURNAL_FILE", "empty")
     assert "got nothing" in run("runs").err
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://[::1/x", "postgresql://127.0.0.1:abc/x", "postgresql://127.0.0.1:99999/x"]
+)
+@pytest.mark.parametrize("way", ["argument", "variable"])
+def test_an_address_that_is_none_is_told_in_one_sentence(
+    run: Run, monkeypatch: pytest.MonkeyPatch, url: str, way: str
+) -> None:
+    monkeypatch.setenv("CALLSTREAM_JOURNAL", url)
+    done = run("calls", *(["--journal", url] if way == "argument" else []))
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done.err
+    assert "is no address" in done.err
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://127.0.0.1:abc", "http://127.0.0.1:99999"])
+def test_a_servers_address_that_is_none_is_told_in_one_sentence(run: Run, url: str) -> None:
+    done = run("calls", "--server", url)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done.err
+    assert "is no address" in done.err
+
+
+def test_a_password_is_not_told_with_an_address_that_is_none(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CALLSTREAM_JOURNAL", "postgresql://ada:hush/hush@db/calls")
+    done = run("calls")
+    assert "is no address" in done.err
+    assert "hush" not in done.err
+
+
+def test_several_hosts_are_an_address() -> None:
+    assert shown("postgresql://ada:hush@one:5432,[::1]:5433/calls") == "postgresql://ada:…@one:5432,[::1]:5433/calls"

@@ -9,7 +9,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from callstream.events import ArgsAppended, CallStarted, MessageReceived, Record, RunEnded, RunStarted, TextAppended
+from callstream.events import (
+    ArgsAppended,
+    CallCompleted,
+    CallReturned,
+    CallStarted,
+    MessageReceived,
+    Record,
+    RunEnded,
+    RunStarted,
+    TextAppended,
+)
 from callstream.journal import open_journal
 
 from .commands import Ran, command, environment, in_terminal, screen
@@ -57,6 +67,42 @@ def test_calls_that_are_written_at_once_are_told_apart(run: Run, journal_url: st
         "look_up #2 discarded: interrupted\n"
         "run run_2 failed: it broke\n"
     )
+
+
+WHOLE = [
+    RunStarted("t"),
+    CallStarted("c", "look_up"),
+    CallCompleted("c", '{"topic":"tides","pages":[1,2]}'),
+    CallStarted("d", "now"),
+    CallCompleted("d", "{}"),
+    CallStarted("e", "python", encoding="text"),
+    CallCompleted("e", '"print(1)"'),
+    CallReturned("c", 1),
+    CallReturned("d", 2),
+    CallReturned("e", 3),
+    RunEnded("finished"),
+]
+
+
+def test_arguments_that_came_whole_are_shown(run: Run, tmp_path: Path) -> None:
+    url = filled(f"sqlite:///{tmp_path}/whole.db", r=WHOLE)
+    assert run("watch", "r", "--journal", url).out == (
+        "run r of thread t\n"
+        "look_up #1 (c)\n"
+        "  topic: tides\n"
+        "  pages[0]: 1\n"
+        "  pages[1]: 2\n"
+        "now #2 (d)\n"
+        "python #3 (e)\n"
+        "  print(1)\n"
+        "look_up #1 returned 1\n"
+        "now #2 returned 2\n"
+        "python #3 returned 3\n"
+        "run r finished\n"
+    )
+    drawn = screen(in_terminal("watch", "r", "--journal", url).out)
+    assert "topic: tides" in drawn
+    assert "print(1)" in drawn
 
 
 def test_arguments_that_are_no_json_are_shown_as_they_came(run: Run, journal_url: str) -> None:

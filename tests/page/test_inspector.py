@@ -321,6 +321,8 @@ def test_calls_of_other_kinds(inspector: Inspector, stage: Stage, page: Page) ->
             await run.record([CallDiscarded("bad", "malformed", "expected a key")])
             await run.record([CallStarted("odd", "odd_progress"), CallCompleted("odd"), CallExecuting("odd")])
             await run.record([CallProgressed("odd", {"phase": ["one", "two"]}), CallReturned("odd", None)])
+            await run.record([CallStarted("all", "all_at_once"), CallCompleted("all", '{"size": 12}')])
+            await run.record([CallStarted("said", "said_at_once", encoding="text"), CallCompleted("said", '"pass"')])
             await run.record([StateChanged({"page": 7}), StateChanged(patch=[{"op": "remove", "path": "/page"}])])
 
     stage.call(write)
@@ -334,6 +336,11 @@ def test_calls_of_other_kinds(inspector: Inspector, stage: Stage, page: Page) ->
     odd = inspector.expect_state("odd_progress", "completed")
     expect(odd.locator(".progress")).to_contain_text("two")
     expect(odd.locator(".outcome")).to_have_text("Resultnull")
+    expect(odd.locator(".mistake")).to_be_hidden()
+    whole = inspector.expect_state("all_at_once", "released")
+    expect(whole.locator(".card-panel .row")).to_have_text("size12")
+    said = inspector.expect_state("said_at_once", "released")
+    expect(said.locator(".card-panel .string")).to_have_text("pass")
     expect(page.locator(".saying.input")).to_contain_text("image/png")
     expect(page.locator(".note", has_text="state changed")).to_have_count(1)
 

@@ -237,6 +237,22 @@ def test_fold_is_what_the_journal_says(inspector: Inspector, stage: Stage) -> No
     assert folded([[record] for record in fewer]) == first
 
 
+def test_spans_of_time_are_rounded_before_they_are_divided(inspector: Inspector) -> None:
+    spans = [0.0001, 0.9996, 1, 9.999, 59.9, 59.96, 60, 119.7, 3599.9, 86400]
+    assert inspector.import_and("format.js", "(format, spans) => spans.map(format.span)", spans) == [
+        "0 ms",
+        "1.00 s",
+        "1.00 s",
+        "10.0 s",
+        "59.9 s",
+        "1 min 0 s",
+        "1 min 0 s",
+        "2 min 0 s",
+        "1 h 0 min",
+        "24 h 0 min",
+    ]
+
+
 def _json(value: Any) -> bytes:
     import msgspec
 

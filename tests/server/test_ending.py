@@ -10,8 +10,8 @@ import pytest
 from ag_ui.core import RunAgentInput
 
 from callstream import Callstream
-from callstream.errors import JournalError
-from callstream.server import Settings
+from callstream.errors import JournalError, UsageError
+from callstream.server import Settings, create_app
 
 from .agents import Stepping
 from .serving import Server, run_input, served
@@ -177,3 +177,30 @@ async def test_a_connection_that_never_asks_is_dropped(cs: Callstream, monkeypat
                 pass  # dropped is dropped
             writer.close()
         assert (await server.get("/healthz")).status_code == 200
+
+
+@pytest.mark.parametrize("way", ["sync", "async", "raising"])
+async def test_an_agent_is_closed_in_its_own_way_and_the_journal_after_it(cs: Callstream, way: str) -> None:
+    agent = _Closing(way)
+    app = create_app(agent, callstream=cs)
+    if way == "raising":
+        with pytest.raises(OSError, match="will not"):
+            await app.state.close()
+    else:
+        await app.state.close()
+    assert agent.closed == 1
+    with pytest.raises(UsageError, match="closed"):
+        await cs.journal.runs()
+
+
+class _Closing(Stepping):
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way = way
+        self.closed = 0
+
+    def close(self) -> Any:
+        self.closed += 1
+        if self.way == "raising":
+            raise OSError("will not")
+        return asyncio.sleep(0) if self.way == "async" else None

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 from callstream import Callstream, open_journal
 from callstream.server import Settings
+from callstream.server.agent import FunctionHost
+from callstream.server.streams import live
 from tests.agui.model import StrictClient
 
 from .agents import Scripted, Stepping
@@ -204,6 +208,57 @@ async def test_heartbeats_keep_a_silent_stream_open(cs: Callstream) -> None:
             await asyncio.sleep(0.02)
         agent.step(5)
         assert (await reading)[-1]["outcome"] == {"type": "success"}
+
+
+async def test_the_last_event_of_a_record_has_its_number_as_id_however_many_records_are_sent_at_once(
+    cs: Callstream,
+) -> None:
+    agent = Stepping(free=True)
+    async with served(agent, callstream=cs) as server:
+        async with server.run() as stream:
+            await stream.all()
+        host = FunctionHost(agent.run, cs)
+        frames = [frame async for frame in live(cs.journal, stream.run_id, host.view, host.presentation(None))]
+        told = []
+        for frame in b"".join(frames).decode().removesuffix("\n\n").split("\n\n"):
+            *number, data = frame.split("\n")
+            event = json.loads(data.removeprefix("data: "))
+            told.append((event["type"], event["metadata"]["seq"], number))
+    assert len(frames) == 1
+    assert [kind for kind, _, _ in told].count("TOOL_CALL_ARGS") == 1  # deltas of one call are one
+    following = [seq for _, seq, _ in told[1:]] + [None]
+    for (kind, seq, number), after in zip(told, following, strict=True):
+        assert number == ([] if after == seq else [f"id: {seq}"]), kind
+
+
+@pytest.mark.parametrize("name", ["a/b", "a%2Fb", "a b", "ä", "Ā", "a/connect", "?#&;", "events/stop"])
+async def test_whatever_a_thread_and_a_run_are_called_they_are_found_again(cs: Callstream, name: str) -> None:
+    call_id = f"call-{name}"
+    asked = quote(name, safe="")
+    async with served(Stepping(free=True), callstream=cs) as server:
+        async with server.run(thread=name, runId=name) as stream:
+            await stream.all()
+        async with server.connect(asked) as joined:
+            assert (await joined.all())[-1]["threadId"] == name
+        async with server.stream("GET", f"/runs/{asked}/events") as records:
+            assert (await records.all())[0]["run_id"] == name
+        assert (await server.post(f"/runs/{asked}/stop")).json() == {"run_id": name, "outcome": "finished"}
+        assert (await server.get(f"/api/runs/{asked}")).json()["run_id"] == name
+        assert (await server.get(f"/api/calls/{quote(call_id, safe='')}")).json()["call_id"] == call_id
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("plain~2 %/x", "plain~2 %/x"), ("ä", "%C3%A4"), ("Ā💥", "%C4%80%F0%9F%92%A5"), (" x ", "%20x%20")],
+)
+async def test_a_run_of_any_name_is_told_in_a_header_that_can_be_sent(cs: Callstream, name: str, told: str) -> None:
+    async with served(Stepping(free=True), callstream=cs) as server:
+        async with server.run(runId=name) as stream:
+            assert stream.status == 200
+            assert (await stream.all())[0]["runId"] == name
+        assert stream.run_id == told
+        async with server.connect() as joined:
+            assert joined.run_id == told
 
 
 async def test_an_agent_that_yields_agui_events_gets_a_journal(cs: Callstream) -> None:

@@ -203,7 +203,7 @@ def encode(event: AguiEvent) -> bytes:
 
 
 def encode_sse(events: Sequence[AguiEvent], seq: int) -> bytes:
-    """The events of one record, or of several up to ``seq``, as server-sent events; LF only.
+    """The events of one record, or of several up to ``seq`` that are sent as one, as server-sent events; LF only.
 
     The last one carries ``id: <seq>``: whoever has read up to an id has read all records up to that number.
     """
@@ -219,6 +219,11 @@ def json_bytes(value: Any) -> bytes:
         return _encoder.encode(value)
     except UnicodeEncodeError:
         return json.dumps(msgspec.to_builtins(value), separators=(",", ":")).encode()
+
+
+def is_delta(event: AguiEvent) -> bool:
+    """Whether ``merge`` may join the event with others."""
+    return _merge_key(event) is not None
 
 
 def merge(events: Iterable[AguiEvent]) -> list[AguiEvent]:

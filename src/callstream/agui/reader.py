@@ -18,6 +18,7 @@ from callstream.events import (
     ArgsAppended,
     CallCompleted,
     CallDiscarded,
+    CallExecuting,
     CallProgressed,
     CallReturned,
     CallSigned,
@@ -43,6 +44,7 @@ class Reader:
         self._call: str | None = None
         self._open: set[str] = set()
         self._args: dict[str, list[str]] = {}
+        self._complete: set[str] = set()  # calls that may be said to execute
 
     def read(self, event: dict[str, Any]) -> list[RunEvent]:
         """What the event says of the run; nothing, for those that say nothing of it (STEP_STARTED, RAW, CUSTOM, …)."""
@@ -50,11 +52,17 @@ class Reader:
         if not isinstance(kind, str):
             raise UsageError(f"expected an AG-UI event, an object with a type; got {str(event)[:100]!r}")
         handler = _HANDLERS.get(kind)
+        if handler is not None:
+            _check(kind, event)
         try:
             closing = list(self._end_chunks()) if kind not in _CHUNKS else []
             return [*closing, *(handler(self, event) if handler is not None else ())]
         except KeyError as error:
             raise UsageError(f"expected the AG-UI event {kind} to have {error.args[0]!r}") from None
+
+    def end(self) -> list[RunEvent]:
+        """The agent has said all: a chunk that is open ends with it."""
+        return list(self._end_chunks())
 
     # -- text --
 
@@ -73,13 +81,21 @@ class Reader:
             yield MessageEnded(event["messageId"])
 
     def _text_chunk(self, event: dict[str, Any]) -> Iterator[RunEvent]:
+        yield from self._message_chunk(event, self._text_appended)
+
+    def _reasoning_chunk(self, event: dict[str, Any]) -> Iterator[RunEvent]:
+        yield from self._message_chunk(event, self._reasoned)
+
+    def _message_chunk(
+        self, event: dict[str, Any], appended: Callable[[dict[str, Any]], Iterator[RunEvent]]
+    ) -> Iterator[RunEvent]:
         message_id = event.get("messageId") or self._text
         if message_id is None:
             raise KeyError("messageId")
         if message_id != self._text:
             yield from self._end_chunks()
         self._text = message_id
-        yield from self._text_appended({"messageId": message_id, "delta": event.get("delta") or ""})
+        yield from appended({"messageId": message_id, "delta": event.get("delta") or ""})
 
     def _reasoned(self, event: dict[str, Any]) -> Iterator[RunEvent]:
         yield from self._message_started(event)
@@ -89,6 +105,8 @@ class Reader:
 
     def _call_started(self, event: dict[str, Any]) -> Iterator[RunEvent]:
         call_id = event["toolCallId"]
+        if call_id in self._args:
+            raise UsageError(f"expected TOOL_CALL_END of call {call_id!r} before it starts again")
         self._args[call_id] = []
         yield CallStarted(call_id, event["toolCallName"], provider_id=call_id, message_id=event.get("parentMessageId"))
 
@@ -111,6 +129,7 @@ class Reader:
         except ValueError as error:
             yield CallDiscarded(call_id, "malformed", str(error))
         else:
+            self._complete.add(call_id)
             yield CallCompleted(call_id, text or "{}")
 
     def _call_chunk(self, event: dict[str, Any]) -> Iterator[RunEvent]:
@@ -139,6 +158,9 @@ class Reader:
         match event:
             case {"activityType": str(kind), "content": {"toolCallId": str(call_id), "progress": data}}:
                 if kind == TOOL_PROGRESS:
+                    if call_id in self._complete:  # AG-UI has no word for it
+                        self._complete.discard(call_id)
+                        yield CallExecuting(call_id)
                     yield CallProgressed(call_id, data)
 
     def _end_chunks(self) -> Iterator[RunEvent]:
@@ -165,7 +187,30 @@ def _refused(constant: str) -> Any:
     raise ValueError(f"{constant} is not JSON")
 
 
-_CHUNKS: Final = ("TEXT_MESSAGE_CHUNK", "TOOL_CALL_CHUNK")
+def _check(kind: str, event: dict[str, Any]) -> None:
+    """Refuses what the journal would keep and nobody could read again."""
+    for name in _TEXTS:
+        if kind == "STATE_DELTA" and name == "delta":
+            continue
+        value = event.get(name, "")
+        if not isinstance(value, str) and not (value is None and (kind in _CHUNKS or name == "parentMessageId")):
+            raise UsageError(f"expected {kind}'s {name!r} to be text, got {type(value).__name__}")
+    if kind == "STATE_DELTA" and not (
+        isinstance(event.get("delta"), list) and all(isinstance(each, dict) for each in event["delta"])
+    ):
+        raise UsageError("expected STATE_DELTA's 'delta' to be a list of operations (RFC 6902)")
+
+
+_TEXTS: Final = (
+    "messageId",
+    "delta",
+    "toolCallId",
+    "toolCallName",
+    "parentMessageId",
+    "entityId",
+    "encryptedValue",
+)
+_CHUNKS: Final = ("TEXT_MESSAGE_CHUNK", "REASONING_MESSAGE_CHUNK", "TOOL_CALL_CHUNK")
 _HANDLERS: Final[dict[str, Callable[[Reader, dict[str, Any]], Iterator[RunEvent]]]] = {
     "TEXT_MESSAGE_START": Reader._message_started,
     "TEXT_MESSAGE_CONTENT": Reader._text_appended,
@@ -174,6 +219,7 @@ _HANDLERS: Final[dict[str, Callable[[Reader, dict[str, Any]], Iterator[RunEvent]
     "REASONING_MESSAGE_START": Reader._message_started,
     "REASONING_MESSAGE_CONTENT": Reader._reasoned,
     "REASONING_MESSAGE_END": Reader._message_ended,
+    "REASONING_MESSAGE_CHUNK": Reader._reasoning_chunk,
     "REASONING_ENCRYPTED_VALUE": Reader._signed,
     "TOOL_CALL_START": Reader._call_started,
     "TOOL_CALL_ARGS": Reader._args_appended,

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 from callstream.cli.failure import CommandError, misused
-from callstream.cli.place import refuse_secret
+from callstream.cli.place import address, refuse_secret
 from callstream.wire.sse import SseStream
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -28,7 +28,7 @@ class ServerClient:
 
     def __init__(self, url: str) -> None:
         self.url = refuse_secret(url, "CALLSTREAM_TOKEN").rstrip("/")
-        parts = urllib.parse.urlsplit(self.url)
+        parts = address(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise misused(f"expected the server's address, such as http://127.0.0.1:8000, got {url!r}")
         # A proxy does not reach this machine's own addresses.

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from callstream.cli.failure import CommandError, misused
 from callstream.journal import Journal, environment, open_journal
@@ -31,9 +31,21 @@ def journal_url(options: argparse.Namespace, *, default: str | None = None) -> s
     )
 
 
+def address(url: str) -> SplitResult:
+    """The parts of a URL whose hosts make sense: PostgreSQL's may have several. What is wrong with it may be a secret."""
+    try:
+        parts = urlsplit(url)
+        for host in parts.netloc.rpartition("@")[2].split(","):
+            urlsplit(f"//{host}").port  # noqa: B018  # to be checked, it has to be asked for
+    except ValueError:
+        scheme = url.partition("://")[0]
+        raise misused(f"{scheme}://… is no address: expected a host and, behind a colon, a port") from None
+    return parts
+
+
 def refuse_secret(url: str, variable: str) -> str:
     """The URL, unless it has a password: every process of a machine can read a command line."""
-    parts = urlsplit(url)
+    parts = address(url)
     if parts.password is not None or "password" in dict(parse_qsl(parts.query)):
         raise misused(
             f"a password does not belong on the command line, where others can read it: set {variable} instead"
@@ -43,7 +55,7 @@ def refuse_secret(url: str, variable: str) -> str:
 
 def shown(url: str) -> str:
     """The URL without its password, for people."""
-    parts = urlsplit(url)
+    parts = address(url)
     if parts.password is None:
         return url.partition("?")[0]
     user = parts.username or ""
@@ -80,4 +92,6 @@ def _checked(url: str) -> str:
     scheme, colon, _ = url.partition(":")
     if not colon or scheme not in _SCHEMES:
         raise misused(f"expected memory:, sqlite:///file.db or postgresql://…, got {shown(url)!r}")
+    if scheme.startswith("postgres"):
+        address(url)
     return url

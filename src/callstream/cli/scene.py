@@ -66,6 +66,7 @@ class Called:
         self.result: Any = None
         self.error: str | None = None
         self.reason: str | None = None
+        self.is_text = is_text
         self._raw: list[str] = []
         self._stream = None if is_text else JsonStream()
 
@@ -80,6 +81,7 @@ class Called:
         )
 
     def append(self, text: str, at: float) -> None:
+        """A piece of argument text, or all of it."""
         self.first_at = self.first_at or at
         self.changed_at = at
         self.chars += len(text)
@@ -149,8 +151,10 @@ class Scene:
             case ArgsAppended(text=text):
                 called.state = CallState.ARGS_STREAMING
                 called.append(text, at)
-            case CallCompleted():
+            case CallCompleted(args_json=whole):
                 called.state = CallState.ARGS_COMPLETE
+                if whole is not None and not called.deltas:  # it came without pieces
+                    called.append(json.loads(whole) if called.is_text else whole, at)
             case CallExecuting():
                 called.state = CallState.EXECUTING
             case CallAwaiting():

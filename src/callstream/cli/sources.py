@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -160,7 +161,7 @@ class ServerSource:
                     yield None
                     break  # and from the beginning
                 if name in (b"", b"message"):
-                    record = msgspec.json.decode(data, type=Record)
+                    record = _record(data)
                     seq = record.seq
                     yield record
                     if isinstance(record.event, RunEnded):
@@ -170,6 +171,17 @@ class ServerSource:
                 if tries > _RETRIES:
                     raise CommandError(f"{self.where} broke the stream of run {run_id} off {tries} times")
                 await _sleep(0.2 * 2**tries)
+
+
+def _record(data: bytes) -> Record:
+    try:
+        return msgspec.json.decode(data, type=Record)
+    except msgspec.DecodeError:
+        # The standard library takes half a surrogate pair, which a model may send.
+        try:
+            return _convert(json.loads(data), Record)
+        except ValueError as error:
+            raise CommandError(f"the server sends what is no JSON: {error}") from error
 
 
 def _convert(value: Any, kind: type[_T]) -> _T:

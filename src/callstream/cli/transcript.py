@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from callstream.calls import CallState
@@ -11,6 +12,7 @@ from callstream.errors import WireError
 from callstream.events import (
     ArgsAppended,
     CallAwaiting,
+    CallCompleted,
     CallDiscarded,
     CallFailed,
     CallProgressed,
@@ -61,6 +63,10 @@ class Transcript:
                 self._writing = call_id
             case ArgsAppended(call_id=call_id, text=text):
                 self._arguments(call_id, text)
+            case CallCompleted(call_id=call_id, args_json=str(whole)) if (
+                call_id in self._names
+            ):  # it came without pieces
+                self._arguments(call_id, whole if self._streams[call_id] is not None else json.loads(whole))
             case CallProgressed(call_id=call_id, data=data):
                 self._progress(call_id, data)
             case RunEnded(outcome=outcome, reason=reason):

@@ -7,8 +7,7 @@ import asyncio
 from contextlib import aclosing
 from typing import Protocol
 
-import msgspec
-
+from callstream.agui.events import json_bytes
 from callstream.cli.failure import CommandError
 from callstream.cli.livepane import LivePane
 from callstream.cli.options import Commands, add_journal, add_json, add_server
@@ -96,7 +95,7 @@ class _Lines:
         self._out = out
 
     def show(self, record: Record) -> None:
-        self._out.write(msgspec.json.encode(record).decode() + "\n")
+        self._out.write(json_bytes(record).decode() + "\n")
 
     def restart(self) -> None:
         """A reader of lines tells by the numbers."""

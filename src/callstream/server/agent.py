@@ -8,19 +8,22 @@ of the journal themselves, as ``ADKAgent`` does.
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
-from contextlib import aclosing
+import logging
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 from ag_ui.core import RunAgentInput, ToolMessage, UserMessage
 
-from callstream.agui import Reader, View, for_older_client
+from callstream.agui import View, for_older_client
 from callstream.calls import CallState
-from callstream.errors import UsageError
+from callstream.errors import CallDropped, CallRejected, UsageError
 from callstream.events import MessageReceived
 from callstream.runtime import Callstream, Run
+from callstream.server.yielded import record_yielded, with_wire_ids
+
+logger = logging.getLogger("callstream.server")
 
 
 class Begun(Protocol):
@@ -82,13 +85,26 @@ def host_of(agent: Host | Agent | AgentFunction, callstream: Callstream | None) 
             raise UsageError("the agent has a Callstream of its own; give the server none, or the same")
         return agent
     function = agent.run if isinstance(agent, Agent) else agent
-    if not callable(function):
+    if not _takes_input(function):
         raise UsageError(
             f"expected an agent: an object with run(input), or a function of the input; got {type(agent).__name__}"
         )
     if callstream is None:
         raise UsageError("this agent does not journal by itself: give the server its Callstream, callstream=…")
     return FunctionHost(function, callstream)
+
+
+def _takes_input(function: Any) -> bool:
+    """Whether it can be called with one argument: a class's own ``run`` cannot, nor can an ASGI application."""
+    if not callable(function):
+        return False
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        return False
+    except ValueError:
+        return True  # it does not say
+    return True
 
 
 class _Started(msgspec.Struct, frozen=True):
@@ -152,21 +168,29 @@ class FunctionHost:
             for entry in given.resume or ():
                 cancelled = "The user cancelled this." if entry.status == "cancelled" else None
                 await run.answer(entry.interrupt_id, entry.payload, error=cancelled)
-            made = self._function(given)
+            made: Any = self._function(await with_wire_ids(given, self.callstream.journal))
             if inspect.isawaitable(made):
-                await made
+                made = await made
+                if isinstance(made, AsyncIterable):
+                    await record_yielded(run, made)
+            elif isinstance(made, AsyncIterable):
+                await record_yielded(run, made)
             else:
-                await self._drain(run, made, frozenset(tool.name for tool in given.tools or ()))
+                raise UsageError(
+                    f"expected the agent to give an async iterator or an awaitable, got {type(made).__name__}"
+                )
+            await _await_client(run, frozenset(tool.name for tool in given.tools or ()))
 
-    async def _drain(self, run: Run, events: AsyncIterator[Any], client_tools: frozenset[str]) -> None:
-        reader = Reader()
-        async with aclosing(events) as yielded:  # type: ignore[type-var]
-            async for event in yielded:
-                if event is not None and (told := reader.read(_as_dict(event))):
-                    await run.record(told)
-        for call in run.calls:
-            if call.state is CallState.ARGS_COMPLETE and call.name in client_tools:
+
+async def _await_client(run: Run, client_tools: frozenset[str]) -> None:
+    """Calls of tools that the client brought wait for it."""
+    for call in run.calls:
+        if call.state is CallState.ARGS_COMPLETE and call.name in client_tools:
+            try:
                 await run.await_answer(call.call_id)
+            except (CallRejected, CallDropped) as dropped:
+                # Its hooks would not have it. The client is told so with the call's result.
+                logger.info("run %s: %s", run.run_id, dropped)
 
 
 def _new(given: RunAgentInput) -> list[Any]:
@@ -191,10 +215,3 @@ def _content(text: Any) -> Any:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, TypeError):
         return text
-
-
-def _as_dict(event: Any) -> dict[str, Any]:
-    if isinstance(event, dict):
-        return event
-    dumped: dict[str, Any] = event.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return dumped

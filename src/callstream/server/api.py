@@ -14,6 +14,7 @@ from callstream.calls import Call, CallState
 from callstream.events import MessageReceived
 from callstream.journal import Journal, RunRow
 from callstream.server.access import Access
+from callstream.server.idroute import IdRoute
 from callstream.server.problems import json_response
 from callstream.server.requests import asked_id, choice, number
 
@@ -39,9 +40,9 @@ class Api:
             Route("/api/agent", self.agent),
             Route("/api/threads", self.threads),
             Route("/api/runs", self.runs),
-            Route("/api/runs/{run_id}", self.run),
+            IdRoute("/api/runs/{run_id}", self.run),
             Route("/api/calls", self.calls),
-            Route("/api/calls/{call_id}", self.call),
+            IdRoute("/api/calls/{call_id}", self.call),
         ]
 
     async def agent(self, request: Request) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -76,9 +77,11 @@ def create_app(
         routes += [Route("/", _page), Mount("/page", _PageFiles(directory=PAGE))]
 
     async def close_all() -> None:
-        await runs.aclose()
-        await _close(agent)
-        await host.callstream.aclose()
+        try:
+            await runs.aclose()
+            await _close(agent)
+        finally:
+            await host.callstream.aclose()
 
     close = Once(close_all)
 
@@ -192,6 +195,7 @@ def _name_of(agent: Any) -> str:
 
 
 async def _close(agent: Any) -> None:
-    close: Callable[[], Awaitable[None]] | None = getattr(agent, "close", None)
-    if close is not None:
-        await close()
+    close: Callable[[], Awaitable[None] | None] | None = getattr(agent, "close", None)
+    closing = None if close is None else close()
+    if inspect.isawaitable(closing):
+        await closing

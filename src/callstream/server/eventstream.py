@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, aclosing
 from typing import Final
+from urllib.parse import quote
 
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -53,7 +54,7 @@ class EventStream(Response):
         self._stalled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.status_code = 200
         self.background = None
-        self.init_headers({**_HEADERS, "x-run-id": run_id, **(headers or {})})
+        self.init_headers({**_HEADERS, "x-run-id": _header_text(run_id), **(headers or {})})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with AsyncExitStack() as stack:
@@ -128,3 +129,8 @@ class EventStream(Response):
         cut: Callable[[], None] | None = scope.get("state", {}).get(CUT)
         if cut is not None:
             cut()
+
+
+def _header_text(run_id: str) -> str:
+    """The id, percent-encoded where a header cannot carry it as it is; the run's first event has it in any case."""
+    return run_id if run_id.isascii() and run_id == run_id.strip() else quote(run_id, safe="")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any, Final
@@ -21,6 +22,11 @@ MAX_CALL_ID: Final = 16 * 1024
 _SHOWN_ERRORS: Final = 5
 _DISCARDED: Final = 4 * 1024 * 1024
 """A body that is not much too large is read to its end, since a client that still writes may not hear the answer."""
+_SURROGATES: Final = re.compile(
+    rb"\\\\"  # a backslash that is meant: what follows it is no escape
+    rb"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+)
 
 
 async def run_input(request: Request, settings: Settings) -> RunAgentInput:
@@ -48,7 +54,7 @@ async def json_body(request: Request, settings: Settings, *, optional: bool = Fa
     if not body and optional:
         return None
     try:
-        value = msgspec.json.decode(body)
+        value = _decoded(body)
     except RecursionError:
         raise _wrong(f"expected JSON that nests at most {settings.max_depth} deep") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -56,6 +62,17 @@ async def json_body(request: Request, settings: Settings, *, optional: bool = Fa
     if _is_deeper(value, settings.max_depth):
         raise _wrong(f"expected JSON that nests at most {settings.max_depth} deep")
     return value
+
+
+def _decoded(body: bytes) -> Any:
+    """The body's JSON, with U+FFFD for halves of surrogate pairs: clients send back what a model has sent them."""
+    try:
+        return msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        whole = _SURROGATES.sub(lambda found: b"\\ufffd" if found["half"] else found[0], body)
+        if whole == body:
+            raise
+        return msgspec.json.decode(whole)
 
 
 def is_id(text: str, most: int = MAX_ID) -> bool:

@@ -17,6 +17,7 @@ from callstream.agui.events import PROTOCOL_VERSION
 from callstream.server.access import Access
 from callstream.server.agent import Host, Importer, OlderClient, Presentation
 from callstream.server.eventstream import EventStream
+from callstream.server.idroute import IdRoute
 from callstream.server.problems import json_response
 from callstream.server.requests import is_id, json_body, number, run_input
 from callstream.server.runs import Runs
@@ -40,13 +41,13 @@ class RunRoutes:
         self._seats = Seats(settings.max_streams, host.callstream.observers.streams_changed)
 
     def routes(self) -> list[Route]:
-        events = Route("/runs/{run_id}/events", self.events, methods=["GET"])
+        events = IdRoute("/runs/{run_id}/events", self.events, methods=["GET"])
         events.methods = {"GET"}  # a stream has no HEAD: whoever asks for one would wait for the run's end
         return [
             Route("/agui", self.run, methods=["POST"]),
-            Route("/threads/{thread_id}/connect", self.connect, methods=["POST"]),
+            IdRoute("/threads/{thread_id}/connect", self.connect, methods=["POST"]),
             events,
-            Route("/runs/{run_id}/stop", self.stop, methods=["POST"]),
+            IdRoute("/runs/{run_id}/stop", self.stop, methods=["POST"]),
         ]
 
     async def run(self, request: Request) -> Response:

@@ -6,14 +6,15 @@ so a reader that is behind gets fewer and longer ones, and nothing is kept for i
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import aclosing
+from itertools import groupby
 from typing import Final
 
 import msgspec
 
 from callstream.agui import AguiEvent, Conversation, Translator, View, encode_sse, merge
-from callstream.agui.events import json_bytes
+from callstream.agui.events import is_delta, json_bytes
 from callstream.errors import CallstreamError, Compacted, JournalError
 from callstream.events import Record, RunEnded
 from callstream.journal import Journal, RunRow
@@ -53,11 +54,10 @@ async def _followed(
     try:
         async with aclosing(journal.batches(run_id, after)) as batches:
             async for records in batches:
-                events = [event for record in records for event in translator.feed(record)]
-                if events:
-                    frame = _encoded(presentation, events if len(records) == 1 else merge(events), records[-1].seq)
-                    if frame:
-                        yield frame
+                told = [(record.seq, events) for record in records if (events := translator.feed(record))]
+                frame = b"".join([_encoded(presentation, events, seq) for seq, events in _merged(told)])
+                if frame:
+                    yield frame
                 if isinstance(records[-1].event, RunEnded):
                     return
     except JournalError:
@@ -65,6 +65,16 @@ async def _followed(
         yield _encoded(presentation, translator.end(), translator.seq)
         raise
     yield _encoded(presentation, translator.end(), translator.seq)  # the journal was closed
+
+
+def _merged(told: list[tuple[int, list[AguiEvent]]]) -> Iterator[tuple[int, list[AguiEvent]]]:
+    """The events of records by their numbers; records that follow each other and are deltas alone become one."""
+    for are_deltas, stretch in groupby(told, key=lambda each: all(map(is_delta, each[1]))):
+        records = list(stretch)
+        if are_deltas and len(records) > 1:
+            yield records[-1][0], merge(event for _, events in records for event in events)
+        else:
+            yield from records
 
 
 def _encoded(presentation: Presentation, events: list[AguiEvent], seq: int) -> bytes:

@@ -129,6 +129,7 @@ export class Call {
         this.#append(event.text ?? "", record);
         break;
       case "call_completed":
+        if (this.pieces === 0) this.#takeWhole(event.args_json);
         if (this.isText) this.#queue([{ kind: "close", path: [], value: "" }]);
         else this.#queue(this.#reader.end());
         break;
@@ -162,6 +163,21 @@ export class Call {
     this.lastPieceAt = record.at;
     if (record.first_seq !== undefined && record.first_seq < record.seq) this.isFolded = true;
     this.#queue(this.isText ? [{ kind: "append", path: TEXT, value: text }] : this.#reader.feed(text));
+  }
+
+  /**
+   * The arguments of a call that came without pieces.
+   *
+   * @param {string} [argsJson]
+   */
+  #takeWhole(argsJson) {
+    if (this.isText) {
+      this.argsText = argsJson === undefined ? "" : JSON.parse(argsJson);
+      this.#queue([{ kind: "append", path: TEXT, value: this.argsText }]);
+    } else {
+      this.argsText = argsJson ?? "{}";
+      this.#queue(this.#reader.feed(this.argsText));
+    }
   }
 
   /** @param {Change[]} changes */

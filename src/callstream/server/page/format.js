@@ -24,12 +24,12 @@ export function counted(value, noun) {
  * @param {number} seconds
  */
 export function span(seconds) {
-  if (seconds < 0.0005) return "0 ms";
-  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
-  if (seconds < 60) return `${seconds.toFixed(seconds < 10 ? 2 : 1)} s`;
-  const minutes = Math.floor(seconds / 60);
-  if (minutes < 60) return `${minutes} min ${Math.round(seconds % 60)} s`;
-  return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+  const milliseconds = Math.round(seconds * 1000);
+  if (milliseconds < 1000) return `${milliseconds} ms`;
+  if (seconds < 59.95) return `${seconds.toFixed(seconds < 9.995 ? 2 : 1)} s`;
+  const rounded = Math.round(seconds);
+  if (rounded < 3600) return `${Math.floor(rounded / 60)} min ${rounded % 60} s`;
+  return `${Math.floor(rounded / 3600)} h ${Math.floor((rounded % 3600) / 60)} min`;
 }
 
 /**

@@ -18,6 +18,7 @@
  * @property {string} [provider_id]
  * @property {"json" | "text"} [encoding]
  * @property {string} [text]
+ * @property {string} [args_json] all of the arguments, where they came without pieces
  * @property {unknown} [data]
  * @property {unknown} [result]
  * @property {string} [error]

@@ -1,0 +1,257 @@
+"""Agents that know nothing of a journal: whatever they yield, their runs end, can be read, and name their calls once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
+
+import pytest
+from ag_ui.core import RunAgentInput
+from anthropic import AsyncAnthropic
+from starlette.applications import Starlette
+
+from callstream import Callstream, Reject
+from callstream.errors import UsageError
+from callstream.server import create_app
+from callstream.testing import Call, ScriptedProvider
+from tests.agui.model import StrictClient
+
+from .agents import Scripted
+from .serving import Server, run_input, served, tool_message
+
+PICK = [{"name": "pick", "description": "", "parameters": {"type": "object"}}]
+
+
+def call(call_id: str, name: str = "pick", args: str = '{"a":1}') -> list[dict[str, Any]]:
+    return [
+        {"type": "TOOL_CALL_START", "toolCallId": call_id, "toolCallName": name},
+        {"type": "TOOL_CALL_ARGS", "toolCallId": call_id, "delta": args},
+        {"type": "TOOL_CALL_END", "toolCallId": call_id},
+    ]
+
+
+async def ran(server: Server, text: str | None = "Go", **given: Any) -> list[dict[str, Any]]:
+    async with server.run(text, **given) as stream:
+        events = await stream.all()
+    client = StrictClient()
+    for event in events:
+        client.take(event)
+    assert not client.is_running
+    return events
+
+
+async def test_a_call_whose_last_chunk_is_the_agents_last_word_is_complete(cs: Callstream) -> None:
+    agent = Scripted([{"type": "TOOL_CALL_CHUNK", "toolCallId": "c", "toolCallName": "pick", "delta": '{"a":1}'}])
+    async with served(agent, callstream=cs) as server:
+        events = await ran(server, tools=PICK)
+        assert events[-1]["outcome"] == {"type": "success", "pendingToolCallIds": ["c"]}
+
+
+@pytest.mark.parametrize(
+    "rubbish",
+    [
+        "text",
+        5,
+        {"no": "type"},
+        {"type": "STATE_DELTA", "delta": "x"},
+        {"type": "STATE_DELTA", "delta": ["x"]},
+        {"type": "TEXT_MESSAGE_CONTENT", "messageId": "m", "delta": None},
+        {"type": "TEXT_MESSAGE_CONTENT", "messageId": 7, "delta": "x"},
+        {"type": "TOOL_CALL_START", "toolCallId": 7, "toolCallName": "pick"},
+        {"type": "TOOL_CALL_START", "toolCallId": "c", "toolCallName": None},
+        {"type": "TOOL_CALL_START", "toolCallId": "c", "toolCallName": "pick", "parentMessageId": 7},
+        {"type": "REASONING_ENCRYPTED_VALUE", "subtype": "tool-call", "entityId": "c", "encryptedValue": {}},
+    ],
+    ids=str,
+)
+async def test_rubbish_fails_its_run_which_can_still_be_read(cs: Callstream, rubbish: Any) -> None:
+    async with served(Scripted([*call("c0"), rubbish]), callstream=cs) as server:
+        async with server.run() as stream:
+            events = await stream.all()
+        assert events[-1]["type"] == "RUN_ERROR"
+        row = await server.finished(stream.run_id)
+        assert row["outcome"] == "failed"
+        assert row["reason"].startswith("UsageError: expected ")
+        async with server.connect() as joined:
+            assert (await joined.all())[-1]["type"] == "RUN_ERROR"
+
+
+class _Iterator:
+    """An AsyncIterator and nothing more: it cannot be closed."""
+
+    def __init__(self, events: list[Any]) -> None:
+        self._events = iter(events)
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return next(self._events)
+        except StopIteration:
+            raise StopAsyncIteration from None
+
+
+HELLO = {"type": "TEXT_MESSAGE_CHUNK", "messageId": "m", "delta": "Hello"}
+
+
+def returns_an_iterator(given: RunAgentInput) -> Any:
+    return _Iterator([HELLO])
+
+
+async def returns_an_iterator_later(given: RunAgentInput) -> Any:
+    return _Iterator([HELLO])
+
+
+@pytest.mark.parametrize("agent", [returns_an_iterator, returns_an_iterator_later])
+async def test_an_agent_may_give_any_async_iterator(cs: Callstream, agent: Any) -> None:
+    async with served(agent, callstream=cs) as server:
+        events = await ran(server)
+        assert [event["delta"] for event in events if event["type"] == "TEXT_MESSAGE_CONTENT"] == ["Hello"]
+        assert events[-1]["outcome"] == {"type": "success"}
+
+
+def gives_a_list(given: RunAgentInput) -> Any:
+    return [HELLO]
+
+
+def is_a_generator(given: RunAgentInput) -> Any:
+    yield HELLO
+
+
+@pytest.mark.parametrize("agent", [gives_a_list, is_a_generator])
+async def test_an_agent_that_gives_something_else_is_told_what_was_expected(cs: Callstream, agent: Any) -> None:
+    async with served(agent, callstream=cs) as server, server.run() as stream:
+        assert (await stream.all())[-1]["type"] == "RUN_ERROR"
+        assert "expected the agent to give an async iterator" in (await server.finished(stream.run_id))["reason"]
+
+
+async def test_id_reuse_new_call_of_an_agent_that_counts_its_calls_from_0(cs: Callstream) -> None:
+    """Inside Callstream each has a name of its own; the agent hears of them as it named them."""
+    inputs: list[RunAgentInput] = []
+    told = [[*call("0")], [*call("0")], [], []]
+
+    async def agent(given: RunAgentInput) -> AsyncIterator[Any]:
+        inputs.append(given)
+        for event in told.pop(0):
+            yield event
+
+    async with served(agent, callstream=cs) as server:
+        first = await ran(server, thread="one", tools=PICK)
+        second = await ran(server, thread="two", tools=PICK)
+        assert first[-1]["outcome"]["pendingToolCallIds"] == ["0"]
+        (shown,) = second[-1]["outcome"]["pendingToolCallIds"]
+        assert shown == "0~2"
+        said = {
+            "id": "m",
+            "role": "assistant",
+            "toolCalls": [{"id": shown, "type": "function", "function": {"name": "pick", "arguments": '{"a":1}'}}],
+        }
+        await ran(server, None, thread="two", messages=[said, tool_message(shown, "mine")])
+        assert (await server.get("/api/calls/0~2")).json()["result"] == "mine"
+        assert (await server.get("/api/calls/0")).json()["state"] == "awaiting"
+        assert inputs[-1].messages[0].tool_calls[0].id == "0"  # type: ignore[union-attr, index]
+        assert inputs[-1].messages[1].tool_call_id == "0"  # type: ignore[union-attr]
+        answer = [{"interruptId": "0", "status": "resolved", "payload": "yours"}]
+        async with server.run(None, thread="one", resume=answer) as stream:
+            await stream.all()
+        assert (await server.get("/api/calls/0")).json()["result"] == "yours"
+
+
+async def test_id_reuse_new_call_in_one_run(cs: Callstream) -> None:
+    result = {"type": "TOOL_CALL_RESULT", "messageId": "r", "toolCallId": "0"}
+    agent = Scripted([*call("0"), {**result, "content": "first"}, *call("0"), {**result, "content": "second"}])
+    async with served(agent, callstream=cs) as server:
+        events = await ran(server)
+        results = {event["toolCallId"]: event["content"] for event in events if event["type"] == "TOOL_CALL_RESULT"}
+        assert results == {"0": "first", "0~2": "second"}
+
+
+async def test_progress_that_an_agent_tells_is_shown(cs: Callstream) -> None:
+    def progress(value: int) -> dict[str, Any]:
+        content = {"toolCallId": "c", "progress": value}
+        return {"type": "ACTIVITY_SNAPSHOT", "messageId": "p", "activityType": "tool_progress", "content": content}
+
+    result = {"type": "TOOL_CALL_RESULT", "messageId": "r", "toolCallId": "c", "content": "done"}
+    async with served(Scripted([*call("c"), progress(1), progress(2), result]), callstream=cs) as server:
+        events = await ran(server)
+        shown = [event["content"]["progress"] for event in events if event["type"] == "ACTIVITY_SNAPSHOT"]
+        assert shown[-1] == 2
+        assert events[-1]["outcome"] == {"type": "success"}
+
+
+async def test_a_client_tool_that_a_hook_rejects_is_told_to_the_client_and_fails_nothing_else(cs: Callstream) -> None:
+    async def refuse(call: Any, signal: Any) -> None:
+        raise Reject("not that one")
+
+    cs.on_args_complete("pick", refuse)
+    async with served(Scripted([*call("c")]), callstream=cs) as server:
+        events = await ran(server, tools=PICK)
+        (result,) = (event for event in events if event["type"] == "TOOL_CALL_RESULT")
+        assert "not that one" in result["content"]
+        assert events[-1]["outcome"] == {"type": "success"}
+
+
+async def test_a_client_tool_that_a_tapped_model_calls_awaits_its_answer(cs: Callstream) -> None:
+    """Whether the agent is a generator or a coroutine that only asks."""
+    async with ScriptedProvider("anthropic", [Call("pick", {"a": 1})]) as provider:
+
+        async def agent(given: RunAgentInput) -> None:
+            tapped = cs.httpx2_client(wire="anthropic")
+            async with AsyncAnthropic(base_url=provider.base_url, api_key="none", http_client=tapped) as client:
+                await client.messages.create(
+                    model="claude-opus-4-5",
+                    max_tokens=100,
+                    messages=[{"role": "user", "content": "Go"}],
+                    tools=[{"name": "pick", "input_schema": {"type": "object"}}],
+                )
+
+        async with served(agent, callstream=cs) as server:
+            events = await ran(server, tools=PICK)
+            assert len(events[-1]["outcome"]["pendingToolCallIds"]) == 1
+
+
+async def test_a_thread_with_half_a_surrogate_pair_in_it_goes_on(cs: Callstream) -> None:
+    """A model may send one; clients keep it, and send it back as the escape that it came as."""
+    told = [{"type": "TEXT_MESSAGE_CHUNK", "messageId": "m", "delta": "\ud83c"}]
+    async with served(Scripted(told, []), callstream=cs) as server:
+        events = await ran(server)
+        assert "\ud83c" in [event.get("delta") for event in events]
+        said = {"id": "m", "role": "assistant", "content": "\ud83c"}
+        asked = {"id": "u2", "role": "user", "content": "half \udf88, whole \U0001f388"}
+        given = json.dumps(run_input(None, messages=[said, asked]))  # all of it as escapes
+        async with server.stream("POST", "/agui", content=given) as stream:
+            assert (await stream.all())[-1]["outcome"] == {"type": "success"}
+        async with server.connect() as joined:
+            snapshot = (await joined.until("MESSAGES_SNAPSHOT"))[-1]
+        assert snapshot["messages"][-1]["content"] == "half \ufffd, whole \U0001f388"
+
+
+@pytest.mark.parametrize("body", [b'{"threadId": "\\ud83c', b'{"a": "\\ud83c", "b": NaN}', b'["\\ud83c"]'])
+async def test_half_a_surrogate_pair_makes_nothing_else_right(cs: Callstream, body: bytes) -> None:
+    async with served(Scripted(), callstream=cs) as server:
+        assert (await server.post("/agui", content=body)).status_code in (400, 422)
+
+
+class _Class:
+    async def run(self, given: RunAgentInput) -> AsyncIterator[Any]:
+        yield HELLO
+
+
+def takes_nothing() -> None:
+    """No agent."""
+
+
+@pytest.mark.parametrize("agent", [_Class, takes_nothing, Starlette(), "agent", None])
+def test_what_cannot_be_run_on_an_input_is_refused_before_anybody_asks(agent: Any) -> None:
+    with pytest.raises(UsageError, match="expected an agent: an object with run"):
+        create_app(agent, callstream=Callstream())
+
+
+@pytest.mark.parametrize(
+    "agent", [_Class(), _Class().run, lambda given, more=1: None, lambda *given: None, partial(print)]
+)
+def test_what_can_be_run_on_an_input_is_an_agent(agent: Any) -> None:
+    assert create_app(agent, callstream=Callstream())
