@@ -172,7 +172,7 @@ def _collected(function: Callable[..., Any]) -> Callable[..., Any]:
                 else:
                     values.append(item)
             if values:
-                yield values[0] if len(values) == 1 else values
+                yield result_of(values)
 
         made = stream
     else:
@@ -185,10 +185,15 @@ def _collected(function: Callable[..., Any]) -> Callable[..., Any]:
                 else:
                     values.append(item)
             if values:
-                yield values[0] if len(values) == 1 else values
+                yield result_of(values)
 
         made = steps
     return _like(made, function)
+
+
+def result_of(values: list[Any]) -> Any:
+    """What a generator tool returns: one value is that value, several are a list."""
+    return values[0] if len(values) == 1 else values
 
 
 def _reporting(function: Callable[..., Any]) -> Callable[..., Any]:
