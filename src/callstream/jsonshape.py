@@ -21,7 +21,7 @@ def wants_array(schema: Any, path: Path) -> bool:
 
 
 def has_place(schema: Any, path: Path) -> bool:
-    """Whether the schema names the path, or leaves what is there to anybody. False where it says nothing."""
+    """Whether the schema names the path, or allows anything there. False where it says nothing."""
     places = _alternatives([schema], schema)
     for step in path:
         below = [_inside(place, step) for place in places]

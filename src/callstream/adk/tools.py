@@ -150,7 +150,7 @@ def watched_generators(tools: dict[str, BaseTool]) -> None:
 
 
 def named_tools(tools: Iterable[Any]) -> dict[str, BaseTool]:
-    """The functions among an agent's tools, by name. What a toolset has is known when it was asked."""
+    """The functions among an agent's tools, by name. What a toolset has is known only after it was asked."""
     made = [FunctionTool(tool) if is_tool(tool) else tool for tool in tools]
     return {tool.name: tool for tool in made if isinstance(tool, BaseTool)}
 

@@ -33,7 +33,7 @@ _STEPS = 10
 
 
 class Transcript:
-    """Prints records. What is being written goes on on its line until something else is. Calls are numbered here."""
+    """Prints records. What is being written stays on its line until something else is written. Calls are numbered here."""
 
     def __init__(self, out: Output) -> None:
         self._out = out
