@@ -1,7 +1,7 @@
 """One google-adk agent behind AG-UI, by Callstream and by ag_ui_adk: the import is all that differs.
 
-``agent_of`` builds it, for a program that serves it or runs it. As a program it runs one turn for each line that it is
-given, ``{"wire": …, "base_url": …}``, and writes what the client saw and what the tools were run with.
+A program: it runs one turn for each line that it is given, ``{"wire": …, "base_url": …}``, and writes what the client
+saw and what the tools were run with.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from google.adk.agents import LlmAgent
 from google.adk.models import BaseLlm, Gemini
 from google.adk.models.anthropic_llm import AnthropicLlm
 from google.genai import types
+
+from callstream.testing.shapes import ShapeTools
 
 HOSTS = {
     "tap": "callstream.ag_ui_adk",
@@ -71,39 +73,8 @@ def agent_of(host: str, wire: str, base_url: str, tools: list[Any]) -> Any:
     return made(adk_agent=agent, app_name="app", user_id="user", streaming_function_call_arguments=streamed)
 
 
-class Tools:
-    """The tools of the shapes. Each result is the number of its call."""
-
-    def __init__(self) -> None:
-        self.ran: list[tuple[str, dict[str, Any]]] = []
-
-    def _run(self, name: str, given: dict[str, tuple[Any, Any]]) -> int:
-        self.ran.append((name, {key: value for key, (value, default) in given.items() if value != default}))
-        return len(self.ran)
-
-    def functions(self) -> list[Any]:
-        def alpha(
-            a: str = "-",
-            b: str = "-",
-            o: dict[str, Any] | None = None,
-            items: list[str] | None = None,
-            n: float = -1,
-            f: bool = True,
-            z: str | None = "-",
-        ) -> int:
-            """Takes anything."""
-            given = {"a": (a, "-"), "b": (b, "-"), "o": (o, None), "items": (items, None), "n": (n, -1), "f": (f, True)}
-            return self._run("alpha", {**given, "z": (z, "-")})
-
-        def beta(b: str) -> int:
-            """Takes a string."""
-            return self._run("beta", {"b": (b, "-")})
-
-        return [alpha, beta]
-
-
 async def turn(host: str, wire: str, base_url: str) -> dict[str, Any]:
-    tools = Tools()
+    tools = ShapeTools()
     agent = agent_of(host, wire, base_url, tools.functions())
     # ag_ui_adk keeps the sessions of all agents of a process together, so every turn is a thread of its own.
     number = str(uuid.uuid4())

@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from enum import StrEnum
 from typing import Any, TypeAlias
 
@@ -57,8 +57,8 @@ class CallState(StrEnum):
 _S = CallState
 FINAL = frozenset({_S.COMPLETED, _S.FAILED, _S.RELEASED, _S.DISCARDED})
 BEFORE_EXECUTING = frozenset({_S.STARTED, _S.ARGS_STREAMING, _S.ARGS_COMPLETE})
-
 UNFINISHED = frozenset({_S.STARTED, _S.ARGS_STREAMING, _S.DISCARDED})
+"""Where the argument text may be half of what the model meant: it is never read as values."""
 
 TRANSITIONS: dict[tuple[CallState, type[Event]], CallState] = {
     (_S.STARTED, CallSigned): _S.STARTED,
@@ -181,15 +181,13 @@ def advanced(call: Call, event: CallEvent, *, at: float | None = None) -> Call:
     return msgspec.structs.replace(call, **changes)
 
 
-def numbered(provider_id: str, taken: Iterable[str]) -> str:
+def numbered(wanted: str, taken: Container[str]) -> str:
     """The id itself if it is free, else the first free one of ``id~2``, ``id~3``, …"""
-    used = set(taken)
-    if provider_id not in used:
-        return provider_id
-    number = 2
-    while f"{provider_id}~{number}" in used:
+    free, number = wanted, 1
+    while free in taken:
         number += 1
-    return f"{provider_id}~{number}"
+        free = f"{wanted}~{number}"
+    return free
 
 
 class Ledger:

@@ -235,9 +235,7 @@ class CallHooks:
             self._outcome = msgspec.structs.replace(self._outcome, abandoned=True)
             self._go_on()
         else:
-            fails_run = self._settings.on_error == "fail_run"
-            detail = self._told(hook, error)
-            self._give_up(Outcome("failed", "interrupted", detail, error, fails_run=fails_run, abandoned=True))
+            self._fail(hook, error, abandoned=True)
 
     def _worker_died(self, error: BaseException | None) -> None:
         """The worker was cancelled from outside, as a loop that is closed does, or something in it broke."""
@@ -340,13 +338,17 @@ class CallHooks:
             self._dropped.add(id(hook))
             return True
         else:
-            fails_run = self._settings.on_error == "fail_run"
-            self._give_up(Outcome("failed", "interrupted", self._told(hook, failure), failure, fails_run=fails_run))
+            self._fail(hook, failure)
         return False
 
     def _has_found(self, error: WireError) -> bool:
         """Whether the error is that of this call's own text, which the hook looked at, and not of another's."""
         return self._reads and error is self._text.error
+
+    def _fail(self, hook: Hook, failure: Exception, *, abandoned: bool = False) -> None:
+        fails_run = self._settings.on_error == "fail_run"
+        detail = self._told(hook, failure)
+        self._give_up(Outcome("failed", "interrupted", detail, failure, fails_run=fails_run, abandoned=abandoned))
 
     def _fail_malformed(self, error: Exception) -> None:
         """The text is at fault and not the hook that read it, so the policy does not matter: no tool runs on it."""

@@ -1,6 +1,6 @@
 """A path to one place in a JSON document: the tuple ``("a", 0)`` and the text ``$.a[0]``.
 
-The text is a singular query of RFC 9535: names after a dot or quoted in brackets, indices in brackets. ``parse`` also
+The text is a singular query of RFC 9535: names after a dot or quoted in brackets, indices in brackets. ``parse_path`` also
 takes bare names that the standard would quote (``$.my-key``), because providers send them. ``format_path`` writes a
 bare name only where the standard allows one, and halves of surrogate pairs as escapes: the text can be encoded.
 """

@@ -1,4 +1,4 @@
-"""What a JSON Schema says about one place of a document: whether it is an array.
+"""What a JSON Schema says about one place of a document: whether there is such a place, whether it is an array.
 
 Only what a schema states itself is read: types, properties, items, unions and references inside the same schema, in
 JSON Schema's spelling or Gemini's (``ARRAY``). Anything else in it is passed over.
@@ -18,6 +18,17 @@ def wants_array(schema: Any, path: Path) -> bool:
         places = _alternatives([_inside(place, step) for place in places], schema)
     kinds = {kind for place in places for kind in _kinds(place)}
     return "array" in kinds and "object" not in kinds
+
+
+def has_place(schema: Any, path: Path) -> bool:
+    """Whether the schema names the path, or allows anything there. False where it says nothing."""
+    places = _alternatives([schema], schema)
+    for step in path:
+        below = [_inside(place, step) for place in places]
+        if any(place is True for place in below):
+            return True
+        places = _alternatives(below, schema)
+    return bool(places)
 
 
 def _inside(place: dict[str, Any], step: str | int) -> Any:

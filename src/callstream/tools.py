@@ -12,7 +12,6 @@ import functools
 import inspect
 import threading
 from collections.abc import Awaitable, Callable
-from types import SimpleNamespace
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -24,7 +23,6 @@ from typing import (
     TypeVar,
     cast,
     get_args,
-    get_type_hints,
     overload,
 )
 
@@ -33,6 +31,14 @@ import msgspec
 from callstream.declarations import Provider, declaration, parameters_schema
 from callstream.docstring import description_of, parameters_of, without_parameter
 from callstream.errors import UsageError, WireError
+from callstream.functions import (
+    annotations_of,
+    is_of_kind,
+    resolved_signature,
+    same_kind,
+    without_partials,
+    without_receiver,
+)
 from callstream.jsonpath import Path, parse_path
 from callstream.progress import Progress, ProgressFilling, current_progress, no_progress, progress_parameter
 
@@ -269,19 +275,19 @@ def check_hook_settings(hook_timeout: float | None, on_hook_error: ErrorPolicy |
 def _made(function: Callable[..., Any], name: str | None, description: str | None) -> Any:
     if not callable(function):
         raise UsageError(f"expected a function to make a tool of, got {function!r}")
-    signature = _resolved_signature(function)
-    origin = _without_partials(function)
+    signature = resolved_signature(function)
+    origin = without_partials(function)
     doc = inspect.getdoc(origin) if inspect.isroutine(origin) else origin.__doc__
     hidden = progress_parameter(function, signature)
     if hidden is not None:
         signature = signature.replace(parameters=[p for p in signature.parameters.values() if p is not hidden])
         doc = without_parameter(doc, hidden.name)
-    made: Any = _same_kind(function, ProgressFilling(function, hidden))
+    made: Any = same_kind(function, ProgressFilling(function, hidden))
     functools.update_wrapper(made, function)
     made.__name__ = name or getattr(origin, "__name__", type(origin).__name__)
     made.__doc__ = description or doc
     made.__signature__ = signature
-    made.__annotations__ = _annotations(signature)
+    made.__annotations__ = annotations_of(signature)
     hooks = Hooks()
     made.hooks = hooks
     made.on_args_delta = hooks.on_args_delta
@@ -293,114 +299,18 @@ def _made(function: Callable[..., Any], name: str | None, description: str | Non
     described = parameters_of(doc)
 
     def schema(provider: Provider, /) -> dict[str, Any]:
-        parameters = parameters_schema(made.__name__, _without_receiver(signature), described)
+        parameters = parameters_schema(made.__name__, without_receiver(signature), described)
         return declaration(provider, made.__name__, made.description, parameters)
 
     made.schema = schema
     return made
 
 
-def _resolved_signature(function: Callable[..., Any]) -> inspect.Signature:
-    """The signature with its annotations resolved one by one: a name that only a type checker knows stays a string."""
-    try:
-        signature = inspect.signature(function)
-    except ValueError as error:  # A function written in C may have none.
-        raise UsageError(f"expected a function whose parameters can be read, got {function!r}") from error
-    namespace = _namespace(function)
-
-    def resolved(annotation: Any) -> Any:
-        if not isinstance(annotation, str):
-            return annotation
-        try:
-            probe = SimpleNamespace(__annotations__={"it": annotation})
-            return get_type_hints(probe, globalns=namespace, include_extras=True)["it"]
-        except (NameError, AttributeError, SyntaxError, TypeError):
-            return annotation
-
-    parameters = [p.replace(annotation=resolved(p.annotation)) for p in signature.parameters.values()]
-    return signature.replace(parameters=parameters, return_annotation=resolved(signature.return_annotation))
-
-
-def _without_partials(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function itself, whose name and docstring a ``functools.partial`` of it does not have."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    return function
-
-
-def _namespace(function: Callable[..., Any]) -> dict[str, Any]:
-    """The module in which the annotations were written: of a class those of ``__init__``, of an object ``__call__``."""
-    origin: Any = inspect.unwrap(_without_partials(function))
-    if inspect.isclass(origin):
-        origin = origin.__init__
-    elif not inspect.isroutine(origin):
-        origin = type(origin).__call__
-    return getattr(inspect.unwrap(origin), "__globals__", {})
-
-
-def _without_receiver(signature: inspect.Signature) -> inspect.Signature:
-    """The signature of a method as whoever has the object sees it: a tool does not learn what it is bound to."""
-    parameters = list(signature.parameters.values())
-    if parameters and parameters[0].name in ("self", "cls") and parameters[0].annotation is inspect.Parameter.empty:
-        return signature.replace(parameters=parameters[1:])
-    return signature
-
-
-def _annotations(signature: inspect.Signature) -> dict[str, Any]:
-    found = {p.name: p.annotation for p in signature.parameters.values() if p.annotation is not p.empty}
-    if signature.return_annotation is not signature.empty:
-        found["return"] = signature.return_annotation
-    return found
-
-
-def _same_kind(function: Callable[..., Any], fill: ProgressFilling) -> Callable[..., Any]:
-    """A function that calls the given one and is of its kind for everyone who asks ``inspect``."""
-    if _is(inspect.isasyncgenfunction, function):
-
-        async def stream(*args: Any, **kwargs: Any) -> Any:
-            args, kwargs = fill(args, kwargs)
-            items = function(*args, **kwargs)
-            try:
-                async for item in items:
-                    yield item
-            finally:
-                await items.aclose()
-
-        return stream
-    if _is(inspect.isgeneratorfunction, function):
-
-        def steps(*args: Any, **kwargs: Any) -> Any:
-            args, kwargs = fill(args, kwargs)
-            return (yield from function(*args, **kwargs))
-
-        return steps
-    if _is(inspect.iscoroutinefunction, function):
-
-        async def coroutine(*args: Any, **kwargs: Any) -> Any:
-            args, kwargs = fill(args, kwargs)
-            return await function(*args, **kwargs)
-
-        return coroutine
-
-    def plain(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = fill(args, kwargs)
-        return function(*args, **kwargs)
-
-    return plain
-
-
-def _is(kind: Callable[[Any], bool], function: Callable[..., Any]) -> bool:
-    """Whether the function, or the ``__call__`` of a callable object, is of that kind."""
-    if inspect.isroutine(function):
-        return kind(function)
-    return kind(function) or kind(type(function).__call__)
-
-
 def _checked(hook: Callable[..., Any], parameters: str, path: Path = ()) -> Hook:
     """The hook, if it can be called with two arguments and is no generator."""
     if not callable(hook):
         raise UsageError(f"expected a hook that takes {parameters}, got {hook!r}")
-    if _is(inspect.isasyncgenfunction, hook) or _is(inspect.isgeneratorfunction, hook):
+    if is_of_kind(inspect.isasyncgenfunction, hook) or is_of_kind(inspect.isgeneratorfunction, hook):
         raise UsageError(f"hook {hook!r} is a generator; a hook acts when it is called, so it must not yield")
     try:
         signature = inspect.signature(hook)
@@ -411,7 +321,7 @@ def _checked(hook: Callable[..., Any], parameters: str, path: Path = ()) -> Hook
             signature.bind(None, None)
         except TypeError as error:
             raise UsageError(f"expected a hook that takes {parameters}, got {hook!r} with {signature}") from error
-    return Hook(hook, _is(inspect.iscoroutinefunction, hook), path)
+    return Hook(hook, is_of_kind(inspect.iscoroutinefunction, hook), path)
 
 
 def _field_path(text: str) -> Path:

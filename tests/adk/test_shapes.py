@@ -13,7 +13,7 @@ from callstream.adk import ADKAgent
 from callstream.calls import CallState
 from callstream.events import ArgsAppended
 from callstream.testing.bodies import BodiesProvider
-from callstream.testing.shapes import SHAPES, Shape, piece, pieces, text
+from callstream.testing.shapes import SHAPES, Shape, ShapeTools, piece, pieces, text
 
 from .agent.clients import Client
 from .hosting import PATHS, WIRES, Host, Models, RawProvider, Untapped, agent_of, function_calls_in, responses_in
@@ -24,30 +24,6 @@ END: dict[str, Any] = {}
 
 def chunk(function_call: dict[str, Any], **candidate: Any) -> dict[str, Any]:
     return {"candidates": [{"content": {"role": "model", "parts": [{"functionCall": function_call}]}, **candidate}]}
-
-
-class Tools:
-    """The tools of the shapes. Each returns how many calls there were, so that a result tells whose it is."""
-
-    def __init__(self) -> None:
-        self.ran: list[tuple[str, dict[str, Any]]] = []
-
-    def _run(self, name: str, given: dict[str, tuple[Any, Any]]) -> int:
-        self.ran.append((name, {key: value for key, (value, default) in given.items() if value != default}))
-        return len(self.ran)
-
-    def functions(self) -> list[Any]:
-        def alpha(
-            a: str = "-", b: str = "-", o: dict[str, Any] | None = None, items: list[str] | None = None,
-            n: float = -1, f: bool = True, z: str | None = "-",
-        ) -> int:  # fmt: skip
-            given = {"a": (a, "-"), "b": (b, "-"), "o": (o, None), "items": (items, None), "n": (n, -1), "f": (f, True)}
-            return self._run("alpha", {**given, "z": (z, "-")})
-
-        def beta(b: str) -> int:
-            return self._run("beta", {"b": (b, "-")})
-
-        return [alpha, beta]
 
 
 @pytest.fixture(params=SHAPES, ids=lambda shape: shape.name)
@@ -71,7 +47,7 @@ async def test_shapes_through_run(
     shape: Shape, wire: str, path: str, cs: Callstream, models: Models, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "callstream")
-    tools, expected = Tools(), list(shape.calls)
+    tools, expected = ShapeTools(), list(shape.calls)
     async with BodiesProvider(wire, shape.bodies(wire)) as provider:
         model = models(provider, "none") if path == "tap" else Untapped.of(models(provider, "partial"))
         agent = ADKAgent(adk_agent=agent_of(model, *tools.functions()), app_name="app", user_id="user", callstream=cs)
@@ -94,7 +70,7 @@ async def test_shapes_through_run(
 async def test_shapes_that_google_adk_loses(name: str, cs: Callstream, models: Models) -> None:
     """Without the tap nobody sees such input. What is shown is still what google-adk goes on with."""
     shape = next(each for each in SHAPES if each.name == name)
-    tools = Tools()
+    tools = ShapeTools()
     async with BodiesProvider("anthropic", shape.bodies("anthropic")) as provider:
         host = Host(cs, agent_of(models(provider, "partial"), *tools.functions()))
         events = await host.run()
@@ -111,7 +87,7 @@ async def test_shapes_stream(wire: str, path: str, cs: Callstream, models: Model
     """They come piece by piece on every wire, not whole at the end."""
     shape = next(each for each in SHAPES if each.name == "one string")
     async with BodiesProvider(wire, shape.bodies(wire)) as provider:
-        host = Host(cs, agent_of(models(provider, path), *Tools().functions()))
+        host = Host(cs, agent_of(models(provider, path), *ShapeTools().functions()))
         await host.run()
     assert sum(isinstance(event, ArgsAppended) for event in await host.events()) > 1
 
@@ -119,7 +95,7 @@ async def test_shapes_stream(wire: str, path: str, cs: Callstream, models: Model
 @pytest.mark.parametrize("path", PATHS)
 async def test_gemini_shapes(shape: Shape, path: str, cs: Callstream, models: Models) -> None:
     """With the plugin alone, in a Runner of the program's own."""
-    tools, expected = Tools(), list(shape.calls)
+    tools, expected = ShapeTools(), list(shape.calls)
     async with BodiesProvider("gemini", shape.bodies("gemini")) as provider:
         host = Host(cs, agent_of(models(provider, path), *tools.functions()))
         events = await host.run()

@@ -7,7 +7,7 @@ are put into the order of their calls, because a model that knows no ids tells t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from google.adk.agents.invocation_context import InvocationContext
@@ -141,9 +141,10 @@ def _answered_id(part: types.Part) -> str | None:
 def received(content: types.Content) -> MessageReceived:
     """What a user said to the agent."""
     parts = content.parts or []
+    return MessageReceived("user", "".join(part.text or "" for part in parts), attachments=attachments(parts))
+
+
+def attachments(parts: Iterable[types.Part]) -> tuple[str, ...]:
+    """The kinds of the parts of a message that are not text."""
     blobs = [blob for part in parts if (blob := part.inline_data or part.file_data) is not None]
-    return MessageReceived(
-        "user",
-        "".join(part.text for part in parts if part.text),
-        attachments=tuple(blob.mime_type or "file" for blob in blobs),
-    )
+    return tuple(blob.mime_type or "file" for blob in blobs)

@@ -15,7 +15,7 @@ from google.adk.events.event import Event
 from google.adk.sessions.session import Session
 from google.genai import types
 
-from callstream.adk.answers import HOST_QUESTIONS
+from callstream.adk.answers import HOST_QUESTIONS, attachments
 from callstream.errors import UsageError
 from callstream.events import MessageReceived
 
@@ -78,13 +78,7 @@ _ANY_KIND = {"image": "image/png", "audio": "audio/mpeg", "video": "video/mp4", 
 def received(message: UserMessage) -> MessageReceived:
     """A client's message as the journal keeps it."""
     parts = parts_of(message.content)
-    blobs = [blob for part in parts if (blob := part.inline_data or part.file_data) is not None]
-    return MessageReceived(
-        "user",
-        "".join(part.text or "" for part in parts),
-        message_id=message.id,
-        attachments=tuple(blob.mime_type or "file" for blob in blobs),
-    )
+    return MessageReceived("user", "".join(part.text or "" for part in parts), message.id, attachments(parts))
 
 
 def answer_in(message: ToolMessage) -> Answer:

@@ -17,7 +17,7 @@ from pydantic_core import to_jsonable_python
 
 from callstream.adk.answers import awaiting_id, imported, outcome
 from callstream.adk.invocations import Invocation
-from callstream.adk.tools import LiveStream, stream_end
+from callstream.adk.tools import LiveStream, result_of, stream_end
 from callstream.adk.truncation import refusal
 from callstream.calls import Call, CallState
 from callstream.errors import CallDropped, CallRejected, RunOver, UsageError
@@ -117,7 +117,7 @@ class Execution:
         if invocation.run.outcome is not None:
             return
         if error is None:
-            await self._finish(invocation, call, values[0] if len(values) == 1 else values)
+            await self._finish(invocation, call, result_of(values))
             return
         try:
             await invocation.run.fail(call.call_id, error)

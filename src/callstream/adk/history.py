@@ -7,7 +7,6 @@ for can be answered afterwards like any other call.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 from collections.abc import Iterator
 
@@ -16,8 +15,8 @@ from google.adk.sessions.session import Session
 from google.genai import types
 from pydantic_core import to_jsonable_python
 
-from callstream.adk.answers import HOST_QUESTIONS, outcome
-from callstream.adk.partials import MINTED_PREFIX
+from callstream.adk.answers import HOST_QUESTIONS, attachments, outcome
+from callstream.adk.partials import MINTED_PREFIX, signature_of
 from callstream.adk.predictions import CONFIRM_TOOL
 from callstream.adk.sharedstate import shown
 from callstream.adk.threads import CONFIRMATIONS_KEY
@@ -71,13 +70,13 @@ async def import_session(
 
 
 def import_run_id(session: Session, thread_id: str) -> str:
-    """The same in every process, and nobody's else."""
+    """The same in every process, and another for every thread of every user."""
     whose = "\0".join((session.app_name, session.user_id, thread_id))
     return f"import_{hashlib.sha256(whose.encode()).hexdigest()[:32]}"
 
 
 class _History:
-    """``taken``: call ids that cannot be used."""
+    """A session's events as entries of a run. ``taken``: call ids that cannot be used."""
 
     def __init__(self, session: Session, server_tools: frozenset[str], taken: set[str]) -> None:
         self._session = session
@@ -137,7 +136,7 @@ class _History:
             call_id,
             function_call.name or "",
             None if known.startswith(MINTED_PREFIX) else known,
-            base64.b64encode(part.thought_signature).decode() if part.thought_signature else None,
+            signature_of(part),
             message_id=event.id,
         )
         for told in (started, ArgsAppended(call_id, text), CallCompleted(call_id, text)):
@@ -163,7 +162,7 @@ class _History:
     def _awaiting_ids(self) -> Iterator[str]:
         """Ids of calls that somebody has still to answer.
 
-        That are those of long-running tools which no client has answered (what such a tool returns itself is a word for
+        These are: calls of long-running tools that no client has answered (what such a tool returns itself is a word for
         the model), those about which google-adk asks whether they may run, and others without a response that nobody
         has passed over, unless their tool is the server's.
         """
@@ -210,7 +209,6 @@ def _id_of(call: types.FunctionCall, event: Event, place: int) -> str:
 
 def _received(message_id: str, parts: list[types.Part]) -> Iterator[RunEvent]:
     text = "".join(part.text for part in parts if part.text and not part.thought)
-    blobs = [blob for part in parts if (blob := part.inline_data or part.file_data) is not None]
-    if text or blobs:
-        kinds = tuple(blob.mime_type or "file" for blob in blobs)
-        yield MessageReceived("user", text, message_id, kinds)
+    attached = attachments(parts)
+    if text or attached:
+        yield MessageReceived("user", text, message_id, attached)

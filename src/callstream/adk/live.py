@@ -39,7 +39,7 @@ class LiveTranscript:
         self._asked: set[str] = set()
 
     def agent_begins(self, agent: LlmAgent) -> None:
-        """Some agents of a live workflow are asked in the ordinary way; their answers are read like all such."""
+        """Some agents of a live workflow are asked in the ordinary way; their answers are read like those of any agent."""
         if agent.mode == "single_turn":
             self._asked.add(agent.name)
 

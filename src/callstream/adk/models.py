@@ -163,4 +163,4 @@ _FAMILIES: dict[str, Callable[[BaseLlm, Callstream], BaseLlm | None]] = {
     "OpenAIResponsesLlm": _openai,
     "Gemini": _gemini,
 }
-"""By the class of google-adk that a model is of, the more special one first; some need packages that may not be there."""
+"""By the name of google-adk's class, the more special ones first; some need packages that may not be there."""

@@ -40,7 +40,7 @@ class OutputKeys:
         outputs[agent.name, branch] = _Output(agent.output_key, said)
 
     def event(self, invocation: Invocation, event: Event) -> None:
-        """Writes the running value into an event that has text of an agent, or google-adk's own value of it."""
+        """Writes the running value into an event that has text of an agent, or in which google-adk sets the key itself."""
         if event.partial:
             return
         outputs = self._outputs.get(invocation.invocation_id, {})

@@ -1,6 +1,6 @@
 """google-adk's partial responses in, events out: for models that the tap cannot read.
 
-Three dialects, and the fourth of models that send their arguments again and again:
+There are three dialects:
 
 - values by path (``partial_args`` with ``json_path``): Gemini, and with the name on every chunk Anthropic, OpenAI and
   LiteLLM. They lose empty containers, make floats of integers, and may never say that a call has ended;
@@ -47,7 +47,6 @@ class PartialCall:
         self.dialect: Literal["paths", "text", "args"] | None = None
         self.said_end = False
         self.waiting: list[types.FunctionCall] = []
-        self._schema = schema
         self._writer = JsonWriter(dict(schema) if schema else None)
 
     def schema_found(self, schema: Mapping[str, Any]) -> None:
@@ -132,7 +131,7 @@ class PartialReader:
 
     def _part(self, part: types.Part) -> None:
         if part.function_call is not None:
-            self._chunk(part.function_call, _signature(part))
+            self._chunk(part.function_call, signature_of(part))
         elif part.text:
             self._shown[bool(part.thought)] += part.text
             self._append_text(part.text, bool(part.thought))
@@ -204,7 +203,7 @@ class PartialReader:
         finish = response.finish_reason.name if response.finish_reason else None
         is_normal = finish in (None, "STOP") and not response.error_code
         self._decide_text(parts)
-        chunks = [(part.function_call, _signature(part)) for part in parts if part.function_call is not None]
+        chunks = [(part.function_call, signature_of(part)) for part in parts if part.function_call is not None]
         for chunk, signature in chunks:
             known = self._matching(chunk) or self._opened(chunk.name, chunk.id, signature)
             self._calls.remove(known)
@@ -288,7 +287,8 @@ def _trouble(response: LlmResponse) -> str | None:
     return finish.name if finish and finish.name != "STOP" else None
 
 
-def _signature(part: types.Part) -> str | None:
+def signature_of(part: types.Part) -> str | None:
+    """A part's thought signature as the journal and the wire write it."""
     return base64.b64encode(part.thought_signature).decode() if part.thought_signature else None
 
 

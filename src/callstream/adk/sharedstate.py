@@ -1,8 +1,8 @@
 """State that an agent shares with its client.
 
-The session's state, without the keys that keep the books. What a client sends is taken into the session; keys of other
-scopes (``app:``, ``user:``) only where that is allowed, for they would reach other threads and other people. Keys of the
-run alone (``temp:``) reach its tools, and neither the session nor the client gets them back.
+The session's state, without the keys that hosts keep for themselves. What a client sends is taken into the session;
+keys of other scopes (``app:``, ``user:``) only where that is allowed, for they would reach other threads and other
+people. Keys of the run alone (``temp:``) reach its tools, and neither the session nor the client gets them back.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ def watched_generators(tools: dict[str, BaseTool]) -> None:
 
 
 def named_tools(tools: Iterable[Any]) -> dict[str, BaseTool]:
-    """The functions among an agent's tools, by name. What a toolset has is known when it was asked."""
+    """The functions among an agent's tools, by name. What a toolset has is known only after it was asked."""
     made = [FunctionTool(tool) if is_tool(tool) else tool for tool in tools]
     return {tool.name: tool for tool in made if isinstance(tool, BaseTool)}
 
@@ -172,7 +172,7 @@ def _collected(function: Callable[..., Any]) -> Callable[..., Any]:
                 else:
                     values.append(item)
             if values:
-                yield values[0] if len(values) == 1 else values
+                yield result_of(values)
 
         made = stream
     else:
@@ -185,10 +185,15 @@ def _collected(function: Callable[..., Any]) -> Callable[..., Any]:
                 else:
                     values.append(item)
             if values:
-                yield values[0] if len(values) == 1 else values
+                yield result_of(values)
 
         made = steps
     return _like(made, function)
+
+
+def result_of(values: list[Any]) -> Any:
+    """What a generator tool returns: one value is that value, several are a list."""
+    return values[0] if len(values) == 1 else values
 
 
 def _reporting(function: Callable[..., Any]) -> Callable[..., Any]:

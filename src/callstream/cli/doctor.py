@@ -7,8 +7,9 @@ import platform
 from importlib import metadata
 from typing import Any
 
+from callstream import __version__
 from callstream.cli.failure import CommandError
-from callstream.cli.options import Commands, add_journal, add_json, version
+from callstream.cli.options import Commands, add_env_file, add_journal, add_json
 from callstream.cli.output import Output, clean, counted, size
 from callstream.cli.place import journal_url, opened, shown
 from callstream.cli.target import HELP, loaded
@@ -38,9 +39,7 @@ def add_to(commands: Commands) -> None:
             callstream doctor --journal sqlite:///callstream.db --json""",
     )
     parser.add_argument("target", nargs="?", metavar="MODULE:APP", help=HELP)
-    parser.add_argument(
-        "--env-file", metavar="FILE", help="variables for the application (default: the .env beside it)"
-    )
+    add_env_file(parser)
     add_journal(parser)
     add_json(parser, "one JSON document")
 
@@ -48,7 +47,7 @@ def add_to(commands: Commands) -> None:
 async def doctor(options: argparse.Namespace, out: Output) -> int:
     found: dict[str, Any] = {
         "python": platform.python_version(),
-        "callstream": version(),
+        "callstream": __version__,
         "packages": {name: _version(name) for name in sorted({*_OTHERS, *(n for e in _EXTRAS.values() for n in e)})},
         "extras": {extra: all(_version(name) is not None for name in names) for extra, names in _EXTRAS.items()},
         "models": None,

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from callstream.calls import CallState
 from callstream.cli.output import clean, duration, one_line
 from callstream.cli.scene import Called, Item, Said, Scene, bar_of
-from callstream.cli.transcript import told
 from callstream.events import Record
 
 if TYPE_CHECKING:
@@ -48,11 +47,10 @@ class LivePane:
         self._live.start()
 
     def show(self, record: Record) -> None:
-        if self._scene.thread_id is None:
-            self._scene.take(record)
+        is_first = self._scene.thread_id is None
+        self._scene.take(record)
+        if is_first:
             self._console.rule(clean(f"run {record.run_id}, thread {self._scene.thread_id}"), align="left", style="dim")
-        else:
-            self._scene.take(record)
         self._print_settled()
         if self._scene.outcome is not None:
             self._finish()
@@ -126,7 +124,7 @@ def _card(called: Called, lines: int) -> RenderableType:
     if called.progress is not None and called.state is CallState.EXECUTING:
         add(Text(clean(bar_of(called.progress) or one_line(called.progress)), style=colour), 4)
     if called.is_settled:
-        add(Text(told(called), style=colour), 4)
+        add(Text(_told(called), style=colour), 4)
     return Group(*card)
 
 
@@ -140,6 +138,21 @@ def _facts(called: Called) -> str:
     elif called.is_settled:
         facts += [duration(called.changed_at - called.started_at), clean(called.call_id)]
     return ", ".join(facts)
+
+
+def _told(called: Called) -> str:
+    """A call's state and what it ended in, on one line."""
+    match called.state:
+        case CallState.COMPLETED:
+            return f"→ {one_line(called.result, 200)}"
+        case CallState.FAILED:
+            return f"failed: {one_line(called.error or '', 200)}"
+        case CallState.DISCARDED:
+            return f"discarded: {one_line(called.reason or '', 200)}"
+        case CallState.AWAITING:
+            return "awaits an answer"
+        case _:
+            return str(called.state)
 
 
 def _tail(text: str, lines: int) -> str:

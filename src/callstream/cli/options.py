@@ -7,14 +7,9 @@ import textwrap
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
-import callstream
 from callstream.cli.output import Output
 
 Running: TypeAlias = Callable[[argparse.Namespace, Output], int | Awaitable[int]]
-
-
-def version() -> str:
-    return callstream.__version__
 
 
 class Commands:
@@ -38,6 +33,19 @@ class Commands:
         general.add_argument("--debug", action="store_true", help="show where an error comes from")
         general.add_argument("--plain", action="store_true", help="plain lines, without colours and live drawing")
         return made
+
+
+def add_address(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1)")
+    parser.add_argument(
+        "--port", type=port, default=8000, metavar="N", help="the port; 0 takes a free one (default: 8000)"
+    )
+
+
+def add_env_file(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--env-file", metavar="FILE", help="variables for the application (default: the .env beside it)"
+    )
 
 
 def add_journal(parser: argparse.ArgumentParser) -> None:

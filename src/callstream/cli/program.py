@@ -11,9 +11,10 @@ import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
+from callstream import __version__
 from callstream.cli import demo, doctor, housekeeping, listing, recording, serve, stop, watch
 from callstream.cli.failure import FAILED, INTERRUPTED, MISUSED, PIPE_CLOSED, CommandError
-from callstream.cli.options import Commands, version
+from callstream.cli.options import Commands
 from callstream.cli.output import Output
 from callstream.errors import CallstreamError, UsageError
 
@@ -110,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"callstream {version()}")
+    parser.add_argument("--version", action="version", version=f"callstream {__version__}")
     commands = Commands(parser.add_subparsers(title="commands", metavar="<command>", dest="command"))
     for room in (demo, serve, watch, listing, stop, recording, housekeeping, doctor):
         room.add_to(commands)

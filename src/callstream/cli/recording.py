@@ -14,11 +14,11 @@ from callstream.cli.failure import INTERRUPTED, CommandError, misused
 from callstream.cli.options import Commands, port, positive
 from callstream.cli.output import Output, counted
 from callstream.cli.place import refuse_secret
+from callstream.wire import WIRES
 
 if TYPE_CHECKING:
     from callstream.testing.recording import ReplayedProvider
 
-_WIRES = ("gemini", "anthropic", "openai_chat", "openai_responses")
 _VARIABLES = {
     "gemini": ("GOOGLE_GEMINI_BASE_URL", "GEMINI_API_KEY"),
     "anthropic": ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY"),
@@ -43,7 +43,7 @@ def add_to(commands: Commands) -> None:
     )
     record_parser.add_argument("folder", metavar="FOLDER", help="where to keep them; one that has recordings gets more")
     record_parser.add_argument(
-        "--wire", required=True, choices=_WIRES, metavar="WIRE", help=f"one of {', '.join(_WIRES)}"
+        "--wire", required=True, choices=WIRES, metavar="WIRE", help=f"one of {', '.join(WIRES)}"
     )
     record_parser.add_argument(
         "--upstream", metavar="URL", help="the provider's address (default: the wire's own provider)"
@@ -63,7 +63,7 @@ def add_to(commands: Commands) -> None:
     replay_parser.add_argument(
         "folder", metavar="PLACE", help="a folder of recordings, one of them, or a response body"
     )
-    replay_parser.add_argument("--wire", choices=_WIRES, metavar="WIRE", help="the wire, where the place does not tell")
+    replay_parser.add_argument("--wire", choices=WIRES, metavar="WIRE", help="the wire, where the place does not tell")
     replay_parser.add_argument(
         "--size", type=positive, metavar="N", help="bodies in pieces of N bytes, not as they came"
     )
@@ -76,11 +76,12 @@ def add_to(commands: Commands) -> None:
 
 async def record(options: argparse.Namespace, out: Output) -> int:
     from callstream.testing.proxy import UPSTREAMS, recording_proxy
+    from callstream.testing.routes import base_path
 
     upstream = refuse_secret(options.upstream or UPSTREAMS[options.wire], "the key that your SDK sends")
     proxy = recording_proxy(options.folder, upstream, port=options.port)
     with proxy:
-        address = proxy.origin + _path(options.wire)
+        address = proxy.origin + base_path(options.wire)
         out.note(f"recording {upstream} into {options.folder}")
         code = await _against(address, options.wire, options.program, {}, out)
     out.note(f"{counted(proxy.exchanges, 'exchange')} recorded in {Path(options.folder)}")
@@ -99,11 +100,6 @@ async def replay(options: argparse.Namespace, out: Output) -> int:
         code = await _against(provider.base_url, provider.wire, options.program, {key: "none"}, out)
     out.note(f"{counted(len(provider.requests), 'request')} answered")
     return code
-
-
-def _path(wire: str) -> str:
-    """What the SDK's address has after the host."""
-    return "/v1" if wire.startswith("openai") else ""
 
 
 async def _against(address: str, wire: str, program: Sequence[str], extra: Mapping[str, str], out: Output) -> int:
@@ -133,13 +129,13 @@ async def _run(program: Sequence[str], environment: Mapping[str, str]) -> int:
 
 async def ended() -> int:
     """Waits for Ctrl-C or a polite kill, and gives the exit code that says which it was."""
-    stop: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    loop = asyncio.get_running_loop()
+    stop: asyncio.Future[int] = loop.create_future()
 
     def end(code: int) -> None:
         if not stop.done():
             stop.set_result(code)
 
-    loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, end, INTERRUPTED)
     loop.add_signal_handler(signal.SIGTERM, end, 0)
     return await stop

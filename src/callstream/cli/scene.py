@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any, TypeAlias
 
-from callstream.calls import CallState
+from callstream.calls import FINAL, CallState
 from callstream.errors import WireError
 from callstream.events import (
     ArgsAppended,
@@ -72,13 +72,7 @@ class Called:
 
     @property
     def is_settled(self) -> bool:
-        return self.state in (
-            CallState.COMPLETED,
-            CallState.FAILED,
-            CallState.DISCARDED,
-            CallState.RELEASED,
-            CallState.AWAITING,
-        )
+        return self.state in FINAL or self.state is CallState.AWAITING
 
     def append(self, text: str, at: float) -> None:
         """A piece of argument text, or all of it."""

@@ -15,7 +15,7 @@ from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from callstream.cli.failure import CommandError, misused
-from callstream.cli.options import Commands, add_journal, port
+from callstream.cli.options import Commands, add_address, add_env_file, add_journal
 from callstream.cli.output import Output
 from callstream.cli.place import DEFAULT_FILE, journal_url, shown
 from callstream.cli.target import HELP, Target, loaded
@@ -42,10 +42,7 @@ def add_to(commands: Commands) -> None:
     )
     parser.add_argument("target", metavar="MODULE:APP", help=HELP)
     add_journal(parser)
-    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1)")
-    parser.add_argument(
-        "--port", type=port, default=8000, metavar="N", help="the port; 0 takes a free one (default: 8000)"
-    )
+    add_address(parser)
     parser.add_argument(
         "--auth", metavar="MODULE:CALLABLE", help="turns a request into the name of whoever asks, or None"
     )
@@ -54,9 +51,7 @@ def add_to(commands: Commands) -> None:
         choices=("continue", "stop"),
         help="what becomes of a run that nobody watches any more (default: continue)",
     )
-    parser.add_argument(
-        "--env-file", metavar="FILE", help="variables for the application (default: the .env beside it)"
-    )
+    add_env_file(parser)
     parser.add_argument("--verbose", action="store_true", help="log every request")
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from callstream.calls import CallState
 from callstream.cli.output import Output, clean, one_line
-from callstream.cli.scene import Called, bar_of
+from callstream.cli.scene import bar_of
 from callstream.errors import WireError
 from callstream.events import (
     ArgsAppended,
@@ -34,7 +33,7 @@ _STEPS = 10
 
 
 class Transcript:
-    """Prints records. What is being written goes on on its line until something else is. Calls are numbered here."""
+    """Prints records. What is being written stays on its line until something else is written. Calls are numbered here."""
 
     def __init__(self, out: Output) -> None:
         self._out = out
@@ -157,18 +156,3 @@ class Transcript:
         self.close()
         self._writing = None
         self._out.write(f"{clean(text)}\n")
-
-
-def told(called: Called) -> str:
-    """A call's state and what it ended in, on one line."""
-    match called.state:
-        case CallState.COMPLETED:
-            return f"→ {one_line(called.result, 200)}"
-        case CallState.FAILED:
-            return f"failed: {one_line(called.error or '', 200)}"
-        case CallState.DISCARDED:
-            return f"discarded: {one_line(called.reason or '', 200)}"
-        case CallState.AWAITING:
-            return "awaits an answer"
-        case _:
-            return str(called.state)

@@ -16,8 +16,7 @@ from typing import Any
 import msgspec
 
 from callstream.tap.frames import payload_of, write_json
-from callstream.tap.order import Call, Output, Passing, Reasoning, Rewriter, decoded, edited, value_of
-from callstream.wire import Decoder
+from callstream.tap.order import NumberedCall, NumberedRewriter, Output, Passing, Reasoning, decoded, edited, value_of
 
 THINKING = ("thinking", "redacted_thinking")
 
@@ -35,11 +34,10 @@ class _Event(msgspec.Struct):
 _EVENTS = msgspec.json.Decoder(_Event)
 
 
-class BlockCall(Call):
+class BlockCall(NumberedCall):
     """A call and the frames of its block that leave with it."""
 
     start: bytes
-    index: int | None = None
     delta: bytes | None = None  # the first one
     stop: bytes | None = None
 
@@ -50,13 +48,8 @@ class MessageStart(Passing):
     __slots__ = ()
 
 
-class AnthropicRewriter(Rewriter[BlockCall]):
+class AnthropicRewriter(NumberedRewriter[BlockCall]):
     _call_type = BlockCall
-
-    def __init__(self, decoder: Decoder[Any], **settings: Any) -> None:
-        super().__init__(decoder, **settings)
-        self._thinking: dict[int | None, Reasoning] = {}  # the open blocks
-        self._missing: list[int] = []  # the indices of what was left out of the message
 
     def _is_mere_delta(self, call: BlockCall, raw: bytes) -> bool:
         if call.delta is None:
@@ -75,14 +68,14 @@ class AnthropicRewriter(Rewriter[BlockCall]):
             return
         match event.type:
             case "content_block_start" if event.content_block is not None and event.content_block.type in THINKING:
-                thinking = self._thinking[event.index] = Reasoning(raw, event.index)
+                thinking = self._reasoning[event.index] = Reasoning(raw, event.index)
                 self._slots.append(thinking)
-            case "content_block_delta" if event.index in self._thinking:
-                self._add_reasoning(self._thinking[event.index], raw, is_last=False)
-            case "content_block_stop" if event.index in self._thinking:
-                self._add_reasoning(self._thinking.pop(event.index), raw, is_last=True)
+            case "content_block_delta" if event.index in self._reasoning:
+                self._add_reasoning(self._reasoning[event.index], raw, is_last=False)
+            case "content_block_stop" if event.index in self._reasoning:
+                self._add_reasoning(self._reasoning.pop(event.index), raw, is_last=True)
             case "message_start":
-                self._thinking.clear()
+                self._reasoning.clear()
                 self._slots.append(MessageStart(raw, counts=False))
             case "content_block_start" | "content_block_delta" | "content_block_stop":
                 self._slots.append(Passing(raw))
@@ -93,7 +86,7 @@ class AnthropicRewriter(Rewriter[BlockCall]):
         match event.type:
             case "content_block_start":
                 call.start, call.index = raw, event.index
-                self._thinking.pop(event.index, None)
+                self._reasoning.pop(event.index, None)
                 self._place(call)
             case "content_block_delta":
                 call.delta = call.delta or raw
@@ -117,17 +110,6 @@ class AnthropicRewriter(Rewriter[BlockCall]):
             frames.append(self._passed(call.stop))
         return [Output(b"".join(frames), (call.call_id,))]
 
-    def _left_out(self, call: BlockCall) -> list[Output]:
-        self._miss(call.index)
-        return []
-
-    def _reasoning_left_out(self, slot: Reasoning) -> None:
-        self._miss(slot.index)
-
-    def _miss(self, index: int | None) -> None:
-        if index is not None:
-            self._missing.append(index)
-
     def _passes(self, slot: Passing) -> list[Output]:
         if isinstance(slot, MessageStart):
             self._missing.clear()
@@ -139,8 +121,7 @@ class AnthropicRewriter(Rewriter[BlockCall]):
         event = value_of(raw)
         if not isinstance(event, dict) or not isinstance(event.get("index"), int):
             return raw
-        before = sum(index < event["index"] for index in self._missing)
-        return edited(raw, event, {**event, "index": event["index"] - before})
+        return edited(raw, event, {**event, "index": self._moved_up(event["index"])})
 
 
 def _delta_of(start: dict[str, Any]) -> bytes:

@@ -53,13 +53,13 @@ class TappedBody:
         on_end: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
-        self._intake = Intake(source, limit=(limits or Limits()).max_held)
         self._close_source = close_source
         self._response = response
         self._rewriter = rewriter
         self._decoding = decoding
         self._refuses = refuses
         self._limits = limits or Limits()
+        self._intake = Intake(source, limit=self._limits.max_held)
         self._on_end = on_end
         self._frames = FrameSplitter()
         self._passes = False  # the wire broke: what still comes is the SDK's to judge

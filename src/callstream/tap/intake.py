@@ -1,7 +1,7 @@
 """Bytes taken in as fast as they come, and given away together.
 
 A provider sends each delta in a chunk of its own. What comes while the pieces before it are being written to the journal
-waits here, and is then taken as one: so a write costs the more deltas the less, the faster they come.
+waits here, and is then taken as one: the faster deltas come, the more of them share a write.
 """
 
 from __future__ import annotations

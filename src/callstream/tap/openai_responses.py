@@ -23,7 +23,17 @@ from typing import Any
 import msgspec
 
 from callstream.tap.frames import payload_of
-from callstream.tap.order import Call, Output, Passing, Reasoning, Rewriter, decoded, edited, value_of
+from callstream.tap.order import (
+    NumberedCall,
+    NumberedRewriter,
+    Output,
+    Passing,
+    Reasoning,
+    decoded,
+    edited,
+    kept,
+    value_of,
+)
 from callstream.wire import Decoder
 from callstream.wire.openai_responses import CALL_ITEMS, ENDS
 
@@ -51,10 +61,9 @@ class _Event(msgspec.Struct):
 _EVENTS = msgspec.json.Decoder(_Event)
 
 
-class ItemCall(Call):
+class ItemCall(NumberedCall):
     """A call and the frames of its item that leave with it."""
 
-    output_index: int | None = None
     added: bytes | None = None
     delta: bytes | None = None  # the first one
     text_done: bytes | None = None
@@ -82,13 +91,11 @@ class ResponseEnd(Passing):
         self.first_seen = first_seen
 
 
-class OpenAIResponsesRewriter(Rewriter[ItemCall]):
+class OpenAIResponsesRewriter(NumberedRewriter[ItemCall]):
     _call_type = ItemCall
 
     def __init__(self, decoder: Decoder[Any], **settings: Any) -> None:
         super().__init__(decoder, **settings)
-        self._reasoning: dict[int | None, Reasoning] = {}  # the open items
-        self._missing: list[int] = []  # the output indices of what was left out
         self._floor: int | None = None  # the last sequence number that left, while later frames may have lower ones
 
     def _is_mere_delta(self, call: ItemCall, raw: bytes) -> bool:
@@ -119,8 +126,8 @@ class OpenAIResponsesRewriter(Rewriter[ItemCall]):
             if call.state == "completed":
                 self._slots.append(Passing(raw))
             return
-        if call.output_index is None:
-            call.output_index = event.output_index
+        if call.index is None:
+            call.index = event.output_index
         match event.type:
             case kind if kind == ADDED:
                 call.added = call.added or raw
@@ -198,17 +205,6 @@ class OpenAIResponsesRewriter(Rewriter[ItemCall]):
             event[field] = call.args_text
         return event
 
-    def _left_out(self, call: ItemCall) -> list[Output]:
-        self._miss(call.output_index)
-        return []
-
-    def _reasoning_left_out(self, slot: Reasoning) -> None:
-        self._miss(slot.index)
-
-    def _miss(self, index: int | None) -> None:
-        if index is not None:
-            self._missing.append(index)
-
     def _passes(self, slot: Passing) -> list[Output]:
         if isinstance(slot, ResponseEnd):
             return [self._ended(slot)]
@@ -234,7 +230,7 @@ class OpenAIResponsesRewriter(Rewriter[ItemCall]):
         event = dict(event)
         index = event.get("output_index")
         if isinstance(index, int):
-            event["output_index"] = index - sum(missing < index for missing in self._missing)
+            event["output_index"] = self._moved_up(index)
         number = event.get("sequence_number")
         if self._floor is not None and isinstance(number, int) and number <= self._floor:
             event["sequence_number"] = self._floor + 1
@@ -251,24 +247,12 @@ class OpenAIResponsesRewriter(Rewriter[ItemCall]):
 
     def _kept(self, output: list[dict[str, Any]], pieces: list[str | None]) -> list[dict[str, Any]]:
         """The items of the final response without what was left out, with the arguments that the calls have."""
-        kept: list[dict[str, Any]] = []
-        reasoning: list[dict[str, Any]] = []  # which may have led to nothing
-        left_out = False
-        for item in output:
-            call = self._call_of(item, pieces)
-            if call is not None and call.state == "left_out":
-                left_out = True
-                continue
-            if item.get("type") == "reasoning" and not self._stored:
-                if left_out:
-                    reasoning = []
-                reasoning.append(item)
-            else:
-                kept += reasoning
-                reasoning = []
-                kept.append(item if call is None else {**item, call.text_field: call.args_text})
-            left_out = False
-        return kept if left_out else kept + reasoning
+        found = kept(
+            [(item, self._call_of(item, pieces)) for item in output],
+            is_left_out=lambda pair: pair[1] is not None and pair[1].state == "left_out",
+            is_reasoning=lambda pair: pair[0].get("type") == "reasoning" and not self._stored,
+        )
+        return [item if call is None else {**item, call.text_field: call.args_text} for item, call in found]
 
     def _call_of(self, item: dict[str, Any], pieces: list[str | None]) -> ItemCall | None:
         """The collapsed call that an item is. A second end of a response is not attributed: there the ids tell."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
@@ -75,6 +75,12 @@ class Call:
         return self.args_json if self.encoding == "json" else msgspec.json.decode(self.args_json, type=str)
 
 
+class NumberedCall(Call):
+    """A call whose block or item has a number in the response."""
+
+    index: int | None = None
+
+
 class Passing:
     """A frame that leaves when its turn comes. ``counts``: reasoning before it has led to something."""
 
@@ -111,7 +117,9 @@ class Over:
 
 
 Slot: TypeAlias = Passing | Place | Reasoning | Over
+T = TypeVar("T")
 C = TypeVar("C", bound=Call)
+N = TypeVar("N", bound=NumberedCall)
 
 
 class Rewriter(ABC, Generic[C]):
@@ -319,6 +327,50 @@ class Rewriter(ABC, Generic[C]):
                 case _:
                     pass  # more of the same reasoning, or a frame that says nothing
         return None
+
+
+class NumberedRewriter(Rewriter[N]):
+    """Rewrites a response whose blocks or items are numbered: those after one that was left out move up."""
+
+    def __init__(self, decoder: Decoder[Any], **settings: Any) -> None:
+        super().__init__(decoder, **settings)
+        self._reasoning: dict[int | None, Reasoning] = {}  # the open blocks or items
+        self._missing: list[int] = []  # the numbers of what was left out
+
+    def _left_out(self, call: N) -> list[Output]:
+        self._miss(call.index)
+        return []
+
+    def _reasoning_left_out(self, slot: Reasoning) -> None:
+        self._miss(slot.index)
+
+    def _miss(self, index: int | None) -> None:
+        if index is not None:
+            self._missing.append(index)
+
+    def _moved_up(self, index: int) -> int:
+        return index - sum(missing < index for missing in self._missing)
+
+
+def kept(items: Iterable[T], is_left_out: Callable[[T], bool], is_reasoning: Callable[[T], bool]) -> Iterator[T]:
+    """The items of a whole response without those that are left out, and without reasoning that led to these alone."""
+    waiting: list[T] = []  # reasoning that may have led to nothing
+    after_left_out = False
+    for item in items:
+        if is_left_out(item):
+            after_left_out = True
+            continue
+        if not is_reasoning(item):
+            yield from waiting
+            yield item
+            waiting = []
+        elif after_left_out:
+            waiting = [item]
+        else:
+            waiting.append(item)
+        after_left_out = False
+    if not after_left_out:
+        yield from waiting
 
 
 def edited(raw: bytes, before: Any, after: Any) -> bytes:

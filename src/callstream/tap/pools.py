@@ -1,4 +1,4 @@
-"""Connection pools for the tap: one a running event loop, a library and a proxy.
+"""Connection pools for the tap: one for each running event loop, library and proxy.
 
 A pool belongs to the loop that opened its connections, so each loop gets its own. The environment's proxies count, as
 they would without a transport of one's own.

@@ -102,11 +102,7 @@ class TapTransport:
         on_end = None
         if run is None:
             run = await self._implicit.begin(said)
-            own = run
-
-            async def on_end() -> None:
-                await self._implicit.response_ended(own)
-
+            on_end = partial(self._implicit.response_ended, run)
         if model_call is not None:
             model_call.read_by_tap = True
         reading = _Reading(self, exchange, body, run, model_call=model_call, decoding=decoding, on_end=on_end)

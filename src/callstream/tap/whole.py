@@ -7,16 +7,16 @@ for byte.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable
 from typing import Any, TypeAlias
 
 from callstream.events import CallDiscarded, CallStarted, WireEvent
 from callstream.tap.anthropic import THINKING
 from callstream.tap.frames import read_json, write_json
+from callstream.tap.gemini import SIGNATURE
+from callstream.tap.order import kept
 from callstream.wire import Decoder
 from callstream.wire.openai_responses import CALL_ITEMS
-
-_SIGNATURE = "thoughtSignature"
 
 IsLeftOut: TypeAlias = Callable[[], bool]
 """Whether the next call of the answer is left out. Asked once a call, in the order of the bytes."""
@@ -50,22 +50,22 @@ def _gemini(answer: dict[str, Any], is_left_out: IsLeftOut, stored: bool) -> Non
     for candidate in answer.get("candidates") or ():
         content = candidate.get("content") or {}
         moved = None
-        kept = []
+        parts = []
         for part in content.get("parts") or ():
             if "functionCall" in part:
                 if is_left_out():
-                    moved = moved or part.get(_SIGNATURE)
+                    moved = moved or part.get(SIGNATURE)
                     continue
                 if moved is not None:
-                    part.setdefault(_SIGNATURE, moved)
+                    part.setdefault(SIGNATURE, moved)
                     moved = None
-            kept.append(part)
+            parts.append(part)
         if "parts" in content:
-            content["parts"] = kept
+            content["parts"] = parts
 
 
 def _anthropic(answer: dict[str, Any], is_left_out: IsLeftOut, stored: bool) -> None:
-    answer["content"] = list(_kept(answer["content"], ("tool_use",), THINKING, is_left_out))
+    answer["content"] = _kept(answer["content"], ("tool_use",), THINKING, is_left_out)
 
 
 def _openai_chat(answer: dict[str, Any], is_left_out: IsLeftOut, stored: bool) -> None:
@@ -80,28 +80,19 @@ def _openai_chat(answer: dict[str, Any], is_left_out: IsLeftOut, stored: bool) -
 
 
 def _openai_responses(answer: dict[str, Any], is_left_out: IsLeftOut, stored: bool) -> None:
-    answer["output"] = list(_kept(answer["output"], CALL_ITEMS, () if stored else ("reasoning",), is_left_out))
+    answer["output"] = _kept(answer["output"], CALL_ITEMS, () if stored else ("reasoning",), is_left_out)
 
 
 def _kept(
     items: list[dict[str, Any]], calls: Container[str], reasoning: Container[str], is_left_out: IsLeftOut
-) -> Iterator[dict[str, Any]]:
-    waiting: list[dict[str, Any]] = []  # reasoning that may have led to nothing
-    after_left_out = False
-    for item in items:
-        kind = item.get("type", "")
-        if kind in calls and is_left_out():
-            after_left_out = True
-        elif kind in reasoning:
-            waiting = [item] if after_left_out else [*waiting, item]
-            after_left_out = False
-        else:
-            yield from waiting
-            yield item
-            waiting = []
-            after_left_out = False
-    if not after_left_out:
-        yield from waiting
+) -> list[dict[str, Any]]:
+    return list(
+        kept(
+            items,
+            is_left_out=lambda item: item.get("type", "") in calls and is_left_out(),
+            is_reasoning=lambda item: item.get("type", "") in reasoning,
+        )
+    )
 
 
 _EDITS: dict[str, Callable[[dict[str, Any], IsLeftOut, bool], None]] = {

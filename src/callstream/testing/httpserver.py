@@ -248,7 +248,7 @@ class _Connection(asyncio.Protocol):
             return
         loop = asyncio.get_running_loop()
         write = self._transport.write
-        coded = _coded(answer.coding)
+        coded = None if answer.coding is None else _Compressed(answer.coding)
         chunked = answer.length is None or coded is not None
         length = answer.length or 0
         head: bytes | None = _head(answer, chunked)
@@ -277,14 +277,14 @@ class _Connection(asyncio.Protocol):
             length -= len(data)
             if not chunked and length == 0:
                 request.fate = "answered"
-            write(b"%x\r\n%b\r\n" % (len(data), data) if chunked else data)
+            write(_chunk(data) if chunked else data)
             if not self._writable.is_set():
                 await self._writable.wait()
         request.fate = "answered"
         if head is not None:
             write(head)
         if coded is not None and (rest := coded.end()):
-            write(b"%x\r\n%b\r\n" % (len(rest), rest))
+            write(_chunk(rest))
         if chunked:
             write(b"0\r\n\r\n")
 
@@ -297,7 +297,7 @@ class _Connection(asyncio.Protocol):
                 return
             if isinstance(frame, bytes) and frame:
                 request.sent += 1
-                write(b"%x\r\n%b\r\n" % (len(frame), frame))
+                write(_chunk(frame))
                 await self._writable.wait()
         request.fate = "answered"
         write(b"0\r\n\r\n")
@@ -326,8 +326,8 @@ class _Compressed:
         return self._compressor.flush()
 
 
-def _coded(coding: Coding | None) -> _Compressed | None:
-    return None if coding is None else _Compressed(coding)
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def _head(answer: Answer, chunked: bool) -> bytes:

@@ -67,7 +67,7 @@ whoever reads the text knows how long it was on its way.
 
 _STAMP = STAMP.encode()
 _GOLDEN_RATIO = 0.618033988749895
-"""Its multiples, without what is before the point, spread evenly, however many there are."""
+"""The fractional parts of its multiples spread evenly between 0 and 1, however many there are."""
 _FAILURE_STATUS = {"gemini": 503, "anthropic": 529, "openai_chat": 500, "openai_responses": 500}
 
 

@@ -13,7 +13,6 @@ into a file. The request's own body is kept whole: what is secret in it is yours
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from functools import cache
@@ -24,6 +23,7 @@ from typing import Any
 import msgspec
 
 from callstream.errors import UsageError
+from callstream.tap.pools import library_of
 from callstream.testing.httpserver import Answer, ReceivedRequest
 from callstream.testing.provider import Provider
 from callstream.testing.routes import Route, base_path, wire_of
@@ -119,11 +119,11 @@ class RecordingTransport:
 
     def _inner_for(self, request: Any, kind: str) -> Any:
         if self._inner is None:
-            self._inner = getattr(_library_of(request), kind)()
+            self._inner = getattr(library_of(request), kind)()
         return self._inner
 
     def _answer(self, request: Any, body: bytes, response: Any) -> Any:
-        library = _library_of(request)
+        library = library_of(request)
         started = Recording(
             method=request.method,
             path=request.url.path,
@@ -206,11 +206,6 @@ def _stream_class(library: ModuleType) -> Any:
             self._keeping.write(complete=False)
 
     return KeptStream
-
-
-def _library_of(request: Any) -> ModuleType:
-    """The library that a request belongs to: httpx or httpx2."""
-    return sys.modules[type(request).__module__.partition(".")[0]]
 
 
 def _json(body: bytes) -> Any:

@@ -16,7 +16,7 @@ Scripting: TypeAlias = Script | Sequence[Script] | ScriptFunction
 
 
 class Scripts:
-    """Gives each request its script. Scripts that are there from the beginning are checked then."""
+    """Gives each request its script. Scripts that no function makes are checked at once."""
 
     def __init__(self, scripting: Scripting) -> None:
         self._one: Script | None = None

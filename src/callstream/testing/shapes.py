@@ -290,4 +290,37 @@ SHAPES: tuple[Shape, ...] = (
         steps=(Parallel([_AX, _BY]),),
     ),
 )
-"""Their tools: ``alpha(a, b, o, items, n, f, z)``, all optional, and ``beta(b)``."""
+
+
+class ShapeTools:
+    """The tools that the calls of ``SHAPES`` name. Each result is the number of its call, so that it tells whose it is.
+
+    ``ran``: what was run, with the arguments that were given.
+    """
+
+    def __init__(self) -> None:
+        self.ran: list[tuple[str, dict[str, Any]]] = []
+
+    def _run(self, name: str, given: dict[str, tuple[Any, Any]]) -> int:
+        self.ran.append((name, {key: value for key, (value, default) in given.items() if value != default}))
+        return len(self.ran)
+
+    def functions(self) -> list[Callable[..., int]]:
+        def alpha(  # noqa: PLR0917  # a model gives them by name
+            a: str = "-",
+            b: str = "-",
+            o: dict[str, Any] | None = None,
+            items: list[str] | None = None,
+            n: float = -1,
+            f: bool = True,
+            z: str | None = "-",
+        ) -> int:
+            """Takes anything."""
+            given = {"a": (a, "-"), "b": (b, "-"), "o": (o, None), "items": (items, None), "n": (n, -1), "f": (f, True)}
+            return self._run("alpha", {**given, "z": (z, "-")})
+
+        def beta(b: str) -> int:
+            """Takes a string."""
+            return self._run("beta", {"b": (b, "-")})
+
+        return [alpha, beta]

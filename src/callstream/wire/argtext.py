@@ -48,6 +48,13 @@ def json_text(value: Any) -> str:
         raise WireError("expected arguments that are nested less deep") from None
 
 
+def text_of(arguments: Any) -> str:
+    """Arguments as text; some servers send them as an object, or null."""
+    if isinstance(arguments, str):
+        return arguments
+    return "" if arguments is None else json_text(arguments)
+
+
 class ArgumentText:
     """Collects the pieces of one call's arguments."""
 

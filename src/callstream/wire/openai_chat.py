@@ -16,7 +16,7 @@ import msgspec
 
 from callstream.errors import WireError
 from callstream.events import DiscardReason, Encoding
-from callstream.wire.argtext import is_strict_json, json_text
+from callstream.wire.argtext import is_strict_json, text_of
 from callstream.wire.decoder import Decoder, error_in, reported
 from callstream.wire.transcript import WireCall
 
@@ -37,13 +37,6 @@ TEXT_GENERATION_INFERENCE = re.compile(r"\d+\.\d+\.\d+\S*-(?:native|sha-\w+)")
 class Function(msgspec.Struct):
     name: str | None = None
     arguments: Any = None
-
-    @property
-    def text(self) -> str:
-        """The arguments as text; some servers send them as an object, or null."""
-        if isinstance(self.arguments, str):
-            return self.arguments
-        return "" if self.arguments is None else json_text(self.arguments)
 
 
 class Custom(msgspec.Struct):
@@ -185,7 +178,7 @@ class OpenAIChatDecoder(Decoder[Completion]):
             name, text = delta.custom.name, delta.custom.input or ""
         else:
             function = delta.function or Function()
-            name, text = function.name, function.text
+            name, text = function.name, text_of(function.arguments)
         call = _attributed(calls, index, provider_id, name or None, text)
         if call is None:
             encoding: Encoding = "text" if delta.custom is not None else "json"

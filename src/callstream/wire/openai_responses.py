@@ -16,7 +16,7 @@ import msgspec
 
 from callstream.errors import WireError
 from callstream.events import Encoding
-from callstream.wire.argtext import ArgumentText, is_strict_json, json_text
+from callstream.wire.argtext import ArgumentText, is_strict_json, text_of
 from callstream.wire.decoder import Decoder, error_in
 from callstream.wire.transcript import WireCall
 
@@ -40,7 +40,7 @@ class Item(msgspec.Struct):
     @property
     def args_text(self) -> str:
         """The arguments or the input of a call, as far as the item has them."""
-        return _args(self.input if self.type == "custom_tool_call" else self.arguments)
+        return text_of(self.input if self.type == "custom_tool_call" else self.arguments)
 
     @property
     def kind(self) -> str:
@@ -117,15 +117,15 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
     def _chunk(self, chunk: StreamEvent) -> None:
         match chunk.type:
             case "response.function_call_arguments.delta" | "response.custom_tool_call_input.delta":
-                self._transcript.append_args(self._call_of(chunk).call, _args(chunk.delta))
+                self._transcript.append_args(self._call_of(chunk).call, text_of(chunk.delta))
             case "response.output_text.delta" | "response.refusal.delta":
                 self._say(chunk, "text")
             case "response.reasoning_text.delta" | "response.reasoning_summary_text.delta":
                 self._say(chunk, "reasoning")
             case "response.function_call_arguments.done":
-                self._agree(self._call_of(chunk), _args(chunk.arguments))
+                self._agree(self._call_of(chunk), text_of(chunk.arguments))
             case "response.custom_tool_call_input.done":
-                self._agree(self._call_of(chunk), _args(chunk.input))
+                self._agree(self._call_of(chunk), text_of(chunk.input))
             case "response.output_item.added":
                 if chunk.item is not None:
                     self._item_added(chunk.item, chunk.output_index)
@@ -307,13 +307,6 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
-
-
-def _args(value: Any) -> str:
-    """Arguments as text; some servers send them as an object, or null."""
-    if isinstance(value, str):
-        return value
-    return "" if value is None else json_text(value)
 
 
 def _same_json(one: str, other: str) -> bool:

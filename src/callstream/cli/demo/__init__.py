@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from callstream.cli.failure import misused
-from callstream.cli.options import Commands, add_journal, pace, port
+from callstream.cli.options import Commands, add_address, add_journal, pace
 from callstream.cli.output import Output
 from callstream.cli.place import refuse_secret, shown
 from callstream.cli.serve import quiet_adk, serve_app
@@ -43,10 +43,7 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("message", nargs="?", help="what to say, with --terminal")
     parser.add_argument("--terminal", action="store_true", help="show it in the terminal, without server and page")
     parser.add_argument("--yes", action="store_true", help="agree to what the agent asks, with --terminal")
-    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1)")
-    parser.add_argument(
-        "--port", type=port, default=8000, metavar="N", help="the port; 0 takes a free one (default: 8000)"
-    )
+    add_address(parser)
     parser.add_argument(
         "--pace", type=pace, default=_PACE, metavar="N", help="deltas a second of the script (default: 40)"
     )

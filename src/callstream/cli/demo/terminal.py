@@ -20,7 +20,7 @@ QUESTION = "Write down how tides work."
 
 
 class Conversation:
-    """One thread with the agent. ``answers`` are given in place of a person's, where they are known beforehand."""
+    """One thread with the agent. ``yes``: what it asks is agreed to, and nobody has to be there."""
 
     def __init__(self, agent: ADKAgent, out: Output, *, yes: bool) -> None:
         self._agent = agent

@@ -92,6 +92,20 @@ class Encoder(ABC):
         return self.sent // 4 + 1
 
 
+class OpenAIEncoder(Encoder):
+    """What both of OpenAI's wires share: their error bodies. A rate limit has a code."""
+
+    def error(self, step: Failure) -> Any:
+        return self._error(step.message, step.kind or "server_error")
+
+    def refusal(self, step: Refusal) -> Any:
+        code = "rate_limit_exceeded" if step.status == 429 else None
+        return self._error(step.message, step.kind or _OPENAI_KINDS.get(step.status, "server_error"), code)
+
+    def _error(self, message: str, kind: str, code: str | None = None) -> Any:
+        return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+
+
 def dumps(value: Any, separators: tuple[str, str] = (",", ":")) -> str:
     """JSON text as providers send it: UTF-8 as it is, with lone surrogates escaped."""
     text = json.dumps(value, ensure_ascii=False, separators=separators)
@@ -107,13 +121,6 @@ def argument_text(call: Call, separators: tuple[str, str] = (",", ":")) -> str:
             raise UsageError(f"the input of the free-text tool {call.name!r} has to be a string, got {call.args!r:.80}")
         return call.args
     return dumps(call.args, separators)
-
-
-def openai_refusal(step: Refusal) -> Any:
-    """The error body that both of OpenAI's wires send. ``kind`` is its type; a rate limit has a code."""
-    code = "rate_limit_exceeded" if step.status == 429 else None
-    kind = step.kind or _OPENAI_KINDS.get(step.status, "server_error")
-    return {"error": {"message": step.message, "type": kind, "param": None, "code": code}}
 
 
 def refuse_custom(call: Call, wire: str) -> None:

@@ -11,17 +11,16 @@ from typing import Any
 
 from callstream.testing.encoders.encoder import (
     CREATED,
-    Encoder,
+    OpenAIEncoder,
     alternating,
     argument_text,
     dumps,
-    openai_refusal,
     refuse_custom,
 )
-from callstream.testing.script import Call, Failure, Refusal, Text, Thought
+from callstream.testing.script import Call, Failure, Text, Thought
 
 
-class OpenAIChatEncoder(Encoder):
+class OpenAIChatEncoder(OpenAIEncoder):
     model = "gpt-4o-mini-2024-07-18"
 
     def __init__(self, model: str | None, first_id: int) -> None:
@@ -92,13 +91,6 @@ class OpenAIChatEncoder(Encoder):
         message |= {"refusal": None, "annotations": []}
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self._finish_reason}
         return self._envelope("chat.completion", [choice], self._usage())
-
-    def error(self, step: Failure) -> Any:
-        kind = step.kind or "server_error"
-        return {"error": {"message": step.message, "type": kind, "param": None, "code": None}}
-
-    def refusal(self, step: Refusal) -> Any:
-        return openai_refusal(step)
 
     def _role(self, content: str | None) -> Iterator[bytes]:
         if not self._begun:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from callstream.testing.encoders.encoder import CREATED, Encoder, alternating, argument_text, dumps, openai_refusal
-from callstream.testing.script import Call, Failure, Refusal, Text, Thought
+from callstream.testing.encoders.encoder import CREATED, OpenAIEncoder, alternating, argument_text, dumps
+from callstream.testing.script import Call, Failure, Text, Thought
 
 _ARGUMENTS = {
     "function_call": ("arguments", "response.function_call_arguments"),
@@ -14,7 +14,7 @@ _ARGUMENTS = {
 }
 
 
-class OpenAIResponsesEncoder(Encoder):
+class OpenAIResponsesEncoder(OpenAIEncoder):
     model = "gpt-5-2025-08-07"
 
     def __init__(self, model: str | None, first_id: int) -> None:
@@ -110,13 +110,6 @@ class OpenAIResponsesEncoder(Encoder):
 
     def whole(self) -> Any:
         return self._response()
-
-    def error(self, step: Failure) -> Any:
-        kind = step.kind or "server_error"
-        return {"error": {"message": step.message, "type": kind, "param": None, "code": None}}
-
-    def refusal(self, step: Refusal) -> Any:
-        return openai_refusal(step)
 
     def _add(self, prefix: str, item: dict[str, Any]) -> int:
         """Gives an item its id and its place in the output."""

@@ -1,0 +1,113 @@
+"""A function as others see it: its signature, the module of its annotations, and its kind.
+
+The kinds are those of ``inspect``: plain, async, generator, async generator.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, TypeAlias, get_type_hints
+
+from callstream.errors import UsageError
+
+Fill: TypeAlias = Callable[[tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]
+"""Completes the arguments of a call."""
+
+
+def resolved_signature(function: Callable[..., Any]) -> inspect.Signature:
+    """The signature with its annotations resolved one by one: a name that only a type checker knows stays a string."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError as error:  # A function written in C may have none.
+        raise UsageError(f"expected a function whose parameters can be read, got {function!r}") from error
+    namespace = _namespace(function)
+
+    def resolved(annotation: Any) -> Any:
+        if not isinstance(annotation, str):
+            return annotation
+        try:
+            probe = SimpleNamespace(__annotations__={"it": annotation})
+            return get_type_hints(probe, globalns=namespace, include_extras=True)["it"]
+        except (NameError, AttributeError, SyntaxError, TypeError):
+            return annotation
+
+    parameters = [p.replace(annotation=resolved(p.annotation)) for p in signature.parameters.values()]
+    return signature.replace(parameters=parameters, return_annotation=resolved(signature.return_annotation))
+
+
+def without_partials(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function itself, whose name and docstring a ``functools.partial`` of it does not have."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def _namespace(function: Callable[..., Any]) -> dict[str, Any]:
+    """The module in which the annotations were written: of a class those of ``__init__``, of an object ``__call__``."""
+    origin: Any = inspect.unwrap(without_partials(function))
+    if inspect.isclass(origin):
+        origin = origin.__init__
+    elif not inspect.isroutine(origin):
+        origin = type(origin).__call__
+    return getattr(inspect.unwrap(origin), "__globals__", {})
+
+
+def without_receiver(signature: inspect.Signature) -> inspect.Signature:
+    """The signature of a method as whoever has the object sees it: a tool does not learn what it is bound to."""
+    parameters = list(signature.parameters.values())
+    if parameters and parameters[0].name in ("self", "cls") and parameters[0].annotation is inspect.Parameter.empty:
+        return signature.replace(parameters=parameters[1:])
+    return signature
+
+
+def annotations_of(signature: inspect.Signature) -> dict[str, Any]:
+    found = {p.name: p.annotation for p in signature.parameters.values() if p.annotation is not p.empty}
+    if signature.return_annotation is not signature.empty:
+        found["return"] = signature.return_annotation
+    return found
+
+
+def same_kind(function: Callable[..., Any], fill: Fill) -> Callable[..., Any]:
+    """A function that calls the given one and is of its kind for everyone who asks ``inspect``."""
+    if is_of_kind(inspect.isasyncgenfunction, function):
+
+        async def stream(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = fill(args, kwargs)
+            items = function(*args, **kwargs)
+            try:
+                async for item in items:
+                    yield item
+            finally:
+                await items.aclose()
+
+        return stream
+    if is_of_kind(inspect.isgeneratorfunction, function):
+
+        def steps(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = fill(args, kwargs)
+            return (yield from function(*args, **kwargs))
+
+        return steps
+    if is_of_kind(inspect.iscoroutinefunction, function):
+
+        async def coroutine(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = fill(args, kwargs)
+            return await function(*args, **kwargs)
+
+        return coroutine
+
+    def plain(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = fill(args, kwargs)
+        return function(*args, **kwargs)
+
+    return plain
+
+
+def is_of_kind(kind: Callable[[Any], bool], function: Callable[..., Any]) -> bool:
+    """Whether the function, or the ``__call__`` of a callable object, is of that kind."""
+    if inspect.isroutine(function):
+        return kind(function)
+    return kind(function) or kind(type(function).__call__)
