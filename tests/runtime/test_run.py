@@ -387,6 +387,36 @@ async def test_fail_run_raises_the_hook_error_in_the_run(journal_url: str) -> No
         assert (run.outcome, run.reason) == ("failed", "RuntimeError: disk full")
 
 
+@pytest.mark.parametrize("context", [True, False])
+async def test_fail_run_raises_the_error_of_a_hook_that_failed_last(journal_url: str, context: bool) -> None:
+    @tool(on_hook_error="fail_run")
+    async def write(title: str, content: str) -> None: ...
+
+    written = asyncio.Event()
+
+    @write.on_args_complete
+    async def broken(call: Any, signal: Any) -> None:
+        await written.wait()
+        raise RuntimeError("disk full")
+
+    async def leave(cs: Callstream) -> None:
+        if context:
+            async with cs.run("thread") as run:
+                await read(run, "anthropic", [WRITE])
+                written.set()
+        else:
+            run = await cs.start("thread")
+            await read(run, "anthropic", [WRITE])
+            written.set()
+            await run.finish()
+
+    async with Callstream(journal_url, tools=[write]) as cs:
+        with pytest.raises(RuntimeError, match="disk full"):
+            await leave(cs)
+        (run,) = await cs.journal.runs()
+        assert (run.outcome, run.reason) == ("failed", "RuntimeError: disk full")
+
+
 async def test_invoke_runs_the_tool_from_barrier_to_result(journal_url: str) -> None:
     @tool
     async def write(title: str, content: str, progress: Progress = no_progress) -> dict[str, int]:

@@ -44,13 +44,13 @@ class ImplicitRuns:
                 self._timers[run.run_id] = run.loop.call_later(self._patience, self._give_up, run)
             return
         self._forget(run)
-        await run.finish()
+        await run.end(None)
 
     async def aclose(self) -> None:
         """Gives up waiting, on this event loop: what was not answered is released."""
         for run in [run for run in self._waiting.values() if run.loop is asyncio.get_running_loop()]:
             self._forget(run)
-            await run.finish()
+            await run.end(None)
 
     def _answered(self, request: Sequence[RequestEvent]) -> list[Run]:
         results = [event for event in request if isinstance(event, ResultReceived) and event.latest]
@@ -66,7 +66,7 @@ class ImplicitRuns:
 
     def _give_up(self, run: Run) -> None:
         self._forget(run)
-        release = asyncio.ensure_future(run.finish())
+        release = asyncio.ensure_future(run.end(None))
         self._releases.add(release)
         release.add_done_callback(self._releases.discard)
 
