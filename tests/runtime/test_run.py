@@ -10,7 +10,7 @@ import pytest
 
 from callstream import CallState, Callstream, Progress, Reject, Run, current_run, no_progress, tool
 from callstream.calls import Call as JournalCall
-from callstream.errors import CallDropped, CallRejected, RunOver, TransitionError, UsageError, WireError
+from callstream.errors import CallDropped, CallRejected, JournalError, RunOver, TransitionError, UsageError, WireError
 from callstream.events import (
     ArgsAppended,
     CallCompleted,
@@ -618,6 +618,45 @@ async def test_results_in_a_request_complete_the_calls_that_they_answer(cs: Call
         CallReturned("a", "first"),
     ]
     assert [event.text for event in found if isinstance(event, MessageReceived)] == ["write it"]
+
+
+async def test_what_a_request_says_is_taken_again_if_it_could_not_be_kept(
+    cs: Callstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(*args: Any, **kwargs: Any) -> int:
+        raise JournalError("the disk is full")
+
+    said = [MessageReceived("user", "write it"), ResultReceived("c1", "write", "done")]
+    async with cs.run("thread") as run:
+        await read(run, "anthropic", [WRITE])
+        with monkeypatch.context() as broken:
+            broken.setattr(cs.journal, "append", full)
+            with pytest.raises(JournalError, match="the disk is full"):
+                await run.receive(said)
+        await asyncio.gather(run.receive(said), run.receive(said))
+        await run.receive(said)
+    found = await events(cs, run)
+    assert [event for event in found if isinstance(event, CallReturned | MessageReceived)] == [
+        MessageReceived("user", "write it"),
+        CallReturned("c1", "done"),
+    ]
+
+
+async def test_what_a_request_says_is_taken_again_after_it_was_cancelled_while_it_waited(cs: Callstream) -> None:
+    said = [MessageReceived("user", "write it"), ResultReceived("c1", "write", "done")]
+    async with cs.run("thread") as run:
+        await read(run, "anthropic", [WRITE])
+        async with run._writing:
+            waiting = asyncio.create_task(run.receive(said))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+        await run.receive(said)
+    found = await events(cs, run)
+    assert [event for event in found if isinstance(event, CallReturned | MessageReceived)] == [
+        MessageReceived("user", "write it"),
+        CallReturned("c1", "done"),
+    ]
 
 
 async def test_results_without_ids_are_told_by_name_and_order(cs: Callstream) -> None:

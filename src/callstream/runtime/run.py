@@ -150,15 +150,18 @@ class Run:
 
     async def receive(self, events: Sequence[RequestEvent], *, author: str | None = None) -> None:
         """Takes in what a request says (``results_in``): new messages, and results of calls that have none yet."""
-        found: list[RunEvent] = []
-        for event in events:
-            if isinstance(event, MessageReceived):
-                if self._answers.is_new(event):
-                    found.append(event)
-            elif (call := await self._answers.call_for(event)) is not None:
-                found.append(_outcome_of(call, event))
-        if found:
-            await self.record(found, author=author)
+        found: list[MessageReceived | CallReturned | CallFailed] = []
+        try:
+            for event in events:
+                if isinstance(event, MessageReceived):
+                    if self._answers.is_new(event):
+                        found.append(event)
+                elif (call := await self._answers.call_for(event)) is not None:
+                    found.append(_outcome_of(call, event))
+            if found:
+                await self.record(found, author=author)
+        finally:  # what was not kept is taken when the request is sent again
+            self._answers.arrived(found)
 
     async def free_call_id(self, wanted: str) -> str:
         """A ``call_id`` that no call in the journal has: the wanted one, or that with a number."""
@@ -390,6 +393,8 @@ class Run:
         )
 
     def _took(self, event: RunEvent) -> None:
+        if isinstance(event, MessageReceived):
+            self._answers.keep(event)
         if not isinstance(event, _CALL_EVENTS):
             return
         before = self._ledger[event.call_id].state if event.call_id in self._ledger else None
@@ -511,7 +516,7 @@ def _closing(call: Call, discard: DiscardReason | None, detail: str | None) -> R
     return CallDiscarded(call.call_id, discard or "interrupted", detail)
 
 
-def _outcome_of(call: Call, result: ResultReceived) -> RunEvent:
+def _outcome_of(call: Call, result: ResultReceived) -> CallReturned | CallFailed:
     if not result.is_error:
         return CallReturned(call.call_id, result.content)
     content = result.content
