@@ -659,6 +659,17 @@ async def test_what_a_request_says_is_taken_again_after_it_was_cancelled_while_i
     ]
 
 
+async def test_an_error_in_a_request_that_is_no_text_is_kept_as_json(cs: Callstream) -> None:
+    block = {"type": "text", "text": "größer", "cached": None, "isError": True}
+    async with cs.run("thread") as run:
+        await read(run, "anthropic", [WRITE])
+        await run.receive([ResultReceived("c1", "write", [block], is_error=True)])
+    kept = await cs.journal.call("c1")
+    assert kept is not None
+    assert kept.state is CallState.FAILED
+    assert kept.error == '[{"type":"text","text":"größer","cached":null,"isError":true}]'
+
+
 async def test_results_without_ids_are_told_by_name_and_order(cs: Callstream) -> None:
     async with cs.run("thread") as run:
         await read(run, "gemini", [Call("look", {"at": 1}), Call("look", {"at": 2}), Call("other", {})])

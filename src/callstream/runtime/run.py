@@ -43,7 +43,7 @@ from callstream.runtime.limits import TextLimits, TextMeter
 from callstream.runtime.progress import ProgressFeed
 from callstream.runtime.response import Response
 from callstream.tools import Progress
-from callstream.wire.argtext import is_strict_json
+from callstream.wire.argtext import is_strict_json, json_text
 
 if TYPE_CHECKING:
     from callstream.runtime.core import Callstream, ProgressHandler
@@ -520,7 +520,7 @@ def _outcome_of(call: Call, result: ResultReceived) -> CallReturned | CallFailed
     if not result.is_error:
         return CallReturned(call.call_id, result.content)
     content = result.content
-    return CallFailed(call.call_id, content if isinstance(content, str) else repr(content))
+    return CallFailed(call.call_id, content if isinstance(content, str) else json_text(content))
 
 
 def _dropped(call: Call) -> Exception:
