@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from enum import StrEnum
 from typing import Any, TypeAlias
 
@@ -181,13 +181,12 @@ def advanced(call: Call, event: CallEvent, *, at: float | None = None) -> Call:
     return msgspec.structs.replace(call, **changes)
 
 
-def numbered(provider_id: str, taken: Iterable[str]) -> str:
+def numbered(provider_id: str, taken: Container[str]) -> str:
     """The id itself if it is free, else the first free one of ``id~2``, ``id~3``, …"""
-    used = set(taken)
-    if provider_id not in used:
+    if provider_id not in taken:
         return provider_id
     number = 2
-    while f"{provider_id}~{number}" in used:
+    while f"{provider_id}~{number}" in taken:
         number += 1
     return f"{provider_id}~{number}"
 
