@@ -215,7 +215,8 @@ async def test_a_response_that_breaks_off_fails_its_run(cs: Callstream, wire: st
 
 
 async def test_a_response_that_is_left_by_its_reader_has_not_failed(cs: Callstream) -> None:
-    async with serving("anthropic", [Text("Hello. "), WRITE]) as provider, sdk("anthropic", provider, cs) as client:
+    script = [Text("Hello. "), Delay(30), Text("Bye.")]
+    async with serving("anthropic", script) as provider, sdk("anthropic", provider, cs) as client:
         messages: list[Any] = [{"role": "user", "content": "go"}]
         async with client.messages.stream(model="claude", max_tokens=10, messages=messages) as stream:
             async for _ in stream:
