@@ -128,7 +128,11 @@ async def test_fold_equals_args_that_a_callback_has_changed(
     wire_id = model.provider_id or model.call_id
     assert (model.state, model.reason) == (CallState.DISCARDED, "aborted")
     assert json.loads(await host.args_text(model.call_id)) == {"text": "dirty"}
-    assert (changed.state, changed.args, changed.result) == (CallState.COMPLETED, {"text": "clean"}, {"result": "CLEAN"})
+    assert (changed.state, changed.args, changed.result) == (
+        CallState.COMPLETED,
+        {"text": "clean"},
+        {"result": "CLEAN"},
+    )
     assert json.loads(await host.args_text(changed.call_id)) == {"text": "clean"}
     assert (changed.call_id, changed.provider_id) == (f"{model.call_id}~2", wire_id)
     assert responses_in(events) == [(wire_id, {"result": "CLEAN"})]

@@ -70,9 +70,7 @@ class AgentRun:
 
     # -- in --
 
-    async def _incoming(
-        self, run: Run, session: Session
-    ) -> tuple[list[types.Content], dict[str, Any], dict[str, Any]]:
+    async def _incoming(self, run: Run, session: Session) -> tuple[list[types.Content], dict[str, Any], dict[str, Any]]:
         """What google-adk is to be asked, one after the other, what changes in the session, and what marks the messages."""
         state = session.state
         past, new = split(self._input.messages, session)

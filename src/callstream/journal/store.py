@@ -106,6 +106,7 @@ class Store(Protocol):
         states: Sequence[CallState] | None,
         provider_id: str | None,
         limit: int | None,
+        *,
         newest: bool,
     ) -> list[Call]: ...
 

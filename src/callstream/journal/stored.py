@@ -149,7 +149,7 @@ class StoredJournal(Openable):
     ) -> list[Call]:
         limit = checked_limit(limit)
         await self.open()
-        return await self._store.calls(run_id, thread_id, principal, states, provider_id, limit, newest)
+        return await self._store.calls(run_id, thread_id, principal, states, provider_id, limit, newest=newest)
 
     async def runs(
         self,

@@ -21,8 +21,8 @@ from callstream.jsonwriter import EMPTY, JsonWriter
 from callstream.wire.argtext import json_text
 from callstream.wire.decoder import Decoder, reported
 from callstream.wire.jsonarray import JsonArrayStream
-from callstream.wire.sse import BOM
 from callstream.wire.naming import tools_that_fit
+from callstream.wire.sse import BOM
 from callstream.wire.transcript import WireCall
 
 NORMAL_FINISH: Final = "STOP"

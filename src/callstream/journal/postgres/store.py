@@ -240,6 +240,7 @@ class PostgresStore:
         states: Sequence[CallState] | None,
         provider_id: str | None,
         limit: int | None,
+        *,
         newest: bool,
     ) -> list[Call]:
         conditions: Mapping[str, Any] = {

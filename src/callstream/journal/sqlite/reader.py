@@ -71,6 +71,7 @@ class SqliteReader:
         states: Sequence[CallState] | None,
         provider_id: str | None,
         limit: int | None,
+        *,
         newest: bool,
     ) -> list[Call]:
         values: dict[str, Any] = {
