@@ -10,7 +10,7 @@ import json
 import threading
 import typing
 import warnings
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, TypedDict
 
 import msgspec
@@ -126,6 +126,9 @@ def test_tool_hides_a_section_that_told_of_progress_only() -> None:
     [
         lambda a, progress_callback=None: None,
         lambda a, progress=no_progress: None,
+        lambda a, progress=None: None,
+        lambda a, progress: None,
+        lambda a, *, progress=None: None,
     ],
 )
 def test_tool_hides_progress_by_name_or_default(function: Any) -> None:
@@ -142,13 +145,37 @@ def test_tool_hides_optional_progress_and_keeps_its_default() -> None:
     assert counted(1, 2) is None  # The second positional argument of the visible signature is `other`.
 
 
-def test_tool_keeps_an_argument_named_progress() -> None:
+def test_tool_hides_a_progress_that_is_a_callable() -> None:
     @tool
-    def set_bar(progress: int) -> int:
+    def counted(a: int, progress: Callable[..., Any] | None = None) -> Any:
         return progress
 
-    assert list(inspect.signature(set_bar).parameters) == ["progress"]
-    assert set_bar.progress_parameter is None
+    assert list(inspect.signature(counted).parameters) == ["a"]
+    assert counted(1) is None
+    mine = Progress(lambda data: None)
+    token = current_progress.set(mine)
+    try:
+        assert counted(1) is mine
+    finally:
+        current_progress.reset(token)
+
+
+def _bars() -> list[Callable[..., Any]]:
+    def whole(progress: int) -> None: ...
+    def optional(progress: float | None = None) -> None: ...
+    def anything(progress: Any = None) -> None: ...
+    def unfinished(progress=0.5) -> None: ...  # type: ignore[no-untyped-def]
+    def nameless(progress=None, /) -> None: ...  # type: ignore[no-untyped-def]
+    def beside(progress=None, report: Progress = no_progress) -> None: ...  # type: ignore[no-untyped-def]
+
+    return [whole, optional, anything, unfinished, nameless, beside]
+
+
+@pytest.mark.parametrize("function", _bars(), ids=lambda function: function.__name__)
+def test_tool_keeps_an_argument_named_progress(function: Callable[..., Any]) -> None:
+    made = tool(function)
+    assert list(inspect.signature(made).parameters) == ["progress"]
+    assert made.progress_parameter in (None, "report")
 
 
 def test_tool_fills_progress_in_where_the_caller_sees_no_such_parameter() -> None:

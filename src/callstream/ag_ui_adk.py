@@ -70,7 +70,8 @@ def add_adk_fastapi_endpoint(
     case with underscores and without ``x-``; what the client has there comes first. ``extract_state_from_request``
     gives state that the server decides. ``agent_resolver`` may choose another agent for a request, by that state too. All
     of these hold for every route. ``kwargs`` go to ``app.post``; their ``dependencies`` hold for joining, stopping and
-    ``/agents/state`` too.
+    ``/agents/state`` too. That path is one for the app: of several agents in it, the one that was added first answers
+    there. Give each a router of its own with a prefix, or let an ``agent_resolver`` choose.
     """
     try:
         from fastapi import Body, Request
@@ -144,8 +145,8 @@ def add_adk_fastapi_endpoint(
     app.get(f"{path.rstrip('/')}/capabilities", response_model=None)(capabilities)
     guarded = {name: value for name, value in kwargs.items() if name in ("dependencies", "tags", "include_in_schema")}
     app.post("/agents/state", response_model=None, **guarded)(thread_state)
-    app.post(f"{path.rstrip('/')}/threads/{{thread_id}}/connect", response_model=None, **guarded)(connect)
-    app.post(f"{path.rstrip('/')}/runs/{{run_id}}/stop", response_model=None, **guarded)(stop)
+    app.post(f"{path.rstrip('/')}/threads/{{thread_id:path}}/connect", response_model=None, **guarded)(connect)
+    app.post(f"{path.rstrip('/')}/runs/{{run_id:path}}/stop", response_model=None, **guarded)(stop)
 
 
 def create_adk_app(agent: ADKAgent, path: str = "/", **options: Any) -> FastAPI:

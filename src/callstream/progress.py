@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Generator
 from contextvars import ContextVar
-from typing import Any, Final, get_args
+from typing import Any, Final, get_args, get_origin
 
 from callstream.errors import UsageError
 
@@ -55,8 +55,13 @@ current_progress: ContextVar[Progress | None] = ContextVar("callstream_progress"
 
 
 def progress_parameter(function: Callable[..., Any], signature: inspect.Signature) -> inspect.Parameter | None:
-    """The parameter that is annotated ``Progress``, has such a default, or is named ``progress_callback``."""
-    found = [p for p in signature.parameters.values() if _takes_progress(p)]
+    """The parameter that is annotated ``Progress``, has such a default, or is named ``progress_callback``.
+
+    Where there is none, it is one named ``progress`` of which nothing says that a model could fill it in: it has no
+    annotation or that of a callable, and no default but None. ``progress: int`` is an argument like any other.
+    """
+    parameters = signature.parameters.values()
+    found = [p for p in parameters if _takes_progress(p)] or [p for p in parameters if _may_take_progress(p)]
     if len(found) > 1:
         names = " and ".join(p.name for p in found)
         raise UsageError(f"expected at most one parameter for progress in {function!r}, got {names}")
@@ -72,6 +77,19 @@ def _takes_progress(parameter: inspect.Parameter) -> bool:
     else:
         is_annotated = annotation is Progress or Progress in get_args(annotation)
     return is_annotated or isinstance(parameter.default, Progress) or parameter.name == "progress_callback"
+
+
+def _may_take_progress(parameter: inspect.Parameter) -> bool:
+    return (
+        parameter.name == "progress"
+        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        and (parameter.default is parameter.empty or parameter.default is None)
+        and (parameter.annotation is parameter.empty or _is_callable(parameter.annotation))
+    )
+
+
+def _is_callable(annotation: Any) -> bool:
+    return any(each is Callable or get_origin(each) is Callable for each in (annotation, *get_args(annotation)))
 
 
 class ProgressFilling:

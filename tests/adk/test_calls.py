@@ -94,6 +94,57 @@ async def test_same_states_unstreamed(wire: str, path: str, cs: Callstream, mode
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("wire", WIRES)
+async def test_fold_equals_args_that_a_callback_has_changed(
+    wire: str, path: str, cs: Callstream, models: Models
+) -> None:
+    heard: list[Any] = []
+
+    @tool
+    async def note(text: str) -> str:
+        """Notes."""
+        heard.append(("run", text))
+        return text.upper()
+
+    @note.on_args_complete
+    async def complete(call: Call, signal: Any) -> None:
+        heard.append(("complete", call.call_id, call.args))
+
+    @note.on_args_abort
+    async def undo(call: Call, reason: str) -> None:
+        heard.append(("abort", call.call_id, reason))
+
+    def clean(callback_context: Any, llm_response: Any) -> None:
+        for part in (llm_response.content and llm_response.content.parts) or ():
+            if part.function_call is not None and not llm_response.partial:
+                part.function_call.args = {"text": "clean"}
+
+    script = [[Calls("note", {"text": "dirty"}), Finish()], [Text("Done."), Finish()]]
+    async with scripted(wire, script) as provider:
+        agent = agent_of(models(provider, path), note)
+        agent.after_model_callback = clean
+        host = Host(cs, agent)
+        events = await host.run()
+    model, changed = await host.calls()
+    wire_id = model.provider_id or model.call_id
+    assert (model.state, model.reason) == (CallState.DISCARDED, "aborted")
+    assert json.loads(await host.args_text(model.call_id)) == {"text": "dirty"}
+    assert (changed.state, changed.args, changed.result) == (
+        CallState.COMPLETED,
+        {"text": "clean"},
+        {"result": "CLEAN"},
+    )
+    assert json.loads(await host.args_text(changed.call_id)) == {"text": "clean"}
+    assert (changed.call_id, changed.provider_id) == (f"{model.call_id}~2", wire_id)
+    assert responses_in(events) == [(wire_id, {"result": "CLEAN"})]
+    assert heard[-3:] == [
+        ("abort", model.call_id, "aborted"),
+        ("complete", changed.call_id, {"text": "clean"}),
+        ("run", "clean"),
+    ]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("wire", WIRES)
 async def test_reject_tells_model(wire: str, path: str, cs: Callstream, models: Models) -> None:
     ran: list[str] = []
 

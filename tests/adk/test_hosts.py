@@ -13,6 +13,7 @@ from google.adk.events.event import Event
 from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.tools import FunctionTool
 from google.adk.tools.agent_tool import AgentTool
+from google.adk.tools.long_running_tool import LongRunningFunctionTool
 from google.adk.workflow import START, Workflow
 from google.genai import types
 from pydantic import BaseModel
@@ -123,6 +124,34 @@ async def test_agent_as_a_tool_belongs_to_the_run(path: str, cs: Callstream, mod
         ("helper", {"result": "I noted it."}),
         ("note", {"result": "X"}),
     ]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("ticket", [None, {"ticket": 7}])
+async def test_call_that_waits_in_an_agent_that_is_a_tool_fails_with_it(
+    path: str, ticket: Any, cs: Callstream, models: Models
+) -> None:
+    def ask(text: str) -> Any:
+        """Asks a person."""
+        return ticket
+
+    scripts = {
+        "HELPER": [[Calls("ask", {"text": "x"}), Finish()], [Text("I asked."), Finish()]],
+        "BOSS": [[Calls("ask", {"text": "y"}), Calls("helper", {"request": "ask x"}), Finish()], END],
+    }
+    async with scripted("gemini", by_agent(scripts)) as provider:
+        model = models(provider, path)
+        asks = LongRunningFunctionTool(ask)
+        helper = LlmAgent(name="helper", model=model, instruction="HELPER", tools=[asks])
+        boss = LlmAgent(name="boss", model=model, instruction="BOSS", tools=[asks, AgentTool(helper)])
+        host = Host(cs, boss)
+        await host.run()
+    (run,) = await cs.journal.runs()
+    assert run.outcome == "finished"
+    found = {(call.name, call.state) for call in await host.calls()}
+    assert found == {("ask", CallState.AWAITING), ("helper", CallState.COMPLETED), ("ask", CallState.FAILED)}
+    (failed,) = await cs.journal.calls(states=[CallState.FAILED])
+    assert "google-adk cannot resume it" in (failed.error or "")
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # a loop that ends takes its connections with it

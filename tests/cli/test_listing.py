@@ -52,6 +52,7 @@ def test_calls_can_be_chosen(run: Run, journal_url: str) -> None:
     assert ids("--run", "run_2", "--limit", "2") == ["c4", "c5"]
     assert ids("--run", "run_2", "--state", "completed") == []
     assert ids("--limit", "3") == ["c3", "c4", "c5"]
+    assert ids("--limit", str(2**70)) == ["c1", "c2", "c3", "c4", "c5"]
 
 
 def test_json_has_every_name_always(run: Run, journal_url: str) -> None:
@@ -82,6 +83,7 @@ def test_runs_are_a_table_the_newest_last(run: Run, journal_url: str) -> None:
     assert ids("--active") == ["run_3"]
     assert ids("--ended") == ["run_1", "run_2"]
     assert ids("--thread", "t1", "--limit", "1") == ["run_3"]
+    assert ids("--thread", "t1", "--limit", str(2**70)) == ids("--thread", "t1")
 
 
 def test_nothing_is_said_on_standard_output_where_there_is_nothing(run: Run, journal_url: str) -> None:

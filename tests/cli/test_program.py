@@ -112,6 +112,21 @@ def test_the_module_is_the_command() -> None:
 
 
 @pytest.mark.subprocess
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_output_is_no_error(journal_url: str, closed: str) -> None:
+    filled(journal_url, r1=WRITING[:1])
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", *command("runs", "--journal", journal_url)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr, "r1" in done.stdout) == (0, "", closed == "2>&-")
+
+
+@pytest.mark.subprocess
 def test_a_reader_that_leaves_is_no_error(journal_url: str) -> None:
     filled(journal_url, **{f"r{number}": WRITING[:1] for number in range(2000)})
     process = subprocess.Popen(

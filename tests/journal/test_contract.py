@@ -730,6 +730,11 @@ async def test_lists_by_every_filter(journal: Journal) -> None:
     assert await runs(thread_id="nobody") == []
     assert await calls() == ["a", "b", "c"]
     assert await calls(limit=1) == ["a"]
+    assert await calls(limit=2, newest=True) == ["b", "c"]
+    assert await calls(newest=True) == await calls(limit=2**70, newest=True) == await calls(limit=2**70)
+    assert await calls(limit=0, newest=True) == []
+    assert await calls(principal="alice", limit=1, newest=True) == ["c"]
+    assert await runs(limit=2**70) == await runs()
     assert await calls(run_id="r2") == ["b"]
     assert await calls(thread_id="t1") == ["a", "b"]
     assert await calls(principal="alice") == ["a", "c"]

@@ -56,6 +56,12 @@ async def test_durability_is_asked_for(tmp_path: Path, query: str, setting: dict
     await journal.aclose()
 
 
+@pytest.mark.parametrize("url", ["sqlite:///:memory:", "sqlite:///:memory:?durability=power"])
+async def test_a_database_in_memory_is_no_file_of_that_name(url: str) -> None:
+    with pytest.raises(UsageError, match="a journal in memory is memory:"):
+        open_journal(url)
+
+
 @pytest.mark.parametrize("url", ["memory:", "postgresql://host/base"])
 async def test_durability_is_a_setting_of_sqlite_only(url: str) -> None:
     with pytest.raises(UsageError, match="durability= is a setting of SQLite's journal"):

@@ -10,7 +10,7 @@ import pytest
 
 from callstream import CallState, Callstream, Progress, Reject, Run, current_run, no_progress, tool
 from callstream.calls import Call as JournalCall
-from callstream.errors import CallDropped, CallRejected, RunOver, TransitionError, UsageError, WireError
+from callstream.errors import CallDropped, CallRejected, JournalError, RunOver, TransitionError, UsageError, WireError
 from callstream.events import (
     ArgsAppended,
     CallCompleted,
@@ -387,6 +387,36 @@ async def test_fail_run_raises_the_hook_error_in_the_run(journal_url: str) -> No
         assert (run.outcome, run.reason) == ("failed", "RuntimeError: disk full")
 
 
+@pytest.mark.parametrize("context", [True, False])
+async def test_fail_run_raises_the_error_of_a_hook_that_failed_last(journal_url: str, context: bool) -> None:
+    @tool(on_hook_error="fail_run")
+    async def write(title: str, content: str) -> None: ...
+
+    written = asyncio.Event()
+
+    @write.on_args_complete
+    async def broken(call: Any, signal: Any) -> None:
+        await written.wait()
+        raise RuntimeError("disk full")
+
+    async def leave(cs: Callstream) -> None:
+        if context:
+            async with cs.run("thread") as run:
+                await read(run, "anthropic", [WRITE])
+                written.set()
+        else:
+            run = await cs.start("thread")
+            await read(run, "anthropic", [WRITE])
+            written.set()
+            await run.finish()
+
+    async with Callstream(journal_url, tools=[write]) as cs:
+        with pytest.raises(RuntimeError, match="disk full"):
+            await leave(cs)
+        (run,) = await cs.journal.runs()
+        assert (run.outcome, run.reason) == ("failed", "RuntimeError: disk full")
+
+
 async def test_invoke_runs_the_tool_from_barrier_to_result(journal_url: str) -> None:
     @tool
     async def write(title: str, content: str, progress: Progress = no_progress) -> dict[str, int]:
@@ -588,6 +618,56 @@ async def test_results_in_a_request_complete_the_calls_that_they_answer(cs: Call
         CallReturned("a", "first"),
     ]
     assert [event.text for event in found if isinstance(event, MessageReceived)] == ["write it"]
+
+
+async def test_what_a_request_says_is_taken_again_if_it_could_not_be_kept(
+    cs: Callstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(*args: Any, **kwargs: Any) -> int:
+        raise JournalError("the disk is full")
+
+    said = [MessageReceived("user", "write it"), ResultReceived("c1", "write", "done")]
+    async with cs.run("thread") as run:
+        await read(run, "anthropic", [WRITE])
+        with monkeypatch.context() as broken:
+            broken.setattr(cs.journal, "append", full)
+            with pytest.raises(JournalError, match="the disk is full"):
+                await run.receive(said)
+        await asyncio.gather(run.receive(said), run.receive(said))
+        await run.receive(said)
+    found = await events(cs, run)
+    assert [event for event in found if isinstance(event, CallReturned | MessageReceived)] == [
+        MessageReceived("user", "write it"),
+        CallReturned("c1", "done"),
+    ]
+
+
+async def test_what_a_request_says_is_taken_again_after_it_was_cancelled_while_it_waited(cs: Callstream) -> None:
+    said = [MessageReceived("user", "write it"), ResultReceived("c1", "write", "done")]
+    async with cs.run("thread") as run:
+        await read(run, "anthropic", [WRITE])
+        async with run._writing:
+            waiting = asyncio.create_task(run.receive(said))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+        await run.receive(said)
+    found = await events(cs, run)
+    assert [event for event in found if isinstance(event, CallReturned | MessageReceived)] == [
+        MessageReceived("user", "write it"),
+        CallReturned("c1", "done"),
+    ]
+
+
+async def test_an_error_in_a_request_that_is_no_text_is_kept_as_json(cs: Callstream) -> None:
+    block = {"type": "text", "text": "größer", "cached": None, "isError": True}
+    async with cs.run("thread") as run:
+        await read(run, "anthropic", [WRITE])
+        await run.receive([ResultReceived("c1", "write", [block], is_error=True)])
+    kept = await cs.journal.call("c1")
+    assert kept is not None
+    assert kept.state is CallState.FAILED
+    assert kept.error == '[{"type":"text","text":"größer","cached":null,"isError":true}]'
 
 
 async def test_results_without_ids_are_told_by_name_and_order(cs: Callstream) -> None:

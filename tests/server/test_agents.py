@@ -78,6 +78,45 @@ async def test_rubbish_fails_its_run_which_can_still_be_read(cs: Callstream, rub
             assert (await joined.all())[-1]["type"] == "RUN_ERROR"
 
 
+async def test_run_error_of_an_agent_fails_its_run(cs: Callstream) -> None:
+    error = {"type": "RUN_ERROR", "message": "out of paper", "code": "paper"}
+    async with served(Scripted([HELLO, error, *call("c0")]), callstream=cs) as server:
+        async with server.run() as stream:
+            events = await stream.all()
+        assert events[-1]["type"] == "RUN_ERROR"
+        row = await server.finished(stream.run_id)
+        assert (row["outcome"], row["reason"], row["calls"]) == ("failed", "AgentError: out of paper", [])
+
+
+async def test_what_an_agent_says_of_its_own_run_is_left_out(cs: Callstream) -> None:
+    said: list[Any] = [
+        {"type": "RUN_STARTED", "threadId": "other", "runId": "other"},
+        {"type": "STEP_STARTED", "stepName": "think"},
+        {"type": "MESSAGES_SNAPSHOT", "messages": [{"id": "x", "role": "user", "content": "never said"}]},
+        {"type": "CUSTOM", "name": "x", "value": 1},
+        {"type": "ACTIVITY_SNAPSHOT", "messageId": "a", "activityType": "plan", "content": {"steps": []}},
+        *call("c0"),
+        *call("c1", name="own"),
+        {"type": "STEP_FINISHED", "stepName": "think"},
+        {
+            "type": "RUN_FINISHED",
+            "threadId": "other",
+            "runId": "other",
+            "outcome": {"type": "success", "pendingToolCallIds": ["c1"]},
+        },
+    ]
+    async with served(Scripted(said), callstream=cs) as server:
+        async with server.run(tools=PICK) as stream:
+            events = await stream.all()
+        assert events[0]["runId"] == stream.run_id
+        assert {event["type"] for event in events} == {
+            *("RUN_STARTED", "TOOL_CALL_START", "TOOL_CALL_ARGS", "TOOL_CALL_END", "TOOL_CALL_RESULT", "RUN_FINISHED"),
+        }
+        assert events[-1]["outcome"] == {"type": "success", "pendingToolCallIds": ["c0"]}
+        states = {call["call_id"]: call["state"] for call in (await server.finished(stream.run_id))["calls"]}
+        assert states == {"c0": "awaiting", "c1": "released"}
+
+
 class _Iterator:
     """An AsyncIterator and nothing more: it cannot be closed."""
 

@@ -38,6 +38,17 @@ async def test_runs_and_calls_are_listed(cs: Callstream) -> None:
         assert (await server.get("/api/agent")).json()["name"] == "stepping"
 
 
+async def test_the_newest_calls_are_listed_in_their_order(cs: Callstream) -> None:
+    async with served(Stepping(free=True), callstream=cs) as server:
+        for _ in range(3):
+            async with server.run(thread="a") as stream:
+                await stream.all()
+        every = [call["call_id"] for call in (await server.get("/api/calls")).json()["calls"]]
+        assert every == [call.call_id for call in await cs.journal.calls()]
+        listed = (await server.get("/api/calls?limit=2")).json()["calls"]
+        assert [call["call_id"] for call in listed] == every[-2:]
+
+
 async def test_files_of_the_page_are_asked_for_anew(cs: Callstream) -> None:
     """Modules of two versions must not meet in one page."""
     async with served(Stepping(), callstream=cs) as server:

@@ -42,6 +42,7 @@ def frames(pieces: list[bytes]) -> list[bytes]:
         [b"\xef\xbb\xbfdata: 1\n\n"],
         [b'[{"a":"}\\"]"}', b',\r\n{"b":[{}]}', b"\n]\n"],
         [b' [ {"a":"\\\\"}', b",{}", b"]"],
+        [b'\xef\xbb\xbf[{"a":"\\n\\n"}', b",\n\n{}", b"]"],
         [b"[]"],
         [b'[{"a":'],
     ],

@@ -294,6 +294,8 @@ def test_array_separators_fit_what_has_left() -> None:
     assert len(json.loads(tapped_at_any_split("gemini", array(mixed, chunk(finish="STOP"))).body)) == 4
     assert json.loads(tapped_at_any_split("gemini", array(*STREAMED[:2])).body) == []
     assert tapped("gemini", [b"[]"]).body == b"[]"
+    marked = b"\xef\xbb\xbf" + array(*STREAMED, text, chunk(finish="STOP"))
+    assert json.loads(tapped_at_any_split("gemini", marked).body) == json.loads(result.body)
     assert tapped("gemini", [array(text)[:-9]]).body == array(text)[:-9]
 
 

@@ -201,7 +201,28 @@ async def test_a_whole_answer_that_breaks_off_ends_the_run_of_its_response(cs: C
         async with sdk("openai_chat", provider, cs) as client:
             with pytest.raises(openai.APIConnectionError):
                 await client.chat.completions.create(model="gpt", messages=[{"role": "user", "content": "go"}])
-    assert [run.outcome for run in await cs.journal.runs()] == ["finished"]
+    assert [run.outcome for run in await cs.journal.runs()] == ["failed"]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("end", [Cut(), Failure("overloaded")], ids=["cut", "error"])
+async def test_a_response_that_breaks_off_fails_its_run(cs: Callstream, wire: str, end: Any) -> None:
+    async with serving(wire, [Text("Hello. "), end]) as provider:
+        await asyncio.gather(ask(wire, provider, cs), return_exceptions=True)  # what it raises is the SDK's own
+    (run,) = await cs.journal.runs()
+    assert run.outcome == "failed"
+    assert "overloaded" in (run.reason or "") or isinstance(end, Cut)
+
+
+async def test_a_response_that_is_left_by_its_reader_has_not_failed(cs: Callstream) -> None:
+    script = [Text("Hello. "), Delay(30), Text("Bye.")]
+    async with serving("anthropic", script) as provider, sdk("anthropic", provider, cs) as client:
+        messages: list[Any] = [{"role": "user", "content": "go"}]
+        async with client.messages.stream(model="claude", max_tokens=10, messages=messages) as stream:
+            async for _ in stream:
+                break
+    (run,) = await cs.journal.runs()
+    assert run.outcome == "finished"
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -377,7 +398,7 @@ async def test_what_is_not_in_its_coding_is_the_librarys_error(cs: Callstream, c
     async with httpx.AsyncClient(transport=cs.transport(httpx.MockTransport(answer))) as client:
         with pytest.raises(httpx.DecodingError):
             await client.post("http://provider/v1/chat/completions", json={"messages": []})
-    assert [run.outcome for run in await cs.journal.runs()] == ["finished"]
+    assert [run.outcome for run in await cs.journal.runs()] == ["failed"]
 
 
 async def test_whole_answers_are_journalled_and_wait_for_hooks(cs: Callstream) -> None:

@@ -455,7 +455,7 @@ def test_error_objects_in_the_stream() -> None:
     assert error == "the provider reported an error: no"
 
 
-@pytest.mark.parametrize("space", [b"", b"\r\n \t"])
+@pytest.mark.parametrize("space", [b"", b"\r\n \t", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n "])
 def test_json_array_body(space: bytes) -> None:
     body = space + json.dumps([generated({"text": 'a "[{\\" b'}), *SHAPES["one string"][0], STOP], indent=2).encode()
     events = decode("gemini", body)

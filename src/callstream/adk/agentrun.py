@@ -56,20 +56,22 @@ class AgentRun:
         current_input.set(ClientInput(tuple(self._input.tools or ()), instructions, self._agent_name, given_up))
         async with run, asyncio.timeout(self._settings.execution_timeout_seconds):
             session = await self._threads.open(self._runner.app_name, user_id, self._input.thread_id)
-            messages, changes = await self._incoming(run, session)
+            messages, changes, said = await self._incoming(run, session)
             await run.record(self._state.snapshot({**session.state, **changes}))
-            if not messages and changes:
-                await self._append(session, None, changes)
-            for number, message in enumerate(messages):
-                await self._invoke(run, session, message, {} if number else changes)
+            if not messages and (changes or said):
+                await self._append(session, None, {**changes, **said})
+            for number, message in enumerate(messages, start=1):
+                # What a user said counts as heard with the turn that it begins, the last: one before may fail.
+                delta = {**(changes if number == 1 else {}), **(said if number == len(messages) else {})}
+                await self._invoke(run, session, message, delta)
             after = await self._threads.find(self._runner.app_name, user_id, self._input.thread_id)
             if after is not None:
                 await run.record(self._state.snapshot(after.state))
 
     # -- in --
 
-    async def _incoming(self, run: Run, session: Session) -> tuple[list[types.Content], dict[str, Any]]:
-        """What google-adk is to be asked, one after the other, and what changes in the session with it."""
+    async def _incoming(self, run: Run, session: Session) -> tuple[list[types.Content], dict[str, Any], dict[str, Any]]:
+        """What google-adk is to be asked, one after the other, what changes in the session, and what marks the messages."""
         state = session.state
         past, new = split(self._input.messages, session)
         if not session.events and past and self._settings.seed_first_run_history:
@@ -94,13 +96,13 @@ class AgentRun:
             asked.append(types.Content(role="user", parts=parts))
         changes = {
             **taken(self._input.state, allow_scopes=self._settings.allow_scoped_state_keys),
-            **marks(message for message in self._input.messages if message.id not in answered.held),
+            **marks(each for each in self._input.messages if each.id not in answered.held and each not in said),
         }
         if self._input.context:
             changes[CONTEXT_KEY] = _described(self._input)
         # An event carries what is new alone, else a long thread's events would repeat its whole account.
         changes = {key: value for key, value in changes.items() if key not in state or state[key] != value}
-        return asked, changes
+        return asked, changes, marks(message for message in said if message.id not in answered.held)
 
     def _answers(self, new: Sequence[Message]) -> Iterator[Answer]:
         for message in new:
@@ -184,12 +186,19 @@ class AgentRun:
                 if beside.name in HOST_QUESTIONS:
                     is_whole = False
                     continue
-                call = await self._asked(run, session, beside.id)
+                call = await self._meant(run, session, beside.id)
                 if call is None or call.state is CallState.AWAITING:
                     is_whole = False
                 elif call.state in _ANSWERED:
                     found[beside.id] = _kept(call)
         return is_whole
+
+    async def _meant(self, run: Run, session: Session, wire_id: str) -> Call | None:
+        """The call that the session means by an id, the newest of them."""
+        listed = await run.callstream.journal.calls(
+            thread_id=run.thread_id, provider_id=wire_id, principal=session.user_id
+        )
+        return await self._asked(run, session, listed[-1].call_id if listed else wire_id)
 
     async def _asked(self, run: Run, session: Session, named: str) -> Call | None:
         """The call that an answer means; one that is older than the journal is taken into it."""

@@ -17,7 +17,15 @@ from google.genai import types
 from callstream.adk.partials import MINTED_PREFIX
 from callstream.calls import Call, CallState
 from callstream.errors import UsageError
-from callstream.events import ArgsAppended, CallAwaiting, CallCompleted, CallStarted, MessageReceived, WireEvent
+from callstream.events import (
+    ArgsAppended,
+    CallAwaiting,
+    CallCompleted,
+    CallDiscarded,
+    CallStarted,
+    MessageReceived,
+    WireEvent,
+)
 from callstream.journal import Journal
 from callstream.runtime import Callstream, Run
 from callstream.wire.argtext import json_text
@@ -100,7 +108,22 @@ async def awaiting_id(run: Run, wire_id: str) -> str:
 
 async def imported(run: Run, function_call_id: str, name: str, args: dict[str, Any]) -> str:
     """Records a whole call that google-adk knows and the run does not. Returns its ``call_id``."""
-    provider_id = None if function_call_id.startswith(MINTED_PREFIX) else function_call_id
+    return await _imported(run, function_call_id, name, args, not function_call_id.startswith(MINTED_PREFIX))
+
+
+async def replaced(run: Run, call: Call, function_call_id: str, args: dict[str, Any]) -> str:
+    """Records that google-adk runs a call's tool on other arguments than the model's: that is another call.
+
+    Hooks hear that the first is given up, and then of the second: they judge what the tool runs on. Returns the
+    ``call_id`` of the second. The wire id is the first's.
+    """
+    await run.record([CallDiscarded(call.call_id, "aborted", "its arguments were changed before its tool ran")])
+    await run.settled(call.call_id)
+    return await _imported(run, function_call_id, call.name, args, True)
+
+
+async def _imported(run: Run, function_call_id: str, name: str, args: dict[str, Any], has_wire_id: bool) -> str:
+    provider_id = function_call_id if has_wire_id else None
     text = json_text(args)
     events: Sequence[WireEvent] = [
         CallStarted(function_call_id, name, provider_id),
@@ -116,7 +139,7 @@ def outcome(response: Any) -> tuple[Any, str | None]:
     """What a function response says: a result, or an error in the form in which google-adk tells the model of one."""
     if isinstance(response, dict) and set(response) == {"error"}:
         error = response["error"]
-        return None, error if isinstance(error, str) else repr(error)
+        return None, error if isinstance(error, str) else json_text(error)
     return response, None
 
 

@@ -6,16 +6,18 @@ returned; else when google-adk makes it an event. What a tool raised is its fail
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from google.adk.events.event import Event
 from google.adk.plugins.base_plugin import BasePlugin
+from google.adk.tools.agent_tool import AgentTool
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from pydantic_core import to_jsonable_python
 
-from callstream.adk.answers import awaiting_id, imported, outcome
+from callstream.adk.answers import awaiting_id, imported, outcome, replaced
 from callstream.adk.invocations import Invocation
 from callstream.adk.tools import LiveStream, result_of, stream_end
 from callstream.adk.truncation import refusal
@@ -26,6 +28,10 @@ from callstream.tools import current_progress
 
 if TYPE_CHECKING:
     from callstream.adk.plugin import CallstreamPlugin
+
+
+current_agent_tool: ContextVar[AgentTool | None] = ContextVar("callstream_agent_tool", default=None)
+"""The tool in whose context this is, if it runs an agent of its own."""
 
 
 class Execution:
@@ -49,6 +55,7 @@ class Execution:
         except RunOver as over:
             return {"error": str(over)}
         current_model_call.set(None)
+        current_agent_tool.set(tool if isinstance(tool, AgentTool) else None)
         run.make_current()
         current_progress.set(run.progress_of(call.call_id))
         if isinstance(tool, LiveStream):
@@ -61,6 +68,9 @@ class Execution:
     ) -> Call:
         named = tool_context.function_call_id or ""
         call = invocation.call_named(tool_context.branch, named)
+        if call is not None and call.state is CallState.ARGS_COMPLETE and _is_other(call, tool_args):
+            call = invocation.run.call(await replaced(invocation.run, call, named, tool_args))
+            invocation.bind_id(tool_context.branch, named, call.call_id)
         if call is not None and (call.state is CallState.DISCARDED or not call.is_final):
             return call
         if call is None:
@@ -110,6 +120,18 @@ class Execution:
             if invocation.run.call(call_id).state is CallState.EXECUTING:
                 await invocation.run.fail(call_id, error)
 
+    async def fail_unanswerable(self, invocation: Invocation) -> None:
+        """What still awaits an answer when the agent of a tool has ended will never have one."""
+        if invocation.within is None:
+            return
+        for call in invocation.calls():
+            if call.state is CallState.AWAITING:
+                await invocation.run.fail(
+                    call.call_id,
+                    f"agent {invocation.within.agent.name!r} is a tool and has ended: google-adk cannot resume it, so no "
+                    "answer can reach this call",
+                )
+
     async def _stream_ended(
         self, invocation: Invocation, call: Call, values: list[Any], error: BaseException | None
     ) -> None:
@@ -145,3 +167,8 @@ class Execution:
         plugins = context.plugin_manager.plugins
         later = plugins[plugins.index(self._plugin) + 1 :] if self._plugin in plugins else []
         return any(type(plugin).after_tool_callback is not BasePlugin.after_tool_callback for plugin in later)
+
+
+def _is_other(call: Call, tool_args: dict[str, Any]) -> bool:
+    """Whether google-adk has other arguments for the tool than the model wrote: a callback may have changed them."""
+    return call.encoding == "json" and isinstance(call.args, dict | None) and (call.args or {}) != tool_args

@@ -18,6 +18,7 @@ from google.adk.agents.llm_agent import LlmAgent
 from google.adk.events.event_actions import EventActions
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
+from google.adk.tools.agent_tool import AgentTool
 from google.genai import types
 
 from callstream.adk.partials import PartialReader
@@ -79,10 +80,14 @@ class Step:
 class Invocation:
     """One invocation, from ``before_run_callback`` to its end, however it ends."""
 
-    def __init__(self, context: InvocationContext, run: Run, *, owns_run: bool) -> None:
+    def __init__(
+        self, context: InvocationContext, run: Run, *, owns_run: bool, within: AgentTool | None = None
+    ) -> None:
         self.invocation_id = context.invocation_id
         self.run = run
         self.owns_run = owns_run
+        self.within = within
+        """The tool whose agent it is. google-adk forgets its session with it, and can never go on with it."""
         self.is_resumed = False
         """Whether it goes on with a turn that was interrupted by a question to a person."""
         self.failure: str | None = None
@@ -158,6 +163,10 @@ class Invocation:
         if call_id is None and self.is_live:
             call_id = self._bound.get((None, named))
         return None if call_id is None else self.run.call(call_id)
+
+    def calls(self) -> list[Call]:
+        """The calls of this invocation that google-adk knows."""
+        return [self.run.call(call_id) for call_id in dict.fromkeys(self._bound.values())]
 
     def bind_id(self, branch: str | None, function_call_id: str, call_id: str) -> None:
         self._bound[branch, function_call_id] = call_id

@@ -26,7 +26,7 @@ from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
 from callstream.adk.answers import Incoming
-from callstream.adk.execution import Execution
+from callstream.adk.execution import Execution, current_agent_tool
 from callstream.adk.invocations import Endings, Invocation, Step, opened_run
 from callstream.adk.leftbehind import LeftBehind
 from callstream.adk.live import LiveTranscript
@@ -105,7 +105,8 @@ class CallstreamPlugin(BasePlugin):
         joined = self._outer_run()
         given_up = [] if joined else await self.left_behind.find(invocation_context.session.id)
         run = joined or await opened_run(self.callstream, invocation_context)
-        invocation = Invocation(invocation_context, run, owns_run=joined is None)
+        within = current_agent_tool.get() if joined is not None else None
+        invocation = Invocation(invocation_context, run, owns_run=joined is None, within=within)
         self._invocations[invocation.invocation_id] = invocation
         if invocation.is_live:
             self._live[invocation.invocation_id] = LiveTranscript(invocation, _new_call_id)
@@ -180,6 +181,7 @@ class CallstreamPlugin(BasePlugin):
         invocation.ends_by_itself()
         if invocation.run.outcome is None:
             await self._execution.fail_raised(invocation)
+            await self._execution.fail_unanswerable(invocation)
         if invocation.owns_run:
             await invocation.run.end(error)
 

@@ -37,6 +37,7 @@ exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code. Errors are one sentence on standard error, unless ``--debug`` is given."""
+    _fill_in_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
@@ -54,6 +55,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(options)
     except SystemExit as end:  # argparse's own way out, for --help, --version and what it cannot parse
         return end.code if isinstance(end.code, int) else FAILED
+
+
+def _fill_in_closed_streams() -> None:
+    """Python has None for a stream that was closed before it began (``>&-``): what is written there is nobody's."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # until the process ends
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -156,8 +156,9 @@ class MemoryJournal(Openable):
         states: Sequence[CallState] | None = None,
         provider_id: str | None = None,
         limit: int | None = None,
+        newest: bool = False,
     ) -> list[Call]:
-        checked_limit(limit)
+        limit = checked_limit(limit)
         with self._store.lock:
             self._enter()
             found = [
@@ -169,7 +170,7 @@ class MemoryJournal(Openable):
                 and (states is None or call.state in states)
                 and (provider_id is None or call.provider_id == provider_id)
             ]
-        return found[:limit]
+        return found[max(0, len(found) - limit) :] if newest and limit is not None else found[:limit]
 
     async def runs(
         self,
@@ -180,7 +181,7 @@ class MemoryJournal(Openable):
         active: bool | None = None,
         limit: int | None = None,
     ) -> list[RunRow]:
-        checked_limit(limit)
+        limit = checked_limit(limit)
         with self._store.lock:
             self._enter()
             found = [

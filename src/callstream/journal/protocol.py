@@ -131,8 +131,11 @@ class Journal(Protocol):
         states: Sequence[CallState] | None = None,
         provider_id: str | None = None,
         limit: int | None = None,
+        newest: bool = False,
     ) -> list[Call]:
         """Calls in the order in which they started, without their arguments; with ``limit``, the first of them.
+
+        ``newest``: the last of them, in the same order.
 
         ``updated_at`` is the time of the last change of state, not of the last piece.
         """

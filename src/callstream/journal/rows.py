@@ -148,9 +148,11 @@ def checked_place(after: int) -> None:
         raise UsageError(f"expected the number of a record, or 0 for the beginning, got {after}")
 
 
-def checked_limit(limit: int | None) -> None:
+def checked_limit(limit: int | None) -> int | None:
+    """The limit, no more than a database can count."""
     if limit is not None and limit < 0:
         raise UsageError(f"expected a limit of 0 or more, or None for all, got {limit}")
+    return None if limit is None else min(limit, 2**63 - 1)
 
 
 def clean(text: str | None) -> str | None:

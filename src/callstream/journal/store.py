@@ -106,6 +106,8 @@ class Store(Protocol):
         states: Sequence[CallState] | None,
         provider_id: str | None,
         limit: int | None,
+        *,
+        newest: bool,
     ) -> list[Call]: ...
 
     async def runs(

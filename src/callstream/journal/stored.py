@@ -145,10 +145,11 @@ class StoredJournal(Openable):
         states: Sequence[CallState] | None = None,
         provider_id: str | None = None,
         limit: int | None = None,
+        newest: bool = False,
     ) -> list[Call]:
-        checked_limit(limit)
+        limit = checked_limit(limit)
         await self.open()
-        return await self._store.calls(run_id, thread_id, principal, states, provider_id, limit)
+        return await self._store.calls(run_id, thread_id, principal, states, provider_id, limit, newest=newest)
 
     async def runs(
         self,
@@ -159,7 +160,7 @@ class StoredJournal(Openable):
         active: bool | None = None,
         limit: int | None = None,
     ) -> list[RunRow]:
-        checked_limit(limit)
+        limit = checked_limit(limit)
         await self.open()
         return await self._store.runs(run_id, thread_id, principal, active, limit)
 

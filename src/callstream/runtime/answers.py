@@ -6,11 +6,15 @@ then the call that still lacks its result is meant. A result that is seen again 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TypeAlias
+
 from callstream.calls import Call, CallState, Ledger
 from callstream.errors import UsageError
-from callstream.events import MessageReceived, ResultReceived
+from callstream.events import CallFailed, CallReturned, MessageReceived, ResultReceived
 from callstream.journal import Journal
 
+_MessageKey: TypeAlias = tuple[str, str, tuple[str, ...]]
 _UNANSWERED = (CallState.ARGS_COMPLETE, CallState.EXECUTING, CallState.AWAITING)
 
 
@@ -21,16 +25,32 @@ class Answers:
         self._ledger = ledger
         self._journal = journal
         self._thread_id = thread_id
-        self._messages: set[tuple[str, str, tuple[str, ...]]] = set()
+        self._messages: set[_MessageKey] = set()
         self._looked_up: set[str] = set()  # wire ids whose calls need not be looked for in the journal again
+        self._coming: set[_MessageKey] = set()  # messages that are on their way into the journal
         self._answered: set[str] = set()  # calls whose results are on their way
 
     def is_new(self, message: MessageReceived) -> bool:
         """Whether the run has not had this message. Every request of a turn repeats the turn's messages."""
-        key = (message.role, message.text, message.attachments)
-        is_new = key not in self._messages
-        self._messages.add(key)
-        return is_new
+        key = _key(message)
+        if key in self._messages or key in self._coming:
+            return False
+        self._coming.add(key)
+        return True
+
+    def keep(self, message: MessageReceived) -> None:
+        """A message is in the journal."""
+        key = _key(message)
+        if key in self._coming:
+            self._messages.add(key)
+
+    def arrived(self, found: Iterable[MessageReceived | CallReturned | CallFailed]) -> None:
+        """What was new in a request is no longer on its way: it was kept, or it may come again."""
+        for event in found:
+            if isinstance(event, MessageReceived):
+                self._coming.discard(_key(event))
+            else:
+                self._answered.discard(event.call_id)
 
     async def call_for(self, result: ResultReceived) -> Call | None:
         """The call that a result in a request answers, None if there is none that lacks it."""
@@ -79,3 +99,7 @@ class Answers:
         if result.provider_id is None or call.provider_id is None:
             return result.latest and call.name == result.name and (result.provider_id in (None, call.call_id))
         return call.provider_id == result.provider_id
+
+
+def _key(message: MessageReceived) -> _MessageKey:
+    return (message.role, message.text, message.attachments)

@@ -43,7 +43,7 @@ from callstream.runtime.limits import TextLimits, TextMeter
 from callstream.runtime.progress import ProgressFeed
 from callstream.runtime.response import Response
 from callstream.tools import Progress
-from callstream.wire.argtext import is_strict_json
+from callstream.wire.argtext import is_strict_json, json_text
 
 if TYPE_CHECKING:
     from callstream.runtime.core import Callstream, ProgressHandler
@@ -82,7 +82,7 @@ class Run:
         self._feeds: dict[str, ProgressFeed] = {}
         self._writing = asyncio.Lock()
         self._seq = 0
-        self._ending: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[Exception | None] | None = None
         self._failure: Exception | None = None
         self._on_stop: list[Callable[[str], object]] = []
         self._token: Token[Run | None] | None = None
@@ -150,15 +150,18 @@ class Run:
 
     async def receive(self, events: Sequence[RequestEvent], *, author: str | None = None) -> None:
         """Takes in what a request says (``results_in``): new messages, and results of calls that have none yet."""
-        found: list[RunEvent] = []
-        for event in events:
-            if isinstance(event, MessageReceived):
-                if self._answers.is_new(event):
-                    found.append(event)
-            elif (call := await self._answers.call_for(event)) is not None:
-                found.append(_outcome_of(call, event))
-        if found:
-            await self.record(found, author=author)
+        found: list[MessageReceived | CallReturned | CallFailed] = []
+        try:
+            for event in events:
+                if isinstance(event, MessageReceived):
+                    if self._answers.is_new(event):
+                        found.append(event)
+                elif (call := await self._answers.call_for(event)) is not None:
+                    found.append(_outcome_of(call, event))
+            if found:
+                await self.record(found, author=author)
+        finally:  # what was not kept is taken when the request is sent again
+            self._answers.arrived(found)
 
     async def free_call_id(self, wanted: str) -> str:
         """A ``call_id`` that no call in the journal has: the wanted one, or that with a number."""
@@ -284,15 +287,23 @@ class Run:
     # -- the end --
 
     async def finish(self) -> None:
-        """Ends the run as finished, after all hooks have settled. Does nothing if it has ended."""
-        await self._end("finished", None)
+        """Ends the run as finished, after all hooks have settled. Does nothing if it has ended.
+
+        Raises the error of a hook that failed the run instead (``fail_run``), as leaving the run's context does.
+        """
+        failure = await self._end("finished", None)
+        if failure is not None:
+            raise failure
 
     async def stop(self, reason: str = "stopped") -> None:
         """Ends the run as cancelled: hooks are aborted, open calls discarded, upstream streams closed."""
         await self._end("cancelled", reason)
 
     async def end(self, error: BaseException | None) -> None:
-        """Ends the run by what ended its work: nothing finishes it, a cancellation cancels it, all else fails it."""
+        """Ends the run by what ended its work: nothing finishes it, a cancellation cancels it, all else fails it.
+
+        Unlike ``finish`` it is silent where a hook fails the run: ``outcome`` says so.
+        """
         if error is None:
             await self._end("finished", None)
         elif isinstance(error, asyncio.CancelledError | GeneratorExit):
@@ -317,7 +328,10 @@ class Run:
                 _current_run.reset(self._token)
             except ValueError:
                 pass  # A generator may be closed in another context than it began in; the run is not current there.
-        await self.end(error)
+        if error is None:
+            await self.finish()
+        else:
+            await self.end(error)
         return False
 
     # -- inside --
@@ -379,6 +393,8 @@ class Run:
         )
 
     def _took(self, event: RunEvent) -> None:
+        if isinstance(event, MessageReceived):
+            self._answers.keep(event)
         if not isinstance(event, _CALL_EVENTS):
             return
         before = self._ledger[event.call_id].state if event.call_id in self._ledger else None
@@ -438,16 +454,19 @@ class Run:
         if feed is not None:
             await feed.aclose()
 
-    async def _end(self, outcome: RunOutcome, reason: str | None) -> None:
+    async def _end(self, outcome: RunOutcome, reason: str | None) -> Exception | None:
         # Cancelling whoever waits does not leave the run half ended.
-        await asyncio.shield(self._begin_end(outcome, reason))
+        return await asyncio.shield(self._begin_end(outcome, reason))
 
-    def _begin_end(self, outcome: RunOutcome, reason: str | None, detail: str | None = None) -> asyncio.Task[None]:
+    def _begin_end(
+        self, outcome: RunOutcome, reason: str | None, detail: str | None = None
+    ) -> asyncio.Task[Exception | None]:
         if self._ending is None:
             self._ending = asyncio.ensure_future(self._ended(outcome, reason, detail))
         return self._ending
 
-    async def _ended(self, outcome: RunOutcome, reason: str | None, detail: str | None) -> None:
+    async def _ended(self, outcome: RunOutcome, reason: str | None, detail: str | None) -> Exception | None:
+        """Ends the run, and returns the error of the hook that made it fail, if one did."""
         discard: DiscardReason | None = {"finished": None, "failed": "interrupted", "cancelled": "aborted"}[outcome]
         for callback in list(self._on_stop):
             callback(reason or outcome)
@@ -461,8 +480,9 @@ class Run:
                 hooked.abort(call, discard or "interrupted", keep=True)
         for hooked in self._hooks.values():
             await hooked.settled()
-        if outcome == "finished" and self._failure is not None:
-            outcome, reason = "failed", _described(self._failure)
+        failure = self._failure if outcome == "finished" else None
+        if failure is not None:
+            outcome, reason = "failed", _described(failure)
         end = RunEnded(outcome, reason)
         try:
             await self._write(lambda: [*(_closing(call, discard, detail) for call in self._ledger.open_calls()), end])
@@ -470,6 +490,7 @@ class Run:
             self.callstream.forget_run(self)
         finally:
             self.callstream.observers.run_ended(self)
+        return failure
 
 
 def _mistake(call: Call) -> str | None:
@@ -495,11 +516,11 @@ def _closing(call: Call, discard: DiscardReason | None, detail: str | None) -> R
     return CallDiscarded(call.call_id, discard or "interrupted", detail)
 
 
-def _outcome_of(call: Call, result: ResultReceived) -> RunEvent:
+def _outcome_of(call: Call, result: ResultReceived) -> CallReturned | CallFailed:
     if not result.is_error:
         return CallReturned(call.call_id, result.content)
     content = result.content
-    return CallFailed(call.call_id, content if isinstance(content, str) else repr(content))
+    return CallFailed(call.call_id, content if isinstance(content, str) else json_text(content))
 
 
 def _dropped(call: Call) -> Exception:

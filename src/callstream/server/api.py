@@ -110,6 +110,7 @@ class Api:
             thread_id=asked_id(asked, "thread_id"),
             states=[CallState(state)] if state else None,
             limit=number(asked, "limit", 100, most=MOST),
+            newest=True,
         )
         return json_response({"calls": [_call(call) for call in found]})
 

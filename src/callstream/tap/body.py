@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from typing import TypeAlias
 
 import msgspec
 
@@ -28,6 +29,10 @@ logger = logging.getLogger("callstream")
 
 KEEP_ALIVE = b"\n"
 """An empty line: nothing in server-sent events, white space in a JSON array. google-genai does not stand a comment."""
+
+
+OnEnd: TypeAlias = Callable[[Exception | None], Awaitable[None]]
+"""Told when a response was read, and what broke it off, if anything did. May be told twice."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -50,7 +55,7 @@ class TappedBody:
         decoding: Decoding | None = None,
         refuses: bool = False,
         limits: Limits | None = None,
-        on_end: Callable[[], Awaitable[None]] | None = None,
+        on_end: OnEnd | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self._close_source = close_source
@@ -68,7 +73,7 @@ class TappedBody:
         self._news = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
-        self._error: BaseException | None = None
+        self._error: Exception | None = None
         self._broken_off = False
         self._was_interrupted = False
         self._undo_stop = response.run.on_stop(self._stopped)
@@ -93,8 +98,7 @@ class TappedBody:
                 yield output.data
         finally:
             await self.aclose()
-            if self._on_end is not None:
-                await self._on_end()  # again: hooks may have rejected a call after the last byte had been read
+            await self._tell_end()  # again: hooks may have rejected a call after the last byte had been read
 
     async def aclose(self) -> None:
         """The SDK wants no more: reading ends, upstream is closed, calls that are not complete are discarded."""
@@ -122,8 +126,7 @@ class TappedBody:
             finally:
                 if not complete:
                     await self._interrupted()
-                if self._on_end is not None:
-                    await self._on_end()
+                await self._tell_end()
 
     async def _take(self, data: bytes) -> None:
         if self._passes:
@@ -173,6 +176,10 @@ class TappedBody:
             found = []
         await self._response.record(found)
         self._forward(outputs + self._rewriter.end(found))
+
+    async def _tell_end(self) -> None:
+        if self._on_end is not None:
+            await self._on_end(self._error or self._response.decoder.error)
 
     async def _interrupted(self) -> None:
         reason = type(self._error).__name__ if self._error is not None else "the reader went away"

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from callstream.errors import WireError
+from callstream.wire.sse import BOM
 
 # Two line ends in a row. A LF may be the end of a CRLF; CRLF alone is one line end, so that CR LF is no blank line.
 _BLANK_LINE = re.compile(rb"\n(?:\r\n|\n|\r)|\r\r\n?")
@@ -23,7 +24,6 @@ _LONGEST_BLANK_LINE = 4
 _ENDS = (b"\n\n", b"\n\r\n", b"\r\r\n", b"\n\r", b"\r\r")
 _MARK = re.compile(rb'["\\{}\[\]]')
 _SPACE = b" \t\r\n"
-_BOM = b"\xef\xbb\xbf"
 
 
 class FrameSplitter:
@@ -43,8 +43,8 @@ class FrameSplitter:
         if self._waiting:
             self._waiting += data
             body = self._waiting
-        if self._is_array is None and not body.isspace() and body:
-            self._is_array = body.lstrip(_SPACE).startswith(b"[")
+        if self._is_array is None and not BOM.startswith(body) and (shown := body.removeprefix(BOM).lstrip(_SPACE)):
+            self._is_array = shown.startswith(b"[")
         frames = []
         start = 0
         for end in self._ends_of_elements(body) if self._is_array else self._ends_of_events(body):
@@ -124,7 +124,7 @@ def is_finished(frame: bytes) -> bool:
 def payload_of(frame: bytes) -> bytes:
     """The data of an event, empty where it has none."""
     return b"\n".join(
-        line[5:].removeprefix(b" ") for line in frame.removeprefix(_BOM).splitlines() if line.startswith(b"data:")
+        line[5:].removeprefix(b" ") for line in frame.removeprefix(BOM).splitlines() if line.startswith(b"data:")
     )
 
 
@@ -135,7 +135,7 @@ def with_payload(frame: bytes, payload: bytes) -> bytes:
     for line in frame.splitlines(keepends=True):
         bare = line.rstrip(b"\r\n")
         ending = line[len(bare) :] or ending
-        if not bare.removeprefix(_BOM).startswith(b"data:"):
+        if not bare.removeprefix(BOM).startswith(b"data:"):
             lines.append(line)
         elif payload:
             lines.append(b"data: " + payload + ending)

@@ -20,9 +20,10 @@ import msgspec
 from callstream.tap.frames import element_of, is_finished, payload_of, read_json, with_payload, write_json
 from callstream.tap.order import Call, Output, Passing, Place, Rewriter
 from callstream.wire import Decoder
+from callstream.wire.sse import BOM
 
 SIGNATURE = "thoughtSignature"
-_OF_AN_ARRAY = re.compile(rb"\s*[\[,\]]")
+_OF_AN_ARRAY = re.compile(rb"(?:" + BOM + rb")?\s*[\[,\]]")
 _PIECES = ("partialArgs", "willContinue", "args")
 
 

@@ -1,8 +1,8 @@
 """Runs of programs that know nothing of runs.
 
 Outside of a run each response is a run of its own. It ends with its last call: with the response if it has none, else
-when a later request brings the results; what no request answers in time is released. A request whose results belong to
-such a run goes on in the same thread.
+when a later request brings the results; what no request answers in time is released. It has failed if the response broke
+off. A request whose results belong to such a run goes on in the same thread.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ class ImplicitRuns:
         self._patience = patience
         self._waiting: dict[str, Run] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._errors: dict[str, Exception] = {}  # what broke the responses of these runs off
         self._releases: set[asyncio.Task[None]] = set()
 
     async def begin(self, request: Sequence[RequestEvent]) -> Run:
@@ -36,21 +37,21 @@ class ImplicitRuns:
             await self.response_ended(run)
         return await self._callstream.start(thread_id or self._callstream.new_id("thread"), as_current=False)
 
-    async def response_ended(self, run: Run) -> None:
-        """Ends the run if nothing of it is open, else lets it wait for its results."""
+    async def response_ended(self, run: Run, error: Exception | None = None) -> None:
+        """Ends the run if nothing of it is open, else lets it wait for its results. ``error``: what broke it off."""
+        if error is not None:
+            self._errors[run.run_id] = error
         if any(call.state in _UNANSWERED for call in run.calls):
             if run.run_id not in self._waiting:
                 self._waiting[run.run_id] = run
                 self._timers[run.run_id] = run.loop.call_later(self._patience, self._give_up, run)
             return
-        self._forget(run)
-        await run.finish()
+        await self._end(run)
 
     async def aclose(self) -> None:
         """Gives up waiting, on this event loop: what was not answered is released."""
         for run in [run for run in self._waiting.values() if run.loop is asyncio.get_running_loop()]:
-            self._forget(run)
-            await run.finish()
+            await self._end(run)
 
     def _answered(self, request: Sequence[RequestEvent]) -> list[Run]:
         results = [event for event in request if isinstance(event, ResultReceived) and event.latest]
@@ -65,13 +66,13 @@ class ImplicitRuns:
         return fitting if len(fitting) == 1 else []
 
     def _give_up(self, run: Run) -> None:
-        self._forget(run)
-        release = asyncio.ensure_future(run.finish())
+        release = asyncio.ensure_future(self._end(run))
         self._releases.add(release)
         release.add_done_callback(self._releases.discard)
 
-    def _forget(self, run: Run) -> None:
+    async def _end(self, run: Run) -> None:
         self._waiting.pop(run.run_id, None)
         timer = self._timers.pop(run.run_id, None)
         if timer is not None:
             timer.cancel()
+        await run.end(self._errors.pop(run.run_id, None))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from functools import cache, partial
 from types import ModuleType
 from typing import Any, Literal, TypeAlias
@@ -21,7 +21,7 @@ from callstream.errors import CallRejected, UsageError, WireError
 from callstream.events import CallCompleted, RequestEvent
 from callstream.runtime import Callstream, Run, current_run
 from callstream.runtime.modelcall import ModelCall, current_model_call
-from callstream.tap.body import Limits, TappedBody
+from callstream.tap.body import Limits, OnEnd, TappedBody
 from callstream.tap.encoding import Checked, Decoding, decoding_of
 from callstream.tap.exchange import Exchange, answer_kind, recognised
 from callstream.tap.implicit import ImplicitRuns
@@ -190,7 +190,7 @@ class _Reading:
         *,
         model_call: ModelCall | None,
         decoding: Decoding | None,
-        on_end: Callable[[], Awaitable[None]] | None,
+        on_end: OnEnd | None,
     ) -> None:
         self._tap = tap
         self._exchange = exchange
@@ -231,11 +231,17 @@ class _Reading:
 
     async def whole(self, answer: Any) -> WholeBody:
         """An answer that was not streamed. It is forwarded when its calls are recorded and their hooks have settled."""
+        error: Exception | None = None
         try:
             return await self._whole(answer)
+        except CallRejected:
+            raise  # the answer is whole
+        except Exception as broken:
+            error = broken
+            raise
         finally:
             if self._on_end is not None:
-                await self._on_end()
+                await self._on_end(error or self._response.decoder.error)
 
     async def _whole(self, answer: Any) -> WholeBody:
         try:

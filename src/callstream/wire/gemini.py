@@ -22,6 +22,7 @@ from callstream.wire.argtext import json_text
 from callstream.wire.decoder import Decoder, reported
 from callstream.wire.jsonarray import JsonArrayStream
 from callstream.wire.naming import tools_that_fit
+from callstream.wire.sse import BOM
 from callstream.wire.transcript import WireCall
 
 NORMAL_FINISH: Final = "STOP"
@@ -138,6 +139,7 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self._framing_known = False
+        self._head = b""  # the beginning of the body, while it does not show the framing
         self._forget_response()
 
     def _forget_response(self) -> None:
@@ -150,10 +152,18 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
         self._usage: dict[str, Any] | None = None
 
     def _frames(self, data: bytes) -> list[tuple[bytes, bytes]]:
-        if not self._framing_known and not data.isspace() and data:
-            self._framing_known = True
-            if data.lstrip().startswith(b"["):
-                self._framing = JsonArrayStream()
+        if not self._framing_known and data:
+            head = self._head + data
+            body = head.removeprefix(BOM).lstrip()
+            if BOM.startswith(head):
+                self._head = head
+            elif not body:
+                self._head = b" "
+            else:
+                self._framing_known = True
+                if body.startswith(b"["):
+                    self._framing = JsonArrayStream()
+                    data = body
         return super()._frames(data)
 
     def _chunk(self, chunk: GenerateContentResponse) -> None:

@@ -13,7 +13,8 @@ import re
 
 from callstream.errors import WireError
 
-_BOM = b"\xef\xbb\xbf"
+BOM = b"\xef\xbb\xbf"
+"""The byte order mark, which may come before anything else."""
 _LOOKS_LIKE_A_FIELD = re.compile(rb"\s*(?::|(?:data|event|id|retry)\s*(?::|$)|[\w-]{1,40}:)")
 _DATA = len(b"data: ")
 _KNOWN_FIELDS = (b"", b"data", b"event", b"id", b"retry")
@@ -125,12 +126,12 @@ class SseStream:
 
     def _without_bom(self, data: bytes) -> bytes:
         head = b"".join(self._unfinished) + data
-        if len(head) < len(_BOM) and _BOM.startswith(head):
+        if len(head) < len(BOM) and BOM.startswith(head):
             return data  # not enough to tell yet
         self._at_start = False
         self._unfinished.clear()
         self._unfinished_bytes = 0
-        return head.removeprefix(_BOM)
+        return head.removeprefix(BOM)
 
     def _field(self, line: bytes, *, after_event: bool) -> None:
         """A line that is not one of the usual two. Before the first event it shows whether this is an event stream."""

@@ -18,7 +18,7 @@ from callstream.adk import ADKAgent, AGUIToolset
 from callstream.adk.clienttools import gemini_schema
 from callstream.calls import CallState
 from callstream.testing import Call as Calls
-from callstream.testing import Finish, Parallel, Text
+from callstream.testing import Failure, Finish, Parallel, Text
 from tests.adk.hosting import WIRES, Models, agent_of, scripted
 
 from .clients import Client, kinds
@@ -352,6 +352,60 @@ async def test_tool_confirmation_with_a_new_message(resumable: bool, cs: Callstr
         assert ("And hurry." in told, "And hurry." in asked) == (False, True)
     (kept,) = await cs.journal.calls()
     assert kept.state is CallState.COMPLETED
+
+
+async def test_new_message_beside_a_tool_confirmation_is_heard_after_that_failed(
+    cs: Callstream, models: Models
+) -> None:
+    """The turn of the confirmation breaks off; the client sends the same again, and something more."""
+
+    def remove(path: str) -> str:
+        """Removes."""
+        ran.append(path)
+        return "removed"
+
+    ran: list[str] = []
+    script = [[Calls("remove", {"path": "/x"}), Finish()], [Failure("overloaded")], END, END]
+    async with scripted("gemini", script) as provider:
+        client = Client(
+            adk_agent(cs, agent_of(gemini(models, provider), FunctionTool(remove, require_confirmation=True)))
+        )
+        await client.send()
+        answer = {"role": "tool", "toolCallId": client.pending()[0], "content": '{"confirmed": true}'}
+        client.put_result({"id": "answer", **answer})
+        events = await client.send("And hurry.")
+        assert kinds(events)[-1] == "RUN_ERROR"
+        await client.send("Well?")
+        assert client.text() == "Done."
+        asked = provider.requests[-1].body.decode()
+        assert ("And hurry." in asked, "Well?" in asked) == (True, True)
+        await client.send("Thanks.")
+        assert provider.requests[-1].body.decode().count("And hurry.") == 1
+    assert ran == ["/x"]
+    assert [call.state for call in await cs.journal.calls()] == [CallState.COMPLETED]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+async def test_answers_one_by_one_to_calls_that_a_callback_has_changed(
+    order: tuple[int, ...], cs: Callstream, models: Models
+) -> None:
+    def repaint(callback_context: Any, llm_response: Any) -> None:
+        for part in (llm_response.content and llm_response.content.parts) or ():
+            if part.function_call is not None and not llm_response.partial:
+                part.function_call.args = {"color": part.function_call.args["color"].upper()}
+
+    script = [[Calls("paint", {"color": "red"}), Calls("paint", {"color": "blue"}), Finish()], END]
+    async with scripted("gemini", script) as provider:
+        root = agent_of(gemini(models, provider), AGUIToolset())
+        root.after_model_callback = repaint
+        client = Client(adk_agent(cs, root), tools=[PAINT])
+        await client.send()
+        assert [call["args"] for call in client.calls()][-2:] == [{"color": "RED"}, {"color": "BLUE"}]
+        pending = client.pending()
+        for number in order:
+            await client.answer({pending[number]: {"painted": number}})
+        assert client.text() == "Done."
+        assert responses_in(provider.requests[1].body) == [{"painted": 0}, {"painted": 1}]
 
 
 async def test_old_thread_goes_on_with_a_pending_call(cs: Callstream, models: Models) -> None:

@@ -50,6 +50,30 @@ def body_for(agent: ADKAgent, **given: Any) -> Any:
     return Client(agent).input(**{"messages": messages, **given}).model_dump(mode="json", by_alias=True)
 
 
+async def test_ids_may_have_slashes(cs: Callstream, models: Models) -> None:
+    async with scripted("gemini", [END]) as provider:
+        agent = adk_agent(cs, agent_of(gemini(models, provider)))
+        app = create_adk_app(agent, "/x")
+        assert (await post(app, "/x", body_for(agent, threadId="a/b", runId="r/1"))).is_success
+        assert "Done." in (await post(app, "/x/threads/a%2Fb/connect", {})).text
+        stopped = await post(app, "/x/runs/r%2F1/stop", {})
+        assert (stopped.status_code, stopped.json()["run_id"]) == (200, "r/1")
+
+
+async def test_first_agent_of_an_app_answers_for_its_threads(cs: Callstream, models: Models) -> None:
+    async with scripted("gemini", [END]) as provider:
+        first = adk_agent(cs, agent_of(gemini(models, provider)))
+        second = ADKAgent(adk_agent=agent_of(gemini(models, provider)), app_name="second", user_id="u", callstream=cs)
+        app, router = FastAPI(), APIRouter(prefix="/second")
+        add_adk_fastapi_endpoint(app, first, "/first")
+        add_adk_fastapi_endpoint(router, second, "/agent")
+        app.include_router(router)
+        assert (await post(app, "/second/agent", body_for(second))).is_success
+        asked = {"threadId": "thread"}
+        assert (await post(app, "/agents/state", asked)).json()["threadExists"] is False
+        assert (await post(app, "/second/agents/state", asked)).json()["threadExists"] is True
+
+
 @pytest.mark.parametrize("on_router", [False, True])
 async def test_endpoint_streams(on_router: bool, cs: Callstream, models: Models) -> None:
     async with scripted("gemini", [[Calls("write", {"body": "a long text"}), Finish()], END]) as provider:

@@ -66,10 +66,11 @@ class PostgresReader:
             pieces = await connection.fetch(self._sql["read_call_pieces"], key, number, first, last)
         return call_with_pieces(call_of(row), pieces)
 
-    async def calls(self, conditions: Mapping[str, Any], limit: int | None) -> list[Call]:
+    async def calls(self, conditions: Mapping[str, Any], limit: int | None, newest: bool) -> list[Call]:
         query, values = self.filtered("list_calls", conditions, limit)
         async with self._link.reading() as connection:
-            return [call_of(row) for row in await connection.fetch(query, *values)]
+            rows = await connection.fetch(query.replace("{way}", "DESC" if newest else "ASC"), *values)
+        return [call_of(row) for row in (reversed(rows) if newest else rows)]
 
     async def runs(self, conditions: Mapping[str, Any], limit: int | None) -> list[RunRow]:
         query, values = self.filtered("list_runs", conditions, limit)

@@ -240,6 +240,8 @@ class PostgresStore:
         states: Sequence[CallState] | None,
         provider_id: str | None,
         limit: int | None,
+        *,
+        newest: bool,
     ) -> list[Call]:
         conditions: Mapping[str, Any] = {
             "where_run_id": run_id,
@@ -248,7 +250,7 @@ class PostgresStore:
             "where_states": None if states is None else [state.value for state in states],
             "where_provider_id": provider_id,
         }
-        return await self._here(lambda: self._reader.calls(conditions, limit))
+        return await self._here(lambda: self._reader.calls(conditions, limit, newest))
 
     async def runs(
         self, run_id: str | None, thread_id: str | None, principal: str | None, active: bool | None, limit: int | None

@@ -28,6 +28,8 @@ def sqlite_path(url: str) -> tuple[str, Mapping[str, str]]:
     if not location.startswith("///") or not location.removeprefix("///"):
         raise UsageError(f"expected sqlite:///relative.db or sqlite:////absolute.db, got {url!r}")
     path = location.removeprefix("///")
+    if path == ":memory:":
+        raise UsageError(f"expected a file, got {url!r}; a journal in memory is memory:")
     if unknown := sorted(options.keys() - {"durability"}):
         raise UsageError(f"a SQLite journal knows the option durability, got {', '.join(unknown)} in {url!r}")
     return os.path.abspath(Path(path).expanduser()), options

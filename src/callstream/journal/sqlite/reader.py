@@ -71,6 +71,8 @@ class SqliteReader:
         states: Sequence[CallState] | None,
         provider_id: str | None,
         limit: int | None,
+        *,
+        newest: bool,
     ) -> list[Call]:
         values: dict[str, Any] = {
             "run_id": run_id,
@@ -80,8 +82,9 @@ class SqliteReader:
             "provider_id": provider_id,
         }
         conditions = [f"where_{name}" for name, value in values.items() if value is not None]
-        rows = await self._in_thread(_rows, where(_SQL["list_calls"], conditions), {**values, "limit": _limit(limit)})
-        return [call_of(row) for row in rows]
+        query = where(_SQL["list_calls"], conditions).replace("{way}", "DESC" if newest else "ASC")
+        rows = await self._in_thread(_rows, query, {**values, "limit": _limit(limit)})
+        return [call_of(row) for row in (reversed(rows) if newest else rows)]
 
     async def runs(
         self, run_id: str | None, thread_id: str | None, principal: str | None, active: bool | None, limit: int | None

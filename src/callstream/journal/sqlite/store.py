@@ -346,8 +346,10 @@ class SqliteStore:
         states: Sequence[CallState] | None,
         provider_id: str | None,
         limit: int | None,
+        *,
+        newest: bool,
     ) -> list[Call]:
-        return await self._reader.calls(run_id, thread_id, principal, states, provider_id, limit)
+        return await self._reader.calls(run_id, thread_id, principal, states, provider_id, limit, newest=newest)
 
     async def runs(
         self, run_id: str | None, thread_id: str | None, principal: str | None, active: bool | None, limit: int | None

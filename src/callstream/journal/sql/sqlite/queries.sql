@@ -164,7 +164,7 @@ SELECT tool_call.call_id, tool_call.name, tool_call.state, run.run_id, run.threa
        tool_call.result, tool_call.error, tool_call.started_at, tool_call.updated_at
 FROM tool_call JOIN run ON run.run_key = tool_call.run_key
 WHERE {where}
-ORDER BY tool_call.started_at, tool_call.run_key, tool_call.number LIMIT :limit
+ORDER BY tool_call.started_at {way}, tool_call.run_key {way}, tool_call.number {way} LIMIT :limit
 
 -- name: list_runs
 SELECT run.run_id, run.thread_id, run.principal, run.outcome, run.reason, run.started_at, run.ended_at,
