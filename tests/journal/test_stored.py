@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from callstream.errors import JournalError
-from callstream.events import RunStarted, TextAppended
-from callstream.journal import open_journal
+from callstream.events import RunEnded, RunStarted, TextAppended
+from callstream.journal import Housekeeping, open_journal
 from callstream.journal.sqlite import SqliteStore
 
 from .conftest import sqlite_url
@@ -87,6 +87,24 @@ async def test_a_process_that_was_late_itself_does_not_judge_others(
     assert await judge.runs(active=True) == []
     await judge.aclose()
     await other.aclose()
+
+
+async def test_a_run_that_is_erased_while_it_waits_for_compaction_is_no_trouble(tmp_path: Path) -> None:
+    """Housekeeping has a list of runs to compact, and whoever erases one of them does not wait for it."""
+    url = sqlite_url(tmp_path / "j.db")
+    async with open_journal(url, housekeeping=None) as first:
+        for number in range(60):
+            pieces = [TextAppended("m", "a"), TextAppended("m", "b")]
+            await first.append(f"r{number}", [RunStarted("t"), *pieces, RunEnded("finished")])
+        await first.append("kept", [RunStarted("other"), *pieces, RunEnded("finished")])
+    journal = open_journal(url, housekeeping=Housekeeping(compact_after=0.0, sweep_every=None))
+    await journal.open()
+    assert await journal.forget(thread="t") == 60
+    async with asyncio.timeout(10):
+        while (await journal.stats())["records"] > 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert await journal.append("next", [RunStarted("t")]) == 1
+    await journal.aclose()
 
 
 async def test_closing_writes_what_is_waiting(tmp_path: Path) -> None:

@@ -278,7 +278,10 @@ class StoredJournal(Openable):
         if compact_after is not None:
             while due := await self._store.due(compact_after):
                 for run_id in due:
-                    await self._store.compact(run_id)
+                    try:
+                        await self._store.compact(run_id)
+                    except UsageError:
+                        pass  # it was erased meanwhile
                     await asyncio.sleep(0)  # appends go first
         if retain is not None:
             await self._forget(time.time() - retain, None, None)
