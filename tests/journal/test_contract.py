@@ -443,6 +443,17 @@ async def test_append_idempotent(journal: Journal) -> None:
     assert await journal.append("r", [CallExecuting("c"), CallReturned("c", 1), DONE], after=5) == 8
 
 
+async def test_append_idempotent_of_a_call_that_came_whole(journal: Journal) -> None:
+    """Its arguments lie in the record of its completion, which is another than that of a call that was streamed."""
+    await journal.append("r", [START])
+    whole: list[RunEvent] = [CallStarted("c", "t"), CallCompleted("c", '{"a": 1}')]
+    for _ in range(2):
+        assert await journal.append("r", whole, after=1) == 3
+    with pytest.raises(UsageError):
+        await journal.append("r", [CallStarted("c", "t"), CallCompleted("c", '{"a": 2}')], after=1)
+    assert len(await records(journal)) == 3
+
+
 async def test_append_idempotent_at_once(journal: Journal) -> None:
     await journal.append("r", [START])
     assert await asyncio.gather(*(journal.append("r", [MessageEnded("m")], after=1) for _ in range(5))) == [2] * 5

@@ -32,7 +32,8 @@ from callstream.events import (
 )
 from callstream.journal import follow as following
 from callstream.journal.follow import Folded, Followers, Page
-from callstream.journal.owned import ended_error
+from callstream.journal.owned import Append, ended_error
+from callstream.journal.plan import same_rows
 from callstream.journal.protocol import Entry, Openable, RunRow
 from callstream.journal.rows import (
     Kind,
@@ -325,8 +326,8 @@ class MemoryJournal(Openable):
         last_seq = run.row.last_seq if run else 0
         last = after + len(rows)
         if run is not None and rows and last_seq >= last:
-            there = [line.row.body for line in run.lines if after < line.seq <= last]
-            if run.compacted or there == [row.body for row in rows]:
+            there = [(line.row.kind, line.row.body) for line in run.lines if after < line.seq <= last]
+            if run.compacted or same_rows(Append(run_id, rows), there):
                 return last
             self._check_owner(run)
         if run is not None and run.writer != self._writer:
