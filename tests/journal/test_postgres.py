@@ -388,6 +388,28 @@ async def test_a_server_that_refuses_listen_is_looked_at_instead(
     assert "LISTEN was refused" in caplog.text
 
 
+async def test_looking_that_fails_for_a_while_does_not_end_the_journal(
+    url: str, caplog: pytest.LogCaptureFixture, eventually: Callable[..., Any]
+) -> None:
+    """A right that was taken away, a disk that was full: that is no reason never to write again."""
+    async with opened(url + "&listen=off") as journal, opened(url + "&listen=off") as other:
+        await journal.append("r", [RunStarted("t")])
+        sql = other._store._sql  # type: ignore[attr-defined]
+        looking = sql["followed_runs"]
+        sql["followed_runs"] = "SELECT 1 / 0 WHERE $1::text[] IS NOT NULL"
+        follower = asyncio.create_task(collected(other))
+
+        async def is_told() -> bool:
+            return "division by zero" in caplog.text
+
+        await eventually(is_told)
+        assert await other.append("own", [RunStarted("t")]) == 1
+        sql["followed_runs"] = looking
+        await journal.append("r", [TextAppended("m", "x")])
+        await journal.append("r", [RunEnded("finished")])
+        assert [record.seq for record in await asyncio.wait_for(follower, 30)] == [1, 2, 3]
+
+
 async def test_schema_is_made_once_by_many_processes(url: str) -> None:
     journals = [open_journal(url, housekeeping=None) for _ in range(6)]
     last = await asyncio.gather(*(journal.append(f"r{n}", [RunStarted("t")]) for n, journal in enumerate(journals)))
