@@ -700,6 +700,46 @@ async def test_swept_by_state(place: Place) -> None:
     assert await live.append("s", [START, CallReturned("awaiting", "late answer")]) == 2
 
 
+async def test_swept_by_state_too_where_the_call_is_of_an_earlier_run(place: Place) -> None:
+    """A run that goes on with calls that awaited an answer leaves them as it leaves its own."""
+    dead, live = place.journal(), place.journal()
+    names = ("executing", "again_awaiting", "executed_by_another", "answered", "progressing")
+    asked: list[RunEvent] = [START]
+    for name in names:
+        asked += [CallStarted(name, "t"), CallCompleted(name, "{}"), CallAwaiting(name)]
+    await live.append("asks", [*asked, DONE])
+    taken_up: list[RunEvent] = [CallExecuting(name) for name in names]
+    await dead.append("r", [START, *taken_up, CallProgressed("progressing", 1), CallAwaiting("again_awaiting")])
+    await dead.append("r", [CallAwaiting("executed_by_another"), CallReturned("answered", 1)])
+    await live.append("other", [START, CallExecuting("executed_by_another")])
+    await dead.aclose()
+    assert await live.sweep() == ["r"]
+    calls = {call.call_id: (call.state, call.error) for call in await live.calls(run_id="asks")}
+    assert calls == {
+        "executing": (CallState.FAILED, "interrupted"),
+        "progressing": (CallState.FAILED, "interrupted"),
+        "again_awaiting": (CallState.AWAITING, None),
+        "executed_by_another": (CallState.EXECUTING, None),
+        "answered": (CallState.COMPLETED, None),
+    }
+    ends = [record.event for record in (await records(live))[-3:]]
+    failed = [CallFailed("executing", "interrupted"), CallFailed("progressing", "interrupted")]
+    assert ends == [*failed, RunEnded("failed", "interrupted")]
+
+
+async def test_swept_by_state_with_the_run_that_asked_at_once(place: Place) -> None:
+    dead, live = place.journal(), place.journal()
+    asked: list[RunEvent] = [START, CallStarted("c", "t"), CallCompleted("c", "{}"), CallAwaiting("c")]
+    await dead.append("asks", asked)
+    await dead.append("r", [START, CallExecuting("c")])
+    await dead.aclose()
+    assert sorted(await live.sweep()) == ["asks", "r"]
+    assert await live.runs(active=True) == []
+    found = await live.call("c")
+    assert found is not None
+    assert (found.state, found.error) == (CallState.FAILED, "interrupted")
+
+
 async def test_swept_by_state_once_by_many_sweepers(place: Place) -> None:
     dead = place.journal()
     for number in range(30):

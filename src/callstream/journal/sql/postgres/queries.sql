@@ -196,6 +196,10 @@ WHERE NOT run.compacted AND run.ended_at IS NULL AND run.writer = ANY($1::text[]
 ORDER BY run.run_key LIMIT $2
 FOR UPDATE OF run
 
+-- name: events_of_run
+SELECT run_key, kind, body FROM {schema}.record
+WHERE run_key = ANY($1::integer[]) AND kind IN (0, 8) ORDER BY run_key, seq
+
 -- name: compactable_runs
 SELECT run_id FROM {schema}.run
 WHERE NOT compacted AND ended_at < extract(epoch FROM clock_timestamp())::double precision - $1::double precision

@@ -210,6 +210,9 @@ WHERE compacted = 0 AND ended_at IS NULL AND writer <> :writer
       WHERE lease.name = 'writer:' || run.writer AND lease.expires_at >= (julianday('now') - 2440587.5) * 86400)
 ORDER BY run_key LIMIT :limit
 
+-- name: events_of_run
+SELECT kind, body FROM record WHERE run_key = :run_key AND kind IN (0, 8) ORDER BY seq
+
 -- name: compactable_runs
 SELECT run_id FROM run
 WHERE compacted = 0 AND ended_at < (julianday('now') - 2440587.5) * 86400 - :age
