@@ -292,7 +292,8 @@ class SqliteStore:
 
     def _resumed(self, run: Any, owned: Owned, memory: Memory) -> dict[str, Held]:
         """The calls of other runs that a run was executing; those of runs that are swept with it are closed by them."""
-        events = [event_of(*row, None, None) for row in run(_SQL["events_of_run"], {"run_key": owned.key})]
+        rows = run(_SQL["events_of_run"], {"run_key": owned.key})
+        events = [event_of(kind, body, None, None) for kind, body in rows]
         found = {}
         for call_id in left_executing(events):
             if call_id not in memory.calls and (row := run(_SQL["load_call"], {"call_id": call_id}).fetchone()):
