@@ -146,7 +146,8 @@ class SqliteStore:
         keys = [owned.key for owned in remembered.values()]
         true = set(run(_SQL["check_runs"], {"run_keys": _json(keys)}).fetchall())
         for run_id, owned in remembered.items():
-            if (owned.key, owned.writer, owned.epoch, owned.last_seq) not in true:
+            # The id too: the number of an erased run is given again.
+            if (run_id, owned.key, owned.writer, owned.epoch, owned.last_seq) not in true:
                 self._memory.drop(run_id)
         self._doubtful -= asked
 

@@ -71,7 +71,7 @@ UPDATE run SET stop_reason = coalesce(stop_reason, :reason) WHERE run_id = :run_
 SELECT run_id, stop_reason FROM run WHERE stop_reason IS NOT NULL AND outcome IS NULL AND writer = :writer
 
 -- name: check_runs
-SELECT run_key, writer, epoch,
+SELECT run_id, run_key, writer, epoch,
        coalesce(last_seq, (SELECT max(record.seq) FROM record WHERE record.run_key = run.run_key))
 FROM run WHERE run_key IN (SELECT value FROM json_each(:run_keys))
 
