@@ -94,8 +94,9 @@ async def test_a_file_that_is_taken_away_is_told(tmp_path: Path, fate: str) -> N
     path = tmp_path / "j.db"
     journal = open_journal(sqlite_url(path), housekeeping=None)
     await journal.append("r", [RunStarted("t")])
-    for part in list(tmp_path.iterdir()):
-        part.rename(tmp_path / f"moved-{part.name}") if fate == "moved" else part.unlink()
+    for name in os.listdir(tmp_path):
+        part = tmp_path / name
+        part.rename(tmp_path / f"moved-{name}") if fate == "moved" else part.unlink()
     if fate == "replaced":
         async with open_journal(sqlite_url(path), housekeeping=None) as other:
             await other.append("s", [RunStarted("t")])

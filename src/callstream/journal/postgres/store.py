@@ -59,6 +59,7 @@ class PostgresStore:
     async def open(self, writer: str, followers: Followers) -> None:
         self._writer = writer
         self._followers = followers
+        self._reader.followed = followers.runs
         self._loop = asyncio.get_running_loop()
         self._log = PostgresWriter(self._link, self._sql, self._channel, followers, writer, self._ttl)
         try:
@@ -83,7 +84,8 @@ class PostgresStore:
             await connection.execute(self._sql["lock_schema"], self._schema)
             version, oldest = await self._version(connection)
             check_version(version, oldest, self.where)
-            if version == 0:
+            # Asked for and not IF NOT EXISTS, which needs the right to make one even where it is there.
+            if not await connection.fetchval(self._sql["has_namespace"], self._schema):
                 await connection.execute(self._sql["create_schema"])
             for step in range(version + 1, SCHEMA_VERSION + 1):
                 await connection.execute(schema("postgres", step).replace("{schema}", f'"{self._schema}"'))
@@ -111,7 +113,8 @@ class PostgresStore:
     async def _version(self, connection: Any) -> tuple[int, int]:
         if not await connection.fetchval(self._sql["has_schema"], self._schema):
             return 0, 0
-        version, oldest = await connection.fetchrow(self._sql["read_version"])
+        # A table of that name that is empty is somebody else's; making our own beside it will be refused.
+        version, oldest = await connection.fetchrow(self._sql["read_version"]) or (0, 0)
         return version, oldest
 
     async def commit(self, batch: Sequence[Append]) -> Committed:

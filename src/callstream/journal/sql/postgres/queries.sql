@@ -10,8 +10,11 @@ SELECT EXISTS (
     SELECT FROM pg_class JOIN pg_namespace ON pg_namespace.oid = pg_class.relnamespace
     WHERE pg_namespace.nspname = $1 AND pg_class.relname = 'schema_version')
 
+-- name: has_namespace
+SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)
+
 -- name: create_schema
-CREATE SCHEMA IF NOT EXISTS {schema}
+CREATE SCHEMA {schema}
 
 -- name: read_version
 SELECT version, oldest_code FROM {schema}.schema_version
