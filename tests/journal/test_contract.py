@@ -1018,6 +1018,29 @@ async def test_exclusive_start_that_is_repeated_is_the_same_run(journal: Journal
     assert await journal.append("r1", [EXCLUSIVE], after=0) == 1
 
 
+async def test_exclusive_run_may_begin_in_the_batch_in_which_the_one_before_ends(journal: Journal) -> None:
+    exclusive = RunStarted("thread", exclusive=True)
+    await journal.append("r0", [exclusive])
+    for number in range(20):
+        ending, beginning = await asyncio.wait_for(
+            asyncio.gather(
+                journal.append(f"r{number}", [DONE]),
+                journal.append(f"r{number + 1}", [exclusive]),
+                return_exceptions=True,
+            ),
+            10,
+        )
+        assert ending == 2
+        assert beginning == 1
+    assert [run.run_id for run in await journal.runs(active=True)] == ["r20"]
+    await journal.append("r20", [DONE])
+    ways = [[exclusive, DONE], [exclusive, DONE], [exclusive]]
+    assert await asyncio.gather(*(journal.append(f"s{n}", way) for n, way in enumerate(ways))) == [2, 2, 1]
+    assert [run.run_id for run in await journal.runs(active=True)] == ["s2"]
+    with pytest.raises(ThreadBusy):
+        await journal.append("t", [exclusive])
+
+
 async def test_exclusive_run_of_a_dead_process_gives_its_thread_back_when_swept(place: Place) -> None:
     dead = place.journal(lease_ttl=0.2, renew=False)
     await dead.append("r1", [EXCLUSIVE])
