@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from callstream.calls import CallState
 from callstream.errors import JournalError, UsageError
 from callstream.events import ArgsAppended, CallStarted, MessageEnded, RunEnded, RunStarted, TextAppended
 from callstream.journal import Journal, open_journal
-from callstream.journal.sqlite import sqlite_path
+from callstream.journal.queries import queries
+from callstream.journal.sqlite import reader, sqlite_path
 from callstream.journal.sqlite.file import SqliteFile
 
 from .conftest import sqlite_url
@@ -156,6 +158,30 @@ async def test_a_number_that_a_new_run_got_does_not_bring_the_old_one_back(tmp_p
             await zombie.append("old", [MessageEnded("m")], after=1)
         assert [run.last_seq for run in await judge.runs(run_id="new")] == [1]
     await zombie.aclose()
+
+
+async def test_what_grows_with_the_years_is_never_looked_through(tmp_path: Path) -> None:
+    """Open calls are few among those that ended, and runs that are old enough to be erased among those that are not."""
+    async with open_journal(sqlite_url(tmp_path / "j.db"), housekeeping=None) as journal:
+        await journal.append("r", [RunStarted("t"), CallStarted("c", "t")])
+        plans: list[str] = []
+        rows = reader._rows
+
+        def explained(connection: sqlite3.Connection, query: str, parameters: Any) -> Any:
+            plans.extend(row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query}", parameters))
+            return rows(connection, query, parameters)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(reader, "_rows", explained)
+            assert [call.call_id for call in await journal.calls(states=[CallState.STARTED, CallState.AWAITING])] == [
+                "c"
+            ]
+            assert await journal.calls(states=[CallState.COMPLETED]) == []
+            assert [run.run_id for run in await journal.runs(active=True)] == ["r"]
+        assert "SEARCH tool_call USING INDEX tool_call_open (state=?)" in plans
+        forgettable = reader.where(queries("sqlite")["forgettable_runs"], ["where_ended", "where_ended_before"])
+        explaining = connection_of(journal).execute(f"EXPLAIN QUERY PLAN {forgettable}", {"before": 1.0, "limit": 1})
+        assert any("USING INDEX run_due" in row[3] for row in explaining)
 
 
 async def test_full_disk_reaches_the_caller_and_leaves_the_file_readable(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from callstream.calls import Call, CallState
+from callstream.calls import FINAL, Call, CallState
 from callstream.errors import UsageError
 from callstream.journal.follow import Folded, Page
 from callstream.journal.protocol import RunRow
@@ -80,6 +80,8 @@ class SqliteReader:
             "provider_id": provider_id,
         }
         conditions = [f"where_{name}" for name, value in values.items() if value is not None]
+        if states is not None and FINAL.isdisjoint(states):
+            conditions.append("where_open")  # there is an index of these, which is found by its own words alone
         rows = await self._in_thread(_rows, where(_SQL["list_calls"], conditions), {**values, "limit": _limit(limit)})
         return [call_of(row) for row in rows]
 

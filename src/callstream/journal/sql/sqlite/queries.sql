@@ -267,11 +267,15 @@ run.compacted = 0 AND run.ended_at IS NULL
 -- name: where_ended
 run.ended_at IS NOT NULL
 
+-- Whether it is compacted does not matter, but the index begins with it.
 -- name: where_ended_before
-run.ended_at < :before
+run.compacted IN (0, 1) AND run.ended_at < :before
 
 -- name: where_states
 tool_call.state IN (SELECT value FROM json_each(:states))
+
+-- name: where_open
+tool_call.state NOT IN ('completed', 'failed', 'released', 'discarded')
 
 -- name: where_provider_id
 tool_call.provider_id = :provider_id
