@@ -170,8 +170,15 @@ class Run:
                     found.append(event)
             elif (call := await self._answers.call_for(event)) is not None:
                 found.append(_outcome_of(call, event))
-        if found:
+        if not found:
+            return
+        try:
             await self.record(found, author=author)
+        except TransitionError:  # another process may have brought an answer of these a moment ago
+            missing = [event for event in found if not await self._answers.has_come(event)]
+            if len(missing) == len(found):
+                raise
+            await self.record(missing, author=author)
 
     async def free_call_id(self, wanted: str) -> str:
         """A ``call_id`` that no call in the journal has: the wanted one, or that with a number."""
@@ -232,10 +239,17 @@ class Run:
         call = await self._answers.awaiting(call_id)
         if call is None:
             return False
-        if error is None:
-            await self.record([CallReturned(call.call_id, result, message_id)])
-        else:
-            await self.record([CallFailed(call.call_id, error, message_id)])
+        answer = (
+            CallReturned(call.call_id, result, message_id)
+            if error is None
+            else CallFailed(call.call_id, error, message_id)
+        )
+        try:
+            await self.record([answer])
+        except TransitionError:
+            if await self._answers.has_come(answer):
+                return False  # another process was quicker
+            raise
         return True
 
     async def resume(self, call_id: str) -> Call | None:
