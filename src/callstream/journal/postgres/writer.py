@@ -13,12 +13,11 @@ import msgspec
 
 from callstream.calls import CallState
 from callstream.errors import CallstreamError
-from callstream.events import RunEvent
 from callstream.journal.follow import Followers
 from callstream.journal.owned import Append, Held, Memory, Owned, RunFacts, claimed
 from callstream.journal.plan import Plan, Repeat, left_executing, repeated
 from callstream.journal.postgres.link import LONG_SECONDS, PASSING, Link, failure
-from callstream.journal.rows import Source, event_of, json_text
+from callstream.journal.rows import Source, json_text, known_events
 from callstream.journal.store import Committed, StoreAway
 
 _NOTICE_RUNS = 500
@@ -135,11 +134,11 @@ class PostgresWriter:
 
     async def resumed(self, connection: Any, memory: Memory) -> Mapping[int, Sequence[Held]]:
         """The calls of other runs that each of those runs was executing. They close their own, and each other's."""
-        events: dict[int, list[RunEvent]] = {owned.key: [] for owned in memory.runs.values()}
+        events: dict[int, list[tuple[int, str]]] = {owned.key: [] for owned in memory.runs.values()}
         for key, kind, body in await connection.fetch(self._sql["events_of_run"], list(events), timeout=LONG_SECONDS):
-            events[key].append(event_of(kind, body, None, None))
+            events[key].append((kind, body))
         names = {
-            key: [call_id for call_id in left_executing(said) if call_id not in memory.calls]
+            key: [call_id for call_id in left_executing(known_events(said)) if call_id not in memory.calls]
             for key, said in events.items()
         }
         rows = await connection.fetch(self._sql["load_call"], list(chain.from_iterable(names.values())))

@@ -28,7 +28,7 @@ from callstream.journal.owned import Append, Held, Memory, Owned, RunFacts, clai
 from callstream.journal.plan import Plan, Repeat, closing, left_executing, repeated
 from callstream.journal.protocol import RunRow
 from callstream.journal.queries import queries
-from callstream.journal.rows import Source, event_of
+from callstream.journal.rows import Source, known_events
 from callstream.journal.sqlite.file import Durability, SqliteFile, failure
 from callstream.journal.sqlite.reader import SqliteReader, where
 from callstream.journal.store import Committed, StoreAway
@@ -293,10 +293,9 @@ class SqliteStore:
 
     def _resumed(self, run: Any, owned: Owned, memory: Memory) -> dict[str, Held]:
         """The calls of other runs that a run was executing; those of runs that are swept with it are closed by them."""
-        rows = run(_SQL["events_of_run"], {"run_key": owned.key})
-        events = [event_of(kind, body, None, None) for kind, body in rows]
+        events = run(_SQL["events_of_run"], {"run_key": owned.key}).fetchall()
         found = {}
-        for call_id in left_executing(events):
+        for call_id in left_executing(known_events(events)):
             if call_id not in memory.calls and (row := run(_SQL["load_call"], {"call_id": call_id}).fetchone()):
                 found[call_id] = _held(row)
         return found
