@@ -84,8 +84,7 @@ class PostgresStore:
             await connection.execute(self._sql["lock_schema"], self._schema)
             version, oldest = await self._version(connection)
             check_version(version, oldest, self.where)
-            # Asked for and not IF NOT EXISTS, which needs the right to make one even where it is there.
-            if not await connection.fetchval(self._sql["has_namespace"], self._schema):
+            if version == 0:
                 await connection.execute(self._sql["create_schema"])
             for step in range(version + 1, SCHEMA_VERSION + 1):
                 await connection.execute(schema("postgres", step).replace("{schema}", f'"{self._schema}"'))

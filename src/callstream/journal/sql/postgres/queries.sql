@@ -10,11 +10,15 @@ SELECT EXISTS (
     SELECT FROM pg_class JOIN pg_namespace ON pg_namespace.oid = pg_class.relnamespace
     WHERE pg_namespace.nspname = $1 AND pg_class.relname = 'schema_version')
 
--- name: has_namespace
-SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)
-
+-- IF NOT EXISTS would need the right to make schemas even where this one is there.
 -- name: create_schema
-CREATE SCHEMA {schema}
+DO $create$
+BEGIN
+    IF to_regnamespace('{schema}') IS NULL THEN
+        CREATE SCHEMA {schema};
+    END IF;
+END
+$create$
 
 -- name: read_version
 SELECT version, oldest_code FROM {schema}.schema_version
