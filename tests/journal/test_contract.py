@@ -443,6 +443,17 @@ async def test_append_idempotent(journal: Journal) -> None:
     assert await journal.append("r", [CallExecuting("c"), CallReturned("c", 1), DONE], after=5) == 8
 
 
+async def test_append_idempotent_of_a_call_that_came_whole(journal: Journal) -> None:
+    """Its arguments lie in the record of its completion, which is another than that of a call that was streamed."""
+    await journal.append("r", [START])
+    whole: list[RunEvent] = [CallStarted("c", "t"), CallCompleted("c", '{"a": 1}')]
+    for _ in range(2):
+        assert await journal.append("r", whole, after=1) == 3
+    with pytest.raises(UsageError):
+        await journal.append("r", [CallStarted("c", "t"), CallCompleted("c", '{"a": 2}')], after=1)
+    assert len(await records(journal)) == 3
+
+
 async def test_append_idempotent_at_once(journal: Journal) -> None:
     await journal.append("r", [START])
     assert await asyncio.gather(*(journal.append("r", [MessageEnded("m")], after=1) for _ in range(5))) == [2] * 5
@@ -687,6 +698,46 @@ async def test_swept_by_state(place: Place) -> None:
     assert last.event == RunEnded("failed", "interrupted")
     assert await live.sweep() == []
     assert await live.append("s", [START, CallReturned("awaiting", "late answer")]) == 2
+
+
+async def test_swept_by_state_too_where_the_call_is_of_an_earlier_run(place: Place) -> None:
+    """A run that goes on with calls that awaited an answer leaves them as it leaves its own."""
+    dead, live = place.journal(), place.journal()
+    names = ("executing", "again_awaiting", "executed_by_another", "answered", "progressing")
+    asked: list[RunEvent] = [START]
+    for name in names:
+        asked += [CallStarted(name, "t"), CallCompleted(name, "{}"), CallAwaiting(name)]
+    await live.append("asks", [*asked, DONE])
+    taken_up: list[RunEvent] = [CallExecuting(name) for name in names]
+    await dead.append("r", [START, *taken_up, CallProgressed("progressing", 1), CallAwaiting("again_awaiting")])
+    await dead.append("r", [CallAwaiting("executed_by_another"), CallReturned("answered", 1)])
+    await live.append("other", [START, CallExecuting("executed_by_another")])
+    await dead.aclose()
+    assert await live.sweep() == ["r"]
+    calls = {call.call_id: (call.state, call.error) for call in await live.calls(run_id="asks")}
+    assert calls == {
+        "executing": (CallState.FAILED, "interrupted"),
+        "progressing": (CallState.FAILED, "interrupted"),
+        "again_awaiting": (CallState.AWAITING, None),
+        "executed_by_another": (CallState.EXECUTING, None),
+        "answered": (CallState.COMPLETED, None),
+    }
+    ends = [record.event for record in (await records(live))[-3:]]
+    failed = [CallFailed("executing", "interrupted"), CallFailed("progressing", "interrupted")]
+    assert ends == [*failed, RunEnded("failed", "interrupted")]
+
+
+async def test_swept_by_state_with_the_run_that_asked_at_once(place: Place) -> None:
+    dead, live = place.journal(), place.journal()
+    asked: list[RunEvent] = [START, CallStarted("c", "t"), CallCompleted("c", "{}"), CallAwaiting("c")]
+    await dead.append("asks", asked)
+    await dead.append("r", [START, CallExecuting("c")])
+    await dead.aclose()
+    assert sorted(await live.sweep()) == ["asks", "r"]
+    assert await live.runs(active=True) == []
+    found = await live.call("c")
+    assert found is not None
+    assert (found.state, found.error) == (CallState.FAILED, "interrupted")
 
 
 async def test_swept_by_state_once_by_many_sweepers(place: Place) -> None:
@@ -970,6 +1021,29 @@ async def test_exclusive_runs_asked_for_at_once_are_one(place: Place) -> None:
 async def test_exclusive_start_that_is_repeated_is_the_same_run(journal: Journal) -> None:
     assert await journal.append("r1", [EXCLUSIVE], after=0) == 1
     assert await journal.append("r1", [EXCLUSIVE], after=0) == 1
+
+
+async def test_exclusive_run_may_begin_in_the_batch_in_which_the_one_before_ends(journal: Journal) -> None:
+    exclusive = RunStarted("thread", exclusive=True)
+    await journal.append("r0", [exclusive])
+    for number in range(20):
+        ending, beginning = await asyncio.wait_for(
+            asyncio.gather(
+                journal.append(f"r{number}", [DONE]),
+                journal.append(f"r{number + 1}", [exclusive]),
+                return_exceptions=True,
+            ),
+            10,
+        )
+        assert ending == 2
+        assert beginning == 1
+    assert [run.run_id for run in await journal.runs(active=True)] == ["r20"]
+    await journal.append("r20", [DONE])
+    ways = [[exclusive, DONE], [exclusive, DONE], [exclusive]]
+    assert await asyncio.gather(*(journal.append(f"s{n}", way) for n, way in enumerate(ways))) == [2, 2, 1]
+    assert [run.run_id for run in await journal.runs(active=True)] == ["s2"]
+    with pytest.raises(ThreadBusy):
+        await journal.append("t", [exclusive])
 
 
 async def test_exclusive_run_of_a_dead_process_gives_its_thread_back_when_swept(place: Place) -> None:

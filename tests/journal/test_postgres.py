@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from callstream.errors import JournalError, LeaseLost, UsageError
-from callstream.events import ArgsAppended, CallStarted, Record, RunEnded, RunStarted, TextAppended
+from callstream.events import ArgsAppended, CallStarted, MessageEnded, Record, RunEnded, RunStarted, TextAppended
 from callstream.journal import Journal, open_journal
 from callstream.journal.postgres.link import address
 
@@ -386,6 +386,89 @@ async def test_a_server_that_refuses_listen_is_looked_at_instead(
         await journal.append("r", [RunEnded("finished")])
         assert [record.seq for record in await asyncio.wait_for(follower, 30)] == list(range(1, 8))
     assert "LISTEN was refused" in caplog.text
+
+
+async def test_looking_that_fails_for_a_while_does_not_end_the_journal(
+    url: str, caplog: pytest.LogCaptureFixture, eventually: Callable[..., Any]
+) -> None:
+    """A right that was taken away, a disk that was full: that is no reason never to write again."""
+    async with opened(url + "&listen=off") as journal, opened(url + "&listen=off") as other:
+        await journal.append("r", [RunStarted("t")])
+        sql = other._store._sql  # type: ignore[attr-defined]
+        looking = sql["followed_runs"]
+        sql["followed_runs"] = "SELECT 1 / 0 WHERE $1::text[] IS NOT NULL"
+        follower = asyncio.create_task(collected(other))
+
+        async def is_told() -> bool:
+            return "division by zero" in caplog.text
+
+        await eventually(is_told)
+        assert await other.append("own", [RunStarted("t")]) == 1
+        sql["followed_runs"] = looking
+        await journal.append("r", [TextAppended("m", "x")])
+        await journal.append("r", [RunEnded("finished")])
+        assert [record.seq for record in await asyncio.wait_for(follower, 30)] == [1, 2, 3]
+
+
+async def test_a_role_needs_no_right_but_to_its_own_schema(url: str, postgres_url: str) -> None:
+    """Where an administrator has made the schema, the journal need not be allowed to make others."""
+    schema = address(url).schema
+    admin = await asyncpg.connect(postgres_url)
+    try:
+        await admin.execute(f'CREATE ROLE "{schema}" LOGIN; CREATE SCHEMA "{schema}" AUTHORIZATION "{schema}"')
+        await admin.execute("REVOKE CREATE ON DATABASE postgres FROM PUBLIC")
+        parts = urlsplit(url)
+        host = parts.netloc.rpartition("@")[2]
+        async with opened(parts._replace(netloc=f"{schema}@{host}").geturl()) as journal:
+            assert await journal.append("r", [RunStarted("t"), RunEnded("finished")]) == 2
+            assert await journal.compact("r") == 0
+    finally:
+        await admin.execute(f'DROP SCHEMA "{schema}" CASCADE; DROP ROLE "{schema}"')
+        await admin.close()
+
+
+async def test_a_schema_of_somebody_else_is_left_alone(url: str, postgres_url: str) -> None:
+    schema = address(url).schema
+    admin = await asyncpg.connect(postgres_url)
+    await admin.execute(
+        f'CREATE SCHEMA "{schema}"; CREATE TABLE "{schema}".schema_version (version int, oldest_code int)'
+    )
+    await admin.close()
+    async with opened(url) as journal:
+        for _ in range(2):
+            with pytest.raises(JournalError, match="already exists"):
+                await journal.append("r", [RunStarted("t")])
+
+
+async def test_a_follower_who_waits_long_is_woken_however_much_is_read_meanwhile(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("callstream.journal.postgres.reader._MAX_HEADS", 4)
+    async with opened(url) as journal, opened(url) as other:
+        await journal.append("r", [RunStarted("t")])
+        waiting = other.follow("r")
+        assert (await anext(waiting)).seq == 1
+        next_record = asyncio.create_task(anext(waiting))
+        for number in range(10):
+            await journal.append(f"s{number}", [RunStarted("t"), RunEnded("finished")])
+            assert len(await records(other, f"s{number}")) == 2
+        assert len(other._store._reader._heads) <= 4  # type: ignore[attr-defined]
+        await journal.append("r", [TextAppended("m", "x")])
+        assert (await asyncio.wait_for(next_record, 10)).seq == 2
+        await waiting.aclose()  # type: ignore[attr-defined]
+
+
+async def test_a_run_that_is_erased_in_the_middle_of_a_page_does_not_seem_to_end(url: str) -> None:
+    async with opened(url) as journal, opened(url) as other:
+        await journal.append("r", [RunStarted("t"), *[MessageEnded(f"m{n}") for n in range(600)], RunEnded("finished")])
+        await journal.compact("r")
+        reading = other.read("r")
+        assert (await anext(reading)).seq == 1
+        sql = other._store._sql  # type: ignore[attr-defined]
+        # The run is erased after its row was read, and before its records are.
+        sql["read_archive"] = sql["read_archive"].replace("archive.run_key = $1", "archive.run_key = $1 AND false")
+        with pytest.raises(JournalError, match="erased"):
+            _ = [record async for record in reading]
 
 
 async def test_schema_is_made_once_by_many_processes(url: str) -> None:

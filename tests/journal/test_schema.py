@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from callstream.errors import JournalError
-from callstream.events import ArgsAppended, CallCompleted, CallStarted, RunEnded, RunStarted
+from callstream.events import ArgsAppended, CallCompleted, CallStarted, MessageEnded, RunEnded, RunStarted
 from callstream.journal import Journal
 from callstream.journal.postgres.link import address
 
@@ -55,6 +55,15 @@ async def test_schema_of_the_future_that_does_not_serve_this_code(place: Place) 
     for migrate in (True, False):
         with pytest.raises(JournalError, match="needs code of schema 2 or newer; this code has schema 1: upgrade"):
             await place.journal(migrate=migrate).append("s", [RunStarted("t")])
+
+
+@on_disk
+async def test_schema_of_the_future_has_events_that_a_sweep_does_not_know(place: Place) -> None:
+    newer = place.journal()
+    await newer.append("r", [RunStarted("t"), CallStarted("c", "t"), MessageEnded("m")])
+    await query(place, """UPDATE {schema}.record SET body = '{"type":"FromTheFuture"}' WHERE seq = 3""")
+    await newer.aclose()
+    assert await place.journal().sweep() == ["r"]
 
 
 @on_disk

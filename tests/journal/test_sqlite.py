@@ -12,10 +12,13 @@ from typing import Any
 
 import pytest
 
+from callstream.calls import CallState
 from callstream.errors import JournalError, UsageError
-from callstream.events import ArgsAppended, CallStarted, RunEnded, RunStarted, TextAppended
+from callstream.events import ArgsAppended, CallStarted, MessageEnded, RunEnded, RunStarted, TextAppended
 from callstream.journal import Journal, open_journal
-from callstream.journal.sqlite import sqlite_path
+from callstream.journal.queries import queries
+from callstream.journal.sqlite import reader, sqlite_path
+from callstream.journal.sqlite.file import SqliteFile
 
 from .conftest import sqlite_url
 
@@ -91,6 +94,100 @@ async def test_a_file_that_could_not_be_opened_can_be_later(tmp_path: Path) -> N
     (tmp_path / "later").mkdir()
     assert await journal.append("r", [RunStarted("t")]) == 1
     await journal.aclose()
+
+
+@pytest.mark.parametrize("fate", ["deleted", "moved", "replaced"])
+async def test_a_file_that_is_taken_away_is_told(tmp_path: Path, fate: str) -> None:
+    """What is written to a file that has no name any more is lost; nothing of it may be acknowledged."""
+    path = tmp_path / "j.db"
+    journal = open_journal(sqlite_url(path), housekeeping=None)
+    await journal.append("r", [RunStarted("t")])
+    for name in os.listdir(tmp_path):
+        part = tmp_path / name
+        part.rename(tmp_path / f"moved-{name}") if fate == "moved" else part.unlink()
+    if fate == "replaced":
+        async with open_journal(sqlite_url(path), housekeeping=None) as other:
+            await other.append("s", [RunStarted("t")])
+    with pytest.raises(JournalError, match="deleted, moved or replaced"):
+        await journal.append("r", [TextAppended("m", "x")])
+    if fate != "replaced":
+        with pytest.raises(JournalError, match=r"j\.db"):
+            await journal.runs()
+        assert not path.exists(), "a reader made an empty file"
+    await journal.aclose()
+
+
+async def test_a_schema_that_grew_meanwhile_is_not_made_older(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process of newer code makes the new file while this one waits for the lock to do so."""
+    path = tmp_path / "j.db"
+    transaction = SqliteFile.transaction
+
+    def late(file: SqliteFile) -> Any:
+        monkeypatch.setattr(SqliteFile, "transaction", transaction)
+        newer = SqliteFile(str(path), "process", 5.0)
+        newer.open()
+        newer.migrate()
+        newer.connection.execute("UPDATE schema_version SET version = 2, oldest_code = 1")
+        newer.close()
+        return transaction(file)
+
+    monkeypatch.setattr(SqliteFile, "transaction", late)
+    async with open_journal(sqlite_url(path), housekeeping=None) as journal:
+        assert (await journal.stats())["schema_version"] == 2
+
+
+async def test_a_database_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "j.db"
+    foreign = sqlite3.connect(path)
+    foreign.execute("CREATE TABLE schema_version (version INTEGER, oldest_code INTEGER)")
+    journal = open_journal(sqlite_url(path), housekeeping=None)
+    for _ in range(2):
+        with pytest.raises(JournalError, match="already exists"):
+            await journal.open()
+    await journal.aclose()
+    assert foreign.execute("SELECT name FROM sqlite_master").fetchall() == [("schema_version",)]
+    foreign.close()
+
+
+async def test_a_number_that_a_new_run_got_does_not_bring_the_old_one_back(tmp_path: Path) -> None:
+    """An erased run's number is given again: records of the one must never come to the other."""
+    url = sqlite_url(tmp_path / "j.db")
+    zombie = open_journal(url, housekeeping=None, lease_ttl=0.1, renew=False)
+    await zombie.append("old", [RunStarted("t")])
+    async with open_journal(url, housekeeping=None) as judge:
+        async with asyncio.timeout(10):
+            while not await judge.sweep():  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        assert await judge.forget(thread="t") == 1
+        await zombie.append("new", [RunStarted("other")])
+        with pytest.raises(UsageError):
+            await zombie.append("old", [MessageEnded("m")], after=1)
+        assert [run.last_seq for run in await judge.runs(run_id="new")] == [1]
+    await zombie.aclose()
+
+
+async def test_what_grows_with_the_years_is_never_looked_through(tmp_path: Path) -> None:
+    """Open calls are few among those that ended, and runs that are old enough to be erased among those that are not."""
+    async with open_journal(sqlite_url(tmp_path / "j.db"), housekeeping=None) as journal:
+        await journal.append("r", [RunStarted("t"), CallStarted("c", "t")])
+        plans: list[str] = []
+        rows = reader._rows
+
+        def explained(connection: sqlite3.Connection, query: str, parameters: Any) -> Any:
+            plans.extend(row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query}", parameters))
+            return rows(connection, query, parameters)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(reader, "_rows", explained)
+            assert [call.call_id for call in await journal.calls(states=[CallState.STARTED, CallState.AWAITING])] == [
+                "c"
+            ]
+            assert await journal.calls(states=[CallState.COMPLETED]) == []
+            assert [run.run_id for run in await journal.runs(active=True)] == ["r"]
+        assert "SEARCH tool_call USING INDEX tool_call_open (state=?)" in plans
+        forgettable = reader.where(queries("sqlite")["forgettable_runs"], ["where_ended", "where_ended_before"])
+        explaining = connection_of(journal).execute(f"EXPLAIN QUERY PLAN {forgettable}", {"before": 1.0, "limit": 1})
+        assert any("USING INDEX run_due" in row[3] for row in explaining)
 
 
 async def test_full_disk_reaches_the_caller_and_leaves_the_file_readable(tmp_path: Path) -> None:

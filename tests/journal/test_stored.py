@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from callstream.errors import JournalError
-from callstream.events import RunStarted, TextAppended
-from callstream.journal import open_journal
+from callstream.events import RunEnded, RunStarted, TextAppended
+from callstream.journal import Housekeeping, open_journal
 from callstream.journal.sqlite import SqliteStore
 
 from .conftest import sqlite_url
@@ -87,6 +89,84 @@ async def test_a_process_that_was_late_itself_does_not_judge_others(
     assert await judge.runs(active=True) == []
     await judge.aclose()
     await other.aclose()
+
+
+async def test_a_run_that_is_erased_while_it_waits_for_compaction_is_no_trouble(tmp_path: Path) -> None:
+    """Housekeeping has a list of runs to compact, and whoever erases one of them does not wait for it."""
+    url = sqlite_url(tmp_path / "j.db")
+    async with open_journal(url, housekeeping=None) as first:
+        for number in range(60):
+            pieces = [TextAppended("m", "a"), TextAppended("m", "b")]
+            await first.append(f"r{number}", [RunStarted("t"), *pieces, RunEnded("finished")])
+        await first.append("kept", [RunStarted("other"), *pieces, RunEnded("finished")])
+    journal = open_journal(url, housekeeping=Housekeeping(compact_after=0.0, sweep_every=None))
+    await journal.open()
+    assert await journal.forget(thread="t") == 60
+    async with asyncio.timeout(10):
+        while (await journal.stats())["records"] > 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert await journal.append("next", [RunStarted("t")]) == 1
+    await journal.aclose()
+
+
+FORKING = """
+import asyncio, os, sys
+from callstream import Callstream, UsageError
+from callstream.events import RunEnded, RunStarted
+from callstream.journal import open_journal
+
+url = sys.argv[1]
+journal = open_journal(url, housekeeping=None)
+unused = open_journal(url, housekeeping=None)
+
+async def parent_begins():
+    await journal.append("parent", [RunStarted("t")])
+
+async def child_tries():
+    for attempt in (journal.append("child", [RunStarted("t")]), journal.sweep(), journal.runs(), journal.stats()):
+        try:
+            async with asyncio.timeout(20):
+                await attempt
+        except UsageError as error:
+            assert "forked" in str(error), error
+        else:
+            raise AssertionError("the child used the journal of its parent")
+    await journal.aclose()
+    assert await unused.append("child", [RunStarted("t"), RunEnded("finished")]) == 2
+    await unused.aclose()
+
+async def parent_ends():
+    assert await journal.append("parent", [RunEnded("finished")]) == 2
+    await journal.aclose()
+
+asyncio.run(parent_begins())
+child = os.fork()
+if not child:
+    try:
+        asyncio.run(child_tries())
+    except BaseException as error:
+        print(repr(error), file=sys.stderr)
+        os._exit(1)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+asyncio.run(parent_ends())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is forked here")
+async def test_a_process_that_was_forked_is_told_that_the_journal_is_its_parents(tmp_path: Path) -> None:
+    """Its thread is not there in the child, so nobody would ever write what waits."""
+    url = sqlite_url(tmp_path / "j.db")
+    forking = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", FORKING, url, stderr=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    _, said = await asyncio.wait_for(forking.communicate(), 120)
+    assert forking.returncode == 0, said.decode()
+    async with open_journal(url, housekeeping=None) as journal:
+        assert {(run.run_id, run.outcome) for run in await journal.runs()} == {
+            ("parent", "finished"),
+            ("child", "finished"),
+        }
 
 
 async def test_closing_writes_what_is_waiting(tmp_path: Path) -> None:

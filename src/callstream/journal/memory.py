@@ -32,7 +32,8 @@ from callstream.events import (
 )
 from callstream.journal import follow as following
 from callstream.journal.follow import Folded, Followers, Page
-from callstream.journal.owned import ended_error
+from callstream.journal.owned import Append, ended_error
+from callstream.journal.plan import left_executing, same_rows
 from callstream.journal.protocol import Entry, Openable, RunRow
 from callstream.journal.rows import (
     Kind,
@@ -326,8 +327,8 @@ class MemoryJournal(Openable):
         last_seq = run.row.last_seq if run else 0
         last = after + len(rows)
         if run is not None and rows and last_seq >= last:
-            there = [line.row.body for line in run.lines if after < line.seq <= last]
-            if run.compacted or there == [row.body for row in rows]:
+            there = [(line.row.kind, line.row.body) for line in run.lines if after < line.seq <= last]
+            if run.compacted or same_rows(Append(run_id, rows), there):
                 return last
             self._check_owner(run)
         if run is not None and run.writer != self._writer:
@@ -389,10 +390,12 @@ class MemoryJournal(Openable):
                 continue
             run.writer, run.epoch = self._writer, run.epoch + 1
             events: list[RunEvent] = []
+            resumed = left_executing(line.row.event for line in run.lines)
             for call in self._store.calls.values():
-                if call.run_id == run.row.run_id and call.state in BEFORE_EXECUTING:
+                own = call.run_id == run.row.run_id
+                if own and call.state in BEFORE_EXECUTING:
                     events.append(CallDiscarded(call.call_id, "interrupted"))
-                elif call.run_id == run.row.run_id and call.state is CallState.EXECUTING:
+                elif call.state is CallState.EXECUTING and (own or call.call_id in resumed):
                     events.append(CallFailed(call.call_id, "interrupted"))
             self._write(run, [prepared(event) for event in [*events, RunEnded("failed", "interrupted")]])
             swept.append(run.row.run_id)

@@ -6,14 +6,25 @@ stays with that append: it is refused as a whole, and its neighbours are written
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
 
 from callstream.calls import BEFORE_EXECUTING, CallState
 from callstream.errors import CallstreamError, ThreadBusy, UsageError
-from callstream.events import ArgsAppended, CallCompleted, CallDiscarded, CallFailed, Record, RunEnded, RunEvent
+from callstream.events import (
+    ArgsAppended,
+    CallAwaiting,
+    CallCompleted,
+    CallDiscarded,
+    CallExecuting,
+    CallFailed,
+    CallReturned,
+    Record,
+    RunEnded,
+    RunEvent,
+)
 from callstream.journal.draft import CallChange, Draft, RecordColumns, RunChange, SourceColumns, run_clock
 from callstream.journal.owned import Append, Held, Memory, Owned, ended_error
 from callstream.journal.rows import ESCAPED, Kind, Row, event_of, moment, prepared, whole_completion
@@ -216,13 +227,28 @@ def repeated(
     )
 
 
-def closing(run: Owned) -> list[Row]:
-    """The records that end a run whose process died: by state, and the run's end."""
+def left_executing(events: Iterable[RunEvent]) -> list[str]:
+    """The calls that a run, by its log, has begun to execute and has not said anything final of."""
+    begun: dict[str, None] = {}
+    for event in events:
+        if isinstance(event, CallExecuting):
+            begun[event.call_id] = None
+        elif isinstance(event, CallAwaiting | CallReturned | CallFailed | CallDiscarded):
+            begun.pop(event.call_id, None)
+    return list(begun)
+
+
+def closing(run: Owned, resumed: Iterable[Held] = ()) -> list[Row]:
+    """The records that end a run whose process died: by state, and the run's end.
+
+    ``resumed``: calls of earlier runs that this one was executing.
+    """
     events: list[RunEvent] = []
     for held in run.calls.values():
         if held.state in BEFORE_EXECUTING:
             events.append(CallDiscarded(held.call_id, "interrupted"))
         elif held.state is CallState.EXECUTING:
             events.append(CallFailed(held.call_id, "interrupted"))
+    events += [CallFailed(held.call_id, "interrupted") for held in resumed if held.state is CallState.EXECUTING]
     events.append(RunEnded("failed", "interrupted"))
     return [prepared(event) for event in events]

@@ -10,7 +10,7 @@ the ``Source``, and the record holds that row's number.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast, get_args
 
 import msgspec
@@ -192,6 +192,15 @@ def event_of(kind: int, body: str, call_id: str | None, message_id: str | None) 
             if kind & ESCAPED:
                 return cast(RunEvent, msgspec.convert(json.loads(body), RunEvent))
             return cast(RunEvent, _decoder.decode(body))
+
+
+def known_events(rows: Iterable[tuple[int, str]]) -> Iterator[RunEvent]:
+    """The events of (kind, body), without those that newer code has written and this code does not know."""
+    for kind, body in rows:
+        try:
+            yield event_of(kind, body, None, None)
+        except msgspec.ValidationError:
+            continue
 
 
 def record_of(run_id: str, started_at: float, row: RecordRow) -> Record:

@@ -52,12 +52,18 @@ class StoredJournal(Openable):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._has_ended = False
+        self._process: int | None = None
         self._renewed_at = 0.0
         self._judges_from = 0.0
 
     # -- opening and closing -------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
+        if self._is_of_parent():
+            raise UsageError(
+                "this journal was opened before the process was forked, and its thread is the parent's: open a journal "
+                "in each process, after the fork"
+            )
         with self._lock:
             if self._closing is not None:
                 raise UsageError("the journal is closed")
@@ -67,6 +73,7 @@ class StoredJournal(Openable):
                 self._thread = threading.Thread(
                     target=self._run_thread, args=(opening,), name="callstream-journal", daemon=True
                 )
+                self._process = os.getpid()
                 self._thread.start()
         if opening.done():
             opening.result()
@@ -74,6 +81,8 @@ class StoredJournal(Openable):
             await asyncio.shield(asyncio.wrap_future(opening))
 
     async def aclose(self) -> None:
+        if self._is_of_parent():
+            return  # it is not ours to close
         with self._lock:
             closing = self._closing
             if closing is None:
@@ -98,7 +107,7 @@ class StoredJournal(Openable):
         rows = [prepared(event) for event in events]
         if type(run_id) is not str or not run_id.isascii() or "\0" in run_id:
             checked_run_id(run_id)
-        if self._loop is None:
+        if self._loop is None or self._is_of_parent():
             await self.open()
         return await self._queue.put(run_id, rows, after)
 
@@ -175,6 +184,10 @@ class StoredJournal(Openable):
     async def _page(self, run_id: str, after: int, limit: int) -> Page | Folded | None:
         await self.open()
         return await self._store.page(run_id, after, limit)
+
+    def _is_of_parent(self) -> bool:
+        """Whether this process was forked from the one that opened the journal. It has not got the journal's thread."""
+        return self._process is not None and self._process != os.getpid()
 
     # -- on the journal's thread ---------------------------------------------------------------------------------------
 
@@ -279,7 +292,10 @@ class StoredJournal(Openable):
         if compact_after is not None:
             while due := await self._store.due(compact_after):
                 for run_id in due:
-                    await self._store.compact(run_id)
+                    try:
+                        await self._store.compact(run_id)
+                    except UsageError:
+                        pass  # it was erased meanwhile
                     await asyncio.sleep(0)  # appends go first
         if retain is not None:
             await self._forget(time.time() - retain, None, None)

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from callstream.calls import Call, CallState, Ledger
 from callstream.errors import UsageError
-from callstream.events import CallFailed, CallReturned, MessageReceived, ResultReceived
+from callstream.events import CallFailed, CallReturned, MessageReceived, ResultReceived, RunEvent
 from callstream.journal import Journal
 
 _MessageKey: TypeAlias = tuple[str, str, tuple[str, ...]]
@@ -94,6 +94,13 @@ class Answers:
             raise UsageError(f"call {call.call_id!r} is {call.state}; it does not await an answer")
         self._ledger.adopt(call)
         return call
+
+    async def has_come(self, answer: RunEvent) -> bool:
+        """Whether the call that this would answer has its answer already, whoever brought it."""
+        if not isinstance(answer, CallReturned | CallFailed):
+            return False
+        call = await self._journal.call(answer.call_id)
+        return call is not None and call.is_final
 
     def _matches(self, call: Call, result: ResultReceived) -> bool:
         if result.provider_id is None or call.provider_id is None:

@@ -12,11 +12,22 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar, Token
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from callstream.calls import Call, CallEvent, CallState, Ledger
-from callstream.errors import CallDropped, CallRejected, RunOver, TransitionError, UsageError
+from callstream.errors import (
+    CallDropped,
+    CallIdTaken,
+    CallRejected,
+    JournalError,
+    LeaseLost,
+    RunOver,
+    ThreadBusy,
+    TransitionError,
+    UsageError,
+)
 from callstream.events import (
     ArgsAppended,
     CallAwaiting,
@@ -82,6 +93,8 @@ class Run:
         self._feeds: dict[str, ProgressFeed] = {}
         self._writing = asyncio.Lock()
         self._seq = 0
+        self.is_doubtful = False
+        """Whether the journal may have more of the run than was acknowledged."""
         self._ending: asyncio.Task[Exception | None] | None = None
         self._failure: Exception | None = None
         self._on_stop: list[Callable[[str], object]] = []
@@ -159,9 +172,20 @@ class Run:
                 elif (call := await self._answers.call_for(event)) is not None:
                     found.append(_outcome_of(call, event))
             if found:
-                await self.record(found, author=author)
+                await self._record_received(found, author)
         finally:  # what was not kept is taken when the request is sent again
             self._answers.arrived(found)
+
+    async def _record_received(
+        self, found: Sequence[MessageReceived | CallReturned | CallFailed], author: str | None
+    ) -> None:
+        try:
+            await self.record(found, author=author)
+        except TransitionError:  # another process may have brought an answer of these a moment ago
+            missing = [event for event in found if not await self._answers.has_come(event)]
+            if len(missing) == len(found):
+                raise
+            await self.record(missing, author=author)
 
     async def free_call_id(self, wanted: str) -> str:
         """A ``call_id`` that no call in the journal has: the wanted one, or that with a number."""
@@ -222,10 +246,17 @@ class Run:
         call = await self._answers.awaiting(call_id)
         if call is None:
             return False
-        if error is None:
-            await self.record([CallReturned(call.call_id, result, message_id)])
-        else:
-            await self.record([CallFailed(call.call_id, error, message_id)])
+        answer = (
+            CallReturned(call.call_id, result, message_id)
+            if error is None
+            else CallFailed(call.call_id, error, message_id)
+        )
+        try:
+            await self.record([answer])
+        except TransitionError:
+            if await self._answers.has_come(answer):
+                return False  # another process was quicker
+            raise
         return True
 
     async def resume(self, call_id: str) -> Call | None:
@@ -371,14 +402,21 @@ class Run:
         # append of an earlier run of this id.
         after = self._seq or None
         append = asyncio.ensure_future(self.callstream.journal.append(self.run_id, entries, after=after))
-        while not append.done():
-            try:
-                await asyncio.shield(append)
-            except asyncio.CancelledError:
-                if append.cancelled():
-                    raise
-                cancelled = True
-        self._seq = append.result()
+        try:
+            while not append.done():
+                try:
+                    await asyncio.shield(append)
+                except asyncio.CancelledError:
+                    if append.cancelled():
+                        raise
+                    cancelled = True
+            self._seq = append.result()
+        except (LeaseLost, CallIdTaken, ThreadBusy):
+            raise  # nothing of it is written
+        except JournalError:
+            self.is_doubtful = True
+            raise
+        self.is_doubtful = False
         return cancelled
 
     def _check_going_on(self) -> None:
@@ -485,12 +523,36 @@ class Run:
             outcome, reason = "failed", _described(failure)
         end = RunEnded(outcome, reason)
         try:
-            await self._write(lambda: [*(_closing(call, discard, detail) for call in self._ledger.open_calls()), end])
+            if self.is_doubtful:
+                await self.end_in_journal(end, discard, detail)
+            else:
+                await self._write(lambda: [*(_closing(c, discard, detail) for c in self._ledger.open_calls()), end])
+        except LeaseLost:
+            outcome, reason = "failed", "interrupted"  # so whoever took it over has ended it
+            raise
+        except JournalError:
+            self.callstream.end_later(self, partial(self.end_in_journal, end, discard, detail))
+            raise
+        finally:
             self.outcome, self.reason = outcome, reason
             self.callstream.forget_run(self)
-        finally:
             self.callstream.observers.run_ended(self)
         return failure
+
+    async def end_in_journal(
+        self, end: RunEnded, discard: DiscardReason | None = "interrupted", detail: str | None = None
+    ) -> None:
+        """Ends the run by what the journal has of it, which may be more than was acknowledged. It may be repeated."""
+        journal = self.callstream.journal
+        # An append of nothing comes after all that may still be under way, and says where the run stands.
+        last_seq = await journal.append(self.run_id, [])
+        rows = await journal.runs(run_id=self.run_id, limit=1)
+        if rows and rows[0].outcome is None:
+            taken_up = [await journal.call(call.call_id) for call in self._ledger if call.run_id != self.run_id]
+            calls = [*await journal.calls(run_id=self.run_id), *(call for call in taken_up if call is not None)]
+            open_calls = [call for call in calls if not call.is_final and call.state is not CallState.AWAITING]
+            closed = [_closing(call, discard, detail) for call in open_calls]
+            self._seq = await journal.append(self.run_id, [*closed, end], after=last_seq)
 
 
 def _mistake(call: Call) -> str | None:

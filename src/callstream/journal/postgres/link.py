@@ -21,6 +21,8 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,40}")
 _CONNECT_SECONDS = 10.0
 _READERS = 4
 _MAX_BACK_OFF = 1.0
+LONG_SECONDS = 600.0
+"""For what reads or deletes a whole run."""
 
 PASSING = (
     OSError,

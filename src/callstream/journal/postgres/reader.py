@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 from callstream.calls import Call
@@ -30,6 +30,8 @@ class PostgresReader:
         self._sql = sql
         self._heads: dict[str, _Head] = {}
         self._run_ids: dict[int, str] = {}
+        self.followed: Callable[[], Set[str]] = frozenset
+        """The runs that somebody follows: a notice finds them by their heads, which must stay."""
 
     def run_of(self, key: int) -> str | None:
         """The run of that number, if anybody has read it here."""
@@ -117,6 +119,8 @@ class PostgresReader:
         if inside := folded_range(await connection.fetch(self._sql["folded_ranges"], key), after):
             return Folded(*inside)
         rows = await connection.fetch(self._sql["read_archive"], key, after, limit)
+        if not rows and after < last_seq:
+            return None  # it was erased meanwhile
         records = [record_of(run_id, started_at, row) for row in rows]
         return Page(records, not records or records[-1].seq == last_seq)
 
@@ -124,8 +128,10 @@ class PostgresReader:
         self._heads.pop(run_id, None)
         self._heads[run_id] = head
         self._run_ids[head.key] = run_id
-        while len(self._heads) > _MAX_HEADS:
-            self._forget(next(iter(self._heads)))
+        if len(self._heads) > _MAX_HEADS:
+            followed = self.followed()
+            for other in [run_id for run_id in self._heads if run_id not in followed][: _MAX_HEADS // 2]:
+                self._forget(other)
         return head
 
     def _forget(self, run_id: str) -> None:

@@ -25,7 +25,7 @@ from callstream.errors import CallstreamError, UsageError
 from callstream.journal.follow import Folded, Followers, Page
 from callstream.journal.owned import Append, Memory, RunFacts, claimed
 from callstream.journal.plan import Plan, closing
-from callstream.journal.postgres.link import Address, Link
+from callstream.journal.postgres.link import LONG_SECONDS, Address, Link
 from callstream.journal.postgres.reader import PostgresReader
 from callstream.journal.postgres.watch import PostgresWatch
 from callstream.journal.postgres.writer import PostgresWriter, Stale
@@ -37,8 +37,6 @@ from callstream.journal.store import SCHEMA_VERSION, Committed, StoreAway, check
 _T = TypeVar("_T")
 _SWEEP_LIMIT = 100
 _FORGET_LIMIT = 200
-_LONG_SECONDS = 600.0
-"""For what reads or deletes a whole run."""
 
 
 class PostgresStore:
@@ -61,6 +59,7 @@ class PostgresStore:
     async def open(self, writer: str, followers: Followers) -> None:
         self._writer = writer
         self._followers = followers
+        self._reader.followed = followers.runs
         self._loop = asyncio.get_running_loop()
         self._log = PostgresWriter(self._link, self._sql, self._channel, followers, writer, self._ttl)
         try:
@@ -113,7 +112,8 @@ class PostgresStore:
     async def _version(self, connection: Any) -> tuple[int, int]:
         if not await connection.fetchval(self._sql["has_schema"], self._schema):
             return 0, 0
-        version, oldest = await connection.fetchrow(self._sql["read_version"])
+        # A table of that name that is empty is somebody else's; making our own beside it will be refused.
+        version, oldest = await connection.fetchrow(self._sql["read_version"]) or (0, 0)
         return version, oldest
 
     async def commit(self, batch: Sequence[Append]) -> Committed:
@@ -167,9 +167,11 @@ class PostgresStore:
             await self._log.fill(connection, orphans)
             for owned in orphans:
                 memory.add(owned)
-            appends = [Append(owned.run_id, closing(owned)) for owned in orphans]
+            resumed = await self._log.resumed(connection, memory)
+            appends = [Append(owned.run_id, closing(owned, resumed[owned.key])) for owned in orphans]
             plan = Plan(appends, memory, time.time())
-            plan.add_others(range(len(appends)), {}, taker=self._writer)
+            named = {held.call_id: held for calls in resumed.values() for held in calls}
+            plan.add_others(range(len(appends)), named, taker=self._writer)
             try:
                 await self._log.write(connection, plan, None)
             except Stale as stale:
@@ -191,14 +193,14 @@ class PostgresStore:
                     raise UsageError(f"run {run_id!r} goes on; only an ended run can be compacted")
                 if compacted:
                     return 0
-                log = await connection.fetch(self._sql["log_of_run"], key, timeout=_LONG_SECONDS)
+                log = await connection.fetch(self._sql["log_of_run"], key, timeout=LONG_SECONDS)
                 before = [Stored(*columns) for columns in log]
                 after = await asyncio.to_thread(folded, before)
                 await connection.executemany(
                     self._sql["insert_archive"],
                     [(key, r.seq, r.at_ms, r.source, r.call, r.kind, r.body, r.first_seq) for r in after],
                 )
-                await connection.execute(self._sql["delete_log"], [key], timeout=_LONG_SECONDS)
+                await connection.execute(self._sql["delete_log"], [key], timeout=LONG_SECONDS)
                 await connection.execute(self._sql["mark_compacted"], key)
             await connection.execute(self._sql["give_back"])
         return len(before) - len(after)
@@ -221,7 +223,7 @@ class PostgresStore:
         async with self._link.reading() as connection, connection.transaction():
             rows = await connection.fetch(query, *values)
             for table in ("log", "archive", "sources", "calls", "run"):
-                await connection.execute(self._sql[f"delete_{table}"], [row[0] for row in rows], timeout=_LONG_SECONDS)
+                await connection.execute(self._sql[f"delete_{table}"], [row[0] for row in rows], timeout=LONG_SECONDS)
         return [row[1] for row in rows]
 
     # -- reading, in any event loop ------------------------------------------------------------------------------------

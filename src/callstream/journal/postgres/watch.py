@@ -52,10 +52,15 @@ class PostgresWatch:
                 await asyncio.sleep(back_off)
                 back_off = min(back_off * 2, _MAX_BACK_OFF)
             except JournalError as error:
-                if not self._channel:
-                    raise
-                _log.warning("LISTEN was refused, looking for new records every %g s instead: %s", POLL_SECONDS, error)
-                self._channel = ""
+                if self._channel:
+                    _log.warning(
+                        "LISTEN was refused, looking for new records every %g s instead: %s", POLL_SECONDS, error
+                    )
+                    self._channel = ""
+                else:
+                    _log.warning("new records could not be looked for, trying again: %s", error)
+                    self._followers.wake_all()  # what keeps them from reading they will be told
+                    await asyncio.sleep(_MAX_BACK_OFF)
             else:
                 back_off = 0.05
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from itertools import chain
 from typing import Any
 
 import asyncpg  # type: ignore[import-untyped]
@@ -14,9 +15,9 @@ from callstream.calls import CallState
 from callstream.errors import CallstreamError
 from callstream.journal.follow import Followers
 from callstream.journal.owned import Append, Held, Memory, Owned, RunFacts, claimed
-from callstream.journal.plan import Plan, Repeat, repeated
-from callstream.journal.postgres.link import PASSING, Link, failure
-from callstream.journal.rows import Source, json_text
+from callstream.journal.plan import Plan, Repeat, left_executing, repeated
+from callstream.journal.postgres.link import LONG_SECONDS, PASSING, Link, failure
+from callstream.journal.rows import Source, json_text, known_events
 from callstream.journal.store import Committed, StoreAway
 
 _NOTICE_RUNS = 500
@@ -130,6 +131,19 @@ class PostgresWriter:
             by_key[key].sources[Source(*source)] = number
         for row in await connection.fetch(self._sql["load_run_calls"], list(by_key)):
             by_key[row[1]].calls[row[0]] = _held(row)
+
+    async def resumed(self, connection: Any, memory: Memory) -> Mapping[int, Sequence[Held]]:
+        """The calls of other runs that each of those runs was executing. They close their own, and each other's."""
+        events: dict[int, list[tuple[int, str]]] = {owned.key: [] for owned in memory.runs.values()}
+        for key, kind, body in await connection.fetch(self._sql["events_of_run"], list(events), timeout=LONG_SECONDS):
+            events[key].append((kind, body))
+        names = {
+            key: [call_id for call_id in left_executing(known_events(said)) if call_id not in memory.calls]
+            for key, said in events.items()
+        }
+        rows = await connection.fetch(self._sql["load_call"], list(chain.from_iterable(names.values())))
+        found = {row[0]: _held(row) for row in rows}
+        return {key: [found[call_id] for call_id in wanted if call_id in found] for key, wanted in names.items()}
 
     async def _repeated(self, connection: Any, append: Append, repeat: Repeat) -> int | CallstreamError:
         row = await connection.fetchrow(self._sql["read_run"], append.run_id)

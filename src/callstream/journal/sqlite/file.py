@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
+from urllib.parse import quote
 
 from callstream.errors import JournalError, UsageError
 from callstream.journal.queries import queries, schema
@@ -35,10 +36,11 @@ def sqlite_path(url: str) -> tuple[str, Mapping[str, str]]:
     return os.path.abspath(Path(path).expanduser()), options
 
 
-def connected(path: str, busy_seconds: float) -> sqlite3.Connection:
+def connected(path: str, busy_seconds: float, *, create: bool = False) -> sqlite3.Connection:
     with failure(f"the SQLite file {path!r}"):
+        name = f"file:{quote(path)}?mode={'rwc' if create else 'rw'}"
         # The connection is used by one thread at a time, but not always closed by the thread that opened it.
-        return sqlite3.connect(path, timeout=busy_seconds, isolation_level=None, check_same_thread=False)
+        return sqlite3.connect(name, timeout=busy_seconds, isolation_level=None, check_same_thread=False, uri=True)
 
 
 @contextmanager
@@ -66,9 +68,10 @@ class SqliteFile:
         self._busy_seconds = busy_seconds
 
     def open(self) -> None:
-        self.connection = connected(self._path, self._busy_seconds)
+        self.connection = connected(self._path, self._busy_seconds, create=True)
         with failure(self.where):
             self._prepare()
+            self._identity = _identity(self._path)
 
     def close(self) -> None:
         self.connection.close()
@@ -77,6 +80,11 @@ class SqliteFile:
     def transaction(self) -> Iterator[Any]:
         """Gives the connection's ``execute``. Nobody else writes meanwhile; whatever goes wrong, nothing is kept."""
         connection = self.connection
+        if _identity(self._path) != self._identity:
+            raise JournalError(
+                f"{self.where} was deleted, moved or replaced while it was open: what is written now would be lost; "
+                "open the journal anew"
+            )
         with failure(self.where):
             connection.execute("BEGIN IMMEDIATE")
             try:
@@ -101,12 +109,14 @@ class SqliteFile:
         if version >= SCHEMA_VERSION:
             return version
         with self.transaction() as run:
-            for step in range(self._usable_version() + 1, SCHEMA_VERSION + 1):
+            version = self._usable_version()
+            for step in range(version + 1, SCHEMA_VERSION + 1):
                 for statement in _statements(schema("sqlite", step)):
                     run(statement)
-            run(_SQL["clear_version"])
-            run(_SQL["write_version"], {"version": SCHEMA_VERSION, "oldest_code": max(1, SCHEMA_VERSION - 1)})
-        return SCHEMA_VERSION
+            if version < SCHEMA_VERSION:
+                run(_SQL["clear_version"])
+                run(_SQL["write_version"], {"version": SCHEMA_VERSION, "oldest_code": max(1, SCHEMA_VERSION - 1)})
+        return max(version, SCHEMA_VERSION)
 
     def give_back(self) -> None:
         """Free pages go back to the disk, unless running runs will soon fill them again."""
@@ -121,7 +131,8 @@ class SqliteFile:
     def _usable_version(self) -> int:
         run = self.connection.execute
         (has_schema,) = run(_SQL["has_schema"]).fetchone()
-        version, oldest = run(_SQL["read_version"]).fetchone() if has_schema else (0, 0)
+        # A table of that name that is empty is somebody else's; making our own beside it will be refused.
+        version, oldest = (run(_SQL["read_version"]).fetchone() if has_schema else None) or (0, 0)
         check_version(version, oldest, self.where)
         return int(version)
 
@@ -154,6 +165,15 @@ def _statements(script: str) -> Iterator[str]:
         if sqlite3.complete_statement(statement):
             yield statement
             statement = ""
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Which file has that name now; None if there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _is_passing(error: sqlite3.Error) -> bool:

@@ -25,10 +25,10 @@ from callstream.errors import CallstreamError, JournalError
 from callstream.journal.draft import RecordColumns
 from callstream.journal.follow import Folded, Followers, Page
 from callstream.journal.owned import Append, Held, Memory, Owned, RunFacts, claimed
-from callstream.journal.plan import Plan, Repeat, closing, repeated
+from callstream.journal.plan import Plan, Repeat, closing, left_executing, repeated
 from callstream.journal.protocol import RunRow
 from callstream.journal.queries import queries
-from callstream.journal.rows import Source
+from callstream.journal.rows import Source, known_events
 from callstream.journal.sqlite.file import Durability, SqliteFile, failure
 from callstream.journal.sqlite.reader import SqliteReader, where
 from callstream.journal.store import Committed, StoreAway
@@ -146,7 +146,8 @@ class SqliteStore:
         keys = [owned.key for owned in remembered.values()]
         true = set(run(_SQL["check_runs"], {"run_keys": _json(keys)}).fetchall())
         for run_id, owned in remembered.items():
-            if (owned.key, owned.writer, owned.epoch, owned.last_seq) not in true:
+            # The id too: the number of an erased run is given again.
+            if (run_id, owned.key, owned.writer, owned.epoch, owned.last_seq) not in true:
                 self._memory.drop(run_id)
         self._doubtful -= asked
 
@@ -273,20 +274,31 @@ class SqliteStore:
             with self._file.transaction() as run:
                 memory = Memory()
                 rows = run(_SQL["orphaned_runs"], {"writer": self._writer, "limit": _SWEEP_LIMIT}).fetchall()
-                appends = []
-                for row in rows:
-                    facts = _facts(row)
+                for facts in map(_facts, rows):
                     owned = claimed(facts, facts.writer)
                     self._fill(run, owned)
                     memory.add(owned)
-                    appends.append(Append(owned.run_id, closing(owned)))
+                appends, named = [], {}
+                for owned in memory.runs.values():
+                    resumed = self._resumed(run, owned, memory)
+                    named.update(resumed)
+                    appends.append(Append(owned.run_id, closing(owned, resumed.values())))
                 plan = Plan(appends, memory, time.time())
-                plan.add_others(range(len(appends)), {}, taker=self._writer)
+                plan.add_others(range(len(appends)), named, taker=self._writer)
                 self._write(run, plan)
             swept += plan.changed_runs
             if len(rows) < _SWEEP_LIMIT:
                 return swept
             await asyncio.sleep(0)
+
+    def _resumed(self, run: Any, owned: Owned, memory: Memory) -> dict[str, Held]:
+        """The calls of other runs that a run was executing; those of runs that are swept with it are closed by them."""
+        events = run(_SQL["events_of_run"], {"run_key": owned.key}).fetchall()
+        found = {}
+        for call_id in left_executing(known_events(events)):
+            if call_id not in memory.calls and (row := run(_SQL["load_call"], {"call_id": call_id}).fetchone()):
+                found[call_id] = _held(row)
+        return found
 
     async def compact(self, run_id: str) -> int:
         """A reader reads and folds the log, because an ended run does not change; the lock is for the writing alone."""

@@ -10,8 +10,15 @@ SELECT EXISTS (
     SELECT FROM pg_class JOIN pg_namespace ON pg_namespace.oid = pg_class.relnamespace
     WHERE pg_namespace.nspname = $1 AND pg_class.relname = 'schema_version')
 
+-- IF NOT EXISTS would need the right to make schemas even where this one is there.
 -- name: create_schema
-CREATE SCHEMA IF NOT EXISTS {schema}
+DO $create$
+BEGIN
+    IF to_regnamespace('{schema}') IS NULL THEN
+        CREATE SCHEMA {schema};
+    END IF;
+END
+$create$
 
 -- name: read_version
 SELECT version, oldest_code FROM {schema}.schema_version
@@ -195,6 +202,10 @@ FROM {schema}.run, LATERAL {schema}.last_record_1(run.run_key) AS last
 WHERE NOT run.compacted AND run.ended_at IS NULL AND run.writer = ANY($1::text[])
 ORDER BY run.run_key LIMIT $2
 FOR UPDATE OF run
+
+-- name: events_of_run
+SELECT run_key, kind, body FROM {schema}.record
+WHERE run_key = ANY($1::integer[]) AND kind IN (0, 8) ORDER BY run_key, seq
 
 -- name: compactable_runs
 SELECT run_id FROM {schema}.run

@@ -142,20 +142,35 @@ BEGIN
 END
 $append$;
 
+-- Ends those of the runs that are there and go on.
+CREATE FUNCTION {schema}.end_runs_1(ends json) RETURNS void LANGUAGE plpgsql AS $end$
+BEGIN
+    UPDATE {schema}.run SET outcome = ended.outcome, reason = ended.reason, ended_at = ended.ended_at,
+                            last_seq = ended.last_seq, writer = ended.writer, epoch = ended.epoch
+    FROM json_to_recordset(ends) AS ended (
+        key integer, outcome text, reason text, ended_at double precision, last_seq integer, writer text, epoch integer)
+    WHERE run.run_key = ended.key AND run.outcome IS NULL;
+END
+$end$;
+
 CREATE FUNCTION {schema}.append_rest_1(rest json) RETURNS void LANGUAGE plpgsql AS $rest$
 DECLARE
     changed integer;
 BEGIN
+    -- Ends come first, because an exclusive run may begin in the batch in which its thread's last one ends.
+    PERFORM {schema}.end_runs_1(rest -> 'ends');
     INSERT INTO {schema}.run (run_key, run_id, thread_id, principal, started_at, writer, epoch, exclusive)
-    SELECT key, run_id, thread_id, principal, started_at, writer, epoch, exclusive
-    FROM json_to_recordset(rest -> 'runs') AS new (
-        key integer, run_id text, thread_id text, principal text, started_at double precision, writer text,
-        epoch integer, exclusive boolean);
-    UPDATE {schema}.run SET outcome = ended.outcome, reason = ended.reason, ended_at = ended.ended_at,
-                            last_seq = ended.last_seq, writer = ended.writer, epoch = ended.epoch
-    FROM json_to_recordset(rest -> 'ends') AS ended (
-        key integer, outcome text, reason text, ended_at double precision, last_seq integer, writer text, epoch integer)
-    WHERE run.run_key = ended.key;
+    SELECT key, run_id, thread_id, principal, started_at, writer, epoch, exclusive AND NOT is_over
+    FROM (
+        SELECT *, EXISTS (
+            SELECT FROM json_to_recordset(rest -> 'ends') AS ended (key integer) WHERE ended.key = new.key) AS is_over
+        FROM json_to_recordset(rest -> 'runs') AS new (
+            key integer, run_id text, thread_id text, principal text, started_at double precision, writer text,
+            epoch integer, exclusive boolean)
+    ) AS new;
+    IF FOUND THEN
+        PERFORM {schema}.end_runs_1(rest -> 'ends');
+    END IF;
     INSERT INTO {schema}.source (run_key, number, response_id, author, message_id)
     SELECT (new ->> 0)::integer, (new ->> 1)::integer, new ->> 2, new ->> 3, new ->> 4
     FROM json_array_elements(rest -> 'sources') AS new;

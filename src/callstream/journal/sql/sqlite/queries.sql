@@ -71,7 +71,7 @@ UPDATE run SET stop_reason = coalesce(stop_reason, :reason) WHERE run_id = :run_
 SELECT run_id, stop_reason FROM run WHERE stop_reason IS NOT NULL AND outcome IS NULL AND writer = :writer
 
 -- name: check_runs
-SELECT run_key, writer, epoch,
+SELECT run_id, run_key, writer, epoch,
        coalesce(last_seq, (SELECT max(record.seq) FROM record WHERE record.run_key = run.run_key))
 FROM run WHERE run_key IN (SELECT value FROM json_each(:run_keys))
 
@@ -210,6 +210,9 @@ WHERE compacted = 0 AND ended_at IS NULL AND writer <> :writer
       WHERE lease.name = 'writer:' || run.writer AND lease.expires_at >= (julianday('now') - 2440587.5) * 86400)
 ORDER BY run_key LIMIT :limit
 
+-- name: events_of_run
+SELECT kind, body FROM record WHERE run_key = :run_key AND kind IN (0, 8) ORDER BY seq
+
 -- name: compactable_runs
 SELECT run_id FROM run
 WHERE compacted = 0 AND ended_at < (julianday('now') - 2440587.5) * 86400 - :age
@@ -264,11 +267,15 @@ run.compacted = 0 AND run.ended_at IS NULL
 -- name: where_ended
 run.ended_at IS NOT NULL
 
+-- Whether it is compacted does not matter, but the index begins with it.
 -- name: where_ended_before
-run.ended_at < :before
+run.compacted IN (0, 1) AND run.ended_at < :before
 
 -- name: where_states
 tool_call.state IN (SELECT value FROM json_each(:states))
+
+-- name: where_open
+tool_call.state NOT IN ('completed', 'failed', 'released', 'discarded')
 
 -- name: where_provider_id
 tool_call.provider_id = :provider_id
