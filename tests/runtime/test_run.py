@@ -574,6 +574,24 @@ async def test_progress_that_json_cannot_express_is_left_out(told: list[Any], ca
     assert "was not kept" in caplog.text
 
 
+async def test_a_call_is_answered_by_whose_it_is(cs: Callstream) -> None:
+    """Two people may have threads of one name, and calls of one id in them."""
+    for call_id, principal in (("c1", "ann"), ("c1~2", "bob")):
+        async with cs.run("thread", principal=principal) as run:
+            await read(run, "anthropic", [WRITE, Finish()])
+            await run.await_answer(call_id)
+    async with cs.run("thread", principal="bob") as run:
+        assert await run.answer("c1", "bob's") is True
+    async with cs.run("thread", principal="ann") as run:
+        with pytest.raises(UsageError, match="no call 'c1~2' awaits an answer"):
+            await run.answer("c1~2", "not hers")
+        await run.receive([ResultReceived("c1", None, "ann's", latest=True)])
+    async with cs.run("thread", principal="eve") as run:
+        with pytest.raises(UsageError, match="no call 'c1' awaits an answer"):
+            await run.answer("c1", "not hers")
+    assert [(call.call_id, call.result) for call in await cs.journal.calls()] == [("c1", "ann's"), ("c1~2", "bob's")]
+
+
 @pytest.mark.parametrize("wire", WIRES)
 async def test_results_in_a_request_complete_the_calls_that_they_answer(cs: Callstream, wire: str) -> None:
     async with cs.run("thread") as run:
