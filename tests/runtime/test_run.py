@@ -726,6 +726,30 @@ async def test_a_run_whose_start_is_cancelled_ends(cs: Callstream, monkeypatch: 
     await (await cs.start("thread", exclusive=True)).finish()
 
 
+async def test_a_run_id_that_comes_always_again_is_not_counted_up(
+    cs: Callstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    runs = cs.journal.runs
+
+    async def counted(**given: Any) -> Any:
+        asked.append(given)
+        return await runs(**given)
+
+    monkeypatch.setattr(cs.journal, "runs", counted)
+    found = []
+    for _ in range(100):
+        asked.clear()
+        found.append(await cs.free_run_id("run"))
+        async with cs.run("thread", found[-1]):
+            pass
+        assert len(asked) < 25
+    assert len(set(found)) == 100
+    assert found[:9] == ["run", *(f"run~{number}" for number in range(2, 10))]
+    at_once = await asyncio.gather(*(cs.free_run_id("run") for _ in range(5)))
+    assert len({*found, *at_once}) == 105
+
+
 async def test_a_run_id_is_used_once(cs: Callstream) -> None:
     first = await cs.start("thread", "r")
     with pytest.raises(UsageError, match="'r'"):

@@ -199,15 +199,32 @@ class Callstream:
     async def free_run_id(self, wanted: str) -> str:
         """The wanted id if no run in the journal has it, else that with a number: a run ends once, and its id with it.
 
-        It is nobody else's in this process until a run was started with it, or could not be.
+        It is nobody else's in this process until a run was started with it, or could not be. Exactly the first free
+        number among the first eight; after that a free one, found by halving: some clients give every run the same id,
+        and counting one by one would cost more with every run.
         """
-        run_id, number = wanted, 1
-        while run_id in self._promised or await self._is_taken(run_id):
-            number += 1
-            run_id = f"{wanted}~{number}"
-        return run_id
+        for number in range(1, 9):
+            if not await self._is_taken(_numbered(wanted, number)):
+                return _numbered(wanted, number)
+        low, high = 8, 16
+        while await self._is_taken(_numbered(wanted, high)):
+            low, high = high, high * 2
+        try:
+            while high - low > 1:
+                middle = (low + high) // 2
+                if await self._is_taken(_numbered(wanted, middle)):
+                    low = middle
+                else:
+                    self._promised.discard(_numbered(wanted, high))
+                    high = middle
+        except BaseException:
+            self._promised.discard(_numbered(wanted, high))
+            raise
+        return _numbered(wanted, high)
 
     async def _is_taken(self, run_id: str) -> bool:
+        if run_id in self._promised:
+            return True
         self._promised.add(run_id)  # before waiting: of two who ask at once, one gets it
         try:
             taken = bool(await self.journal.runs(run_id=run_id, limit=1))
@@ -319,6 +336,10 @@ class _RunContext:
     ) -> bool:
         assert self._run is not None
         return await self._run.__aexit__(kind, error, traceback)
+
+
+def _numbered(wanted: str, number: int) -> str:
+    return wanted if number == 1 else f"{wanted}~{number}"
 
 
 def _named(thread_id: Any) -> str:
