@@ -44,7 +44,7 @@ async def run_input(request: Request, settings: Settings) -> RunAgentInput:
         parsed = RunAgentInput.model_validate(given)
     except ValidationError as error:
         raise _wrong(_told(error)) from None
-    _check_ids(parsed)
+    check_ids(parsed)
     return parsed
 
 
@@ -111,7 +111,8 @@ def number(asked: Mapping[str, str], name: str, default: int, *, most: int | Non
     return int(text)
 
 
-def _check_ids(given: RunAgentInput) -> None:
+def check_ids(given: RunAgentInput) -> None:
+    """Refuses an input with ids that a log, a header or a database would stumble over."""
     checked_id(given.thread_id, "threadId")
     checked_id(given.run_id, "runId")
     for number, message in enumerate(given.messages):
