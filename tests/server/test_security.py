@@ -440,6 +440,20 @@ async def test_a_page_of_somebody_elses_cannot_start_or_stop_anything(cs: Callst
         assert (await server.client.post("/agui", json=run_input(), headers=own)).status_code == 200
 
 
+@pytest.mark.parametrize("origin", ["https://elsewhere.example", "http://127.0.0.1:1", "null"])
+async def test_a_page_of_somebody_elses_in_a_browser_that_names_its_origin_alone(cs: Callstream, origin: str) -> None:
+    """Browsers say where a request comes from (Sec-Fetch-Site) over HTTPS and to loopback, and older ones not at all."""
+    agent = Stepping(free=True)
+    headers = {"origin": origin, "content-type": "text/plain"}
+    async with served(agent, callstream=cs, settings=Settings(cors_origins=("https://app.example",))) as server:
+        for path in ("/agui", "/runs/x/stop", "/threads/x/connect"):
+            refused(await server.client.post(path, content=json.dumps(run_input()), headers=headers), 403)
+        assert agent.inputs == []
+        for own in (server.url, server.url.upper(), "https://app.example"):
+            assert (await server.client.post("/agui", json=run_input(), headers={"origin": own})).status_code == 200
+        assert (await server.client.get("/api/runs", headers=headers)).status_code == 200
+
+
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "8.8.8.8", "[2001:db8::1]"]
 )
