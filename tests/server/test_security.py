@@ -137,6 +137,51 @@ async def test_two_principals_with_one_thread_id_at_once(cs: Callstream) -> None
         assert f"of {other}" not in joined.text
 
 
+@pytest.mark.parametrize("when_busy", ["wait", "refuse"])
+async def test_who_comes_too_late_to_own_a_thread_does_not_hear_of_its_run(
+    url: str, when_busy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread was free when he asked; another's run goes on in it when his is to begin."""
+    checked, go = asyncio.Event(), asyncio.Event()
+    cs, agent = Callstream(url), Stepping()
+    free_run_id = cs.free_run_id
+
+    async def slow_for_bob(wanted: str) -> str:
+        if wanted == "bob's":
+            checked.set()
+            await go.wait()
+        return await free_run_id(wanted)
+
+    monkeypatch.setattr(cs, "free_run_id", slow_for_bob)
+    async with served(agent, callstream=cs, auth=by_name, settings=Settings(when_busy=when_busy)) as server:
+        late = asyncio.create_task(
+            server.client.post("/agui", json=run_input(runId="bob's"), headers={"x-user": "bob"})
+        )
+        await checked.wait()
+        server.headers = {"x-user": "ann"}
+        async with server.run() as stream:
+            await stream.until("TOOL_CALL_START")
+            go.set()
+            async with asyncio.timeout(10):
+                answer = await late
+            refused(answer, 404)
+            assert stream.run_id not in answer.text
+            agent.step(5)
+            await stream.all()
+
+
+async def test_a_path_cannot_write_lines_of_its_own_into_the_log(
+    cs: Callstream, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(request: Any) -> str:
+        raise RuntimeError("no")
+
+    async with served(Stepping(free=True), callstream=cs, auth=broken) as server:
+        refused(await server.get("/api/runs/x%0dERROR%20all%20is%20lost%1b%5b2J"), 500)
+    [message] = [record.getMessage() for record in caplog.records if "all%20is%20lost" in record.getMessage()]
+    assert message.isprintable()
+
+
 async def test_an_auth_that_raises_lets_nobody_in_and_tells_nothing(
     cs: Callstream, caplog: pytest.LogCaptureFixture
 ) -> None:
