@@ -267,6 +267,40 @@ async def test_an_answer_counts_once_and_in_its_own_thread(cs: Callstream, model
             assert b"second" not in b"".join(request.body for request in provider.requests)
 
 
+DEEP = {f"{depth} deep": '{"a":' * depth + "1" + "}" * depth for depth in (65, 900, 100_000)}
+NO_JSON = {"nan": "NaN", "endless": '{"a": 1e999}', "half": '"\\ud800"'}
+
+
+@pytest.mark.parametrize("content", [*DEEP.values(), *NO_JSON.values()], ids=[*DEEP, *NO_JSON])
+@pytest.mark.parametrize("kind", ["adk", "function"])
+async def test_an_answer_that_others_would_stumble_over_breaks_nothing(
+    cs: Callstream, models: Models, kind: str, content: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is no JSON is text. What nests too deep is refused, and not kept: every later run would read it again."""
+    asking = [
+        {"type": "TOOL_CALL_START", "toolCallId": "c", "toolCallName": "paint"},
+        {"type": "TOOL_CALL_END", "toolCallId": "c"},
+    ]
+    async with scripted("gemini", [[Calls("paint", {"color": MARKER}), Finish()], END, END]) as provider:
+        agent: Any = ADKAgent(agent_of(models(provider), AGUIToolset()), callstream=cs)
+        if kind == "function":
+            agent = Scripted(asking, [], [])
+        async with served(agent, callstream=cs) as server:
+            [call_id] = (await ran(server, tools=[PAINT]))[-1]["outcome"]["pendingToolCallIds"]
+            answer = {"id": "t", "role": "tool", "toolCallId": call_id, "content": content}
+            answered = await ran(server, tools=[PAINT], messages=[answer])
+            call = (await server.get(f"/api/calls/{call_id}")).json()
+            if content in NO_JSON.values():
+                assert answered[-1]["type"] == "RUN_FINISHED"
+                assert (call["state"], call["result"]) == ("completed", content)
+            else:
+                assert answered[-1]["type"] == "RUN_ERROR"
+                assert call["state"] == "awaiting"
+            assert (await ran(server, "And now?", tools=[PAINT]))[-1]["type"] == "RUN_FINISHED"
+    assert "could not be read" not in caplog.text
+    assert MARKER not in caplog.text
+
+
 async def test_a_client_cannot_answer_a_server_tool(cs: Callstream, models: Models) -> None:
     entered, leave = asyncio.Event(), asyncio.Event()
     results: list[str] = []

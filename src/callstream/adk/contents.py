@@ -16,6 +16,7 @@ from google.adk.sessions.session import Session
 from google.genai import types
 
 from callstream.adk.answers import HOST_QUESTIONS
+from callstream.agui.results import result_value
 from callstream.errors import UsageError
 from callstream.events import MessageReceived
 
@@ -45,10 +46,7 @@ class Answer(msgspec.Struct, frozen=True):
 
     @property
     def _value(self) -> Any:
-        try:
-            return json.loads(self.content)
-        except ValueError:
-            return self.content
+        return result_value(self.content)
 
 
 def parts_of(content: Any) -> list[types.Part]:
@@ -133,8 +131,8 @@ def _event(author: str, role: str, parts: list[types.Part]) -> Event | None:
 
 def _object(text: str) -> dict[str, Any]:
     try:
-        value = json.loads(text or "{}")
-    except ValueError:
+        value = result_value(text)
+    except UsageError:
         return {}
     return value if isinstance(value, dict) else {}
 

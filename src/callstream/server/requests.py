@@ -13,6 +13,7 @@ from ag_ui.core import RunAgentInput, ToolMessage
 from pydantic import ValidationError
 from starlette.requests import ClientDisconnect, Request
 
+from callstream.jsondepth import is_deeper
 from callstream.server.problems import Problem
 from callstream.server.settings import Settings
 
@@ -59,7 +60,7 @@ async def json_body(request: Request, settings: Settings, *, optional: bool = Fa
         raise _wrong(f"expected JSON that nests at most {settings.max_depth} deep") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Problem(HTTPStatus.BAD_REQUEST, "not_json", f"expected a body of JSON: {error}") from None
-    if _is_deeper(value, settings.max_depth):
+    if is_deeper(value, settings.max_depth):
         raise _wrong(f"expected JSON that nests at most {settings.max_depth} deep")
     return value
 
@@ -154,20 +155,6 @@ async def _read(request: Request, settings: Settings) -> bytes:
 def _too_large(most: int, *, closes: bool = False) -> Problem:
     message = f"expected a body of at most {most} bytes"
     return Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", message, closes=closes)
-
-
-def _is_deeper(value: Any, depth: int) -> bool:
-    level = [value]
-    for _ in range(depth):
-        level = [
-            child
-            for each in level
-            if isinstance(each, dict | list)
-            for child in (each.values() if isinstance(each, dict) else each)
-        ]
-        if not level:
-            return False
-    return True
 
 
 def _told(error: ValidationError) -> str:
