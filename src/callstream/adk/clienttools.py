@@ -19,6 +19,7 @@ from google.adk.tools.base_toolset import BaseToolset, ToolPredicate
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
+from callstream.adk.answers import HOST_QUESTIONS
 from callstream.calls import Call
 
 
@@ -78,9 +79,8 @@ class AGUIToolset(BaseToolset):
     async def get_tools(self, readonly_context: ReadonlyContext | None = None) -> list[BaseTool]:
         given = current_input.get()
         made = [ClientTool(spec) for spec in (given.tools if given is not None else ())]
-        return [
-            tool for tool in made if self.named(tool.name) not in self._taken and self._wants(tool, readonly_context)
-        ]
+        taken = self._taken | HOST_QUESTIONS
+        return [tool for tool in made if self.named(tool.name) not in taken and self._wants(tool, readonly_context)]
 
     def _wants(self, tool: BaseTool, context: ReadonlyContext | None) -> bool:
         if self.tool_filter is None:

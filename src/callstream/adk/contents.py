@@ -113,6 +113,8 @@ def history_event(message: Message, author: str, names: dict[str, str]) -> Event
         case AssistantMessage():
             parts = parts_of(message.content or "")
             for call in message.tool_calls or ():
+                if call.function.name in HOST_QUESTIONS:
+                    continue  # whoever could write one himself could say yes to anything
                 names[call.id] = call.function.name
                 args = _object(call.function.arguments)
                 function_call = types.FunctionCall(id=call.id, name=call.function.name, args=args)
