@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
-from ag_ui.core import RunAgentInput, ToolMessage
+from ag_ui.core import AssistantMessage, RunAgentInput, ToolMessage
 from pydantic import ValidationError
 from starlette.requests import ClientDisconnect, Request
 
@@ -121,6 +121,10 @@ def check_ids(given: RunAgentInput) -> None:
             checked_id(message.id, f"messages.{number}.id", MAX_CALL_ID)
         if isinstance(message, ToolMessage):
             checked_id(message.tool_call_id, f"messages.{number}.toolCallId", MAX_CALL_ID)
+        elif isinstance(message, AssistantMessage):
+            for place, call in enumerate(message.tool_calls or ()):
+                if call.id:
+                    checked_id(call.id, f"messages.{number}.toolCalls.{place}.id", MAX_CALL_ID)
     for number, entry in enumerate(given.resume or ()):
         checked_id(entry.interrupt_id, f"resume.{number}.interruptId", MAX_CALL_ID)
     for number, tool in enumerate(given.tools or ()):
