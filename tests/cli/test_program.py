@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import signal
 import subprocess
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
@@ -171,3 +174,29 @@ def test_progress_is_shown_to_a_terminal_only_and_after_a_second(monkeypatch: py
             ticker.step()
         assert shown.getvalue() == "\rfolding: 2 of 9\rfolding: 4 of 9"
     assert shown.getvalue().endswith("\r               \r")
+
+
+def test_what_a_server_says_is_not_obeyed_by_a_terminal(run: Run) -> None:
+    class Refusing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps({"error": {"code": "no", "message": "No.\x1b]0;owned\x07\x1b[2J"}}).encode()
+            self.send_response(403)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Refusing) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            done = run("runs", "--server", f"http://127.0.0.1:{server.server_port}")
+        finally:
+            server.shutdown()
+            thread.join()
+    assert done.code == 1
+    assert "refused: No." in done.err
+    assert "\x1b" not in done.err
+    assert "\x07" not in done.err

@@ -604,6 +604,24 @@ async def test_progress_that_json_cannot_express_is_left_out(told: list[Any], ca
     assert "was not kept" in caplog.text
 
 
+async def test_a_call_is_answered_by_whose_it_is(cs: Callstream) -> None:
+    """Two people may have threads of one name, and calls of one id in them."""
+    for call_id, principal in (("c1", "ann"), ("c1~2", "bob")):
+        async with cs.run("thread", principal=principal) as run:
+            await read(run, "anthropic", [WRITE, Finish()])
+            await run.await_answer(call_id)
+    async with cs.run("thread", principal="bob") as run:
+        assert await run.answer("c1", "bob's") is True
+    async with cs.run("thread", principal="ann") as run:
+        with pytest.raises(UsageError, match="no call 'c1~2' awaits an answer"):
+            await run.answer("c1~2", "not hers")
+        await run.receive([ResultReceived("c1", None, "ann's", latest=True)])
+    async with cs.run("thread", principal="eve") as run:
+        with pytest.raises(UsageError, match="no call 'c1' awaits an answer"):
+            await run.answer("c1", "not hers")
+    assert [(call.call_id, call.result) for call in await cs.journal.calls()] == [("c1", "ann's"), ("c1~2", "bob's")]
+
+
 @pytest.mark.parametrize("wire", WIRES)
 async def test_results_in_a_request_complete_the_calls_that_they_answer(cs: Callstream, wire: str) -> None:
     async with cs.run("thread") as run:
@@ -786,6 +804,30 @@ async def test_a_run_whose_start_is_cancelled_ends(cs: Callstream, monkeypatch: 
     (row,) = await cs.journal.runs()
     assert (row.outcome, cs.active_run("r")) == ("cancelled", None)
     await (await cs.start("thread", exclusive=True)).finish()
+
+
+async def test_a_run_id_that_comes_always_again_is_not_counted_up(
+    cs: Callstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    runs = cs.journal.runs
+
+    async def counted(**given: Any) -> Any:
+        asked.append(given)
+        return await runs(**given)
+
+    monkeypatch.setattr(cs.journal, "runs", counted)
+    found = []
+    for _ in range(100):
+        asked.clear()
+        found.append(await cs.free_run_id("run"))
+        async with cs.run("thread", found[-1]):
+            pass
+        assert len(asked) <= 8
+    assert len(set(found)) == 100
+    assert found[:8] == ["run", *(f"run~{number}" for number in range(2, 9))]
+    at_once = await asyncio.gather(*(cs.free_run_id("run") for _ in range(5)))
+    assert len({*found, *at_once}) == 105
 
 
 async def test_a_run_id_is_used_once(cs: Callstream) -> None:

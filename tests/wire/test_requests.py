@@ -246,6 +246,14 @@ def test_body_that_is_no_request(wire: str, body: bytes) -> None:
         results_in(wire, body)
 
 
+@pytest.mark.parametrize("wire", WIRES)
+def test_body_that_is_no_request_is_not_quoted(wire: str) -> None:
+    """What is wrong with a request is logged, and no conversation is."""
+    with pytest.raises(WireError) as refused:
+        results_in(wire, b'{"contents": [{"parts": [{"text": "secret"}]}], "n": NaN, "messages": "secret", "input": 1}')
+    assert "secret" not in str(refused.value)
+
+
 def test_lone_surrogates_are_replaced() -> None:
     assert read("openai_chat", b'{"messages": [{"role": "user", "content": "a\\ud83d \\ud83d\\ude00"}]}') == [
         MessageReceived("user", "a? 😀")

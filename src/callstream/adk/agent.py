@@ -202,7 +202,7 @@ class ADKAgent:
         """
         user_id = principal or self.user_of(given)
         await self._import(given, user_id)
-        given_up = tuple(await self._plugin.left_behind.find(given.thread_id))
+        given_up = tuple(await self._plugin.left_behind.find(given.thread_id, user_id))
         run = await self.callstream.start(
             given.thread_id,
             await self.callstream.free_run_id(given.run_id),

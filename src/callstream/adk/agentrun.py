@@ -22,6 +22,7 @@ from google.adk.sessions.session import Session
 from google.genai import types
 
 from callstream.adk.agentoptions import AgentSettings
+from callstream.adk.agenttree import server_tools
 from callstream.adk.answers import HOST_QUESTIONS, imported
 from callstream.adk.clienttools import ClientInput, current_input
 from callstream.adk.contents import Answer, answer_in, parts_of, received, response_part
@@ -201,7 +202,10 @@ class AgentRun:
         return await self._asked(run, session, listed[-1].call_id if listed else wire_id)
 
     async def _asked(self, run: Run, session: Session, named: str) -> Call | None:
-        """The call that an answer means; one that is older than the journal is taken into it."""
+        """The call that an answer means; one that is older than the journal is taken into it.
+
+        Unless its tool is the server's: such a call is in a history that a client brought, and its answer his invention.
+        """
         journal = run.callstream.journal
         call = await journal.call(named)
         if call is not None and call.thread_id == run.thread_id:
@@ -212,7 +216,7 @@ class AgentRun:
         if listed:
             return await journal.call(listed[-1].call_id)
         asked = next((each for each in _function_calls(session) if each.id == named), None)
-        if asked is None:
+        if asked is None or asked.name in server_tools(self._runner.agent):
             return None
         call_id = await imported(run, named, asked.name or "", asked.args or {})
         if named in _responded(session):

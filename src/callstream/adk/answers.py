@@ -28,6 +28,7 @@ from callstream.events import (
 )
 from callstream.journal import Journal
 from callstream.runtime import Callstream, Run
+from callstream.runtime.answers import is_of_thread
 from callstream.wire.argtext import json_text
 
 HOST_QUESTIONS = frozenset({"adk_request_confirmation", "adk_request_credential", "adk_request_input"})
@@ -50,8 +51,11 @@ class Incoming:
     def has_nothing_new(self) -> bool:
         return bool(self._again) and not self._parts
 
-    async def check(self, callstream: Callstream, session: Session, thread_id: str) -> None:
-        """Looks for answers that came before, and brings the others into the order of their calls."""
+    async def check(self, callstream: Callstream, session: Session, thread_id: str, principal: str | None) -> None:
+        """Looks for answers that came before, and brings the others into the order of their calls.
+
+        The calls are those of that principal's thread.
+        """
         if not self.is_answer:
             return
         await callstream.journal.open()
@@ -59,7 +63,7 @@ class Incoming:
             answer = part.function_response
             if answer is None or not answer.id or answer.name in HOST_QUESTIONS:
                 continue
-            known = await _calls_named(callstream.journal, thread_id, answer.id)
+            known = await _calls_named(callstream.journal, thread_id, principal, answer.id)
             if known and all(call.is_final for call in known):
                 self._parts.remove(part)
                 self._again.append(part)
@@ -86,7 +90,7 @@ class Incoming:
 async def _answer(run: Run, session: Session, answer: types.FunctionResponse) -> None:
     result, error = outcome(answer.response)
     named = answer.id or ""
-    if await _calls_named(run.callstream.journal, run.thread_id, named):
+    if await _calls_named(run.callstream.journal, run.thread_id, run.principal, named):
         named = await awaiting_id(run, named)
     else:
         # The call is older than the journal, or it is nobody's.
@@ -101,7 +105,7 @@ async def _answer(run: Run, session: Session, answer: types.FunctionResponse) ->
 async def awaiting_id(run: Run, wire_id: str) -> str:
     """The ``call_id`` of the call that google-adk means: models that number the calls of each turn use an id again."""
     awaiting = await run.callstream.journal.calls(
-        thread_id=run.thread_id, provider_id=wire_id, states=[CallState.AWAITING]
+        thread_id=run.thread_id, provider_id=wire_id, states=[CallState.AWAITING], principal=run.principal
     )
     return awaiting[-1].call_id if awaiting else wire_id
 
@@ -143,12 +147,12 @@ def outcome(response: Any) -> tuple[Any, str | None]:
     return response, None
 
 
-async def _calls_named(journal: Journal, thread_id: str, named: str) -> list[Call]:
-    """The calls of a thread with that wire id that could have been asked of a person."""
-    found = await journal.calls(thread_id=thread_id, provider_id=named)
+async def _calls_named(journal: Journal, thread_id: str, principal: str | None, named: str) -> list[Call]:
+    """The calls of a principal's thread with that wire id that could have been asked of a person."""
+    found = await journal.calls(thread_id=thread_id, provider_id=named, principal=principal)
     if not found:
         call = await journal.call(named)
-        found = [call] if call is not None and call.thread_id == thread_id else []
+        found = [call] if call is not None and await is_of_thread(journal, call, thread_id, principal) else []
     return [call for call in found if call.state is not CallState.DISCARDED]
 
 

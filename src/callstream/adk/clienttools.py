@@ -6,6 +6,7 @@ and awaits the client's answer, which comes with another run.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any
@@ -18,6 +19,7 @@ from google.adk.tools.base_toolset import BaseToolset, ToolPredicate
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
+from callstream.adk.answers import HOST_QUESTIONS
 from callstream.calls import Call
 
 
@@ -77,9 +79,8 @@ class AGUIToolset(BaseToolset):
     async def get_tools(self, readonly_context: ReadonlyContext | None = None) -> list[BaseTool]:
         given = current_input.get()
         made = [ClientTool(spec) for spec in (given.tools if given is not None else ())]
-        return [
-            tool for tool in made if self.named(tool.name) not in self._taken and self._wants(tool, readonly_context)
-        ]
+        taken = self._taken | HOST_QUESTIONS
+        return [tool for tool in made if self.named(tool.name) not in taken and self._wants(tool, readonly_context)]
 
     def _wants(self, tool: BaseTool, context: ReadonlyContext | None) -> bool:
         if self.tool_filter is None:
@@ -96,28 +97,41 @@ _KEPT = frozenset(
 )
 _MAX_NESTED = 3
 _MAX_REFERENCES = 256
+_UNFOLDED = 64 * 1024
+"""Characters of JSON that references may add to a schema, beside twice its own."""
 
 
 class _Definitions:
     """What a schema's references mean.
 
     Definitions that refer to each other unfold to many times their size, and those that refer to themselves for ever. So
-    one is put into itself no more than ``_MAX_NESTED`` deep, and no schema gets more than ``_MAX_REFERENCES`` in all; any
-    other reference is some object.
+    one is put into itself no more than ``_MAX_NESTED`` deep, and no schema gets more than ``_MAX_REFERENCES`` in all, nor
+    grows by more than ``_UNFOLDED`` and twice its size; any other reference is some object.
     """
 
     def __init__(self, schema: dict[str, Any]) -> None:
         known = schema.get("$defs") or schema.get("definitions") or {}
         self._known: dict[str, Any] = known if isinstance(known, dict) else {}
+        self._sizes: dict[str, int] = {}
         self._left = _MAX_REFERENCES
+        self._room = _UNFOLDED + 2 * _size(schema) if self._known else 0
 
     def resolve(self, name: str, within: tuple[str, ...]) -> dict[str, Any] | None:
         """What the name means inside of the definitions ``within``; None for some object."""
         target = self._known.get(name)
         if not isinstance(target, dict) or not self._left or within.count(name) >= _MAX_NESTED:
             return None
+        if name not in self._sizes:
+            self._sizes[name] = _size(target)
+        if self._sizes[name] > self._room:
+            return None
         self._left -= 1
+        self._room -= self._sizes[name]
         return target
+
+
+def _size(schema: dict[str, Any]) -> int:
+    return len(json.dumps(schema, default=str))
 
 
 def gemini_schema(schema: Any) -> dict[str, Any]:

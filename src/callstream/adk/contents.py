@@ -16,6 +16,7 @@ from google.adk.sessions.session import Session
 from google.genai import types
 
 from callstream.adk.answers import HOST_QUESTIONS, attachments
+from callstream.agui.results import result_value
 from callstream.errors import UsageError
 from callstream.events import MessageReceived
 
@@ -45,10 +46,7 @@ class Answer(msgspec.Struct, frozen=True):
 
     @property
     def _value(self) -> Any:
-        try:
-            return json.loads(self.content)
-        except ValueError:
-            return self.content
+        return result_value(self.content)
 
 
 def parts_of(content: Any) -> list[types.Part]:
@@ -109,6 +107,8 @@ def history_event(message: Message, author: str, names: dict[str, str]) -> Event
         case AssistantMessage():
             parts = parts_of(message.content or "")
             for call in message.tool_calls or ():
+                if call.function.name in HOST_QUESTIONS:
+                    continue  # whoever could write one himself could say yes to anything
                 names[call.id] = call.function.name
                 args = _object(call.function.arguments)
                 function_call = types.FunctionCall(id=call.id, name=call.function.name, args=args)
@@ -127,8 +127,8 @@ def _event(author: str, role: str, parts: list[types.Part]) -> Event | None:
 
 def _object(text: str) -> dict[str, Any]:
     try:
-        value = json.loads(text or "{}")
-    except ValueError:
+        value = result_value(text)
+    except UsageError:
         return {}
     return value if isinstance(value, dict) else {}
 

@@ -32,17 +32,18 @@ class LeftBehind:
         self._callstream = callstream
         self._watching: dict[str, asyncio.Task[None]] = {}
 
-    async def find(self, thread_id: str) -> list[Call]:
+    async def find(self, thread_id: str, principal: str | None = None) -> list[Call]:
         """The calls of runs that were interrupted since the thread last went on. To be asked before it has a new run.
 
+        With a ``principal``, of his runs: two people may have threads of one name.
         Runs of other processes that are still open are watched from now on.
         """
         journal = self._callstream.journal
         await journal.open()
-        runs = await journal.runs(thread_id=thread_id)
+        runs = await journal.runs(thread_id=thread_id, principal=principal)
         if any(self._is_elsewhere(run) for run in runs):
             await journal.sweep()
-            runs = await journal.runs(thread_id=thread_id)
+            runs = await journal.runs(thread_id=thread_id, principal=principal)
         found: list[Call] = []
         for run in runs:
             if self._is_elsewhere(run):

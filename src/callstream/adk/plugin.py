@@ -94,7 +94,8 @@ class CallstreamPlugin(BasePlugin):
     ) -> types.Content | None:
         incoming = Incoming(user_message)
         outer, session = self._outer_run(), invocation_context.session
-        await incoming.check(self.callstream, session, outer.thread_id if outer is not None else session.id)
+        whose = (session.id, session.user_id) if outer is None else (outer.thread_id, outer.principal)
+        await incoming.check(self.callstream, session, *whose)
         self._incoming[invocation_context.invocation_id] = incoming
         return incoming.replacement()
 
@@ -103,7 +104,8 @@ class CallstreamPlugin(BasePlugin):
         if incoming is not None and incoming.has_nothing_new:
             return types.Content(role="model", parts=[])
         joined = self._outer_run()
-        given_up = [] if joined else await self.left_behind.find(invocation_context.session.id)
+        session = invocation_context.session
+        given_up = [] if joined else await self.left_behind.find(session.id, session.user_id)
         run = joined or await opened_run(self.callstream, invocation_context)
         within = current_agent_tool.get() if joined is not None else None
         invocation = Invocation(invocation_context, run, owns_run=joined is None, within=within)
@@ -231,7 +233,7 @@ class CallstreamPlugin(BasePlugin):
         collecting_generators(llm_request.tools_dict)
         await self._tell_left_behind(invocation)
         if self.settings.repair_signatures:
-            thread = JournalThread(self.callstream.journal, invocation.run.thread_id)
+            thread = JournalThread.of(invocation.run)
             await repair(llm_request, callback_context.session, thread)
         names = collapsed_names(llm_request.tools_dict)
         model_call = ModelCall(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -10,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from callstream.agui.messages import Metadata
+from callstream.agui.results import result_value
 
 CONFIRM_TOOL: Final = "confirm_changes"
 """The call that asks the client's user whether what was shown may stay. The model knows nothing of it."""
@@ -64,9 +64,8 @@ class Predictions:
 
 def decision(content: str) -> str:
     """What a client's user said to ``confirm_changes``, as a sentence for the model."""
-    try:
-        said: Any = json.loads(content)
-    except ValueError:
+    said: Any = result_value(content)
+    if said is content:
         said = content.strip().lower()
     if isinstance(said, dict):
         said = next((said[key] for key in ("accepted", "approved", "confirmed") if key in said), said)

@@ -17,7 +17,9 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.sessions.session import Session
 from google.genai import types
 
+from callstream.calls import Call
 from callstream.journal import Journal
+from callstream.runtime import Run
 from callstream.runtime.modelcall import current_model_call
 
 SENTINEL = b"skip_thought_signature_validator"
@@ -29,7 +31,7 @@ async def repair_thought_signatures(callback_context: CallbackContext, llm_reque
     """A ``before_model_callback`` for an agent without the plugin, or with it: then the journal is asked too."""
     model_call = current_model_call.get()
     run = model_call.run if model_call is not None else None
-    thread = JournalThread(run.callstream.journal, run.thread_id) if run is not None else None
+    thread = JournalThread.of(run) if run is not None else None
     await repair(llm_request, callback_context.session, thread)
 
 
@@ -38,6 +40,14 @@ class JournalThread(NamedTuple):
 
     journal: Journal
     thread_id: str
+    principal: str | None
+
+    @classmethod
+    def of(cls, run: Run) -> JournalThread:
+        return cls(run.callstream.journal, run.thread_id, run.principal)
+
+    async def calls(self) -> list[Call]:
+        return await self.journal.calls(thread_id=self.thread_id, principal=self.principal)
 
 
 async def repair(request: LlmRequest, session: Session, thread: JournalThread | None) -> None:
@@ -79,7 +89,7 @@ class _Known:
             known._ids.append((call.id, call))
             if part.thought_signature and part.thought_signature != SENTINEL:
                 known._by_id.setdefault(call.id, part.thought_signature)
-        for kept in await thread.journal.calls(thread_id=thread.thread_id) if thread is not None else ():
+        for kept in await thread.calls() if thread is not None else ():
             if kept.signature is not None and (signature := base64.b64decode(kept.signature)) != SENTINEL:
                 known._by_id.setdefault(kept.provider_id or kept.call_id, signature)
         return known

@@ -27,6 +27,8 @@ RENAMED_KEY: Final = "lro_tool_call_id_remap"
 """ag_ui_adk's account of calls that its client knows under another id than google-adk."""
 OTHERS_KEYS: Final = frozenset({RENAMED_KEY, "pending_tool_calls"})
 """Keys of ag_ui_adk's books that do not begin like its others."""
+_REMEMBERED: Final = 10_000
+"""Threads whose sessions have other ids than they."""
 _SEEN_PREFIX: Final = "_ag_ui_processed_message:"
 _SEEN_LIST: Final = "_ag_ui_processed_message_ids"
 
@@ -51,7 +53,7 @@ class Threads:
         listed = await self.service.list_sessions(app_name=app_name, user_id=user_id)
         for session in listed.sessions:
             if session.state.get(THREAD_KEY) == thread_id:
-                self._session_ids[app_name, user_id, thread_id] = session.id
+                self._remember(app_name, user_id, thread_id, session.id)
                 return await self.service.get_session(app_name=app_name, user_id=user_id, session_id=session.id)
         return None
 
@@ -65,8 +67,16 @@ class Threads:
                 state={THREAD_KEY: thread_id, APP_KEY: app_name, USER_KEY: user_id},
                 session_id=thread_id if self._thread_is_session else None,
             )
-            self._session_ids[app_name, user_id, thread_id] = session.id
+            self._remember(app_name, user_id, thread_id, session.id)
         return session
+
+    def _remember(self, app_name: str, user_id: str, thread_id: str, session_id: str) -> None:
+        """Saves the list of sessions the next time. Clients make as many threads as they like, so not for ever."""
+        if session_id == thread_id:
+            return
+        if len(self._session_ids) >= _REMEMBERED:
+            self._session_ids.clear()
+        self._session_ids[app_name, user_id, thread_id] = session_id
 
     async def seed(self, session: Session, messages: Iterable[Message], author: str) -> None:
         """Gives a new session the history of a conversation that began elsewhere."""

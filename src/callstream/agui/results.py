@@ -1,13 +1,17 @@
-"""What a call's result says to the client."""
+"""What a call's result says to the client, and what a client's answer says."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final, assert_never
 
+import msgspec
+
 from callstream.agui.events import json_bytes
 from callstream.agui.view import View
+from callstream.errors import UsageError
 from callstream.events import CallDiscarded, CallFailed, CallReleased, CallReturned, DiscardReason
+from callstream.jsondepth import is_deeper
 
 _DISCARDED: Final[Mapping[DiscardReason, str]] = {
     "truncated": "the call was cut off before its arguments were complete; the tool did not run",
@@ -16,6 +20,26 @@ _DISCARDED: Final[Mapping[DiscardReason, str]] = {
     "aborted": "the run was stopped; the tool did not run",
     "interrupted": "the call was interrupted; the tool did not run",
 }
+
+_MAX_DEPTH: Final = 64
+"""Models' clients, session stores and validators recurse into an answer, and each gives up somewhere deeper than that."""
+
+
+def result_value(text: str) -> Any:
+    """What a client's answer says: a value where it is JSON (without NaN and numbers that are endless), else the text.
+
+    Raises UsageError where it nests too deep: as a text, too, others would read it and fail.
+    """
+    too_deep = UsageError(f"expected an answer whose JSON nests at most {_MAX_DEPTH} deep")
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return text
+    except RecursionError:
+        raise too_deep from None
+    if is_deeper(value, _MAX_DEPTH):
+        raise too_deep
+    return value
 
 
 def result_text(outcome: CallReturned | CallFailed | CallDiscarded | CallReleased, view: View) -> str:

@@ -15,7 +15,7 @@ from callstream import __version__
 from callstream.cli import demo, doctor, housekeeping, listing, recording, serve, stop, watch
 from callstream.cli.failure import FAILED, INTERRUPTED, MISUSED, PIPE_CLOSED, CommandError
 from callstream.cli.options import Commands
-from callstream.cli.output import Output
+from callstream.cli.output import Output, clean
 from callstream.errors import CallstreamError, UsageError
 
 DESCRIPTION = "Live, durable tool calls: serve an agent, watch its runs, read and look after its journal."
@@ -101,7 +101,7 @@ def _say(options: argparse.Namespace, out: Output, error: Exception, code: int) 
     if options.debug:
         traceback.print_exception(error)
     else:
-        out.note(f"callstream {options.command}: {error}")
+        out.note(clean(f"callstream {options.command}: {error}"))  # a server may have had a part in it
     return code
 
 

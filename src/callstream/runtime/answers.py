@@ -18,13 +18,24 @@ _MessageKey: TypeAlias = tuple[str, str, tuple[str, ...]]
 _UNANSWERED = (CallState.ARGS_COMPLETE, CallState.EXECUTING, CallState.AWAITING)
 
 
-class Answers:
-    """Finds the calls of a thread: those of the run in its ledger, earlier ones in the journal."""
+async def is_of_thread(journal: Journal, call: Call, thread_id: str, principal: str | None) -> bool:
+    """Whether a call belongs to that thread of that principal; without one, to that thread of anybody."""
+    if call.thread_id != thread_id:
+        return False
+    return principal is None or bool(await journal.runs(run_id=call.run_id, principal=principal, limit=1))
 
-    def __init__(self, ledger: Ledger, journal: Journal, thread_id: str) -> None:
+
+class Answers:
+    """Finds the calls of a thread: those of the run in its ledger, earlier ones in the journal.
+
+    Two people may have threads of one name; with a ``principal``, only calls of his runs are found.
+    """
+
+    def __init__(self, ledger: Ledger, journal: Journal, thread_id: str, principal: str | None = None) -> None:
         self._ledger = ledger
         self._journal = journal
         self._thread_id = thread_id
+        self._principal = principal
         self._messages: set[_MessageKey] = set()
         self._looked_up: set[str] = set()  # wire ids whose calls need not be looked for in the journal again
         self._coming: set[_MessageKey] = set()  # messages that are on their way into the journal
@@ -65,7 +76,10 @@ class Answers:
         if result.provider_id is None or result.provider_id in self._looked_up:
             return None
         earlier = await self._journal.calls(
-            thread_id=self._thread_id, provider_id=result.provider_id, states=[CallState.AWAITING]
+            thread_id=self._thread_id,
+            provider_id=result.provider_id,
+            states=[CallState.AWAITING],
+            principal=self._principal,
         )
         if not earlier or not result.latest:
             self._looked_up.add(result.provider_id)
@@ -80,8 +94,10 @@ class Answers:
             call: Call | None = self._ledger[named]
         else:
             call = await self._journal.call(named)
-            if call is None or call.thread_id != self._thread_id:
-                of_thread = await self._journal.calls(thread_id=self._thread_id, provider_id=named)
+            if call is None or not await is_of_thread(self._journal, call, self._thread_id, self._principal):
+                of_thread = await self._journal.calls(
+                    thread_id=self._thread_id, provider_id=named, principal=self._principal
+                )
                 waiting = [known for known in of_thread if known.state is CallState.AWAITING]
                 meant = waiting[0] if waiting else of_thread[-1] if of_thread else None
                 # A listing leaves the arguments out, and whoever resumes the call executes it with them.

@@ -207,15 +207,18 @@ class Callstream:
     async def free_run_id(self, wanted: str) -> str:
         """The wanted id if no run in the journal has it, else that with a number: a run ends once, and its id with it.
 
-        It is nobody else's in this process until a run was started with it, or could not be.
+        It is nobody else's in this process until a run was started with it, or could not be. Some clients give every
+        run the same id: from the ninth on it gets a number that nobody has to look for.
         """
-        run_id, number = wanted, 1
-        while run_id in self._promised or await self._is_taken(run_id):
-            number += 1
-            run_id = f"{wanted}~{number}"
-        return run_id
+        for number in range(1, 9):
+            run_id = wanted if number == 1 else f"{wanted}~{number}"
+            if not await self._is_taken(run_id):
+                return run_id
+        return f"{wanted}~{uuid.uuid4().hex}"
 
     async def _is_taken(self, run_id: str) -> bool:
+        if run_id in self._promised:
+            return True
         self._promised.add(run_id)  # before waiting: of two who ask at once, one gets it
         try:
             taken = bool(await self.journal.runs(run_id=run_id, limit=1))

@@ -88,7 +88,7 @@ class Run:
         self.on_tool_progress: ProgressHandler | None = None
         """Takes the place of the Callstream's own handler in this run."""
         self._ledger = Ledger()
-        self._answers = Answers(self._ledger, callstream.journal, thread_id)
+        self._answers = Answers(self._ledger, callstream.journal, thread_id, principal)
         self._hooks: dict[str, CallHooks] = {}
         self._feeds: dict[str, ProgressFeed] = {}
         self._writing = asyncio.Lock()

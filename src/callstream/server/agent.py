@@ -17,6 +17,7 @@ import msgspec
 from ag_ui.core import RunAgentInput, ToolMessage, UserMessage
 
 from callstream.agui import View, for_older_client
+from callstream.agui.results import result_value
 from callstream.calls import CallState
 from callstream.errors import CallDropped, CallRejected, UsageError
 from callstream.events import MessageReceived
@@ -211,7 +212,4 @@ def _received(message: UserMessage) -> MessageReceived:
 
 def _content(text: Any) -> Any:
     """A tool message's content: JSON where it is, else the text."""
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, TypeError):
-        return text
+    return result_value(text) if isinstance(text, str) else text

@@ -27,7 +27,7 @@ from callstream.server.access import Access, Auth
 from callstream.server.agent import Agent, AgentFunction, Host, host_of
 from callstream.server.api import Api
 from callstream.server.guard import Guard
-from callstream.server.logs import RunLog
+from callstream.server.logs import RunLog, asked
 from callstream.server.once import Once
 from callstream.server.problems import Problem, json_response, problem_response, shutting_down
 from callstream.server.routes import RunRoutes
@@ -179,14 +179,14 @@ def _answer_usage(runs: Runs, request: Request, error: Exception) -> Response:
     """What the journal or the runtime says of a wrong request; its text names internals, so the log gets it."""
     if runs.is_draining:
         return problem_response(shutting_down())
-    logger.warning("%s %s: %s", request.method, request.url.path, error)
+    logger.warning("%s: %s", asked(request.scope), error)
     return problem_response(Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "wrong_input", "This cannot be done."))
 
 
 def _answer_journal(runs: Runs, request: Request, error: Exception) -> Response:
     if runs.is_draining:
         return problem_response(shutting_down())
-    logger.error("%s %s: the journal failed", request.method, request.url.path, exc_info=error)
+    logger.error("%s: the journal failed", asked(request.scope), exc_info=error)
     return problem_response(_JOURNAL_AWAY)
 
 

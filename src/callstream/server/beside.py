@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
+from typing import Final
+
 from ag_ui.core import RunAgentInput
 from starlette.requests import Request
 from starlette.responses import Response
@@ -9,9 +12,14 @@ from starlette.responses import Response
 from callstream.server.access import Access, Auth
 from callstream.server.agent import Host
 from callstream.server.problems import Problem, problem_response
+from callstream.server.requests import check_ids
 from callstream.server.routes import RunRoutes
 from callstream.server.runs import Runs
 from callstream.server.settings import Settings
+
+_BUSY: Final = Problem(
+    HTTPStatus.CONFLICT, "thread_busy", "A run of this thread goes on; ask again when it has ended.", retry_after=5
+)
 
 
 class Beside:
@@ -40,6 +48,8 @@ class Beside:
 
     async def run(self, given: RunAgentInput) -> Response:
         try:
+            check_ids(given)
             return await self._running.begin(given, None)
         except Problem as problem:
-            return problem_response(problem)
+            # The run that goes on may be somebody else's, whose thread has the same name: who knew its id could stop it.
+            return problem_response(_BUSY if problem.code == _BUSY.code else problem)

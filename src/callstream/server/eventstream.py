@@ -133,4 +133,5 @@ class EventStream(Response):
 
 def _header_text(run_id: str) -> str:
     """The id, percent-encoded where a header cannot carry it as it is; the run's first event has it in any case."""
-    return run_id if run_id.isascii() and run_id == run_id.strip() else quote(run_id, safe="")
+    fits = run_id.isascii() and run_id.isprintable() and run_id == run_id.strip()
+    return run_id if fits else quote(run_id, safe="")

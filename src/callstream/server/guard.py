@@ -16,6 +16,7 @@ from typing import Final
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from callstream.server.logs import asked
 from callstream.server.problems import Problem, problem_response
 
 logger = logging.getLogger("callstream.server")
@@ -68,12 +69,12 @@ class Guard:
         except Exception as error:
             if started:
                 raise  # the server drops the connection, which is all that can be said now
-            logger.exception("%s %s failed", scope["method"], scope["path"], exc_info=error)
+            logger.exception("%s failed", asked(scope), exc_info=error)
             await problem_response(_BUG)(scope, receive, send_with_headers)
 
     def _refusal(self, scope: Scope) -> Problem | None:
         headers = Headers(scope=scope)
-        if scope["method"] not in _SAFE and headers.get("sec-fetch-site") in _ELSEWHERE:
+        if scope["method"] not in _SAFE and _is_from_elsewhere(headers):
             origin = headers.get("origin")
             if origin not in self._origins and "*" not in self._origins:
                 return Problem(
@@ -91,6 +92,17 @@ class Guard:
                     "the setting allowed_hosts names others.",
                 )
         return None
+
+
+def _is_from_elsewhere(headers: Headers) -> bool:
+    """Whether a page of another origin asks.
+
+    Browsers that do not say so (older ones, and all over plain HTTP to other names than loopback's) name their origin.
+    """
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    if site is not None or origin is None:
+        return site in _ELSEWHERE
+    return origin.partition("://")[2].lower() != headers.get("host", "").strip().lower()
 
 
 def _name_of(host: str) -> str:

@@ -9,6 +9,9 @@ import logging
 from datetime import UTC, datetime
 from time import perf_counter
 from typing import Any, Final
+from urllib.parse import quote
+
+from starlette.types import Scope
 
 from callstream.agui.events import json_bytes
 from callstream.calls import Call
@@ -17,6 +20,11 @@ from callstream.runtime import Run
 logger = logging.getLogger("callstream.server")
 
 _USUAL: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
+
+
+def asked(scope: Scope) -> str:
+    """The method and the path of a request as one word each: a path comes decoded, and could say anything."""
+    return f"{scope['method']} {quote(scope['path'])}"
 
 
 class JsonFormatter(logging.Formatter):

@@ -9,10 +9,11 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
-from ag_ui.core import RunAgentInput, ToolMessage
+from ag_ui.core import AssistantMessage, RunAgentInput, ToolMessage
 from pydantic import ValidationError
 from starlette.requests import ClientDisconnect, Request
 
+from callstream.jsondepth import is_deeper
 from callstream.server.problems import Problem
 from callstream.server.settings import Settings
 
@@ -44,7 +45,7 @@ async def run_input(request: Request, settings: Settings) -> RunAgentInput:
         parsed = RunAgentInput.model_validate(given)
     except ValidationError as error:
         raise _wrong(_told(error)) from None
-    _check_ids(parsed)
+    check_ids(parsed)
     return parsed
 
 
@@ -59,7 +60,7 @@ async def json_body(request: Request, settings: Settings, *, optional: bool = Fa
         raise _wrong(f"expected JSON that nests at most {settings.max_depth} deep") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Problem(HTTPStatus.BAD_REQUEST, "not_json", f"expected a body of JSON: {error}") from None
-    if _is_deeper(value, settings.max_depth):
+    if is_deeper(value, settings.max_depth):
         raise _wrong(f"expected JSON that nests at most {settings.max_depth} deep")
     return value
 
@@ -111,7 +112,8 @@ def number(asked: Mapping[str, str], name: str, default: int, *, most: int | Non
     return int(text)
 
 
-def _check_ids(given: RunAgentInput) -> None:
+def check_ids(given: RunAgentInput) -> None:
+    """Refuses an input with ids that a log, a header or a database would stumble over."""
     checked_id(given.thread_id, "threadId")
     checked_id(given.run_id, "runId")
     for number, message in enumerate(given.messages):
@@ -119,6 +121,10 @@ def _check_ids(given: RunAgentInput) -> None:
             checked_id(message.id, f"messages.{number}.id", MAX_CALL_ID)
         if isinstance(message, ToolMessage):
             checked_id(message.tool_call_id, f"messages.{number}.toolCallId", MAX_CALL_ID)
+        elif isinstance(message, AssistantMessage):
+            for place, call in enumerate(message.tool_calls or ()):
+                if call.id:
+                    checked_id(call.id, f"messages.{number}.toolCalls.{place}.id", MAX_CALL_ID)
     for number, entry in enumerate(given.resume or ()):
         checked_id(entry.interrupt_id, f"resume.{number}.interruptId", MAX_CALL_ID)
     for number, tool in enumerate(given.tools or ()):
@@ -153,20 +159,6 @@ async def _read(request: Request, settings: Settings) -> bytes:
 def _too_large(most: int, *, closes: bool = False) -> Problem:
     message = f"expected a body of at most {most} bytes"
     return Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", message, closes=closes)
-
-
-def _is_deeper(value: Any, depth: int) -> bool:
-    level = [value]
-    for _ in range(depth):
-        level = [
-            child
-            for each in level
-            if isinstance(each, dict | list)
-            for child in (each.values() if isinstance(each, dict) else each)
-        ]
-        if not level:
-            return False
-    return True
 
 
 def _told(error: ValidationError) -> str:

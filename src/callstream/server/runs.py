@@ -76,10 +76,11 @@ class Runs:
     ) -> Run:
         """Starts a run, or says why not. ``check`` is made once more when it has begun, before anything is done in it:
 
-        of two who begin a thread at once, one is too late to own it.
+        of two who begin a thread at once, one is too late to own it. And whenever the thread is busy: who may not have it
+        neither waits for it nor hears of its run.
         """
         with self._room_for(principal):
-            begun = await self._begin(given, principal)
+            begun = await self._begin(given, principal, check)
             try:
                 if check is not None:
                     await check()
@@ -124,7 +125,9 @@ class Runs:
             if not self._starting[principal]:
                 del self._starting[principal]
 
-    async def _begin(self, given: RunAgentInput, principal: str | None) -> Begun:
+    async def _begin(
+        self, given: RunAgentInput, principal: str | None, check: Callable[[], Awaitable[None]] | None
+    ) -> Begun:
         """Waits for the thread's other run, if it may."""
         wait = self._settings.busy_wait if self._settings.when_busy == "wait" else 0.0
         until = asyncio.get_running_loop().time() + wait
@@ -139,6 +142,8 @@ class Runs:
             except ThreadBusy as busy:
                 if self._drained:
                     raise shutting_down() from None
+                if check is not None:
+                    await check()
                 left = until - asyncio.get_running_loop().time()
                 if left <= 0:
                     raise Problem(

@@ -140,7 +140,8 @@ class TapTransport:
     async def _signed(self, exchange: Exchange, body: bytes, run: Run | None) -> bytes:
         if exchange.wire != "gemini" or not self._settings.repair_gemini_signatures:
             return body
-        calls = [] if run is None else await self._callstream.journal.calls(thread_id=run.thread_id)
+        journal = self._callstream.journal
+        calls = [] if run is None else await journal.calls(thread_id=run.thread_id, principal=run.principal)
         signatures: dict[str, str] = {}
         for call in calls:
             if call.signature is not None:

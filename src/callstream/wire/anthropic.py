@@ -134,7 +134,7 @@ class AnthropicDecoder(Decoder[StreamEvent]):
                 self._transcript.append_args(block, delta.partial_json or "")
             elif block is None:
                 raise WireError(
-                    f"expected content_block_start before the arguments of block {index}, got {delta.partial_json!r}"
+                    f"expected content_block_start before the arguments of block {index}, got a piece of them"
                 )
         elif delta.text and delta.type == "text_delta":
             self._transcript.append_text(delta.text)

@@ -256,7 +256,10 @@ def _decoded(wire: str, body: bytes, request: type[_Request]) -> _Request:
         except msgspec.DecodeError:
             return msgspec.json.decode(_without_surrogates(body), type=request)
     except (ValueError, RecursionError) as error:
-        raise WireError(f"expected the body of a {wire} request, got {body[:200]!r} ({error})") from None
+        # Not a word of the conversation, since this reaches the log.
+        raise WireError(
+            f"expected the body of a {wire} request, got {len(body)} bytes that are none: {error}"
+        ) from None
 
 
 def _without_surrogates(body: bytes) -> bytes:

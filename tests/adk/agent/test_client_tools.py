@@ -99,6 +99,20 @@ def test_gemini_schema_of_definitions_that_use_each_other() -> None:
     assert len(json.dumps(gemini_schema({"$ref": "#/$defs/d0", "$defs": chain}))) < 100_000
 
 
+@pytest.mark.parametrize(
+    "long",
+    [{"properties": {f"p{n}": {} for n in range(2000)}}, {"enum": ["x" * 20] * 1000}, {"description": "x" * 20_000}],
+)
+def test_gemini_schema_of_a_long_definition_that_is_used_often(long: dict[str, Any]) -> None:
+    """A client must not make a server's memory many times as large as what it sends."""
+    properties = {f"r{n}": {"$ref": "#/$defs/long"} for n in range(250)}
+    schema = {"type": "object", "properties": properties, "$defs": {"long": long}}
+    made = gemini_schema(schema)
+    assert made["properties"]["r0"] == long
+    assert made["properties"]["r249"] == {"type": "object"}
+    assert len(json.dumps(made)) < 3 * len(json.dumps(schema)) + 70_000
+
+
 async def test_an_answer_may_bring_other_client_tools(cs: Callstream, models: Models) -> None:
     script = [[Calls("paint", {"color": "red"}), Finish()], END]
     async with scripted("gemini", script) as provider:
@@ -550,3 +564,35 @@ async def test_id_reuse_new_call_of_a_client_tool(cs: Callstream, models: Models
     assert [call_id for call_id, _ in sent] == ["0", "0"]
     assert ["red" in content for _, content in sent] == [True, False]
     assert "blue" in sent[1][1]
+
+
+@pytest.mark.parametrize("first", ["ann", "bob"])
+async def test_threads_of_one_name_have_calls_of_their_own(first: str, cs: Callstream, models: Models) -> None:
+    """Two people, one name for their threads, one id for their calls: each confirms, and gets, what he asked for."""
+    done: list[str] = []
+
+    def wipe(what: str) -> str:
+        """Wipes."""
+        done.append(what)
+        return f"wiped {what}"
+
+    asking = [[Calls("wipe", {"what": f"{user}'s"}, call_id="0"), Finish()] for user in ("ann", "bob")]
+    async with scripted("openai_chat", [*asking, END, END]) as provider:
+        agent = ADKAgent(
+            agent_of(gemini(models, provider), FunctionTool(wipe, require_confirmation=True)),
+            user_id_extractor=lambda given: given.forwarded_props["user"],
+            callstream=cs,
+        )
+        clients = {user: Client(agent) for user in ("ann", "bob")}
+        asked = {}
+        for user, client in clients.items():
+            await client.send(forwardedProps={"user": user})
+            (asked[user],) = client.pending()
+        for user in sorted(clients, key=lambda user: user != first):
+            await clients[user].answer({asked[user]: {"confirmed": True}}, forwardedProps={"user": user})
+            assert done[-1] == f"{user}'s"
+            call = await cs.journal.call(asked[user])
+            assert call is not None
+            assert (call.state, call.result) == (CallState.COMPLETED, {"result": f"wiped {user}'s"})
+        await agent.close()
+    assert len(done) == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from typing import Any
 
 import httpx
@@ -19,6 +20,8 @@ from callstream.ag_ui_adk import (
     create_adk_app,
     resolve_agent_from_message_history,
 )
+from callstream.errors import ThreadBusy
+from callstream.server import Settings
 from callstream.testing import Call as Calls
 from callstream.testing import Finish
 from tests.adk.hosting import Models, agent_of, scripted
@@ -182,6 +185,38 @@ async def test_dependencies_guard_what_a_thread_holds(cs: Callstream, models: Mo
         app = create_adk_app(agent, "/x", dependencies=[Depends(refuse)])
         for path in ("/x", "/x/threads/thread/connect", "/x/runs/run-1/stop", "/agents/state"):
             assert (await post(app, path, body_for(agent))).status_code == 401
+
+
+@pytest.mark.parametrize("on_disconnect", ["stop", "continue"])
+async def test_an_id_cannot_write_headers(on_disconnect: Any, cs: Callstream, models: Models) -> None:
+    async with scripted("gemini", [END]) as provider:
+        agent = adk_agent(cs, agent_of(gemini(models, provider)))
+        app = create_adk_app(agent, on_disconnect=on_disconnect)
+        begun = await post(app, "/", body_for(agent, runId="run\r\nset-cookie: a=b"))
+        if on_disconnect == "continue":
+            assert begun.status_code == 422
+            assert provider.requests == []
+        else:
+            joined = await post(app, "/threads/thread/connect", {})
+            assert joined.headers["x-run-id"] == "run%0D%0Aset-cookie%3A%20a%3Db"
+
+
+async def test_a_busy_thread_of_somebody_elses_does_not_name_its_run(
+    cs: Callstream, models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two people may have threads of one name, and whoever knows a run's id can stop it."""
+    async with scripted("gemini", [END]) as provider:
+        agent = adk_agent(cs, agent_of(gemini(models, provider)))
+        app = create_adk_app(agent, on_disconnect="continue")
+
+        async def begin(*args: Any, **options: Any) -> Any:
+            raise ThreadBusy("thread", "ann's run")
+
+        monkeypatch.setattr(agent, "begin", begin)
+        monkeypatch.setattr("callstream.ag_ui_adk.Settings", partial(Settings, when_busy="refuse"))
+        refused = await post(app, "/", body_for(agent))
+    assert refused.status_code == 409
+    assert "ann" not in refused.text
 
 
 async def test_agent_resolver(cs: Callstream, models: Models) -> None:

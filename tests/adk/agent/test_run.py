@@ -20,6 +20,7 @@ from google.adk.workflow import START, Workflow
 
 from callstream import Callstream, Progress, UsageError, no_progress, tool
 from callstream.adk import ADKAgent, CallstreamPlugin
+from callstream.adk.threads import Threads
 from callstream.testing import Call as Calls
 from callstream.testing import Delay, Finish, Refusal, Text
 from tests.adk.hosting import PATHS, Models, agent_of, scripted
@@ -457,3 +458,17 @@ async def test_signatures_repaired_where_the_session_has_another_name(
         (kept,) = await cs.journal.calls()
         assert signatures_in(provider.requests[1]) == [base64.b64decode(kept.signature or "")]
     assert client.text() == "Done."
+
+
+async def test_sessions_of_threads_are_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients name as many threads as they like."""
+    monkeypatch.setattr("callstream.adk.threads._REMEMBERED", 3)
+    for thread_is_session, most in ((True, 0), (False, 3)):
+        threads = Threads(InMemorySessionService(), thread_is_session=thread_is_session)
+        made = {name: (await threads.open("app", "user", name)).id for name in "abcdefgh"}
+        assert len(threads._session_ids) <= most
+        for name, session_id in made.items():
+            found = await threads.find("app", "user", name)
+            assert found is not None
+            assert found.id == session_id
+        assert len(threads._session_ids) <= most
