@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import string
 import threading
 from collections.abc import Callable
 from itertools import pairwise
@@ -368,6 +370,20 @@ async def test_transitions_only_by_table(journal: Journal, same_append: bool) ->
 
 def _fields(event: RunEvent) -> dict[str, Any]:
     return {name: getattr(event, name) for name in event.__struct_fields__}
+
+
+async def test_one_id_however_long(journal: Journal) -> None:
+    """LiteLLM hides a thought signature of some kilobytes in the id of its call."""
+    chance = random.Random(1)
+    long = "call_1__thought__" + "".join(chance.choices(string.ascii_letters + string.digits, k=20_000))
+    await journal.append("run", [START, CallStarted(long, "write", long), CallCompleted(long, "{}")])
+    call = await journal.call(long)
+    assert call is not None
+    assert (call.call_id, call.provider_id, call.args) == (long, long, {})
+    assert [found.call_id for found in await journal.calls(provider_id=long)] == [long]
+    assert await journal.free_call_id(long) == f"{long}~2"
+    with pytest.raises(CallIdTaken):
+        await journal.append("other", [START, CallStarted(long, "write", long)])
 
 
 async def test_first_record_started(journal: Journal) -> None:

@@ -162,7 +162,8 @@ class PostgresWriter:
                 self._channel,
                 self._notices(plan),
             )
-        except asyncpg.UniqueViolationError as error:  # somebody else made that run or call a moment ago
+        except (asyncpg.UniqueViolationError, asyncpg.ExclusionViolationError) as error:
+            # Somebody else made that run or call a moment ago.
             raise Stale from error
         except asyncpg.PostgresError as error:
             if error.sqlstate == "CS001":

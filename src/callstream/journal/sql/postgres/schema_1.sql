@@ -57,7 +57,7 @@ CREATE TABLE {schema}.tool_call (
     args_seq    integer,                       -- the record that ended its arguments
     started_at  double precision NOT NULL,
     updated_at  double precision NOT NULL,     -- of the last change of state
-    call_id     text COLLATE "C" NOT NULL UNIQUE,
+    call_id     text COLLATE "C" NOT NULL,
     name        text COLLATE "C" NOT NULL,
     state       text COLLATE "C" NOT NULL,
     provider_id text COLLATE "C",
@@ -68,9 +68,10 @@ CREATE TABLE {schema}.tool_call (
     detail      text,
     result      text,                          -- JSON; text, because jsonb cannot hold every JSON
     error       text,
-    PRIMARY KEY (run_key, number)
+    PRIMARY KEY (run_key, number),
+    EXCLUDE USING hash (call_id WITH =)        -- unique, and of any length: LiteLLM puts thought signatures into its ids
 ) WITH (fillfactor = 70);  -- the state changes some five times: no index has it, so the new version stays on its page
-CREATE INDEX tool_call_provider ON {schema}.tool_call (provider_id) WHERE provider_id IS NOT NULL;
+CREATE INDEX tool_call_provider ON {schema}.tool_call USING hash (provider_id) WHERE provider_id IS NOT NULL;
 
 -- The log of runs that are not compacted. That a run has no number twice is the writer's doing: it adds records only
 -- together with the change of its turn, and since it took its turn nobody else has written to its runs. So the
