@@ -7,11 +7,11 @@ from typing import Any, Final, assert_never
 
 import msgspec
 
+from callstream.agui.depth import is_deeper
 from callstream.agui.events import json_bytes
 from callstream.agui.view import View
 from callstream.errors import UsageError
 from callstream.events import CallDiscarded, CallFailed, CallReleased, CallReturned, DiscardReason
-from callstream.jsondepth import is_deeper
 
 _DISCARDED: Final[Mapping[DiscardReason, str]] = {
     "truncated": "the call was cut off before its arguments were complete; the tool did not run",

@@ -13,7 +13,7 @@ from ag_ui.core import AssistantMessage, RunAgentInput, ToolMessage
 from pydantic import ValidationError
 from starlette.requests import ClientDisconnect, Request
 
-from callstream.jsondepth import is_deeper
+from callstream.agui.depth import is_deeper
 from callstream.server.problems import Problem
 from callstream.server.settings import Settings
 
