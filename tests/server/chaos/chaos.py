@@ -150,7 +150,7 @@ class Chaos:
             whole = await journal.call(call.call_id)
             assert whole is not None
             self._executed.append(
-                {"id": call.provider_id or call.call_id, "state": str(call.state), "name": call.name, "args": whole}
+                {"id": call.provider_id or call.call_id, "state": str(call.state), "name": call.name, "call": whole}
             )
 
     def _check_log(self, log: Path) -> None:
@@ -165,11 +165,18 @@ class Chaos:
                 self._tally.complain(f"{call['id']} has a result, but its tool never ran")
             if call["state"] == "discarded" and call["id"] in starts:
                 self._tally.complain(f"{call['id']} was discarded, but its tool ran")
-            if call["id"] in args and args[call["id"]] != call["args"].args:
+            if call["id"] in args and args[call["id"]] != call["call"].args:
                 self._tally.complain(f"{call['id']} ran with other arguments than the journal has")
         unknown = set(starts) - {call["id"] for call in self._executed}
         if unknown and not self.hung:
             self._tally.complain(f"tools ran for calls that the journal does not have: {sorted(unknown)[:3]}")
+        failed = {
+            (call["call"].thread_id, call["name"])
+            for call in self._executed
+            if call["state"] == "failed" and call["call"].error == "interrupted"
+        }
+        for thread_id, name in sorted(self._plan.interrupted - failed):
+            self._tally.complain(f"{thread_id}: the model was told that {name} was interrupted, and it never was")
         for what in self._plan.wrong:
             print(f"WRONG: {what}", flush=True)
         print(f"  tools ran {starts.total()} times, for {len(starts)} calls", flush=True)

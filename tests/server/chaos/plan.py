@@ -44,10 +44,15 @@ def args_of(label: str) -> dict[str, Any]:
 
 
 class Plan:
-    """``script`` answers a request. ``wrong`` says what was wrong with requests."""
+    """``script`` answers a request. ``wrong`` says what was wrong with requests.
+
+    A tool whose process was killed in it failed, and the model is told so: ``interrupted`` has the thread and the tool.
+    Whether that is the truth the journal knows.
+    """
 
     def __init__(self) -> None:
         self.wrong: list[str] = []
+        self.interrupted: set[tuple[str, str]] = set()
         self.requests = 0
 
     def script(self, request: ReceivedRequest) -> Script:
@@ -80,6 +85,9 @@ class Plan:
 
     def _check(self, label: str, response: dict[str, Any]) -> None:
         told = response["response"]
+        if told == {"error": "interrupted"} and response["name"] in ("work", "approve"):
+            self.interrupted.add((label.partition(" ")[0], response["name"]))
+            return
         fits = {
             "work": told.get("result") == "worked",
             "paint": told.get("said") == "first",
