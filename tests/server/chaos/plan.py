@@ -26,7 +26,7 @@ WORDS = [
     "null",
     "true",
 ]
-NO_ANSWER = "no answer yet"
+NO_ANSWER = "no answer yet"  # where a crash kept the pending answer from the session
 
 PAINT = {
     "name": "paint",
@@ -91,7 +91,7 @@ class Plan:
         fits = {
             "work": told.get("result") == "worked",
             "paint": told.get("said") == "first",
-            "approve": told.get("said") == "first" or told.get("status") == "pending",
+            "approve": told.get("said") == "first" or told.get("status") in ("pending", NO_ANSWER),
         }
         if not fits[response["name"]]:
             self.wrong.append(f"{label}: the model was told {told} of {response['name']}")
