@@ -77,9 +77,9 @@ demo: $(VENV)/.installed-demo ## an agent, its server, the inspector and a journ
 	@$(BIN)/python -m callstream demo $(ARGS) || [ $$? -eq 130 ]
 
 bench: $(VENV)/.installed-bench $(RIVAL)/.installed ## measure Callstream beside other libraries, on the same data
-	@for table in $(TABLES); do \
-	  echo "==> bench/$$table.py"; $(BIN)/python -m bench.$$table || exit 1; \
-	done
+	@failed=; for table in $(TABLES); do \
+	  echo "==> bench/$$table.py"; $(BIN)/python -m bench.$$table || failed="$$failed $$table"; \
+	done; [ -z "$$failed" ] || { echo "what is wanted was missed in:$$failed" >&2; exit 1; }
 
 crash: $(VENV)/.installed-dev ## kill a writing process again and again, and read what its journal kept
 	@$(BIN)/python -m bench.crash
