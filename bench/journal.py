@@ -10,9 +10,7 @@ of the store while runs of that size are written. PostgreSQL's files grow by pag
 small runs are measured many at a time; how many is in the table. The text is prose, as a model writes it, and random
 characters, which no database can compress; PostgreSQL compresses what is longer than 2 KB. Nothing is vacuumed for the
 measurement. The row of 0 KiB is a run with one call that has no arguments, in bytes a run: that much every run costs
-beside its text. After compaction 1.3 is wanted. Random text of 4 KiB in PostgreSQL does not have it: the run's own rows
-and their indexes are 0.31 of it already, and PostgreSQL cuts what it cannot compress into pieces of 1,996 bytes, four to a
-page; the third piece of 4 KiB, of a hundred bytes, makes that three to a page.
+beside its text. After compaction at most 1.3 is wanted, of either text.
 **Follow**: the time from calling ``append`` to the record in a follower's hands, in the same process and in another.
 """
 

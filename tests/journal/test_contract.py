@@ -611,6 +611,24 @@ async def test_compaction_leaves_single_pieces_as_they_are(journal: Journal) -> 
         assert await records(journal, after=offset) == before[offset:]
 
 
+async def test_compaction_of_a_long_run_that_folds_little(journal: Journal) -> None:
+    """More records than any index of ranges has in one, and read from everywhere."""
+    await journal.append("r", [START, CallStarted("c", "t"), ArgsAppended("c", "{"), ArgsAppended("c", "}")])
+    await journal.append("r", [CallCompleted("c"), CallExecuting("c")])
+    for begin in range(0, 9000, 1000):
+        await journal.append("r", [CallProgressed("c", {"done": begin + step}) for step in range(1000)])
+    await journal.append("r", [CallReturned("c", "ok"), DONE])
+    before = await records(journal)
+    assert await journal.compact("r") == 1
+    after = await records(journal)
+    assert [r.event for r in after[3:]] == [r.event for r in before[4:]]
+    for place in (0, 2, 4, 255, 256, 4094, 4095, 4096, 4097, 8191, 8192, 9006, 9007, 9008):
+        assert await records(journal, after=place) == [r for r in after if r.seq > place]
+    call = await journal.call("c")
+    assert call is not None
+    assert (call.args_json, call.result) == ("{}", "ok")
+
+
 async def test_compaction_only_of_ended_runs(journal: Journal) -> None:
     await journal.append("r", [START])
     with pytest.raises(UsageError, match="goes on"):
@@ -667,6 +685,10 @@ async def test_zombie_fenced(place: Place, eventually: Callable[..., Any]) -> No
     ]
     with pytest.raises(UsageError, match="has ended"):
         await live.append("r", [DONE])
+    await live.compact("r")
+    for after in (None, 3):
+        with pytest.raises(LeaseLost, match="'r'"):
+            await zombie.append("r", [ArgsAppended("c", "}")], after=after)
     assert await zombie.append("another", [START]) == 1
 
 

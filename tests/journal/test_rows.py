@@ -10,6 +10,7 @@ from callstream.calls import Call
 from callstream.errors import UsageError
 from callstream.events import ArgsAppended, CallReturned, CallStarted, ReasoningAppended, RunEvent, TextAppended
 from callstream.journal import Entry
+from callstream.journal.postgres.chunks import CHUNK, in_chunks
 from callstream.journal.queries import queries
 from callstream.journal.rows import ESCAPED, Kind, Stored, clean, event_of, folded, folded_range, joined, prepared
 
@@ -84,6 +85,19 @@ def test_folded_range_can_be_read_from_its_beginning(ranges: list[tuple[int, int
         assert folded_range(ranges, found[0] - 1) is None
 
 
+@given(st.lists(st.tuples(st.sampled_from("xé€\U0001f600"), st.integers(0, 3 * CHUNK)), max_size=4))
+def test_long_texts_are_cut_into_whole_chunks_and_a_tail(parts: list[tuple[str, int]]) -> None:
+    text = "".join(letter * count for letter, count in parts)
+    chunks, tail = in_chunks(text)
+    assert chunks + (tail or "") == text
+    size = len(text.encode())
+    if size < CHUNK or size % CHUNK == 0:
+        assert tail is None
+    else:
+        assert -len(chunks.encode()) % CHUNK <= 3
+        assert 0 < len((tail or "").encode()) < CHUNK + 3
+
+
 def test_ids_that_no_database_can_hold_are_refused() -> None:
     wrong: list[RunEvent | Entry] = [
         CallStarted("a\0", "t"),
@@ -109,13 +123,13 @@ def test_every_field_of_a_call_has_a_column() -> None:
 
 
 def test_queries_have_the_same_names_in_both_dialects() -> None:
-    """All but those in which the dialects differ: PostgreSQL writes a batch by one function, and locks rows; SQLite has
-    an index of open calls, which a query must name.
+    """All but those in which the dialects differ: PostgreSQL writes a batch by one function, locks rows, and has a table
+    of the runs that are not compacted; SQLite has an index of open calls, which a query must name.
     """
     sqlite, postgres = set(queries("sqlite")), set(queries("postgres"))
     written_one_by_one = {"next_run_key", "insert_run", "check_runs", "end_run", "insert_record", "insert_source"}
     written_one_by_one |= {"insert_call", "advance_call", "count_active"}
     assert sqlite - postgres == written_one_by_one | {"where_open"}
     assert postgres - sqlite == {
-        *("append", "lock_schema", "create_schema", "lock_run", "give_back", "take_turn", "fence_dead")
+        *("append", "lock_schema", "create_schema", "lock_run", "give_back", "take_turn", "fence_dead", "delete_live")
     }

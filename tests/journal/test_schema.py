@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from callstream.errors import JournalError
-from callstream.events import ArgsAppended, CallCompleted, CallStarted, MessageEnded, RunEnded, RunStarted
+from callstream.events import ArgsAppended, CallCompleted, CallStarted, MessageEnded, RunEnded, RunEvent, RunStarted
 from callstream.journal import Journal
 from callstream.journal.postgres.link import address
 
@@ -108,6 +108,27 @@ async def test_tool_arg_delta_is_a_view_of_the_log(place: Place) -> None:
     ]
 
 
+@pytest.mark.parametrize("letter", ["x", "é", "€", "\U0001f600"])
+@on_disk
+async def test_tool_arg_delta_shows_long_texts_whole(place: Place, letter: str) -> None:
+    """Sizes around those at which a database begins to cut a value into pieces."""
+    journal = place.journal()
+    texts = {f"c{size}": letter * (size // len(letter.encode()) + 1) for size in (1990, 1993, 1996, 2000, 4000, 8192)}
+    events: list[RunEvent] = [RunStarted("t")]
+    for name, text in texts.items():
+        events += [CallStarted(name, "t"), ArgsAppended(name, text[:7]), ArgsAppended(name, text[7:])]
+        events.append(CallCompleted(name))
+    await journal.append("r", [*events, RunEnded("finished")])
+    await journal.compact("r")
+    assert dict(await query(place, "SELECT call_id, text FROM {schema}.tool_arg_delta ORDER BY seq")) == texts
+    for name, text in texts.items():
+        call = await journal.call(name)
+        assert call is not None
+        assert call.args_json == text
+    pieces = [record.event async for record in journal.read("r") if isinstance(record.event, ArgsAppended)]
+    assert pieces == [ArgsAppended(name, text) for name, text in texts.items()]
+
+
 async def written(journal: Journal, name: str, size: int) -> None:
     """A run with one call of that many characters in pieces of eight, which no compression makes smaller."""
     chance = random.Random(size)
@@ -122,7 +143,8 @@ async def written(journal: Journal, name: str, size: int) -> None:
 async def test_journal_linear(place: Place) -> None:
     """Stored bytes grow with the arguments: at most 12 for one before compaction, at most 1.3 after.
 
-    Measured is what a run adds to a store that holds one already: tables and indexes, the whole file.
+    Measured is what a run adds to a store that holds a compacted one and one that is not, so that every table has its
+    first pages: tables and indexes, the whole file.
     """
     journal = place.journal()
 
@@ -131,6 +153,7 @@ async def test_journal_linear(place: Place) -> None:
 
     await written(journal, "first", 1024)
     await journal.compact("first")
+    await written(journal, "second", 1024)
     last = await stored()
     sizes = (4 * 1024, 64 * 1024, 256 * 1024)
     before, after = {}, {}
@@ -141,8 +164,8 @@ async def test_journal_linear(place: Place) -> None:
         assert before[size] <= 12 * size + 40_000, f"{size}: {before[size] / size:.2f} bytes for one"
     assert before[sizes[2]] <= 12 * sizes[2]
     assert 3 < before[sizes[2]] / before[sizes[1]] < 5
-    for size in sizes:
-        await journal.compact(f"run {size}")
+    for name in ("second", *(f"run {size}" for size in sizes)):
+        await journal.compact(name)
     base = await stored()
     await written(journal, "again", sizes[2])
     await journal.compact("again")

@@ -209,9 +209,9 @@ class Draft:
     def _number(self, source: Source) -> int:
         if source == self._source[0]:
             return self._source[1]
-        number = self._run.sources.get(source) or self._sources.get(source)
+        number = self._run.sources.get(source, self._sources.get(source))
         if number is None:
-            number = self._sources[source] = len(self._run.sources) + len(self._sources) + 1
+            number = self._sources[source] = len(self._run.sources) + len(self._sources)
         self._source = (source, number)
         return number
 

@@ -328,7 +328,7 @@ class MemoryJournal(Openable):
         last = after + len(rows)
         if run is not None and rows and last_seq >= last:
             there = [(line.row.kind, line.row.body) for line in run.lines if after < line.seq <= last]
-            if run.compacted or same_rows(Append(run_id, rows), there):
+            if same_rows(Append(run_id, rows), there) or (run.compacted and run.epoch == 1):
                 return last
             self._check_owner(run)
         if run is not None and run.writer != self._writer:

@@ -13,7 +13,7 @@ import msgspec
 from callstream.calls import CallState
 from callstream.errors import CallstreamError, LeaseLost, UsageError
 from callstream.events import RunStarted
-from callstream.journal.rows import Row, Source
+from callstream.journal.rows import NOWHERE, Row, Source
 
 
 class Append(msgspec.Struct, eq=False):
@@ -51,16 +51,16 @@ class Owned(msgspec.Struct, eq=False):
     ended: bool = False
     is_new: bool = False
     refusal: CallstreamError | None = None
-    sources: dict[Source, int] = {}
+    sources: dict[Source, int] = msgspec.field(default_factory=lambda: {NOWHERE: 0})
     calls: dict[str, Held] = {}
 
 
 class RunFacts(msgspec.Struct, frozen=True):
-    """A run's row as far as ownership goes."""
+    """A run's row as far as ownership goes. Of a compacted run the writer may be forgotten: nobody writes to it."""
 
     run_id: str
     key: int
-    writer: str
+    writer: str | None
     epoch: int
     started_at: float
     last_seq: int
@@ -68,23 +68,24 @@ class RunFacts(msgspec.Struct, frozen=True):
     ended: bool
 
 
-def claimed(facts: RunFacts, writer: str) -> Owned:
-    """The run as that writer may use it.
+def claimed(facts: RunFacts, writer: str | None = None) -> Owned:
+    """The run as that writer may use it, or as its owner may.
 
     The epoch of a run rises when it is taken over. So an ended run refuses a stranger because it ended; one that was
     taken over refuses everyone but its taker because the lease was lost.
     """
     refusal: CallstreamError | None = None
-    if facts.writer != writer:
+    if writer is not None and facts.writer != writer:
         if facts.ended and facts.epoch == 1:
             refusal = ended_error(facts.run_id)
         else:
             what = "was taken over" if facts.epoch > 1 else "belongs to another process"
-            refusal = LeaseLost(f"run {facts.run_id!r} {what} (writer {facts.writer!r}); this is writer {writer!r}")
+            owner = "" if facts.writer is None else f" (writer {facts.writer!r})"
+            refusal = LeaseLost(f"run {facts.run_id!r} {what}{owner}; this is writer {writer!r}")
     return Owned(
         facts.run_id,
         facts.key,
-        facts.writer,
+        facts.writer or "",
         facts.epoch,
         facts.started_at,
         facts.last_seq,

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from callstream.calls import BEFORE_EXECUTING, CallState
-from callstream.errors import CallstreamError, ThreadBusy, UsageError
+from callstream.errors import CallstreamError, LeaseLost, ThreadBusy, UsageError
 from callstream.events import (
     ArgsAppended,
     CallAwaiting,
@@ -218,10 +218,14 @@ def same_rows(append: Append, stored: Sequence[tuple[int, str]]) -> bool:
 def repeated(
     append: Append, repeat: Repeat, stored: Sequence[tuple[int, str]], compacted: bool
 ) -> int | CallstreamError:
-    """What a repeat comes to. Folded rows cannot be compared; the run has ended, so the number is taken for true."""
-    if compacted or same_rows(append, stored):
+    """What a repeat comes to.
+
+    Folded rows cannot be compared. If nobody else has ever written to the run the number is taken for true.
+    """
+    refusal = repeat.run.refusal
+    if same_rows(append, stored) or (compacted and not isinstance(refusal, LeaseLost)):
         return repeat.last
-    return repeat.run.refusal or UsageError(
+    return refusal or UsageError(
         f"records {repeat.first} to {repeat.last} of run {append.run_id!r} are others than this append brings: "
         "two tasks write to the run with the same numbers"
     )

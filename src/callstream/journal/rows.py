@@ -50,6 +50,10 @@ class Source(NamedTuple):
     message_id: str | None
 
 
+NOWHERE = Source(None, None, None)
+"""Of a record that is nothing but its event. It is number 0 of every run, and has no row."""
+
+
 class Row(msgspec.Struct, frozen=True, gc=False):
     """An event made ready for the table by the task that appends it."""
 
@@ -78,7 +82,6 @@ RecordRow: TypeAlias = tuple[int, int, int, str, str | None, str | None, str | N
 _EVENT_TYPES = frozenset(get_args(RunEvent))
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(RunEvent)
-_NOWHERE = Source(None, None, None)
 _ID_FIELDS = ("call_id", "message_id", "provider_id", "thread_id", "principal", "name")
 
 
@@ -89,7 +92,7 @@ def prepared(entry: RunEvent | Entry) -> Row:
         source = Source(checked_id(response_id), checked_id(author), None)
     else:
         event, response_id, author = entry, None, None  # type: ignore[assignment]
-        source = _NOWHERE
+        source = NOWHERE
     kind = type(event)
     if kind is ArgsAppended:
         call_id: str = event.call_id  # type: ignore[union-attr]  # cast would be a call for every delta

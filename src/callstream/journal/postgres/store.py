@@ -25,6 +25,7 @@ from callstream.errors import CallstreamError, UsageError
 from callstream.journal.follow import Folded, Followers, Page
 from callstream.journal.owned import Append, Memory, RunFacts, claimed
 from callstream.journal.plan import Plan, closing
+from callstream.journal.postgres.chunks import in_chunks
 from callstream.journal.postgres.link import LONG_SECONDS, Address, Link
 from callstream.journal.postgres.reader import PostgresReader
 from callstream.journal.postgres.watch import PostgresWatch
@@ -161,7 +162,7 @@ class PostgresStore:
             if not fenced:
                 return []
             rows = await connection.fetch(self._sql["orphaned_runs"], [row[0] for row in fenced], _SWEEP_LIMIT)
-            orphans = [claimed(facts, facts.writer) for facts in (RunFacts(*row) for row in rows)]
+            orphans = [claimed(facts) for facts in (RunFacts(*row) for row in rows)]
             if not orphans:  # another sweeper was quicker
                 return []
             await self._log.fill(connection, orphans)
@@ -198,10 +199,11 @@ class PostgresStore:
                 after = await asyncio.to_thread(folded, before)
                 await connection.executemany(
                     self._sql["insert_archive"],
-                    [(key, r.seq, r.at_ms, r.source, r.call, r.kind, r.body, r.first_seq) for r in after],
+                    [(key, r.seq, r.at_ms, r.source, r.call, r.first_seq, r.kind, *in_chunks(r.body)) for r in after],
                 )
                 await connection.execute(self._sql["delete_log"], [key], timeout=LONG_SECONDS)
                 await connection.execute(self._sql["mark_compacted"], key)
+                await connection.execute(self._sql["delete_live"], [key])
             await connection.execute(self._sql["give_back"])
         return len(before) - len(after)
 
@@ -222,7 +224,7 @@ class PostgresStore:
     async def _forget_some(self, query: str, values: Sequence[Any]) -> list[str]:
         async with self._link.reading() as connection, connection.transaction():
             rows = await connection.fetch(query, *values)
-            for table in ("log", "archive", "sources", "calls", "run"):
+            for table in ("log", "archive", "sources", "calls", "live", "run"):
                 await connection.execute(self._sql[f"delete_{table}"], [row[0] for row in rows], timeout=LONG_SECONDS)
         return [row[1] for row in rows]
 

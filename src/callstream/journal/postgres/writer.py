@@ -113,7 +113,7 @@ class PostgresWriter:
             return
         mine = []
         for row in await connection.fetch(self._sql["load_run"], unknown):
-            if row[2] is None:
+            if row[3] is None:  # it has no epoch: there is no such run yet
                 owned = Owned(row[0], row[1], self._writer, 1, is_new=True)
             else:
                 owned = claimed(RunFacts(*row), self._writer)

@@ -275,7 +275,7 @@ class SqliteStore:
                 memory = Memory()
                 rows = run(_SQL["orphaned_runs"], {"writer": self._writer, "limit": _SWEEP_LIMIT}).fetchall()
                 for facts in map(_facts, rows):
-                    owned = claimed(facts, facts.writer)
+                    owned = claimed(facts)
                     self._fill(run, owned)
                     memory.add(owned)
                 appends, named = [], {}

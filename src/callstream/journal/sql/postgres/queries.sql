@@ -50,7 +50,7 @@ DELETE FROM {schema}.lease WHERE holder = $1
 -- name: drop_dead_leases
 DELETE FROM {schema}.lease
 WHERE expires_at < clock_timestamp() - interval '1 hour'
-  AND holder NOT IN (SELECT writer FROM {schema}.run WHERE NOT compacted AND ended_at IS NULL)
+  AND holder NOT IN (SELECT writer FROM {schema}.live WHERE ended_at IS NULL)
 
 -- == writing ==
 
@@ -63,10 +63,11 @@ RETURNING turn
 -- name: load_run
 SELECT wanted.run_id,
        coalesce(run.run_key, nextval(pg_get_serial_sequence('{schema}.run', 'run_key'))::integer) AS run_key,
-       run.writer, run.epoch, run.started_at, coalesce(run.last_seq, last.seq), coalesce(last.at_ms, 0),
+       live.writer, run.epoch, run.started_at, coalesce(run.last_seq, last.seq), coalesce(last.at_ms, 0),
        run.outcome IS NOT NULL
 FROM unnest($1::text[]) AS wanted (run_id)
 LEFT JOIN {schema}.run ON run.run_id = wanted.run_id
+LEFT JOIN {schema}.live ON live.run_key = run.run_key
 LEFT JOIN LATERAL {schema}.last_record_1(run.run_key) AS last ON run.run_key IS NOT NULL
 
 -- name: load_run_calls
@@ -80,15 +81,16 @@ WHERE run_key = ANY($1::integer[]) ORDER BY number
 SELECT call_id, run_key, number, state FROM {schema}.tool_call WHERE call_id = ANY($1::text[])
 
 -- name: busy_threads
-SELECT thread_id, run_id FROM {schema}.run
-WHERE exclusive AND outcome IS NULL AND thread_id = ANY($1::text[])
+SELECT live.only_of, run.run_id FROM {schema}.live JOIN {schema}.run ON run.run_key = live.run_key
+WHERE live.only_of = ANY($1::text[])
 
 -- name: ask_to_stop
-UPDATE {schema}.run SET stop_reason = coalesce(stop_reason, $2) WHERE run_id = $1 AND outcome IS NULL RETURNING 1
+UPDATE {schema}.live SET stop_reason = coalesce(live.stop_reason, $2) FROM {schema}.run
+WHERE run.run_id = $1 AND live.run_key = run.run_key AND live.ended_at IS NULL RETURNING 1
 
 -- name: asked_to_stop
-SELECT run_id, stop_reason FROM {schema}.run
-WHERE stop_reason IS NOT NULL AND outcome IS NULL AND writer = $1
+SELECT run.run_id, live.stop_reason FROM {schema}.live JOIN {schema}.run ON run.run_key = live.run_key
+WHERE live.stop_reason IS NOT NULL AND live.ended_at IS NULL AND live.writer = $1
 
 -- name: append
 SELECT {schema}.append_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::json, $11, $12)
@@ -109,13 +111,13 @@ FROM {schema}.run WHERE run_id = $1
 SELECT * FROM {schema}.read_log_1($1, $2, $3)
 
 -- name: read_archive
-SELECT archive.seq, archive.at_ms, archive.kind, archive.body,
+SELECT archive.seq, archive.at_ms, archive.kind, concat(archive.body, archive.tail),
        source.response_id, source.author, source.message_id, tool_call.call_id, archive.first_seq
 FROM {schema}.archive
-JOIN {schema}.source ON source.run_key = archive.run_key AND source.number = archive.source
+LEFT JOIN {schema}.source ON source.run_key = archive.run_key AND source.number = archive.source
 LEFT JOIN {schema}.tool_call ON tool_call.run_key = archive.run_key AND tool_call.number = archive.call
-WHERE archive.run_key = $1 AND archive.seq > $2
-ORDER BY archive.seq LIMIT $3
+WHERE archive.run_key = $1 AND (archive.seq >> 12) >= ($2::integer >> 12) AND archive.seq > $2
+ORDER BY (archive.seq >> 12), archive.seq LIMIT $3
 
 -- name: folded_ranges
 SELECT first_seq, seq FROM {schema}.archive WHERE run_key = $1 AND first_seq IS NOT NULL
@@ -156,18 +158,18 @@ SELECT call_id FROM {schema}.tool_call WHERE call_id = ANY($1::text[])
 
 -- name: count_all
 SELECT (SELECT count(*) FROM {schema}.run),
-       (SELECT count(*) FROM {schema}.run WHERE NOT compacted AND ended_at IS NULL),
+       (SELECT count(*) FROM {schema}.live WHERE ended_at IS NULL),
        (SELECT count(*) FROM {schema}.tool_call),
        (SELECT coalesce(sum(coalesce(last_seq, (SELECT seq FROM {schema}.last_record_1(run_key)))), 0)::bigint
-        FROM {schema}.run WHERE NOT compacted)
+        FROM {schema}.live JOIN {schema}.run USING (run_key))
            + (SELECT count(*) FROM {schema}.archive)
 
 -- name: count_leases
 SELECT (SELECT count(*) FROM {schema}.lease WHERE name LIKE 'writer:%' AND expires_at >= clock_timestamp()),
-       (SELECT count(*) FROM {schema}.run
-        WHERE NOT compacted AND ended_at IS NULL AND NOT EXISTS (
+       (SELECT count(*) FROM {schema}.live
+        WHERE ended_at IS NULL AND NOT EXISTS (
             SELECT FROM {schema}.lease
-            WHERE lease.name = 'writer:' || run.writer
+            WHERE lease.name = 'writer:' || live.writer
               AND (lease.expires_at >= clock_timestamp()
                    OR lease.renewed_at < pg_postmaster_start_time()
                       AND pg_postmaster_start_time() + (lease.expires_at - lease.renewed_at) >= clock_timestamp())))
@@ -182,35 +184,35 @@ WHERE relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = '{schema}.ru
 INSERT INTO {schema}.lease (name, holder, renewed_at, expires_at)
 SELECT 'writer:' || dead.writer, dead.writer, clock_timestamp(), clock_timestamp()
 FROM (
-    SELECT DISTINCT run.writer FROM {schema}.run
-    WHERE NOT run.compacted AND run.ended_at IS NULL AND run.writer <> $1
+    SELECT DISTINCT live.writer FROM {schema}.live
+    WHERE live.ended_at IS NULL AND live.writer <> $1
       AND NOT EXISTS (
           SELECT FROM {schema}.lease
-          WHERE lease.name = 'writer:' || run.writer
+          WHERE lease.name = 'writer:' || live.writer
             AND (lease.expires_at >= clock_timestamp()
                  -- While the server was down nobody could renew: a lease from before counts again from the restart.
                  OR lease.renewed_at < pg_postmaster_start_time()
                     AND pg_postmaster_start_time() + (lease.expires_at - lease.renewed_at) >= clock_timestamp()))
-    ORDER BY run.writer LIMIT $2
+    ORDER BY live.writer LIMIT $2
 ) AS dead
 ON CONFLICT (name) DO UPDATE SET turn = lease.turn + 1
 RETURNING holder
 
 -- name: orphaned_runs
-SELECT run.run_id, run.run_key, run.writer, run.epoch, run.started_at, last.seq, last.at_ms, false
-FROM {schema}.run, LATERAL {schema}.last_record_1(run.run_key) AS last
-WHERE NOT run.compacted AND run.ended_at IS NULL AND run.writer = ANY($1::text[])
-ORDER BY run.run_key LIMIT $2
-FOR UPDATE OF run
+SELECT run.run_id, run.run_key, live.writer, run.epoch, run.started_at, last.seq, last.at_ms, false
+FROM {schema}.live JOIN {schema}.run ON run.run_key = live.run_key, LATERAL {schema}.last_record_1(run.run_key) AS last
+WHERE live.ended_at IS NULL AND live.writer = ANY($1::text[])
+ORDER BY live.run_key LIMIT $2
+FOR UPDATE OF live
 
 -- name: events_of_run
 SELECT run_key, kind, body FROM {schema}.record
 WHERE run_key = ANY($1::integer[]) AND kind IN (0, 8) ORDER BY run_key, seq
 
 -- name: compactable_runs
-SELECT run_id FROM {schema}.run
-WHERE NOT compacted AND ended_at < extract(epoch FROM clock_timestamp())::double precision - $1::double precision
-ORDER BY ended_at LIMIT $2
+SELECT run.run_id FROM {schema}.live JOIN {schema}.run ON run.run_key = live.run_key
+WHERE live.ended_at < extract(epoch FROM clock_timestamp())::double precision - $1::double precision
+ORDER BY live.ended_at LIMIT $2
 
 -- name: lock_run
 SELECT run_key, outcome IS NOT NULL, compacted FROM {schema}.run WHERE run_id = $1 FOR UPDATE
@@ -218,12 +220,12 @@ SELECT run_key, outcome IS NOT NULL, compacted FROM {schema}.run WHERE run_id = 
 -- name: log_of_run
 SELECT record.seq, record.at_ms, record.source, record.call, record.kind, record.body, source.message_id
 FROM {schema}.record
-JOIN {schema}.source ON source.run_key = record.run_key AND source.number = record.source
+LEFT JOIN {schema}.source ON source.run_key = record.run_key AND source.number = record.source
 WHERE record.run_key = $1 ORDER BY record.seq
 
 -- name: insert_archive
-INSERT INTO {schema}.archive (run_key, seq, at_ms, source, call, kind, body, first_seq)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+INSERT INTO {schema}.archive (run_key, seq, at_ms, source, call, first_seq, kind, body, tail)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 
 -- name: delete_log
 DELETE FROM {schema}.record WHERE run_key = ANY($1::integer[])
@@ -236,6 +238,9 @@ SELECT {schema}.give_back_1()
 
 -- name: forgettable_runs
 SELECT run.run_key, run.run_id FROM {schema}.run WHERE {where} ORDER BY run.run_key LIMIT {limit} FOR UPDATE
+
+-- name: delete_live
+DELETE FROM {schema}.live WHERE run_key = ANY($1::integer[])
 
 -- name: delete_archive
 DELETE FROM {schema}.archive WHERE run_key = ANY($1::integer[])
@@ -264,7 +269,7 @@ run.thread_id = {value}
 run.principal = {value}
 
 -- name: where_active
-NOT run.compacted AND run.ended_at IS NULL
+run.run_key IN (SELECT run_key FROM {schema}.live WHERE ended_at IS NULL)
 
 -- name: where_ended
 run.ended_at IS NOT NULL

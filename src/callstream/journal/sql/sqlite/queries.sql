@@ -118,7 +118,7 @@ FROM run WHERE run_id = :run_id
 SELECT record.seq, record.at_ms, record.kind, record.body,
        source.response_id, source.author, source.message_id, tool_call.call_id, NULL
 FROM record
-JOIN source ON source.run_key = record.run_key AND source.number = record.source
+LEFT JOIN source ON source.run_key = record.run_key AND source.number = record.source
 LEFT JOIN tool_call ON tool_call.run_key = record.run_key AND tool_call.number = record.call
 WHERE record.run_key = :run_key AND record.seq > :after
 ORDER BY record.seq LIMIT :limit
@@ -127,7 +127,7 @@ ORDER BY record.seq LIMIT :limit
 SELECT archive.seq, archive.at_ms, archive.kind, archive.body,
        source.response_id, source.author, source.message_id, tool_call.call_id, archive.first_seq
 FROM archive
-JOIN source ON source.run_key = archive.run_key AND source.number = archive.source
+LEFT JOIN source ON source.run_key = archive.run_key AND source.number = archive.source
 LEFT JOIN tool_call ON tool_call.run_key = archive.run_key AND tool_call.number = archive.call
 WHERE archive.run_key = :run_key AND archive.seq > :after
 ORDER BY archive.seq LIMIT :limit
@@ -220,7 +220,7 @@ ORDER BY ended_at LIMIT :limit
 
 -- name: log_of_run
 SELECT record.seq, record.at_ms, record.source, record.call, record.kind, record.body, source.message_id
-FROM record JOIN source ON source.run_key = record.run_key AND source.number = record.source
+FROM record LEFT JOIN source ON source.run_key = record.run_key AND source.number = record.source
 WHERE record.run_key = :run_key ORDER BY record.seq
 
 -- name: insert_archive

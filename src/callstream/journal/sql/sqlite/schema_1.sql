@@ -34,7 +34,8 @@ CREATE INDEX run_thread ON run (thread_id);
 CREATE INDEX run_principal ON run (principal) WHERE principal IS NOT NULL;
 CREATE INDEX run_due ON run (compacted, ended_at);
 
--- What records carry beside their event. It changes once a response, so a record holds only its number.
+-- What records carry beside their event. It changes once a response, so a record holds only its number. Records that
+-- carry nothing say 0, and there is no such row.
 CREATE TABLE source (
     run_key     INTEGER NOT NULL,
     number      INTEGER NOT NULL,
