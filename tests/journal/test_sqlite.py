@@ -16,7 +16,7 @@ from callstream.calls import CallState
 from callstream.errors import JournalError, UsageError
 from callstream.events import ArgsAppended, CallStarted, MessageEnded, RunEnded, RunStarted, TextAppended
 from callstream.journal import Journal, open_journal
-from callstream.journal.queries import queries
+from callstream.journal.filters import forgettable
 from callstream.journal.sqlite import reader, sqlite_path
 from callstream.journal.sqlite.file import SqliteFile
 
@@ -185,8 +185,8 @@ async def test_what_grows_with_the_years_is_never_looked_through(tmp_path: Path)
             assert await journal.calls(states=[CallState.COMPLETED]) == []
             assert [run.run_id for run in await journal.runs(active=True)] == ["r"]
         assert "SEARCH tool_call USING INDEX tool_call_open (state=?)" in plans
-        forgettable = reader.where(queries("sqlite")["forgettable_runs"], ["where_ended", "where_ended_before"])
-        explaining = connection_of(journal).execute(f"EXPLAIN QUERY PLAN {forgettable}", {"before": 1.0, "limit": 1})
+        query, values = reader.filtered("forgettable_runs", forgettable(1.0, None, None).conditions(), 1)
+        explaining = connection_of(journal).execute(f"EXPLAIN QUERY PLAN {query}", values)
         assert any("USING INDEX run_due" in row[3] for row in explaining)
 
 

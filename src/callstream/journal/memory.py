@@ -31,6 +31,7 @@ from callstream.events import (
     RunStarted,
 )
 from callstream.journal import follow as following
+from callstream.journal.filters import CallFilter, RunFilter, forgettable
 from callstream.journal.follow import Folded, Followers, Page
 from callstream.journal.owned import Append, ended_error
 from callstream.journal.plan import left_executing, same_rows
@@ -160,17 +161,13 @@ class MemoryJournal(Openable):
         newest: bool = False,
     ) -> list[Call]:
         limit = checked_limit(limit)
+        wanted = CallFilter(
+            run_id=run_id, thread_id=thread_id, principal=principal, states=states, provider_id=provider_id
+        )
         with self._store.lock:
             self._enter()
-            found = [
-                call
-                for call in self._store.calls.values()
-                if (run_id is None or call.run_id == run_id)
-                and (thread_id is None or call.thread_id == thread_id)
-                and (principal is None or self._store.runs[call.run_id or ""].row.principal == principal)
-                and (states is None or call.state in states)
-                and (provider_id is None or call.provider_id == provider_id)
-            ]
+            runs, calls = self._store.runs, self._store.calls.values()
+            found = [call for call in calls if wanted.fits(call, runs[call.run_id or ""].row)]
         return found[max(0, len(found) - limit) :] if newest and limit is not None else found[:limit]
 
     async def runs(
@@ -183,16 +180,10 @@ class MemoryJournal(Openable):
         limit: int | None = None,
     ) -> list[RunRow]:
         limit = checked_limit(limit)
+        wanted = RunFilter(run_id=run_id, thread_id=thread_id, principal=principal, active=active)
         with self._store.lock:
             self._enter()
-            found = [
-                run.row
-                for run in reversed(self._store.runs.values())
-                if (run_id is None or run.row.run_id == run_id)
-                and (thread_id is None or run.row.thread_id == thread_id)
-                and (principal is None or run.row.principal == principal)
-                and (active is None or (run.row.outcome is None) == active)
-            ]
+            found = [run.row for run in reversed(self._store.runs.values()) if wanted.fits(run.row)]
         return found[:limit]
 
     async def free_call_id(self, wanted: str) -> str:
@@ -220,18 +211,10 @@ class MemoryJournal(Openable):
     async def forget(
         self, *, before: float | None = None, thread: str | None = None, principal: str | None = None
     ) -> int:
-        if before is None and thread is None and principal is None:
-            raise UsageError("forget needs before=, thread= or principal=: without them it would erase everything")
+        wanted = forgettable(before, thread, principal)
         with self._store.lock:
             self._enter()
-            gone = {
-                run.row.run_id
-                for run in self._store.runs.values()
-                if run.row.ended_at is not None
-                and (before is None or run.row.ended_at < before)
-                and (thread is None or run.row.thread_id == thread)
-                and (principal is None or run.row.principal == principal)
-            }
+            gone = {run.row.run_id for run in self._store.runs.values() if wanted.fits(run.row)}
             self._forget(gone)
         self._store.wake(gone)
         return len(gone)

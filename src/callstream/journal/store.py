@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from callstream.calls import Call, CallState
+from callstream.calls import Call
 from callstream.errors import CallstreamError, JournalError
 from callstream.events import Record
+from callstream.journal.filters import CallFilter, RunFilter
 from callstream.journal.follow import Folded, Followers, Page
 from callstream.journal.owned import Append
 from callstream.journal.protocol import RunRow
@@ -90,7 +91,9 @@ class Store(Protocol):
 
     async def ask_to_stop(self, run_id: str, reason: str) -> bool: ...
 
-    async def forget(self, before: float | None, thread: str | None, principal: str | None) -> list[str]: ...
+    async def forget(self, wanted: RunFilter) -> list[str]:
+        """Erases those runs and returns their ids. They have ended: the filter says so."""
+        ...
 
     # -- in any event loop ---------------------------------------------------------------------------------------------
 
@@ -98,21 +101,9 @@ class Store(Protocol):
 
     async def call(self, call_id: str) -> Call | None: ...
 
-    async def calls(
-        self,
-        run_id: str | None,
-        thread_id: str | None,
-        principal: str | None,
-        states: Sequence[CallState] | None,
-        provider_id: str | None,
-        limit: int | None,
-        *,
-        newest: bool,
-    ) -> list[Call]: ...
+    async def calls(self, wanted: CallFilter, limit: int | None, *, newest: bool) -> list[Call]: ...
 
-    async def runs(
-        self, run_id: str | None, thread_id: str | None, principal: str | None, active: bool | None, limit: int | None
-    ) -> list[RunRow]: ...
+    async def runs(self, wanted: RunFilter, limit: int | None) -> list[RunRow]: ...
 
     async def taken(self, call_ids: Sequence[str]) -> set[str]:
         """Which of those ids are calls in the store."""

@@ -23,6 +23,7 @@ from callstream.calls import Call, CallState
 from callstream.errors import CallstreamError, JournalError, UsageError
 from callstream.events import Record, RunEvent
 from callstream.journal import follow as following
+from callstream.journal.filters import CallFilter, RunFilter, forgettable
 from callstream.journal.follow import Folded, Followers, Page
 from callstream.journal.groupcommit import GroupCommit
 from callstream.journal.protocol import Entry, Openable, RunRow
@@ -126,9 +127,7 @@ class StoredJournal(Openable):
     async def forget(
         self, *, before: float | None = None, thread: str | None = None, principal: str | None = None
     ) -> int:
-        if before is None and thread is None and principal is None:
-            raise UsageError("forget needs before=, thread= or principal=: without them it would erase everything")
-        return await self._on_thread(self._forget, before, thread, principal)
+        return await self._on_thread(self._forget, forgettable(before, thread, principal))
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -158,7 +157,10 @@ class StoredJournal(Openable):
     ) -> list[Call]:
         limit = checked_limit(limit)
         await self.open()
-        return await self._store.calls(run_id, thread_id, principal, states, provider_id, limit, newest=newest)
+        wanted = CallFilter(
+            run_id=run_id, thread_id=thread_id, principal=principal, states=states, provider_id=provider_id
+        )
+        return await self._store.calls(wanted, limit, newest=newest)
 
     async def runs(
         self,
@@ -171,7 +173,8 @@ class StoredJournal(Openable):
     ) -> list[RunRow]:
         limit = checked_limit(limit)
         await self.open()
-        return await self._store.runs(run_id, thread_id, principal, active, limit)
+        wanted = RunFilter(run_id=run_id, thread_id=thread_id, principal=principal, active=active)
+        return await self._store.runs(wanted, limit)
 
     async def free_call_id(self, wanted: str) -> str:
         await self.open()
@@ -298,15 +301,15 @@ class StoredJournal(Openable):
                         pass  # it was erased meanwhile
                     await asyncio.sleep(0)  # appends go first
         if retain is not None:
-            await self._forget(time.time() - retain, None, None)
+            await self._forget(forgettable(time.time() - retain, None, None))
 
     async def _sweep(self) -> list[str]:
         swept = await self._store.sweep()
         self._followers.wake(swept)
         return swept
 
-    async def _forget(self, before: float | None, thread: str | None, principal: str | None) -> int:
-        gone = await self._store.forget(before, thread, principal)
+    async def _forget(self, wanted: RunFilter) -> int:
+        gone = await self._store.forget(wanted)
         self._followers.wake(gone)
         return len(gone)
 

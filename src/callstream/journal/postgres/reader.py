@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from callstream.calls import Call
 from callstream.events import RunEnded
+from callstream.journal.filters import CallFilter, RunFilter
 from callstream.journal.follow import Folded, Page
 from callstream.journal.postgres.link import Link
 from callstream.journal.protocol import RunRow
@@ -68,14 +69,14 @@ class PostgresReader:
             pieces = await connection.fetch(self._sql["read_call_pieces"], key, number, first, last)
         return call_with_pieces(call_of(row), pieces)
 
-    async def calls(self, conditions: Mapping[str, Any], limit: int | None, newest: bool) -> list[Call]:
-        query, values = self.filtered("list_calls", conditions, limit)
+    async def calls(self, wanted: CallFilter, limit: int | None, *, newest: bool) -> list[Call]:
+        query, values = self.filtered("list_calls", wanted.conditions(), limit)
         async with self._link.reading() as connection:
             rows = await connection.fetch(query.replace("{way}", "DESC" if newest else "ASC"), *values)
         return [call_of(row) for row in (reversed(rows) if newest else rows)]
 
-    async def runs(self, conditions: Mapping[str, Any], limit: int | None) -> list[RunRow]:
-        query, values = self.filtered("list_runs", conditions, limit)
+    async def runs(self, wanted: RunFilter, limit: int | None) -> list[RunRow]:
+        query, values = self.filtered("list_runs", wanted.conditions(), limit)
         async with self._link.reading() as connection:
             return [RunRow(*row) for row in await connection.fetch(query, *values)]
 
@@ -99,12 +100,10 @@ class PostgresReader:
         }
 
     def filtered(self, name: str, conditions: Mapping[str, Any], limit: int | None) -> tuple[str, list[Any]]:
-        """The query with those conditions that have a value (True: a condition that takes none), and its arguments."""
+        """The query with those conditions in it, and its arguments; a condition whose value is True takes none."""
         parts: list[str] = []
         values: list[Any] = []
         for condition, value in conditions.items():
-            if value is None:
-                continue
             if value is not True:
                 values.append(value)
             parts.append(self._sql[condition].replace("{value}", f"${len(values)}"))

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from callstream.calls import Call, CallState
+from callstream.calls import Call
 from callstream.errors import CallstreamError, UsageError
+from callstream.journal.filters import CallFilter, RunFilter
 from callstream.journal.follow import Folded, Followers, Page
 from callstream.journal.owned import Append, Memory, RunFacts, claimed
 from callstream.journal.plan import Plan, closing
@@ -211,9 +212,8 @@ class PostgresStore:
         async with self._link.reading() as connection:
             return [row[0] for row in await connection.fetch(self._sql["compactable_runs"], age, 50)]
 
-    async def forget(self, before: float | None, thread: str | None, principal: str | None) -> list[str]:
-        conditions = {"where_ended_before": before, "where_thread_id": thread, "where_principal": principal}
-        query, values = self._reader.filtered("forgettable_runs", {"where_ended": True, **conditions}, _FORGET_LIMIT)
+    async def forget(self, wanted: RunFilter) -> list[str]:
+        query, values = self._reader.filtered("forgettable_runs", wanted.conditions(), _FORGET_LIMIT)
         gone: list[str] = []
         while True:
             rows = await self._link.patiently(lambda: self._forget_some(query, values))
@@ -236,37 +236,11 @@ class PostgresStore:
     async def call(self, call_id: str) -> Call | None:
         return await self._here(lambda: self._reader.call(call_id))
 
-    async def calls(
-        self,
-        run_id: str | None,
-        thread_id: str | None,
-        principal: str | None,
-        states: Sequence[CallState] | None,
-        provider_id: str | None,
-        limit: int | None,
-        *,
-        newest: bool,
-    ) -> list[Call]:
-        conditions: Mapping[str, Any] = {
-            "where_run_id": run_id,
-            "where_thread_id": thread_id,
-            "where_principal": principal,
-            "where_states": None if states is None else [state.value for state in states],
-            "where_provider_id": provider_id,
-        }
-        return await self._here(lambda: self._reader.calls(conditions, limit, newest))
+    async def calls(self, wanted: CallFilter, limit: int | None, *, newest: bool) -> list[Call]:
+        return await self._here(lambda: self._reader.calls(wanted, limit, newest=newest))
 
-    async def runs(
-        self, run_id: str | None, thread_id: str | None, principal: str | None, active: bool | None, limit: int | None
-    ) -> list[RunRow]:
-        conditions: dict[str, Any] = {
-            "where_run_id": run_id,
-            "where_thread_id": thread_id,
-            "where_principal": principal,
-        }
-        if active is not None:
-            conditions["where_active" if active else "where_ended"] = True
-        return await self._here(lambda: self._reader.runs(conditions, limit))
+    async def runs(self, wanted: RunFilter, limit: int | None) -> list[RunRow]:
+        return await self._here(lambda: self._reader.runs(wanted, limit))
 
     async def taken(self, call_ids: Sequence[str]) -> set[str]:
         return await self._here(lambda: self._reader.taken(call_ids))

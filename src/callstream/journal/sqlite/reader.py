@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from callstream.calls import FINAL, Call, CallState
+from callstream.calls import FINAL, Call
 from callstream.errors import UsageError
+from callstream.journal.filters import CallFilter, RunFilter
 from callstream.journal.follow import Folded, Page
 from callstream.journal.protocol import RunRow
 from callstream.journal.queries import queries
@@ -24,9 +25,11 @@ _SQL = queries("sqlite")
 _READERS = 4
 
 
-def where(query: str, conditions: Sequence[str]) -> str:
-    """The query with the named conditions in it."""
-    return query.replace("{where}", " AND ".join(_SQL[name] for name in conditions or ["where_any"]))
+def filtered(name: str, conditions: Mapping[str, Any], limit: int | None) -> tuple[str, dict[str, Any]]:
+    """The query with those conditions in it, and its arguments."""
+    where = " AND ".join(_SQL[condition] for condition in conditions or ["where_any"])
+    values = {condition.removeprefix("where_"): value for condition, value in conditions.items()}
+    return _SQL[name].replace("{where}", where), {**values, "limit": -1 if limit is None else limit}
 
 
 class Ended(NamedTuple):
@@ -63,39 +66,18 @@ class SqliteReader:
     async def call(self, call_id: str) -> Call | None:
         return await self._in_thread(_call, call_id)
 
-    async def calls(
-        self,
-        run_id: str | None,
-        thread_id: str | None,
-        principal: str | None,
-        states: Sequence[CallState] | None,
-        provider_id: str | None,
-        limit: int | None,
-        *,
-        newest: bool,
-    ) -> list[Call]:
-        values: dict[str, Any] = {
-            "run_id": run_id,
-            "thread_id": thread_id,
-            "principal": principal,
-            "states": None if states is None else msgspec.json.encode(list(states)).decode(),
-            "provider_id": provider_id,
-        }
-        conditions = [f"where_{name}" for name, value in values.items() if value is not None]
-        if states is not None and FINAL.isdisjoint(states):
-            conditions.append("where_open")  # there is an index of these, which is found by its own words alone
-        query = where(_SQL["list_calls"], conditions).replace("{way}", "DESC" if newest else "ASC")
-        rows = await self._in_thread(_rows, query, {**values, "limit": _limit(limit)})
+    async def calls(self, wanted: CallFilter, limit: int | None, *, newest: bool) -> list[Call]:
+        conditions = wanted.conditions()
+        if wanted.states is not None:
+            conditions["where_states"] = msgspec.json.encode(conditions["where_states"]).decode()
+            if FINAL.isdisjoint(wanted.states):
+                conditions["where_open"] = True  # there is an index of these, which is found by its own words alone
+        query, values = filtered("list_calls", conditions, limit)
+        rows = await self._in_thread(_rows, query.replace("{way}", "DESC" if newest else "ASC"), values)
         return [call_of(row) for row in (reversed(rows) if newest else rows)]
 
-    async def runs(
-        self, run_id: str | None, thread_id: str | None, principal: str | None, active: bool | None, limit: int | None
-    ) -> list[RunRow]:
-        values = {"run_id": run_id, "thread_id": thread_id, "principal": principal}
-        conditions = [f"where_{name}" for name, value in values.items() if value is not None]
-        if active is not None:
-            conditions.append("where_active" if active else "where_ended")
-        rows = await self._in_thread(_rows, where(_SQL["list_runs"], conditions), {**values, "limit": _limit(limit)})
+    async def runs(self, wanted: RunFilter, limit: int | None) -> list[RunRow]:
+        rows = await self._in_thread(_rows, *filtered("list_runs", wanted.conditions(), limit))
         return [RunRow(*row) for row in rows]
 
     async def taken(self, call_ids: Sequence[str]) -> set[str]:
@@ -178,7 +160,3 @@ def _call(connection: sqlite3.Connection, call_id: str) -> Call | None:
 
 def _rows(connection: sqlite3.Connection, query: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
     return cast(list[tuple[Any, ...]], connection.execute(query, parameters).fetchall())
-
-
-def _limit(limit: int | None) -> int:
-    return -1 if limit is None else limit

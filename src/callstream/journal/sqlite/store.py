@@ -23,6 +23,7 @@ import msgspec
 from callstream.calls import Call, CallState
 from callstream.errors import CallstreamError, JournalError
 from callstream.journal.draft import RecordColumns
+from callstream.journal.filters import CallFilter, RunFilter
 from callstream.journal.follow import Folded, Followers, Page
 from callstream.journal.owned import Append, Held, Memory, Owned, RunFacts, claimed
 from callstream.journal.plan import Plan, Repeat, closing, left_executing, repeated
@@ -30,7 +31,7 @@ from callstream.journal.protocol import RunRow
 from callstream.journal.queries import queries
 from callstream.journal.rows import Source, known_events
 from callstream.journal.sqlite.file import Durability, SqliteFile, failure
-from callstream.journal.sqlite.reader import SqliteReader, where
+from callstream.journal.sqlite.reader import SqliteReader, filtered
 from callstream.journal.store import Committed, StoreAway
 
 POLL_SECONDS = 0.02
@@ -321,16 +322,14 @@ class SqliteStore:
             rows = self._file.connection.execute(_SQL["compactable_runs"], {"age": age, "limit": 50}).fetchall()
         return [run_id for (run_id,) in rows]
 
-    async def forget(self, before: float | None, thread: str | None, principal: str | None) -> list[str]:
-        conditions = {"before": before, "thread_id": thread, "principal": principal}
-        names = {"before": "where_ended_before", "thread_id": "where_thread_id", "principal": "where_principal"}
-        wanted = ["where_ended", *(names[name] for name, value in conditions.items() if value is not None)]
+    async def forget(self, wanted: RunFilter) -> list[str]:
+        query, values = filtered("forgettable_runs", wanted.conditions(), _FORGET_LIMIT)
         gone: list[str] = []
         with failure(self.where):
             self._file.connection.execute("PRAGMA secure_delete = ON")  # erased text is overwritten, not only unlinked
         while True:
             with self._file.transaction() as run:
-                rows = run(where(_SQL["forgettable_runs"], wanted), {**conditions, "limit": _FORGET_LIMIT}).fetchall()
+                rows = run(query, values).fetchall()
                 for key, run_id in rows:
                     for table in ("log", "archive", "sources", "calls", "run"):
                         run(_SQL[f"delete_{table}"], {"run_key": key})
@@ -350,23 +349,11 @@ class SqliteStore:
     async def call(self, call_id: str) -> Call | None:
         return await self._reader.call(call_id)
 
-    async def calls(
-        self,
-        run_id: str | None,
-        thread_id: str | None,
-        principal: str | None,
-        states: Sequence[CallState] | None,
-        provider_id: str | None,
-        limit: int | None,
-        *,
-        newest: bool,
-    ) -> list[Call]:
-        return await self._reader.calls(run_id, thread_id, principal, states, provider_id, limit, newest=newest)
+    async def calls(self, wanted: CallFilter, limit: int | None, *, newest: bool) -> list[Call]:
+        return await self._reader.calls(wanted, limit, newest=newest)
 
-    async def runs(
-        self, run_id: str | None, thread_id: str | None, principal: str | None, active: bool | None, limit: int | None
-    ) -> list[RunRow]:
-        return await self._reader.runs(run_id, thread_id, principal, active, limit)
+    async def runs(self, wanted: RunFilter, limit: int | None) -> list[RunRow]:
+        return await self._reader.runs(wanted, limit)
 
     async def taken(self, call_ids: Sequence[str]) -> set[str]:
         return await self._reader.taken(call_ids)

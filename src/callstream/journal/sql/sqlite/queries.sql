@@ -269,7 +269,7 @@ run.ended_at IS NOT NULL
 
 -- Whether it is compacted does not matter, but the index begins with it.
 -- name: where_ended_before
-run.compacted IN (0, 1) AND run.ended_at < :before
+run.compacted IN (0, 1) AND run.ended_at < :ended_before
 
 -- name: where_states
 tool_call.state IN (SELECT value FROM json_each(:states))
