@@ -40,6 +40,7 @@ class Chaos:
         self._tally = Tally()
         self._kills = 0
         self._executed: list[dict[str, Any]] = []
+        self._interrupted: set[str] = set()
         self.lost: set[str] = set()
         self.doubled: set[str] = set()
         self.hung: set[str] = set()
@@ -143,6 +144,8 @@ class Chaos:
             if (vanished := _vanished(plain(glimpse), expected)) is not None:
                 self.lost.add(thread_id)
                 print(f"LOST: {thread_id}: what was shown is gone: {vanished}", flush=True)
+        runs = await journal.runs(thread_id=thread_id)
+        self._interrupted |= {run.run_id for run in runs if run.reason == "interrupted"}
         for call in await journal.calls(thread_id=thread_id):
             if call.state not in FINAL and call.state is not CallState.AWAITING:
                 self.hung.add(thread_id)
@@ -177,9 +180,20 @@ class Chaos:
         }
         for thread_id, name in sorted(self._plan.interrupted - failed):
             self._tally.complain(f"{thread_id}: the model was told that {name} was interrupted, and it never was")
+        for question, told_at in self._plan.unanswered:
+            if not any(
+                call["state"] != "discarded"
+                and call["call"].args["label"] == question
+                and call["call"].run_id in self._interrupted
+                and (call["state"] != "completed" or call["call"].updated_at > told_at)
+                for call in self._executed
+                if call["name"] == "approve"
+            ):
+                self._tally.complain(f"the model was told that {question!r} had no answer yet, and no crash did that")
         for what in self._plan.wrong:
             print(f"WRONG: {what}", flush=True)
-        print(f"  tools ran {starts.total()} times, for {len(starts)} calls", flush=True)
+        told = f"interrupted of {len(self._plan.interrupted)} tools, no answer yet {len(self._plan.unanswered)} times"
+        print(f"  tools ran {starts.total()} times, for {len(starts)} calls; the model was told: {told}", flush=True)
 
 
 async def _make_session_tables(url: str) -> None:

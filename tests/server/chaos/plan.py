@@ -7,6 +7,7 @@ somebody has to approve; and a last word.
 from __future__ import annotations
 
 import random
+import time
 from typing import Any
 
 from callstream.testing import Call, Finish, Parallel, ReceivedRequest, Script, Text, Thought
@@ -26,7 +27,6 @@ WORDS = [
     "null",
     "true",
 ]
-NO_ANSWER = "no answer yet"  # where a crash kept the pending answer from the session
 
 PAINT = {
     "name": "paint",
@@ -43,16 +43,24 @@ def args_of(label: str) -> dict[str, Any]:
     return {"label": label, "body": body_of(label)}
 
 
+def question_of(label: str) -> str:
+    """What a turn's call that has to be approved is labelled with."""
+    return f"{label} step 2"
+
+
 class Plan:
     """``script`` answers a request. ``wrong`` says what was wrong with requests.
 
-    A tool whose process was killed in it failed, and the model is told so: ``interrupted`` has the thread and the tool.
-    Whether that is the truth the journal knows.
+    A tool whose process was killed in it failed, and the model is told so: ``interrupted`` has the thread and the tool,
+    which may be the client's, if its call was about to be handed over.
+    Where a crash kept the pending answer to a question from the session, it is told that there is no answer yet:
+    ``unanswered`` has what was asked, and when the model was told. Whether both are the truth the journal knows.
     """
 
     def __init__(self) -> None:
         self.wrong: list[str] = []
         self.interrupted: set[tuple[str, str]] = set()
+        self.unanswered: list[tuple[str, float]] = []
         self.requests = 0
 
     def script(self, request: ReceivedRequest) -> Script:
@@ -79,19 +87,22 @@ class Plan:
                 both = [Call("work", args_of(f"{name}a")), Call("paint", args_of(f"{name}b"))]
                 return [Text("Two at once. "), Parallel(both), Finish()]
             case 2:
-                return [Text("May I? "), Call("approve", args_of(name)), Finish()]
+                return [Text("May I? "), Call("approve", args_of(question_of(label))), Finish()]
             case _:
                 return [Text(f"Done with {label}.", size=8), Finish()]
 
     def _check(self, label: str, response: dict[str, Any]) -> None:
         told = response["response"]
-        if told == {"error": "interrupted"} and response["name"] in ("work", "approve"):
+        if told == {"error": "interrupted"}:
             self.interrupted.add((label.partition(" ")[0], response["name"]))
+            return
+        if told == {"status": "no answer yet"} and response["name"] == "approve":
+            self.unanswered.append((question_of(label), time.time()))
             return
         fits = {
             "work": told.get("result") == "worked",
             "paint": told.get("said") == "first",
-            "approve": told.get("said") == "first" or told.get("status") in ("pending", NO_ANSWER),
+            "approve": told.get("said") == "first" or told.get("status") == "pending",
         }
         if not fits[response["name"]]:
             self.wrong.append(f"{label}: the model was told {told} of {response['name']}")
