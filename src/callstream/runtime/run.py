@@ -42,7 +42,6 @@ from callstream.events import (
     DiscardReason,
     MessageReceived,
     RequestEvent,
-    ResultReceived,
     RunEnded,
     RunEvent,
     RunOutcome,
@@ -54,7 +53,7 @@ from callstream.runtime.limits import TextLimits, TextMeter
 from callstream.runtime.progress import ProgressFeed
 from callstream.runtime.response import Response
 from callstream.tools import Progress
-from callstream.wire.argtext import is_strict_json, json_text
+from callstream.wire.argtext import is_strict_json
 
 if TYPE_CHECKING:
     from callstream.runtime.core import Callstream, ProgressHandler
@@ -163,29 +162,7 @@ class Run:
 
     async def receive(self, events: Sequence[RequestEvent], *, author: str | None = None) -> None:
         """Takes in what a request says (``results_in``): new messages, and results of calls that have none yet."""
-        found: list[MessageReceived | CallReturned | CallFailed] = []
-        try:
-            for event in events:
-                if isinstance(event, MessageReceived):
-                    if self._answers.is_new(event):
-                        found.append(event)
-                elif (call := await self._answers.call_for(event)) is not None:
-                    found.append(_outcome_of(call, event))
-            if found:
-                await self._record_received(found, author)
-        finally:  # what was not kept is taken when the request is sent again
-            self._answers.arrived(found)
-
-    async def _record_received(
-        self, found: Sequence[MessageReceived | CallReturned | CallFailed], author: str | None
-    ) -> None:
-        try:
-            await self.record(found, author=author)
-        except TransitionError:  # another process may have brought an answer of these a moment ago
-            missing = [event for event in found if not await self._answers.has_come(event)]
-            if len(missing) == len(found):
-                raise
-            await self.record(missing, author=author)
+        await self._answers.receive(events, partial(self.record, author=author))
 
     async def free_call_id(self, wanted: str) -> str:
         """A ``call_id`` that no call in the journal has: the wanted one, or that with a number."""
@@ -243,21 +220,7 @@ class Run:
         ``message_id`` is that of the message in which the client sent it, which then is not sent back to it. False if
         the call has its answer already. Raises UsageError if this thread has no such call.
         """
-        call = await self._answers.awaiting(call_id)
-        if call is None:
-            return False
-        answer = (
-            CallReturned(call.call_id, result, message_id)
-            if error is None
-            else CallFailed(call.call_id, error, message_id)
-        )
-        try:
-            await self.record([answer])
-        except TransitionError:
-            if await self._answers.has_come(answer):
-                return False  # another process was quicker
-            raise
-        return True
+        return await self._answers.answer(call_id, self.record, result, error=error, message_id=message_id)
 
     async def resume(self, call_id: str) -> Call | None:
         """Takes in a call of this thread that awaits an answer, by its ``call_id`` or its wire id, so that it can execute.
@@ -432,7 +395,7 @@ class Run:
 
     def _took(self, event: RunEvent) -> None:
         if isinstance(event, MessageReceived):
-            self._answers.keep(event)
+            self._answers.kept(event)
         if not isinstance(event, _CALL_EVENTS):
             return
         before = self._ledger[event.call_id].state if event.call_id in self._ledger else None
@@ -576,13 +539,6 @@ def _closing(call: Call, discard: DiscardReason | None, detail: str | None) -> R
     if call.state is CallState.ARGS_COMPLETE and discard is None:
         return CallReleased(call.call_id)
     return CallDiscarded(call.call_id, discard or "interrupted", detail)
-
-
-def _outcome_of(call: Call, result: ResultReceived) -> CallReturned | CallFailed:
-    if not result.is_error:
-        return CallReturned(call.call_id, result.content)
-    content = result.content
-    return CallFailed(call.call_id, content if isinstance(content, str) else json_text(content))
 
 
 def _dropped(call: Call) -> Exception:
