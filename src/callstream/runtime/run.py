@@ -9,7 +9,6 @@ first, and every call of it is final or awaits an answer afterwards.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar, Token
 from functools import partial
@@ -50,15 +49,13 @@ from callstream.hooks import CallHooks, Outcome
 from callstream.journal import Entry
 from callstream.runtime.answers import Answers
 from callstream.runtime.limits import TextLimits, TextMeter
-from callstream.runtime.progress import ProgressFeed
+from callstream.runtime.progress import ProgressFeeds
 from callstream.runtime.response import Response
 from callstream.tools import Progress
 from callstream.wire.argtext import is_strict_json
 
 if TYPE_CHECKING:
     from callstream.runtime.core import Callstream, ProgressHandler
-
-logger = logging.getLogger("callstream")
 
 _CALL_EVENTS = get_args(CallEvent)
 _current_run: ContextVar[Run | None] = ContextVar("callstream_run", default=None)
@@ -89,7 +86,7 @@ class Run:
         self._ledger = Ledger()
         self._answers = Answers(self._ledger, callstream.journal, thread_id, principal)
         self._hooks: dict[str, CallHooks] = {}
-        self._feeds: dict[str, ProgressFeed] = {}
+        self._feeds = ProgressFeeds()
         self._writing = asyncio.Lock()
         self._seq = 0
         self.is_doubtful = False
@@ -196,12 +193,12 @@ class Run:
 
     async def complete(self, call_id: str, result: Any = None) -> None:
         """The tool has returned."""
-        await self._finish_progress(call_id)
+        await self._feeds.close(call_id)
         await self.record([CallReturned(call_id, result)])
 
     async def fail(self, call_id: str, error: str | BaseException) -> None:
         """The tool has failed."""
-        await self._finish_progress(call_id)
+        await self._feeds.close(call_id)
         await self.record([CallFailed(call_id, error if isinstance(error, str) else _described(error))])
 
     async def await_answer(self, call_id: str) -> Call:
@@ -236,18 +233,7 @@ class Run:
 
     def progress_of(self, call_id: str) -> Progress:
         """The ``Progress`` to hand to the tool of an executing call."""
-
-        async def write(data: Any) -> None:
-            try:
-                await self.progress(call_id, data)
-            except (RunOver, TransitionError):
-                logger.debug("progress of call %s came after its end", call_id)
-            except UsageError as error:  # the tool has gone on, and what it does must not depend on what it tells
-                logger.warning("progress of call %s was not kept: %s", call_id, error)
-
-        feed = ProgressFeed(write, interval=self.callstream.settings.progress_interval)
-        self._feeds[call_id] = feed
-        return Progress(feed.report)
+        return self._feeds.open(call_id, self.progress, interval=self.callstream.settings.progress_interval)
 
     async def invoke(self, call_id: str) -> Any:
         """Runs the tool that Callstream was given for this call, from barrier to result, and returns the result.
@@ -450,11 +436,6 @@ class Run:
         if hooked is not None and not hooked.claim():
             raise _dropped(self._ledger[call_id])
 
-    async def _finish_progress(self, call_id: str) -> None:
-        feed = self._feeds.pop(call_id, None)
-        if feed is not None:
-            await feed.aclose()
-
     async def _end(self, outcome: RunOutcome, reason: str | None) -> Exception | None:
         # Cancelling whoever waits does not leave the run half ended.
         return await asyncio.shield(self._begin_end(outcome, reason))
@@ -471,8 +452,7 @@ class Run:
         discard: DiscardReason | None = {"finished": None, "failed": "interrupted", "cancelled": "aborted"}[outcome]
         for callback in list(self._on_stop):
             callback(reason or outcome)
-        for call_id in list(self._feeds):
-            await self._finish_progress(call_id)
+        await self._feeds.aclose()
         for call in self._ledger.open_calls():
             hooked = self._hooks.get(call.call_id)
             if hooked is None:
