@@ -18,12 +18,10 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from callstream.calls import Call, CallEvent, CallState, Ledger
 from callstream.errors import (
     CallDropped,
-    CallIdTaken,
     CallRejected,
     JournalError,
     LeaseLost,
     RunOver,
-    ThreadBusy,
     TransitionError,
     UsageError,
 )
@@ -35,22 +33,21 @@ from callstream.events import (
     CallExecuting,
     CallFailed,
     CallProgressed,
-    CallReleased,
     CallReturned,
     CallStarted,
-    DiscardReason,
     MessageReceived,
     RequestEvent,
-    RunEnded,
     RunEvent,
     RunOutcome,
 )
 from callstream.hooks import CallHooks, Outcome
 from callstream.journal import Entry
 from callstream.runtime.answers import Answers
+from callstream.runtime.ending import Ending, described
 from callstream.runtime.limits import TextLimits, TextMeter
 from callstream.runtime.progress import ProgressFeeds
 from callstream.runtime.response import Response
+from callstream.runtime.runlog import RunLog
 from callstream.tools import Progress
 from callstream.wire.argtext import is_strict_json
 
@@ -88,9 +85,7 @@ class Run:
         self._hooks: dict[str, CallHooks] = {}
         self._feeds = ProgressFeeds()
         self._writing = asyncio.Lock()
-        self._seq = 0
-        self.is_doubtful = False
-        """Whether the journal may have more of the run than was acknowledged."""
+        self._log = RunLog(callstream.journal, run_id)
         self._ending: asyncio.Task[Exception | None] | None = None
         self._failure: Exception | None = None
         self._on_stop: list[Callable[[str], object]] = []
@@ -109,7 +104,12 @@ class Run:
     @property
     def seq(self) -> int:
         """The number of the last record of the run."""
-        return self._seq
+        return self._log.seq
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether the journal may have more of the run than was acknowledged."""
+        return self._log.is_doubtful
 
     def args_bytes(self, call_id: str) -> int:
         """How much argument text this run has of the call, in UTF-8."""
@@ -199,7 +199,7 @@ class Run:
     async def fail(self, call_id: str, error: str | BaseException) -> None:
         """The tool has failed."""
         await self._feeds.close(call_id)
-        await self.record([CallFailed(call_id, error if isinstance(error, str) else _described(error))])
+        await self.record([CallFailed(call_id, error if isinstance(error, str) else described(error))])
 
     async def await_answer(self, call_id: str) -> Call:
         """A client or a person has to answer this call: it outlives the run until ``answer`` finds it."""
@@ -271,25 +271,24 @@ class Run:
 
         Raises the error of a hook that failed the run instead (``fail_run``), as leaving the run's context does.
         """
-        failure = await self._end("finished", None)
+        failure = await self._end(Ending.finished())
         if failure is not None:
             raise failure
 
     async def stop(self, reason: str = "stopped") -> None:
         """Ends the run as cancelled: hooks are aborted, open calls discarded, upstream streams closed."""
-        await self._end("cancelled", reason)
+        await self._end(Ending.cancelled(reason))
 
     async def end(self, error: BaseException | None) -> None:
         """Ends the run by what ended its work: nothing finishes it, a cancellation cancels it, all else fails it.
 
         Unlike ``finish`` it is silent where a hook fails the run: ``outcome`` says so.
         """
-        if error is None:
-            await self._end("finished", None)
-        elif isinstance(error, asyncio.CancelledError | GeneratorExit):
-            await self._end("cancelled", "cancelled")
-        else:
-            await self._end("failed", _described(error))
+        await self._end(Ending.by(error))
+
+    async def end_in_journal(self, ending: Ending) -> None:
+        """Ends the run by what the journal has of it, which may be more than was acknowledged. It may be repeated."""
+        await self._log.end(ending, self._ledger)
 
     def on_stop(self, callback: Callable[[str], object]) -> Callable[[], None]:
         """Has the callback called, on the run's loop, when the run ends. Returns what takes that back."""
@@ -314,7 +313,7 @@ class Run:
             await self.end(error)
         return False
 
-    # -- inside --
+    # -- inside: writing --
 
     async def _write(
         self,
@@ -333,40 +332,16 @@ class Run:
             if weighed.error is not None:
                 wanted = wanted[: weighed.fitting]
             if wanted:
-                cancelled = await self._append([Entry(event, response_id, author) for event in wanted])
+                cancelled = await self._log.append([Entry(event, response_id, author) for event in wanted])
                 self._text.take(weighed)
                 for event in wanted:
                     self._took(event)
             if weighed.error is not None:
-                self._ending = self._begin_end("failed", _described(weighed.error), detail=str(weighed.error))
+                self._ending = self._begin_end(Ending.failed(described(weighed.error), detail=str(weighed.error)))
         if cancelled:
             raise asyncio.CancelledError
         if weighed.error is not None:
             raise weighed.error
-
-    async def _append(self, entries: Sequence[Entry]) -> bool:
-        """Has the entries journalled. True if it was cancelled: a write cannot be called back, so that has to wait."""
-        cancelled = False
-        # The first append must find no record of the run. With a number it would pass for a repetition of the first
-        # append of an earlier run of this id.
-        after = self._seq or None
-        append = asyncio.ensure_future(self.callstream.journal.append(self.run_id, entries, after=after))
-        try:
-            while not append.done():
-                try:
-                    await asyncio.shield(append)
-                except asyncio.CancelledError:
-                    if append.cancelled():
-                        raise
-                    cancelled = True
-            self._seq = append.result()
-        except (LeaseLost, CallIdTaken, ThreadBusy):
-            raise  # nothing of it is written
-        except JournalError:
-            self.is_doubtful = True
-            raise
-        self.is_doubtful = False
-        return cancelled
 
     def _check_going_on(self) -> None:
         if self._ending is not None:
@@ -436,66 +411,47 @@ class Run:
         if hooked is not None and not hooked.claim():
             raise _dropped(self._ledger[call_id])
 
-    async def _end(self, outcome: RunOutcome, reason: str | None) -> Exception | None:
-        # Cancelling whoever waits does not leave the run half ended.
-        return await asyncio.shield(self._begin_end(outcome, reason))
+    # -- inside: ending --
 
-    def _begin_end(
-        self, outcome: RunOutcome, reason: str | None, detail: str | None = None
-    ) -> asyncio.Task[Exception | None]:
+    async def _end(self, ending: Ending) -> Exception | None:
+        # Cancelling whoever waits does not leave the run half ended.
+        return await asyncio.shield(self._begin_end(ending))
+
+    def _begin_end(self, ending: Ending) -> asyncio.Task[Exception | None]:
         if self._ending is None:
-            self._ending = asyncio.ensure_future(self._ended(outcome, reason, detail))
+            self._ending = asyncio.ensure_future(self._ended(ending))
         return self._ending
 
-    async def _ended(self, outcome: RunOutcome, reason: str | None, detail: str | None) -> Exception | None:
+    async def _ended(self, ending: Ending) -> Exception | None:
         """Ends the run, and returns the error of the hook that made it fail, if one did."""
-        discard: DiscardReason | None = {"finished": None, "failed": "interrupted", "cancelled": "aborted"}[outcome]
         for callback in list(self._on_stop):
-            callback(reason or outcome)
+            callback(ending.reason or ending.outcome)
         await self._feeds.aclose()
         for call in self._ledger.open_calls():
             hooked = self._hooks.get(call.call_id)
-            if hooked is None:
-                continue
-            if call.state is not CallState.ARGS_COMPLETE or discard is not None:
-                hooked.abort(call, discard or "interrupted", keep=True)
+            if hooked is not None and (reason := ending.discards(call)) is not None:
+                hooked.abort(call, reason, keep=True)
         for hooked in self._hooks.values():
             await hooked.settled()
-        failure = self._failure if outcome == "finished" else None
+        failure = self._failure if ending.outcome == "finished" else None
         if failure is not None:
-            outcome, reason = "failed", _described(failure)
-        end = RunEnded(outcome, reason)
+            ending = ending.failed_by_hook(failure)
         try:
-            if self.is_doubtful:
-                await self.end_in_journal(end, discard, detail)
+            if self._log.is_doubtful:
+                await self.end_in_journal(ending)
             else:
-                await self._write(lambda: [*(_closing(c, discard, detail) for c in self._ledger.open_calls()), end])
+                await self._write(lambda: ending.events(self._ledger.open_calls()))
         except LeaseLost:
-            outcome, reason = "failed", "interrupted"  # so whoever took it over has ended it
+            ending = Ending.failed("interrupted")  # so whoever took it over has ended it
             raise
         except JournalError:
-            self.callstream.end_later(self, partial(self.end_in_journal, end, discard, detail))
+            self.callstream.end_later(self, ending)
             raise
         finally:
-            self.outcome, self.reason = outcome, reason
+            self.outcome, self.reason = ending.outcome, ending.reason
             self.callstream.forget_run(self)
             self.callstream.observers.run_ended(self)
         return failure
-
-    async def end_in_journal(
-        self, end: RunEnded, discard: DiscardReason | None = "interrupted", detail: str | None = None
-    ) -> None:
-        """Ends the run by what the journal has of it, which may be more than was acknowledged. It may be repeated."""
-        journal = self.callstream.journal
-        # An append of nothing comes after all that may still be under way, and says where the run stands.
-        last_seq = await journal.append(self.run_id, [])
-        rows = await journal.runs(run_id=self.run_id, limit=1)
-        if rows and rows[0].outcome is None:
-            taken_up = [await journal.call(call.call_id) for call in self._ledger if call.run_id != self.run_id]
-            calls = [*await journal.calls(run_id=self.run_id), *(call for call in taken_up if call is not None)]
-            open_calls = [call for call in calls if not call.is_final and call.state is not CallState.AWAITING]
-            closed = [_closing(call, discard, detail) for call in open_calls]
-            self._seq = await journal.append(self.run_id, [*closed, end], after=last_seq)
 
 
 def _mistake(call: Call) -> str | None:
@@ -512,23 +468,9 @@ def _is_being_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def _closing(call: Call, discard: DiscardReason | None, detail: str | None) -> RunEvent:
-    """What becomes of a call that is open when its run ends: by the law of ``calls``."""
-    if call.state is CallState.EXECUTING:
-        return CallFailed(call.call_id, discard or "the run ended before the tool did")
-    if call.state is CallState.ARGS_COMPLETE and discard is None:
-        return CallReleased(call.call_id)
-    return CallDiscarded(call.call_id, discard or "interrupted", detail)
-
-
 def _dropped(call: Call) -> Exception:
     if call.reason == "rejected":
         return CallRejected(call.call_id, call.name, call.detail or "")
     if call.state is CallState.DISCARDED:
         return CallDropped(call.call_id, call.name, call.reason or "", call.detail)
     return RunOver(f"call {call.call_id!r} is {call.state}; its tool must not run")
-
-
-def _described(error: BaseException) -> str:
-    text = str(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
