@@ -26,7 +26,7 @@ from callstream.journal import Journal, open_journal
 from callstream.runtime.ending import Ending
 from callstream.runtime.limits import TextLimits
 from callstream.runtime.observing import Observer, Observers, usual_observers
-from callstream.runtime.run import Run, _current_run
+from callstream.runtime.run import Run
 from callstream.runtime.unended import Unended
 from callstream.tools import (
     ArgsAbortHook,
@@ -200,7 +200,7 @@ class Callstream:
             await run.end(cancelled)
             raise cancelled
         if as_current:
-            _current_run.set(run)
+            run.make_current()
         return run
 
     async def free_run_id(self, wanted: str) -> str:

@@ -16,15 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from callstream.calls import Call, CallEvent, CallState, Ledger
-from callstream.errors import (
-    CallDropped,
-    CallRejected,
-    JournalError,
-    LeaseLost,
-    RunOver,
-    TransitionError,
-    UsageError,
-)
+from callstream.errors import JournalError, LeaseLost, RunOver, TransitionError, UsageError
 from callstream.events import (
     ArgsAppended,
     CallAwaiting,
@@ -40,16 +32,15 @@ from callstream.events import (
     RunEvent,
     RunOutcome,
 )
-from callstream.hooks import CallHooks, Outcome
 from callstream.journal import Entry
 from callstream.runtime.answers import Answers
+from callstream.runtime.barrier import Barrier, dropped, mistake
 from callstream.runtime.ending import Ending, described
 from callstream.runtime.limits import TextLimits, TextMeter
 from callstream.runtime.progress import ProgressFeeds
 from callstream.runtime.response import Response
 from callstream.runtime.runlog import RunLog
 from callstream.tools import Progress
-from callstream.wire.argtext import is_strict_json
 
 if TYPE_CHECKING:
     from callstream.runtime.core import Callstream, ProgressHandler
@@ -77,17 +68,16 @@ class Run:
         """How the run ended; None while it goes on."""
         self.reason: str | None = None
         """Why the run failed or was cancelled."""
-        self._text = TextMeter(callstream.text_limits)
         self.on_tool_progress: ProgressHandler | None = None
         """Takes the place of the Callstream's own handler in this run."""
+        self._text = TextMeter(callstream.text_limits)
+        self._log = RunLog(callstream.journal, run_id)
         self._ledger = Ledger()
+        self._barrier = Barrier(callstream, self._ledger)
         self._answers = Answers(self._ledger, callstream.journal, thread_id, principal)
-        self._hooks: dict[str, CallHooks] = {}
         self._feeds = ProgressFeeds()
         self._writing = asyncio.Lock()
-        self._log = RunLog(callstream.journal, run_id)
         self._ending: asyncio.Task[Exception | None] | None = None
-        self._failure: Exception | None = None
         self._on_stop: list[Callable[[str], object]] = []
         self._token: Token[Run | None] | None = None
 
@@ -117,8 +107,7 @@ class Run:
 
     def hook_seconds(self, call_id: str) -> float | None:
         """How long the call's hooks have run, all together; None if it has none."""
-        hooked = self._hooks.get(call_id)
-        return None if hooked is None else hooked.seconds
+        return self._barrier.seconds(call_id)
 
     def tighten(self, limits: TextLimits) -> None:
         """The run may write no more than that, either."""
@@ -140,8 +129,8 @@ class Run:
         """
         self._check_going_on()
         await self._write(events, response_id, author)
-        if self._failure is not None:
-            raise self._failure
+        if self._barrier.failure is not None:
+            raise self._barrier.failure
 
     def response(
         self,
@@ -173,23 +162,19 @@ class Run:
         Raises CallRejected if a hook refused it, CallDropped if it was discarded, TransitionError if its arguments are
         not complete. Then the tool must not run.
         """
-        call = await self._ready(call_id)
-        if wrong := _mistake(call):
+        call = await self._barrier.ready(call_id)
+        if wrong := mistake(call):
             await self.record([CallDiscarded(call_id, "malformed", wrong)])
-            raise _dropped(self._ledger[call_id])
-        self._claim(call_id)
+            raise dropped(self._ledger[call_id])
+        self._check_going_on()
+        self._barrier.claim(call_id)
         await self.record([CallExecuting(call_id)])
         self._check_going_on()  # the run may have been ended while that was written
         return self._ledger[call_id]
 
     async def settled(self, call_id: str) -> Call:
         """The call after all its hooks are done. Waits for its arguments if they are not complete."""
-        hooked = self._hooks.get(call_id)
-        if hooked is not None:
-            outcome = await hooked.settled()
-            if outcome.fails_run and outcome.error is not None:
-                raise outcome.error
-        return self._ledger[call_id]
+        return await self._barrier.settled(call_id)
 
     async def complete(self, call_id: str, result: Any = None) -> None:
         """The tool has returned."""
@@ -204,8 +189,9 @@ class Run:
     async def await_answer(self, call_id: str) -> Call:
         """A client or a person has to answer this call: it outlives the run until ``answer`` finds it."""
         if self._ledger[call_id].state is not CallState.EXECUTING:
-            await self._ready(call_id)
-            self._claim(call_id)
+            await self._barrier.ready(call_id)
+            self._check_going_on()
+            self._barrier.claim(call_id)
         await self.record([CallAwaiting(call_id)])
         return self._ledger[call_id]
 
@@ -361,55 +347,17 @@ class Run:
             return
         before = self._ledger[event.call_id].state if event.call_id in self._ledger else None
         call = self._ledger.apply(event, run_id=self.run_id, thread_id=self.thread_id)
-        self._tell_hooks(event, call)
+        if isinstance(event, CallStarted):
+            self._barrier.started(call, self._discard)
+        else:
+            self._barrier.went_on(event, call)
         if call.state is not before:
             self.callstream.observers.call_changed(self, call)
 
-    def _tell_hooks(self, event: CallEvent, call: Call) -> None:
-        if isinstance(event, CallStarted):
-            hooks = self.callstream.hooks_of(event.name)
-            if hooks:
-                settings = self.callstream.hook_settings(event.name)
-                self._hooks[event.call_id] = CallHooks(
-                    call, hooks, settings, on_failure=self._hook_failed(event.call_id)
-                )
-            return
-        hooked = self._hooks.get(event.call_id)
-        if hooked is None:
-            return
-        if isinstance(event, ArgsAppended):
-            hooked.push(event.text)
-        elif isinstance(event, CallCompleted):
-            hooked.complete(call)
-        elif isinstance(event, CallDiscarded):
-            hooked.abort(call, event.reason)
-
-    def _hook_failed(self, call_id: str) -> Callable[[Outcome], Any]:
-        async def keep(outcome: Outcome) -> Call:
-            await self._write([CallDiscarded(call_id, outcome.reason, outcome.detail)])  # type: ignore[arg-type]
-            if outcome.fails_run:
-                self._failure = outcome.error
-            return self._ledger[call_id]
-
-        return keep
-
-    async def _ready(self, call_id: str) -> Call:
-        """The call with all its arguments, after its hooks have settled."""
-        call = self._ledger[call_id]
-        if call.state not in (CallState.STARTED, CallState.ARGS_STREAMING):
-            call = await self.settled(call_id)
-        if call.state is CallState.DISCARDED:
-            raise _dropped(call)
-        if call.state in (CallState.STARTED, CallState.ARGS_STREAMING):
-            raise TransitionError(f"call {call_id!r} is {call.state}; its tool must not run on unfinished arguments")
-        return call
-
-    def _claim(self, call_id: str) -> None:
-        """Takes the call over from its hooks, which from now on cannot be aborted any more."""
-        self._check_going_on()
-        hooked = self._hooks.get(call_id)
-        if hooked is not None and not hooked.claim():
-            raise _dropped(self._ledger[call_id])
+    async def _discard(self, event: CallDiscarded) -> Call:
+        """Hooks may give up their call, and say so, while the run is being ended."""
+        await self._write([event])
+        return self._ledger[event.call_id]
 
     # -- inside: ending --
 
@@ -427,13 +375,8 @@ class Run:
         for callback in list(self._on_stop):
             callback(ending.reason or ending.outcome)
         await self._feeds.aclose()
-        for call in self._ledger.open_calls():
-            hooked = self._hooks.get(call.call_id)
-            if hooked is not None and (reason := ending.discards(call)) is not None:
-                hooked.abort(call, reason, keep=True)
-        for hooked in self._hooks.values():
-            await hooked.settled()
-        failure = self._failure if ending.outcome == "finished" else None
+        await self._barrier.close(ending)
+        failure = self._barrier.failure if ending.outcome == "finished" else None
         if failure is not None:
             ending = ending.failed_by_hook(failure)
         try:
@@ -454,23 +397,6 @@ class Run:
         return failure
 
 
-def _mistake(call: Call) -> str | None:
-    """What is wrong with a call's arguments. Whoever records calls without a decoder may have recorded anything."""
-    if call.args_json is not None and not is_strict_json(call.args_json):
-        return "the arguments are not JSON"
-    if call.encoding == "json" and not isinstance(call.args, dict | None):
-        return "the arguments are not an object"
-    return None
-
-
 def _is_being_cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def _dropped(call: Call) -> Exception:
-    if call.reason == "rejected":
-        return CallRejected(call.call_id, call.name, call.detail or "")
-    if call.state is CallState.DISCARDED:
-        return CallDropped(call.call_id, call.name, call.reason or "", call.detail)
-    return RunOver(f"call {call.call_id!r} is {call.state}; its tool must not run")
