@@ -1,19 +1,24 @@
-"""Which call an answer means.
+"""What reaches a run from outside: messages and results in requests, answers to calls that await one.
 
 Outside of Callstream a call has the wire's id, inside a ``call_id``. Wire ids may be reused in a thread, or be missing:
-then the call that still lacks its result is meant. A result that is seen again changes nothing.
+then the call that still lacks its result is meant. A result that is seen again changes nothing, whoever brought it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TypeAlias
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, TypeAlias
 
 from callstream.calls import Call, CallState, Ledger
-from callstream.errors import UsageError
-from callstream.events import CallFailed, CallReturned, MessageReceived, ResultReceived, RunEvent
+from callstream.errors import TransitionError, UsageError
+from callstream.events import CallFailed, CallReturned, MessageReceived, RequestEvent, ResultReceived, RunEvent
 from callstream.journal import Journal
+from callstream.wire.argtext import json_text
 
+Record: TypeAlias = Callable[[Sequence[RunEvent]], Awaitable[None]]
+"""Keeps events of the run in its journal."""
+
+_Received: TypeAlias = MessageReceived | CallReturned | CallFailed
 _MessageKey: TypeAlias = tuple[str, str, tuple[str, ...]]
 _UNANSWERED = (CallState.ARGS_COMPLETE, CallState.EXECUTING, CallState.AWAITING)
 
@@ -41,7 +46,57 @@ class Answers:
         self._coming: set[_MessageKey] = set()  # messages that are on their way into the journal
         self._answered: set[str] = set()  # calls whose results are on their way
 
-    def is_new(self, message: MessageReceived) -> bool:
+    async def receive(self, events: Sequence[RequestEvent], record: Record) -> None:
+        """Takes in what a request says: new messages, and results of calls that have none yet."""
+        found: list[_Received] = []
+        try:
+            for event in events:
+                if isinstance(event, MessageReceived):
+                    if self._is_new(event):
+                        found.append(event)
+                elif (call := await self._call_for(event)) is not None:
+                    found.append(_outcome_of(call, event))
+            if found:
+                await self._keep(found, record)
+        finally:  # what was not kept is taken when the request is sent again
+            self._arrived(found)
+
+    async def answer(
+        self, named: str, record: Record, result: Any, *, error: str | None, message_id: str | None
+    ) -> bool:
+        """The answer to the call of this thread that awaits one under that name; False if it has had it."""
+        call = await self.awaiting(named)
+        if call is None:
+            return False
+        answer = (
+            CallReturned(call.call_id, result, message_id)
+            if error is None
+            else CallFailed(call.call_id, error, message_id)
+        )
+        try:
+            await record([answer])
+        except TransitionError:
+            if await self._has_come(answer):
+                return False  # another process was quicker
+            raise
+        return True
+
+    def kept(self, message: MessageReceived) -> None:
+        """A message is in the journal."""
+        key = _key(message)
+        if key in self._coming:
+            self._messages.add(key)
+
+    async def _keep(self, found: Sequence[_Received], record: Record) -> None:
+        try:
+            await record(found)
+        except TransitionError:  # another process may have brought an answer of these a moment ago
+            missing = [event for event in found if not await self._has_come(event)]
+            if len(missing) == len(found):
+                raise
+            await record(missing)
+
+    def _is_new(self, message: MessageReceived) -> bool:
         """Whether the run has not had this message. Every request of a turn repeats the turn's messages."""
         key = _key(message)
         if key in self._messages or key in self._coming:
@@ -49,13 +104,7 @@ class Answers:
         self._coming.add(key)
         return True
 
-    def keep(self, message: MessageReceived) -> None:
-        """A message is in the journal."""
-        key = _key(message)
-        if key in self._coming:
-            self._messages.add(key)
-
-    def arrived(self, found: Iterable[MessageReceived | CallReturned | CallFailed]) -> None:
+    def _arrived(self, found: Iterable[_Received]) -> None:
         """What was new in a request is no longer on its way: it was kept, or it may come again."""
         for event in found:
             if isinstance(event, MessageReceived):
@@ -63,7 +112,7 @@ class Answers:
             else:
                 self._answered.discard(event.call_id)
 
-    async def call_for(self, result: ResultReceived) -> Call | None:
+    async def _call_for(self, result: ResultReceived) -> Call | None:
         """The call that a result in a request answers, None if there is none that lacks it."""
         own = [call for call in self._ledger if self._matches(call, result)]
         if own:
@@ -111,9 +160,9 @@ class Answers:
         self._ledger.adopt(call)
         return call
 
-    async def has_come(self, answer: RunEvent) -> bool:
+    async def _has_come(self, answer: _Received) -> bool:
         """Whether the call that this would answer has its answer already, whoever brought it."""
-        if not isinstance(answer, CallReturned | CallFailed):
+        if isinstance(answer, MessageReceived):
             return False
         call = await self._journal.call(answer.call_id)
         return call is not None and call.is_final
@@ -122,6 +171,13 @@ class Answers:
         if result.provider_id is None or call.provider_id is None:
             return result.latest and call.name == result.name and (result.provider_id in (None, call.call_id))
         return call.provider_id == result.provider_id
+
+
+def _outcome_of(call: Call, result: ResultReceived) -> CallReturned | CallFailed:
+    if not result.is_error:
+        return CallReturned(call.call_id, result.content)
+    content = result.content
+    return CallFailed(call.call_id, content if isinstance(content, str) else json_text(content))
 
 
 def _key(message: MessageReceived) -> _MessageKey:

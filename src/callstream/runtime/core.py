@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from itertools import takewhile
 from types import TracebackType
@@ -19,13 +19,15 @@ from typing import Any, Self, TypeAlias
 import msgspec
 
 from callstream.calls import Call
-from callstream.errors import CallstreamError, JournalError, LeaseLost, UsageError
-from callstream.events import RunEnded, RunEvent, RunStarted
+from callstream.errors import CallstreamError, JournalError, UsageError
+from callstream.events import RunEvent, RunStarted
 from callstream.hooks import HookSettings
 from callstream.journal import Journal, open_journal
+from callstream.runtime.ending import Ending
 from callstream.runtime.limits import TextLimits
 from callstream.runtime.observing import Observer, Observers, usual_observers
-from callstream.runtime.run import Run, _current_run
+from callstream.runtime.run import Run
+from callstream.runtime.unended import Unended
 from callstream.tools import (
     ArgsAbortHook,
     ArgsCompleteHook,
@@ -47,9 +49,6 @@ ProgressHandler: TypeAlias = Callable[[str, str, Any], Awaitable[None] | None]
 """Called with the tool's name, the call's id and what the tool reported. Sync or async; what it raises is logged."""
 
 _NO_HOOKS = Hooks()
-_FIRST_PAUSE = 0.1
-_LONGEST_PAUSE = 10.0
-"""Seconds between two attempts to write the end of a run that the journal did not take."""
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -98,7 +97,7 @@ class Callstream:
         self._tools: dict[str, Tool[..., Any]] = {}
         self._named_hooks: dict[str, Hooks] = {}
         self._runs: dict[str, Run] = {}
-        self._unended: dict[Run, tuple[Callable[[], Coroutine[Any, Any, None]], asyncio.Task[None]]] = {}
+        self._unended = Unended()
         self._promised: set[str] = set()
         self._observers: Observers | None = None
         for function in tools:
@@ -191,7 +190,7 @@ class Callstream:
             cancelled = error
         except JournalError as error:
             if run.is_doubtful and run.run_id not in self._runs:  # it may be in the journal, and nobody would end it
-                self.end_later(run, partial(run.end_in_journal, RunEnded("failed", str(error))))
+                self.end_later(run, Ending.failed(str(error)))
             raise
         finally:
             self._promised.discard(run.run_id)
@@ -201,7 +200,7 @@ class Callstream:
             await run.end(cancelled)
             raise cancelled
         if as_current:
-            _current_run.set(run)
+            run.make_current()
         return run
 
     async def free_run_id(self, wanted: str) -> str:
@@ -236,25 +235,9 @@ class Callstream:
     def forget_run(self, run: Run) -> None:
         self._runs.pop(run.run_id, None)
 
-    def end_later(self, run: Run, end: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def end_later(self, run: Run, ending: Ending) -> None:
         """Ends a run whose end could not be written, as soon as the journal takes it: every run ends."""
-        self._unended[run] = (end, asyncio.create_task(self._end_later(run, end), name=f"callstream end {run.run_id}"))
-
-    async def _end_later(self, run: Run, end: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        pause = _FIRST_PAUSE
-        while True:
-            await asyncio.sleep(pause)
-            try:
-                await end()
-            except (LeaseLost, UsageError) as error:  # it is another's, or the journal is closed
-                logger.warning("run %s is left to the next sweep: %s", run.run_id, error)
-                break
-            except JournalError as error:
-                pause = min(pause * 2, _LONGEST_PAUSE)
-                logger.warning("the end of run %s could not be written, trying again: %s", run.run_id, error)
-            else:
-                break
-        self._unended.pop(run, None)
+        self._unended.add(run, ending)
 
     # -- what runs need --
 
@@ -309,31 +292,17 @@ class Callstream:
 
     async def aclose(self) -> None:
         """Stops the runs of this event loop that go on, and closes the journal."""
-        failures = await self._end_unended()
+        failures = await self._unended.end_now()
         for run in list(self._runs.values()):
             if run.loop is asyncio.get_running_loop():
                 try:
                     await run.stop("closed")
                 except CallstreamError as error:  # one that cannot be ended keeps neither the others nor the journal
                     failures.append(error)
-        self._given_up()
+        self._unended.give_up()
         await self.journal.aclose()
         if failures:
             raise failures[0]
-
-    async def _end_unended(self) -> list[CallstreamError]:
-        """Tries for the last time to write the ends that the journal did not take. Returns why it still does not."""
-        outcomes = await asyncio.gather(*(end() for end in self._given_up()), return_exceptions=True)
-        return [outcome for outcome in outcomes if isinstance(outcome, CallstreamError)]
-
-    def _given_up(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
-        """Ends of runs of this event loop that are not tried again from now on."""
-        mine = [run for run in self._unended if run.loop is asyncio.get_running_loop()]
-        ends = []
-        for end, task in map(self._unended.pop, mine):
-            task.cancel()
-            ends.append(end)
-        return ends
 
     async def __aenter__(self) -> Self:
         await self.journal.open()

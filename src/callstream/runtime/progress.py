@@ -7,9 +7,16 @@ values in between are dropped, the last one never.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
+
+from callstream.errors import RunOver, TransitionError, UsageError
+from callstream.tools import Progress
+
+logger = logging.getLogger("callstream")
 
 _NOTHING = object()
 
@@ -61,3 +68,35 @@ class ProgressFeed:
             return False
         await asyncio.shield(asyncio.ensure_future(self._write(data)))
         return True
+
+
+class ProgressFeeds:
+    """The feeds of a run's executing calls."""
+
+    def __init__(self) -> None:
+        self._feeds: dict[str, ProgressFeed] = {}
+
+    def open(self, call_id: str, record: Callable[[str, Any], Awaitable[None]], *, interval: float) -> Progress:
+        """The ``Progress`` to hand to the tool of the call. What ``record`` refuses is left out, unheard by the tool."""
+        feed = ProgressFeed(partial(_kept_if_possible, record, call_id), interval=interval)
+        self._feeds[call_id] = feed
+        return Progress(feed.report)
+
+    async def close(self, call_id: str) -> None:
+        """The tool has ended: its last value is written, if it told any."""
+        feed = self._feeds.pop(call_id, None)
+        if feed is not None:
+            await feed.aclose()
+
+    async def aclose(self) -> None:
+        for call_id in list(self._feeds):
+            await self.close(call_id)
+
+
+async def _kept_if_possible(record: Callable[[str, Any], Awaitable[None]], call_id: str, data: Any) -> None:
+    try:
+        await record(call_id, data)
+    except (RunOver, TransitionError):
+        logger.debug("progress of call %s came after its end", call_id)
+    except UsageError as error:  # the tool has gone on, and what it does must not depend on what it tells
+        logger.warning("progress of call %s was not kept: %s", call_id, error)

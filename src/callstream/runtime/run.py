@@ -9,7 +9,6 @@ first, and every call of it is final or awaits an answer afterwards.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar, Token
 from functools import partial
@@ -17,17 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from callstream.calls import Call, CallEvent, CallState, Ledger
-from callstream.errors import (
-    CallDropped,
-    CallIdTaken,
-    CallRejected,
-    JournalError,
-    LeaseLost,
-    RunOver,
-    ThreadBusy,
-    TransitionError,
-    UsageError,
-)
+from callstream.errors import JournalError, LeaseLost, RunOver, TransitionError, UsageError
 from callstream.events import (
     ArgsAppended,
     CallAwaiting,
@@ -36,30 +25,25 @@ from callstream.events import (
     CallExecuting,
     CallFailed,
     CallProgressed,
-    CallReleased,
     CallReturned,
     CallStarted,
-    DiscardReason,
     MessageReceived,
     RequestEvent,
-    ResultReceived,
-    RunEnded,
     RunEvent,
     RunOutcome,
 )
-from callstream.hooks import CallHooks, Outcome
 from callstream.journal import Entry
 from callstream.runtime.answers import Answers
+from callstream.runtime.barrier import Barrier, dropped, mistake
+from callstream.runtime.ending import Ending, described
 from callstream.runtime.limits import TextLimits, TextMeter
-from callstream.runtime.progress import ProgressFeed
+from callstream.runtime.progress import ProgressFeeds
 from callstream.runtime.response import Response
+from callstream.runtime.runlog import RunLog
 from callstream.tools import Progress
-from callstream.wire.argtext import is_strict_json, json_text
 
 if TYPE_CHECKING:
     from callstream.runtime.core import Callstream, ProgressHandler
-
-logger = logging.getLogger("callstream")
 
 _CALL_EVENTS = get_args(CallEvent)
 _current_run: ContextVar[Run | None] = ContextVar("callstream_run", default=None)
@@ -84,19 +68,16 @@ class Run:
         """How the run ended; None while it goes on."""
         self.reason: str | None = None
         """Why the run failed or was cancelled."""
-        self._text = TextMeter(callstream.text_limits)
         self.on_tool_progress: ProgressHandler | None = None
         """Takes the place of the Callstream's own handler in this run."""
+        self._text = TextMeter(callstream.text_limits)
+        self._log = RunLog(callstream.journal, run_id)
         self._ledger = Ledger()
+        self._barrier = Barrier(callstream, self._ledger)
         self._answers = Answers(self._ledger, callstream.journal, thread_id, principal)
-        self._hooks: dict[str, CallHooks] = {}
-        self._feeds: dict[str, ProgressFeed] = {}
+        self._feeds = ProgressFeeds()
         self._writing = asyncio.Lock()
-        self._seq = 0
-        self.is_doubtful = False
-        """Whether the journal may have more of the run than was acknowledged."""
         self._ending: asyncio.Task[Exception | None] | None = None
-        self._failure: Exception | None = None
         self._on_stop: list[Callable[[str], object]] = []
         self._token: Token[Run | None] | None = None
 
@@ -113,7 +94,12 @@ class Run:
     @property
     def seq(self) -> int:
         """The number of the last record of the run."""
-        return self._seq
+        return self._log.seq
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether the journal may have more of the run than was acknowledged."""
+        return self._log.is_doubtful
 
     def args_bytes(self, call_id: str) -> int:
         """How much argument text this run has of the call, in UTF-8."""
@@ -121,8 +107,7 @@ class Run:
 
     def hook_seconds(self, call_id: str) -> float | None:
         """How long the call's hooks have run, all together; None if it has none."""
-        hooked = self._hooks.get(call_id)
-        return None if hooked is None else hooked.seconds
+        return self._barrier.seconds(call_id)
 
     def tighten(self, limits: TextLimits) -> None:
         """The run may write no more than that, either."""
@@ -144,8 +129,8 @@ class Run:
         """
         self._check_going_on()
         await self._write(events, response_id, author)
-        if self._failure is not None:
-            raise self._failure
+        if self._barrier.failure is not None:
+            raise self._barrier.failure
 
     def response(
         self,
@@ -163,29 +148,7 @@ class Run:
 
     async def receive(self, events: Sequence[RequestEvent], *, author: str | None = None) -> None:
         """Takes in what a request says (``results_in``): new messages, and results of calls that have none yet."""
-        found: list[MessageReceived | CallReturned | CallFailed] = []
-        try:
-            for event in events:
-                if isinstance(event, MessageReceived):
-                    if self._answers.is_new(event):
-                        found.append(event)
-                elif (call := await self._answers.call_for(event)) is not None:
-                    found.append(_outcome_of(call, event))
-            if found:
-                await self._record_received(found, author)
-        finally:  # what was not kept is taken when the request is sent again
-            self._answers.arrived(found)
-
-    async def _record_received(
-        self, found: Sequence[MessageReceived | CallReturned | CallFailed], author: str | None
-    ) -> None:
-        try:
-            await self.record(found, author=author)
-        except TransitionError:  # another process may have brought an answer of these a moment ago
-            missing = [event for event in found if not await self._answers.has_come(event)]
-            if len(missing) == len(found):
-                raise
-            await self.record(missing, author=author)
+        await self._answers.receive(events, partial(self.record, author=author))
 
     async def free_call_id(self, wanted: str) -> str:
         """A ``call_id`` that no call in the journal has: the wanted one, or that with a number."""
@@ -199,39 +162,36 @@ class Run:
         Raises CallRejected if a hook refused it, CallDropped if it was discarded, TransitionError if its arguments are
         not complete. Then the tool must not run.
         """
-        call = await self._ready(call_id)
-        if wrong := _mistake(call):
+        call = await self._barrier.ready(call_id)
+        if wrong := mistake(call):
             await self.record([CallDiscarded(call_id, "malformed", wrong)])
-            raise _dropped(self._ledger[call_id])
-        self._claim(call_id)
+            raise dropped(self._ledger[call_id])
+        self._check_going_on()
+        self._barrier.claim(call_id)
         await self.record([CallExecuting(call_id)])
         self._check_going_on()  # the run may have been ended while that was written
         return self._ledger[call_id]
 
     async def settled(self, call_id: str) -> Call:
         """The call after all its hooks are done. Waits for its arguments if they are not complete."""
-        hooked = self._hooks.get(call_id)
-        if hooked is not None:
-            outcome = await hooked.settled()
-            if outcome.fails_run and outcome.error is not None:
-                raise outcome.error
-        return self._ledger[call_id]
+        return await self._barrier.settled(call_id)
 
     async def complete(self, call_id: str, result: Any = None) -> None:
         """The tool has returned."""
-        await self._finish_progress(call_id)
+        await self._feeds.close(call_id)
         await self.record([CallReturned(call_id, result)])
 
     async def fail(self, call_id: str, error: str | BaseException) -> None:
         """The tool has failed."""
-        await self._finish_progress(call_id)
-        await self.record([CallFailed(call_id, error if isinstance(error, str) else _described(error))])
+        await self._feeds.close(call_id)
+        await self.record([CallFailed(call_id, error if isinstance(error, str) else described(error))])
 
     async def await_answer(self, call_id: str) -> Call:
         """A client or a person has to answer this call: it outlives the run until ``answer`` finds it."""
         if self._ledger[call_id].state is not CallState.EXECUTING:
-            await self._ready(call_id)
-            self._claim(call_id)
+            await self._barrier.ready(call_id)
+            self._check_going_on()
+            self._barrier.claim(call_id)
         await self.record([CallAwaiting(call_id)])
         return self._ledger[call_id]
 
@@ -243,21 +203,7 @@ class Run:
         ``message_id`` is that of the message in which the client sent it, which then is not sent back to it. False if
         the call has its answer already. Raises UsageError if this thread has no such call.
         """
-        call = await self._answers.awaiting(call_id)
-        if call is None:
-            return False
-        answer = (
-            CallReturned(call.call_id, result, message_id)
-            if error is None
-            else CallFailed(call.call_id, error, message_id)
-        )
-        try:
-            await self.record([answer])
-        except TransitionError:
-            if await self._answers.has_come(answer):
-                return False  # another process was quicker
-            raise
-        return True
+        return await self._answers.answer(call_id, self.record, result, error=error, message_id=message_id)
 
     async def resume(self, call_id: str) -> Call | None:
         """Takes in a call of this thread that awaits an answer, by its ``call_id`` or its wire id, so that it can execute.
@@ -273,18 +219,7 @@ class Run:
 
     def progress_of(self, call_id: str) -> Progress:
         """The ``Progress`` to hand to the tool of an executing call."""
-
-        async def write(data: Any) -> None:
-            try:
-                await self.progress(call_id, data)
-            except (RunOver, TransitionError):
-                logger.debug("progress of call %s came after its end", call_id)
-            except UsageError as error:  # the tool has gone on, and what it does must not depend on what it tells
-                logger.warning("progress of call %s was not kept: %s", call_id, error)
-
-        feed = ProgressFeed(write, interval=self.callstream.settings.progress_interval)
-        self._feeds[call_id] = feed
-        return Progress(feed.report)
+        return self._feeds.open(call_id, self.progress, interval=self.callstream.settings.progress_interval)
 
     async def invoke(self, call_id: str) -> Any:
         """Runs the tool that Callstream was given for this call, from barrier to result, and returns the result.
@@ -322,25 +257,24 @@ class Run:
 
         Raises the error of a hook that failed the run instead (``fail_run``), as leaving the run's context does.
         """
-        failure = await self._end("finished", None)
+        failure = await self._end(Ending.finished())
         if failure is not None:
             raise failure
 
     async def stop(self, reason: str = "stopped") -> None:
         """Ends the run as cancelled: hooks are aborted, open calls discarded, upstream streams closed."""
-        await self._end("cancelled", reason)
+        await self._end(Ending.cancelled(reason))
 
     async def end(self, error: BaseException | None) -> None:
         """Ends the run by what ended its work: nothing finishes it, a cancellation cancels it, all else fails it.
 
         Unlike ``finish`` it is silent where a hook fails the run: ``outcome`` says so.
         """
-        if error is None:
-            await self._end("finished", None)
-        elif isinstance(error, asyncio.CancelledError | GeneratorExit):
-            await self._end("cancelled", "cancelled")
-        else:
-            await self._end("failed", _described(error))
+        await self._end(Ending.by(error))
+
+    async def end_in_journal(self, ending: Ending) -> None:
+        """Ends the run by what the journal has of it, which may be more than was acknowledged. It may be repeated."""
+        await self._log.end(ending, self._ledger)
 
     def on_stop(self, callback: Callable[[str], object]) -> Callable[[], None]:
         """Has the callback called, on the run's loop, when the run ends. Returns what takes that back."""
@@ -365,7 +299,7 @@ class Run:
             await self.end(error)
         return False
 
-    # -- inside --
+    # -- inside: writing --
 
     async def _write(
         self,
@@ -384,40 +318,16 @@ class Run:
             if weighed.error is not None:
                 wanted = wanted[: weighed.fitting]
             if wanted:
-                cancelled = await self._append([Entry(event, response_id, author) for event in wanted])
+                cancelled = await self._log.append([Entry(event, response_id, author) for event in wanted])
                 self._text.take(weighed)
                 for event in wanted:
                     self._took(event)
             if weighed.error is not None:
-                self._ending = self._begin_end("failed", _described(weighed.error), detail=str(weighed.error))
+                self._ending = self._begin_end(Ending.failed(described(weighed.error), detail=str(weighed.error)))
         if cancelled:
             raise asyncio.CancelledError
         if weighed.error is not None:
             raise weighed.error
-
-    async def _append(self, entries: Sequence[Entry]) -> bool:
-        """Has the entries journalled. True if it was cancelled: a write cannot be called back, so that has to wait."""
-        cancelled = False
-        # The first append must find no record of the run. With a number it would pass for a repetition of the first
-        # append of an earlier run of this id.
-        after = self._seq or None
-        append = asyncio.ensure_future(self.callstream.journal.append(self.run_id, entries, after=after))
-        try:
-            while not append.done():
-                try:
-                    await asyncio.shield(append)
-                except asyncio.CancelledError:
-                    if append.cancelled():
-                        raise
-                    cancelled = True
-            self._seq = append.result()
-        except (LeaseLost, CallIdTaken, ThreadBusy):
-            raise  # nothing of it is written
-        except JournalError:
-            self.is_doubtful = True
-            raise
-        self.is_doubtful = False
-        return cancelled
 
     def _check_going_on(self) -> None:
         if self._ending is not None:
@@ -432,167 +342,61 @@ class Run:
 
     def _took(self, event: RunEvent) -> None:
         if isinstance(event, MessageReceived):
-            self._answers.keep(event)
+            self._answers.kept(event)
         if not isinstance(event, _CALL_EVENTS):
             return
         before = self._ledger[event.call_id].state if event.call_id in self._ledger else None
         call = self._ledger.apply(event, run_id=self.run_id, thread_id=self.thread_id)
-        self._tell_hooks(event, call)
+        if isinstance(event, CallStarted):
+            self._barrier.started(call, self._discard)
+        else:
+            self._barrier.went_on(event, call)
         if call.state is not before:
             self.callstream.observers.call_changed(self, call)
 
-    def _tell_hooks(self, event: CallEvent, call: Call) -> None:
-        if isinstance(event, CallStarted):
-            hooks = self.callstream.hooks_of(event.name)
-            if hooks:
-                settings = self.callstream.hook_settings(event.name)
-                self._hooks[event.call_id] = CallHooks(
-                    call, hooks, settings, on_failure=self._hook_failed(event.call_id)
-                )
-            return
-        hooked = self._hooks.get(event.call_id)
-        if hooked is None:
-            return
-        if isinstance(event, ArgsAppended):
-            hooked.push(event.text)
-        elif isinstance(event, CallCompleted):
-            hooked.complete(call)
-        elif isinstance(event, CallDiscarded):
-            hooked.abort(call, event.reason)
+    async def _discard(self, event: CallDiscarded) -> Call:
+        """Hooks may give up their call, and say so, while the run is being ended."""
+        await self._write([event])
+        return self._ledger[event.call_id]
 
-    def _hook_failed(self, call_id: str) -> Callable[[Outcome], Any]:
-        async def keep(outcome: Outcome) -> Call:
-            await self._write([CallDiscarded(call_id, outcome.reason, outcome.detail)])  # type: ignore[arg-type]
-            if outcome.fails_run:
-                self._failure = outcome.error
-            return self._ledger[call_id]
+    # -- inside: ending --
 
-        return keep
-
-    async def _ready(self, call_id: str) -> Call:
-        """The call with all its arguments, after its hooks have settled."""
-        call = self._ledger[call_id]
-        if call.state not in (CallState.STARTED, CallState.ARGS_STREAMING):
-            call = await self.settled(call_id)
-        if call.state is CallState.DISCARDED:
-            raise _dropped(call)
-        if call.state in (CallState.STARTED, CallState.ARGS_STREAMING):
-            raise TransitionError(f"call {call_id!r} is {call.state}; its tool must not run on unfinished arguments")
-        return call
-
-    def _claim(self, call_id: str) -> None:
-        """Takes the call over from its hooks, which from now on cannot be aborted any more."""
-        self._check_going_on()
-        hooked = self._hooks.get(call_id)
-        if hooked is not None and not hooked.claim():
-            raise _dropped(self._ledger[call_id])
-
-    async def _finish_progress(self, call_id: str) -> None:
-        feed = self._feeds.pop(call_id, None)
-        if feed is not None:
-            await feed.aclose()
-
-    async def _end(self, outcome: RunOutcome, reason: str | None) -> Exception | None:
+    async def _end(self, ending: Ending) -> Exception | None:
         # Cancelling whoever waits does not leave the run half ended.
-        return await asyncio.shield(self._begin_end(outcome, reason))
+        return await asyncio.shield(self._begin_end(ending))
 
-    def _begin_end(
-        self, outcome: RunOutcome, reason: str | None, detail: str | None = None
-    ) -> asyncio.Task[Exception | None]:
+    def _begin_end(self, ending: Ending) -> asyncio.Task[Exception | None]:
         if self._ending is None:
-            self._ending = asyncio.ensure_future(self._ended(outcome, reason, detail))
+            self._ending = asyncio.ensure_future(self._ended(ending))
         return self._ending
 
-    async def _ended(self, outcome: RunOutcome, reason: str | None, detail: str | None) -> Exception | None:
+    async def _ended(self, ending: Ending) -> Exception | None:
         """Ends the run, and returns the error of the hook that made it fail, if one did."""
-        discard: DiscardReason | None = {"finished": None, "failed": "interrupted", "cancelled": "aborted"}[outcome]
         for callback in list(self._on_stop):
-            callback(reason or outcome)
-        for call_id in list(self._feeds):
-            await self._finish_progress(call_id)
-        for call in self._ledger.open_calls():
-            hooked = self._hooks.get(call.call_id)
-            if hooked is None:
-                continue
-            if call.state is not CallState.ARGS_COMPLETE or discard is not None:
-                hooked.abort(call, discard or "interrupted", keep=True)
-        for hooked in self._hooks.values():
-            await hooked.settled()
-        failure = self._failure if outcome == "finished" else None
+            callback(ending.reason or ending.outcome)
+        await self._feeds.aclose()
+        await self._barrier.close(ending)
+        failure = self._barrier.failure if ending.outcome == "finished" else None
         if failure is not None:
-            outcome, reason = "failed", _described(failure)
-        end = RunEnded(outcome, reason)
+            ending = ending.failed_by_hook(failure)
         try:
-            if self.is_doubtful:
-                await self.end_in_journal(end, discard, detail)
+            if self._log.is_doubtful:
+                await self.end_in_journal(ending)
             else:
-                await self._write(lambda: [*(_closing(c, discard, detail) for c in self._ledger.open_calls()), end])
+                await self._write(lambda: ending.events(self._ledger.open_calls()))
         except LeaseLost:
-            outcome, reason = "failed", "interrupted"  # so whoever took it over has ended it
+            ending = Ending.failed("interrupted")  # so whoever took it over has ended it
             raise
         except JournalError:
-            self.callstream.end_later(self, partial(self.end_in_journal, end, discard, detail))
+            self.callstream.end_later(self, ending)
             raise
         finally:
-            self.outcome, self.reason = outcome, reason
+            self.outcome, self.reason = ending.outcome, ending.reason
             self.callstream.forget_run(self)
             self.callstream.observers.run_ended(self)
         return failure
-
-    async def end_in_journal(
-        self, end: RunEnded, discard: DiscardReason | None = "interrupted", detail: str | None = None
-    ) -> None:
-        """Ends the run by what the journal has of it, which may be more than was acknowledged. It may be repeated."""
-        journal = self.callstream.journal
-        # An append of nothing comes after all that may still be under way, and says where the run stands.
-        last_seq = await journal.append(self.run_id, [])
-        rows = await journal.runs(run_id=self.run_id, limit=1)
-        if rows and rows[0].outcome is None:
-            taken_up = [await journal.call(call.call_id) for call in self._ledger if call.run_id != self.run_id]
-            calls = [*await journal.calls(run_id=self.run_id), *(call for call in taken_up if call is not None)]
-            open_calls = [call for call in calls if not call.is_final and call.state is not CallState.AWAITING]
-            closed = [_closing(call, discard, detail) for call in open_calls]
-            self._seq = await journal.append(self.run_id, [*closed, end], after=last_seq)
-
-
-def _mistake(call: Call) -> str | None:
-    """What is wrong with a call's arguments. Whoever records calls without a decoder may have recorded anything."""
-    if call.args_json is not None and not is_strict_json(call.args_json):
-        return "the arguments are not JSON"
-    if call.encoding == "json" and not isinstance(call.args, dict | None):
-        return "the arguments are not an object"
-    return None
 
 
 def _is_being_cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def _closing(call: Call, discard: DiscardReason | None, detail: str | None) -> RunEvent:
-    """What becomes of a call that is open when its run ends: by the law of ``calls``."""
-    if call.state is CallState.EXECUTING:
-        return CallFailed(call.call_id, discard or "the run ended before the tool did")
-    if call.state is CallState.ARGS_COMPLETE and discard is None:
-        return CallReleased(call.call_id)
-    return CallDiscarded(call.call_id, discard or "interrupted", detail)
-
-
-def _outcome_of(call: Call, result: ResultReceived) -> CallReturned | CallFailed:
-    if not result.is_error:
-        return CallReturned(call.call_id, result.content)
-    content = result.content
-    return CallFailed(call.call_id, content if isinstance(content, str) else json_text(content))
-
-
-def _dropped(call: Call) -> Exception:
-    if call.reason == "rejected":
-        return CallRejected(call.call_id, call.name, call.detail or "")
-    if call.state is CallState.DISCARDED:
-        return CallDropped(call.call_id, call.name, call.reason or "", call.detail)
-    return RunOver(f"call {call.call_id!r} is {call.state}; its tool must not run")
-
-
-def _described(error: BaseException) -> str:
-    text = str(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
