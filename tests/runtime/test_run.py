@@ -786,6 +786,45 @@ def test_settings_that_mean_nothing_are_refused() -> None:
         Settings(hook_timeout=0)
 
 
+async def test_stop_while_a_call_is_being_started(cs: Callstream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its record is on its way when the end begins, and the hooks of another call take their time to end."""
+    held = asyncio.Event()
+    aborted: list[str] = []
+
+    async def delta(delta: Any, signal: Any) -> None:
+        held.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.05)
+            raise
+
+    async def abort(call: Call, reason: str) -> None:
+        await asyncio.sleep(0.05)
+        aborted.append(call.call_id)
+
+    cs.on_args_delta("t", delta)
+    cs.on_args_abort("t", abort)
+    run = await cs.start("thread")
+    await run.record([CallStarted("a", "t"), ArgsAppended("a", "{")])
+    await held.wait()
+    append = cs.journal.append
+
+    async def slow(*args: Any, **options: Any) -> int:
+        await asyncio.sleep(0.02)
+        return await append(*args, **options)
+
+    monkeypatch.setattr(cs.journal, "append", slow)
+    starting = asyncio.create_task(run.record([CallStarted("b", "t"), ArgsAppended("b", "{")]))
+    await asyncio.sleep(0)
+    await run.stop("user")
+    await starting
+    assert run.outcome == "cancelled"
+    assert sorted(aborted) == ["a", "b"]
+    assert [(call.state, call.reason) for call in run.calls] == [(CallState.DISCARDED, "aborted")] * 2
+    assert [row.outcome for row in await cs.journal.runs()] == ["cancelled"]
+
+
 async def test_a_run_whose_start_is_cancelled_ends(cs: Callstream, monkeypatch: pytest.MonkeyPatch) -> None:
     append = cs.journal.append
     writing = asyncio.Event()

@@ -93,7 +93,7 @@ class Barrier:
             hooked = self._hooks.get(call.call_id)
             if hooked is not None and (reason := ending.discards(call)) is not None:
                 hooked.abort(call, reason, keep=True)
-        for hooked in self._hooks.values():
+        for hooked in list(self._hooks.values()):  # a call may start meanwhile
             await hooked.settled()
 
     async def _hook_failed(self, call_id: str, discard: Discard, outcome: Outcome) -> Call:

@@ -376,6 +376,9 @@ class Run:
             callback(ending.reason or ending.outcome)
         await self._feeds.aclose()
         await self._barrier.close(ending)
+        async with self._writing:
+            pass  # what was on its way when the end began, calls that start among it
+        await self._barrier.close(ending)
         failure = self._barrier.failure if ending.outcome == "finished" else None
         if failure is not None:
             ending = ending.failed_by_hook(failure)
