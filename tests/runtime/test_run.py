@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -823,6 +823,73 @@ async def test_stop_while_a_call_is_being_started(cs: Callstream, monkeypatch: p
     assert sorted(aborted) == ["a", "b"]
     assert [(call.state, call.reason) for call in run.calls] == [(CallState.DISCARDED, "aborted")] * 2
     assert [row.outcome for row in await cs.journal.runs()] == ["cancelled"]
+
+
+async def test_a_refusal_that_could_not_be_recorded_does_not_keep_the_run_from_ending(
+    cs: Callstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(delta: Any, signal: Any) -> None:
+        raise Reject("no")
+
+    cs.on_args_delta("t", refuse)
+    append = cs.journal.append
+    refused = asyncio.Event()
+
+    async def full(run_id: str, entries: Sequence[Any], **options: Any) -> int:
+        if any(isinstance(getattr(entry, "event", entry), CallDiscarded) for entry in entries) and not refused.is_set():
+            refused.set()
+            raise JournalError("the disk is full")
+        return await append(run_id, entries, **options)
+
+    run = await cs.start("thread")
+    monkeypatch.setattr(cs.journal, "append", full)
+    await run.record([CallStarted("c", "t"), ArgsAppended("c", "{")])
+    await refused.wait()
+    with pytest.raises(JournalError, match="disk is full"):
+        await run.finish()
+    assert (run.outcome, run.reason) == ("failed", "JournalError: the disk is full")
+    (row,) = await cs.journal.runs()
+    (call,) = await cs.journal.calls()
+    assert (row.outcome, call.state) == ("failed", CallState.DISCARDED)
+
+
+async def test_a_callback_that_raises_does_not_keep_the_run_from_ending(
+    cs: Callstream, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: list[str] = []
+    run = await cs.start("thread")
+    run.on_stop(lambda reason: heard.append(reason[99:] or reason[99]))
+    run.on_stop(heard.append)
+    await run.stop("user")
+    assert (run.outcome, heard) == ("cancelled", ["user"])
+    assert "a callback raised" in caplog.text
+    assert [row.outcome for row in await cs.journal.runs()] == ["cancelled"]
+
+
+async def test_progress_that_the_journal_does_not_take_is_left_out(
+    cs: Callstream, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    append = cs.journal.append
+
+    async def full(run_id: str, entries: Sequence[Any], **options: Any) -> int:
+        if [entry.event for entry in entries] == [CallProgressed("c", {"at": 1})]:
+            raise JournalError("the disk is full")
+        return await append(run_id, entries, **options)
+
+    async with cs.run("thread") as run:
+        await run.record([CallStarted("c", "t"), CallCompleted("c", "{}")])
+        await run.execute("c")
+        monkeypatch.setattr(cs.journal, "append", full)
+        progress = run.progress_of("c")
+        progress({"at": 1})
+        async with asyncio.timeout(10):
+            while "disk is full" not in caplog.text:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        progress({"at": 2})
+        await run.complete("c", "done")
+    kept = [record.event async for record in cs.journal.read(run.run_id)]
+    assert CallProgressed("c", {"at": 2}) in kept
+    assert CallReturned("c", "done") in kept
 
 
 async def test_a_run_whose_start_is_cancelled_ends(cs: Callstream, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ class Barrier:
         self._ledger = ledger
         self._hooks: dict[str, CallHooks] = {}
         self.failure: Exception | None = None
-        """The error of a hook that makes the run fail (``fail_run``)."""
+        """What makes the run fail: the error of a hook (``fail_run``), or of what hooks had to have recorded."""
 
     def seconds(self, call_id: str) -> float | None:
         """How long the call's hooks have run, all together; None if it has none."""
@@ -88,13 +88,16 @@ class Barrier:
             raise dropped(self._ledger[call_id])
 
     async def close(self, ending: Ending) -> None:
-        """Aborts the hooks of the calls that this end discards, and waits for all hooks."""
+        """Aborts the hooks of the calls that this end discards, and waits for all hooks. The run ends whatever they do."""
         for call in self._ledger.open_calls():
             hooked = self._hooks.get(call.call_id)
             if hooked is not None and (reason := ending.discards(call)) is not None:
                 hooked.abort(call, reason, keep=True)
         for hooked in list(self._hooks.values()):  # a call may start meanwhile
-            await hooked.settled()
+            try:
+                await hooked.settled()
+            except Exception as error:  # noqa: BLE001  # finish raises it
+                self.failure = self.failure or error
 
     async def _hook_failed(self, call_id: str, discard: Discard, outcome: Outcome) -> Call:
         call = await discard(CallDiscarded(call_id, outcome.reason, outcome.detail))  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from callstream.errors import RunOver, TransitionError, UsageError
+from callstream.errors import CallstreamError, RunOver, TransitionError
 from callstream.tools import Progress
 
 logger = logging.getLogger("callstream")
@@ -98,5 +98,5 @@ async def _kept_if_possible(record: Callable[[str, Any], Awaitable[None]], call_
         await record(call_id, data)
     except (RunOver, TransitionError):
         logger.debug("progress of call %s came after its end", call_id)
-    except UsageError as error:  # the tool has gone on, and what it does must not depend on what it tells
+    except CallstreamError as error:  # the tool has gone on, and what it does must not depend on what it tells
         logger.warning("progress of call %s was not kept: %s", call_id, error)

@@ -9,6 +9,7 @@ first, and every call of it is final or awaits an answer afterwards.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar, Token
 from functools import partial
@@ -44,6 +45,8 @@ from callstream.tools import Progress
 
 if TYPE_CHECKING:
     from callstream.runtime.core import Callstream, ProgressHandler
+
+logger = logging.getLogger("callstream")
 
 _CALL_EVENTS = get_args(CallEvent)
 _current_run: ContextVar[Run | None] = ContextVar("callstream_run", default=None)
@@ -277,7 +280,10 @@ class Run:
         await self._log.end(ending, self._ledger)
 
     def on_stop(self, callback: Callable[[str], object]) -> Callable[[], None]:
-        """Has the callback called, on the run's loop, when the run ends. Returns what takes that back."""
+        """Has the callback called, on the run's loop, when the run ends. Returns what takes that back.
+
+        What it raises is logged, and the run ends all the same.
+        """
         self._on_stop.append(callback)
         return lambda: self._on_stop.remove(callback) if callback in self._on_stop else None
 
@@ -373,7 +379,10 @@ class Run:
     async def _ended(self, ending: Ending) -> Exception | None:
         """Ends the run, and returns the error of the hook that made it fail, if one did."""
         for callback in list(self._on_stop):
-            callback(ending.reason or ending.outcome)
+            try:
+                callback(ending.reason or ending.outcome)
+            except Exception:
+                logger.exception("a callback raised at the end of run %s", self.run_id)
         await self._feeds.aclose()
         await self._barrier.close(ending)
         async with self._writing:
