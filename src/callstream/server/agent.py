@@ -172,14 +172,12 @@ class FunctionHost:
             made: Any = self._function(await with_wire_ids(given, self.callstream.journal))
             if inspect.isawaitable(made):
                 made = await made
-                if isinstance(made, AsyncIterable):
-                    await record_yielded(run, made)
-            elif isinstance(made, AsyncIterable):
-                await record_yielded(run, made)
-            else:
+            elif not isinstance(made, AsyncIterable):
                 raise UsageError(
                     f"expected the agent to give an async iterator or an awaitable, got {type(made).__name__}"
                 )
+            if isinstance(made, AsyncIterable):
+                await record_yielded(run, made)
             await _await_client(run, frozenset(tool.name for tool in given.tools or ()))
 
 
