@@ -19,7 +19,7 @@ from google.adk.tools.base_toolset import BaseToolset, ToolPredicate
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
-from callstream.adk.answers import HOST_QUESTIONS
+from callstream.adk.hostquestions import HOST_QUESTIONS
 from callstream.calls import Call
 
 
