@@ -24,6 +24,7 @@ from callstream.adk.invocations import wire_id
 from callstream.adk.predictions import CONFIRM_TOOL, decision
 from callstream.adk.sessioncalls import SessionCalls
 from callstream.adk.threads import renamed
+from callstream.agui.given import CANCELLED
 from callstream.calls import Call, CallState
 from callstream.errors import UsageError
 from callstream.events import CallAwaiting
@@ -57,7 +58,7 @@ def answers_in(given: RunAgentInput, new: Sequence[Message]) -> Iterator[Answer]
             yield answer_in(message)
     for entry in given.resume or ():
         if entry.status == "cancelled":
-            yield Answer(entry.interrupt_id, "", error="The user cancelled this.")
+            yield Answer(entry.interrupt_id, "", error=CANCELLED)
         else:
             payload = entry.payload
             yield Answer(entry.interrupt_id, payload if isinstance(payload, str) else json.dumps(payload))
