@@ -19,12 +19,13 @@ Provider: TypeAlias = Literal["anthropic", "openai", "openai_responses", "gemini
 Schema: TypeAlias = dict[str, Any]
 
 _REF = "#/$defs/"
-_GEMINI_KEYS = frozenset(
+GEMINI_KEYS = frozenset(
     {
         "type", "title", "description", "nullable", "enum", "items", "properties", "required", "anyOf", "pattern",
         "minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties", "minimum", "maximum",
     }
 )  # fmt: skip
+"""The words of JSON Schema that Gemini is told as they are."""
 _GEMINI_FORMATS = {
     "string": {"date-time"},
     "integer": {"int32", "int64"},
@@ -146,6 +147,7 @@ def _json_default(default: Any) -> Any:
 
 
 def _for_gemini(schema: Schema) -> Schema:
+    """Strict, for the tool's author can mend his schema: it raises UsageError where one contains itself."""
     return _plain(schema, schema.get("$defs", {}), ())
 
 
@@ -159,7 +161,7 @@ def _plain(schema: Schema, definitions: dict[str, Schema], inside: tuple[str, ..
         return _plain({**definitions[name], **beside}, definitions, (*inside, name))
     for part in schema.get("allOf", ()):
         schema = {**_plain(part, definitions, inside), **schema}
-    plain = {key: value for key, value in schema.items() if key in _GEMINI_KEYS}
+    plain = {key: value for key, value in schema.items() if key in GEMINI_KEYS}
     if "properties" in plain:
         properties = plain["properties"].items()
         plain["properties"] = {name: _plain(part, definitions, inside) for name, part in properties}

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Self, Unpack
 
 import msgspec
-from ag_ui.core import AssistantMessage, BaseEvent, RunAgentInput, ToolMessage
+from ag_ui.core import BaseEvent, RunAgentInput, ToolMessage
 from ag_ui.core import Event as AnyEvent
 from google.adk.agents.base_agent import BaseAgent
 from google.adk.apps import App
@@ -40,6 +40,7 @@ from callstream.adk.threads import Threads
 from callstream.adk.turns import Turns
 from callstream.agui import AguiEvent, Conversation, Translator, View, encode_sse, for_older_client
 from callstream.agui.events import RunError, encode
+from callstream.agui.given import since_spoken
 from callstream.agui.messages import Metadata
 from callstream.errors import CallstreamError, JournalError, RunOver, UsageError
 from callstream.events import Record, RunEnded
@@ -250,8 +251,7 @@ class ADKAgent:
 
         And the names of the client's tools, as the model knows them.
         """
-        spoken = [number for number, message in enumerate(given.messages) if isinstance(message, AssistantMessage)]
-        since = given.messages[spoken[-1] + 1 if spoken else 0 :]
+        since = since_spoken(given.messages)
         kept: dict[str, Any] = {"messages": [message.model_dump(mode="json", by_alias=True) for message in since]}
         names = [tool.name for tool in given.tools or ()]
         if names:

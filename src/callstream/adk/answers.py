@@ -7,14 +7,16 @@ are put into the order of their calls, because a model that knows no ids tells t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.sessions.session import Session
 from google.genai import types
 
+from callstream.adk.hostquestions import HOST_QUESTIONS
 from callstream.adk.partials import MINTED_PREFIX
+from callstream.adk.sessioncalls import SessionCalls
 from callstream.calls import Call, CallState
 from callstream.errors import UsageError
 from callstream.events import (
@@ -30,9 +32,6 @@ from callstream.journal import Journal
 from callstream.runtime import Callstream, Run
 from callstream.runtime.answers import is_of_thread
 from callstream.wire.argtext import json_text
-
-HOST_QUESTIONS = frozenset({"adk_request_confirmation", "adk_request_credential", "adk_request_input"})
-"""Calls that google-adk makes itself to ask a person. The model knows nothing of them, and neither does the journal."""
 
 
 class Incoming:
@@ -67,7 +66,7 @@ class Incoming:
             if known and all(call.is_final for call in known):
                 self._parts.remove(part)
                 self._again.append(part)
-        order = {call.id: number for number, call in enumerate(_function_calls(session)) if call.id}
+        order = {call.id: number for number, call in enumerate(SessionCalls(session)) if call.id}
         self._parts.sort(key=lambda part: order.get(_answered_id(part) or "", len(order)))
 
     def replacement(self) -> types.Content | None:
@@ -94,7 +93,7 @@ async def _answer(run: Run, session: Session, answer: types.FunctionResponse) ->
         named = await awaiting_id(run, named)
     else:
         # The call is older than the journal, or it is nobody's.
-        asked = next((call for call in _function_calls(session) if call.id == named), None)
+        asked = SessionCalls(session).named(named)
         if asked is None:
             raise UsageError(f"session {session.id!r} has no call {named!r} that awaits an answer")
         named = await imported(run, named, asked.name or "", asked.args or {})
@@ -154,11 +153,6 @@ async def _calls_named(journal: Journal, thread_id: str, principal: str | None, 
         call = await journal.call(named)
         found = [call] if call is not None and await is_of_thread(journal, call, thread_id, principal) else []
     return [call for call in found if call.state is not CallState.DISCARDED]
-
-
-def _function_calls(session: Session) -> Iterator[types.FunctionCall]:
-    for event in session.events:
-        yield from event.get_function_calls()
 
 
 def _answered_id(part: types.Part) -> str | None:

@@ -19,8 +19,9 @@ from google.adk.tools.base_toolset import BaseToolset, ToolPredicate
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
-from callstream.adk.answers import HOST_QUESTIONS
+from callstream.adk.hostquestions import HOST_QUESTIONS
 from callstream.calls import Call
+from callstream.declarations import GEMINI_KEYS
 
 
 class ClientInput(msgspec.Struct, frozen=True):
@@ -90,11 +91,7 @@ class AGUIToolset(BaseToolset):
         return bool(self.tool_filter(tool, context))
 
 
-_KEPT = frozenset(
-    {"type", "format", "description", "nullable", "enum", "items", "properties", "required", "default", "title"}
-    | {"pattern", "minimum", "maximum", "minItems", "maxItems", "minLength", "maxLength", "anyOf"}
-    | {"minProperties", "maxProperties", "propertyOrdering"}
-)
+_KEPT = GEMINI_KEYS | {"format", "default", "propertyOrdering"}
 _MAX_NESTED = 3
 _MAX_REFERENCES = 256
 _UNFOLDED = 64 * 1024
@@ -135,7 +132,12 @@ def _size(schema: dict[str, Any]) -> int:
 
 
 def gemini_schema(schema: Any) -> dict[str, Any]:
-    """A client's JSON Schema in the words that Gemini takes. References are put in their places, to a limit."""
+    """A client's JSON Schema in the words that Gemini takes. References are put in their places, to a limit.
+
+    Not as ``declarations`` does it for a tool's own schema: that one refuses recursion, which its author can mend, and
+    tells other choices than strings in the description. A client's schema is nobody's here to mend, may be anything, and
+    must not grow without bound; what is left of it stays as the client wrote it.
+    """
     if not isinstance(schema, dict):
         return {"type": "object", "properties": {}}
     return _cleaned(schema, _Definitions(schema), ())

@@ -15,7 +15,8 @@ from google.adk.events.event import Event
 from google.adk.sessions.session import Session
 from google.genai import types
 
-from callstream.adk.answers import HOST_QUESTIONS, attachments
+from callstream.adk.answers import attachments
+from callstream.adk.hostquestions import HOST_QUESTIONS
 from callstream.agui.results import result_value
 from callstream.errors import UsageError
 from callstream.events import MessageReceived

@@ -15,7 +15,8 @@ from google.adk.sessions.session import Session
 from google.genai import types
 from pydantic_core import to_jsonable_python
 
-from callstream.adk.answers import HOST_QUESTIONS, attachments, outcome
+from callstream.adk.answers import attachments, outcome
+from callstream.adk.hostquestions import CONFIRMATION, HOST_QUESTIONS, asked_about
 from callstream.adk.partials import MINTED_PREFIX, signature_of
 from callstream.adk.predictions import CONFIRM_TOOL
 from callstream.adk.sharedstate import shown
@@ -42,8 +43,6 @@ from callstream.events import (
 )
 from callstream.journal import Entry, Journal
 from callstream.wire.argtext import json_text
-
-_CONFIRMATION = "adk_request_confirmation"
 
 
 async def import_session(
@@ -178,10 +177,9 @@ class _History:
                 spoken = number
         for number, event in enumerate(self._session.events):
             for call in event.get_function_calls():
-                if call.name == _CONFIRMATION and call.id not in answered:
-                    original = (call.args or {}).get("originalFunctionCall")
-                    if isinstance(original, dict) and isinstance(original.get("id"), str):
-                        yield original["id"]
+                if call.name == CONFIRMATION and call.id not in answered:
+                    if (unconfirmed := asked_about(call)) is not None:
+                        yield unconfirmed
                 elif call.id and call.name not in HOST_QUESTIONS and call.id not in answered:
                     is_marked = call.id in (event.long_running_tool_ids or ())
                     is_last = number >= spoken and call.id not in responded and call.name not in self._server_tools

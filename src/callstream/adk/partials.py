@@ -27,10 +27,10 @@ from google.genai import types
 from callstream.errors import WireError
 from callstream.events import DiscardReason, WireEvent
 from callstream.jsonpath import Path, parse_path
-from callstream.jsonwriter import EMPTY, JsonWriter
+from callstream.jsonwriter import EMPTY
 from callstream.wire.argtext import json_text
-from callstream.wire.naming import tools_that_fit
-from callstream.wire.transcript import Transcript, WireCall
+from callstream.wire.naming import PiecewiseCall
+from callstream.wire.transcript import Transcript
 
 MINTED_PREFIX = "adk-"
 """How ids begin that google-adk, or Callstream for it, made up. They are not sent to the model."""
@@ -38,40 +38,34 @@ MINTED_PREFIX = "adk-"
 _MALFORMED = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", "JSON_PARSE_ERROR"})
 
 
-class PartialCall:
-    """One call while its response is being read. Until it has a name, its pieces wait."""
+class PartialCall(PiecewiseCall[types.FunctionCall]):
+    """One call while its response is being read."""
 
-    def __init__(self, call: WireCall, schema: Mapping[str, Any] | None) -> None:
-        self.call = call
-        self.wire_id = call.provider_id or call.call_id
-        self.dialect: Literal["paths", "text", "args"] | None = None
-        self.said_end = False
-        self.waiting: list[types.FunctionCall] = []
-        self._writer = JsonWriter(dict(schema) if schema else None)
+    dialect: Literal["paths", "text", "args"] | None = None
+    said_end = False
 
-    def schema_found(self, schema: Mapping[str, Any]) -> None:
-        self._writer = JsonWriter(dict(schema))
+    @property
+    def wire_id(self) -> str:
+        return self.call.provider_id or self.call.call_id
 
-    def paths(self) -> Iterator[Path]:
-        for chunk in self.waiting:
-            for piece in chunk.partial_args or ():
-                path = _path(piece.json_path) if piece.json_path else None
-                if path is not None:
-                    yield path
-            yield from ((name,) for name in chunk.args or ())
+    def paths_in(self, chunk: types.FunctionCall) -> Iterator[Path]:
+        for piece in chunk.partial_args or ():
+            path = _path(piece.json_path) if piece.json_path else None
+            if path is not None:
+                yield path
+        yield from ((name,) for name in chunk.args or ())
 
     def text_of(self, chunk: types.FunctionCall) -> str:
-        """The argument text that a chunk adds."""
         if chunk.args and not chunk.partial_args:
             self.dialect = "args"
-            return self._writer.grow(chunk.args, True)
+            return self.writer.grow(chunk.args, True)
         text = []
         for piece in chunk.partial_args or ():
             if piece.json_path:
                 self.dialect = "paths"
                 path = _path(piece.json_path)
                 if path is not None:
-                    text.append(self._writer.write(path, _value(piece), bool(piece.will_continue)))
+                    text.append(self.writer.write(path, _value(piece), bool(piece.will_continue)))
             elif piece.string_value:
                 self.dialect = "text"
                 text.append(piece.string_value)
@@ -86,12 +80,12 @@ class PartialCall:
             case None:
                 return json_text(args), args
             case "args":
-                return self._writer.grow(args, False) + self._writer.close(), args
+                return self.writer.grow(args, False) + self.writer.close(), args
             case "text":
                 if not _same(_parsed(self.call.text.join()), args):
                     raise WireError("expected the text of the arguments to be the arguments, got something else")
                 return "", args
-        end = self._writer.close()
+        end = self.writer.close()
         shown = _parsed(self.call.text.join() + end)
         whole = _restored(shown, args)
         again = {name: value for name, value in whole.items() if name not in shown or not _same(shown[name], value)}
@@ -107,7 +101,7 @@ class PartialReader:
     what google-adk makes of them agrees.
     """
 
-    def __init__(self, new_id: Callable[[], str], tools: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(self, new_id: Callable[[], str], tools: Mapping[str, dict[str, Any]]) -> None:
         self._new_id = new_id
         self._given_id: str | None = None
         self._transcript = Transcript(self._next_id)
@@ -150,21 +144,9 @@ class PartialReader:
             self._transcript.sign_call(known.call, signature)
         known.said_end = not chunk.will_continue
         try:
-            self._take_in(known, chunk)
+            known.take(chunk, self._transcript)
         except WireError as error:
             self._transcript.discard_call(known.call, "malformed", str(error))
-
-    def _take_in(self, known: PartialCall, chunk: types.FunctionCall) -> None:
-        if known.call.name is not None:
-            self._transcript.append_args(known.call, known.text_of(chunk))
-            return
-        known.waiting.append(chunk)
-        names = [chunk.name] if chunk.name else tools_that_fit(self._tools, known.paths())
-        if len(names) == 1:
-            known.schema_found(self._tools.get(names[0], {}))
-            self._transcript.name_call(known.call, names[0])
-            for waiting in known.waiting:
-                self._transcript.append_args(known.call, known.text_of(waiting))
 
     def _continued(self, chunk: types.FunctionCall) -> PartialCall | None:
         """The call that a chunk belongs to, None if it begins one.
@@ -189,7 +171,7 @@ class PartialReader:
         minted = given_id is not None and given_id.startswith(MINTED_PREFIX)
         self._given_id = given_id if minted else None
         call = self._transcript.open_call(name, None if minted else given_id, signature=signature)
-        known = PartialCall(call, self._tools.get(name or ""))
+        known = PartialCall(call, self._tools)
         self._calls.append(known)
         return known
 
@@ -227,7 +209,7 @@ class PartialReader:
         self, known: PartialCall, chunk: types.FunctionCall, response: LlmResponse, finish: str | None
     ) -> None:
         if chunk.will_continue:
-            self._take_in(known, chunk)
+            known.take(chunk, self._transcript)
             self._discard(known, response, "the whole response has a call that was to go on")
         elif finish not in (None, "STOP"):
             self._discard(known, response, f"the response finished with {finish}")
@@ -235,7 +217,7 @@ class PartialReader:
             self._discard(known, response, "the response ended without a finish reason")
         else:
             if known.call.name is None and chunk.name:
-                self._take_in(known, types.FunctionCall(name=chunk.name, will_continue=True))
+                known.take(types.FunctionCall(name=chunk.name, will_continue=True), self._transcript)
             try:
                 text, chunk.args = known.rest(chunk.args or {})
                 self._transcript.append_args(known.call, text)

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from ag_ui.core import AssistantMessage, Message, ToolMessage, UserMessage
+from ag_ui.core import Message, ToolMessage, UserMessage
 from google.adk.sessions.base_session_service import BaseSessionService
 from google.adk.sessions.session import Session
 
 from callstream.adk.contents import history_event
+from callstream.agui.given import since_spoken
 
 OWN_PREFIX: Final = "_ag_ui_"
 """Keys that begin so are no client's business."""
@@ -104,9 +105,8 @@ def split(messages: Sequence[Message], session: Session) -> tuple[list[Message],
         seen |= {event.id for event in session.events}
         new = [message for message in messages if message.id not in seen and _is_input(message)]
         return [message for message in messages if message not in new], new
-    spoken = [number for number, message in enumerate(messages) if isinstance(message, AssistantMessage)]
-    first = spoken[-1] + 1 if spoken else 0
-    return list(messages[:first]), [message for message in messages[first:] if _is_input(message)]
+    since = since_spoken(messages)
+    return list(messages[: len(messages) - len(since)]), [message for message in since if _is_input(message)]
 
 
 def marks(messages: Iterable[Message]) -> dict[str, Any]:

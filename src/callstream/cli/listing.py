@@ -10,7 +10,7 @@ import msgspec
 
 from callstream.calls import Call, CallState
 from callstream.cli.failure import CommandError
-from callstream.cli.options import Commands, add_journal, add_json, add_server, positive
+from callstream.cli.options import Commands, add_json, add_source, positive
 from callstream.cli.output import Output, clean, duration, moment, one_line
 from callstream.cli.sources import source_of
 from callstream.errors import CallstreamError
@@ -33,8 +33,7 @@ def add_to(commands: Commands) -> None:
     which.add_argument("--active", action="store_const", const=True, default=None, help="only runs that go on")
     which.add_argument("--ended", dest="active", action="store_const", const=False, help="only runs that have ended")
     runs_parser.add_argument("--limit", type=positive, default=50, metavar="N", help="at most N runs (default: 50)")
-    add_journal(runs_parser)
-    add_server(runs_parser)
+    add_source(runs_parser)
     add_json(runs_parser, "JSON lines, one a run")
 
     calls_parser = commands.add(
@@ -58,8 +57,7 @@ def add_to(commands: Commands) -> None:
         help=f"only calls in this state; may be repeated: {', '.join(CallState)}",
     )
     calls_parser.add_argument("--limit", type=positive, default=50, metavar="N", help="at most N calls (default: 50)")
-    add_journal(calls_parser)
-    add_server(calls_parser)
+    add_source(calls_parser)
     add_json(calls_parser, "JSON lines, one a call")
 
     show_parser = commands.add(
@@ -73,8 +71,7 @@ def add_to(commands: Commands) -> None:
             callstream show call_3 --json | jq -r .args_json""",
     )
     show_parser.add_argument("call_id", metavar="CALL", help="the call's id")
-    add_journal(show_parser)
-    add_server(show_parser)
+    add_source(show_parser)
     add_json(show_parser, "one JSON document")
 
 

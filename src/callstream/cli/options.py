@@ -60,6 +60,12 @@ def add_server(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_source(parser: argparse.ArgumentParser) -> None:
+    """What ``source_of`` reads: a journal, or a server."""
+    add_journal(parser)
+    add_server(parser)
+
+
 def add_json(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument("--json", action="store_true", help=f"print {what}")
 

@@ -10,7 +10,7 @@ from typing import Protocol
 from callstream.agui.events import json_bytes
 from callstream.cli.failure import CommandError
 from callstream.cli.livepane import LivePane
-from callstream.cli.options import Commands, add_journal, add_json, add_server
+from callstream.cli.options import Commands, add_json, add_source
 from callstream.cli.output import Output
 from callstream.cli.sources import Source, source_of
 from callstream.cli.transcript import Transcript
@@ -47,8 +47,7 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("watched", nargs="?", metavar="RUN", help="the run's id")
     parser.add_argument("--thread", metavar="THREAD", help="only runs of this thread")
     parser.add_argument("--all", action="store_true", help="go on with the next run when one ends")
-    add_journal(parser)
-    add_server(parser)
+    add_source(parser)
     add_json(parser, "the run's records as JSON lines")
 
 

@@ -17,6 +17,7 @@ import msgspec
 from ag_ui.core import RunAgentInput, ToolMessage, UserMessage
 
 from callstream.agui import View, for_older_client
+from callstream.agui.given import CANCELLED, since_spoken
 from callstream.agui.results import result_value
 from callstream.calls import CallState
 from callstream.errors import CallDropped, CallRejected, UsageError
@@ -144,7 +145,7 @@ class FunctionHost:
 
     async def begin(self, given: RunAgentInput, principal: str | None, *, exclusive: bool) -> Begun:
         kept = {
-            "messages": [message.model_dump(mode="json", by_alias=True) for message in _new(given)],
+            "messages": [message.model_dump(mode="json", by_alias=True) for message in since_spoken(given.messages)],
             "tools": [{"name": tool.name} for tool in given.tools or ()],
         }
         run = await self.callstream.start(
@@ -159,7 +160,7 @@ class FunctionHost:
 
     async def _work(self, run: Run, given: RunAgentInput) -> None:
         async with run:
-            for message in _new(given):
+            for message in since_spoken(given.messages):
                 if isinstance(message, UserMessage):
                     await run.record([_received(message)])
                 elif isinstance(message, ToolMessage):
@@ -167,19 +168,17 @@ class FunctionHost:
                         message.tool_call_id, _content(message.content), error=message.error, message_id=message.id
                     )
             for entry in given.resume or ():
-                cancelled = "The user cancelled this." if entry.status == "cancelled" else None
+                cancelled = CANCELLED if entry.status == "cancelled" else None
                 await run.answer(entry.interrupt_id, entry.payload, error=cancelled)
             made: Any = self._function(await with_wire_ids(given, self.callstream.journal))
             if inspect.isawaitable(made):
                 made = await made
-                if isinstance(made, AsyncIterable):
-                    await record_yielded(run, made)
-            elif isinstance(made, AsyncIterable):
-                await record_yielded(run, made)
-            else:
+            elif not isinstance(made, AsyncIterable):
                 raise UsageError(
                     f"expected the agent to give an async iterator or an awaitable, got {type(made).__name__}"
                 )
+            if isinstance(made, AsyncIterable):
+                await record_yielded(run, made)
             await _await_client(run, frozenset(tool.name for tool in given.tools or ()))
 
 
@@ -192,12 +191,6 @@ async def _await_client(run: Run, client_tools: frozenset[str]) -> None:
             except (CallRejected, CallDropped) as dropped:
                 # Its hooks would not have it. The client is told so with the call's result.
                 logger.info("run %s: %s", run.run_id, dropped)
-
-
-def _new(given: RunAgentInput) -> list[Any]:
-    """The messages since the model's last."""
-    spoken = [number for number, message in enumerate(given.messages) if message.role == "assistant"]
-    return list(given.messages[spoken[-1] + 1 if spoken else 0 :])
 
 
 def _received(message: UserMessage) -> MessageReceived:

@@ -17,11 +17,11 @@ import msgspec
 from callstream.errors import WireError
 from callstream.events import DiscardReason
 from callstream.jsonpath import Path, parse_path
-from callstream.jsonwriter import EMPTY, JsonWriter
+from callstream.jsonwriter import EMPTY
 from callstream.wire.argtext import json_text
 from callstream.wire.decoder import Decoder, reported
 from callstream.wire.jsonarray import JsonArrayStream
-from callstream.wire.naming import tools_that_fit
+from callstream.wire.naming import PiecewiseCall
 from callstream.wire.sse import BOM
 from callstream.wire.transcript import WireCall
 
@@ -95,24 +95,15 @@ class GenerateContentResponse(msgspec.Struct, rename="camel"):
         )
 
 
-class StreamedCall:
-    """A call whose arguments come in parts. While it has no name it has no schema either, and its parts wait."""
+class StreamedCall(PiecewiseCall[FunctionCall]):
+    grows: bool | None = None  # by args, or by partialArgs; not known before the first of either
 
-    def __init__(self, call: WireCall, schema: dict[str, Any] | None) -> None:
-        self.call = call
-        self.writer = JsonWriter(schema)
-        self.grows: bool | None = None  # by args, or by partialArgs; not known before the first of either
-        self.waiting: list[FunctionCall] = []
-
-    def paths(self) -> Iterator[Path]:
-        """Every place in the arguments that the waiting parts name."""
-        for part in self.waiting:
-            yield from (parse_path(piece.json_path) for piece in part.partial_args or ())
-            if isinstance(part.args, dict):
-                yield from ((name,) for name in part.args)
+    def paths_in(self, part: FunctionCall) -> Iterator[Path]:
+        yield from (parse_path(piece.json_path) for piece in part.partial_args or ())
+        if isinstance(part.args, dict):
+            yield from ((name,) for name in part.args)
 
     def text_of(self, part: FunctionCall) -> str:
-        """The argument text that a part adds."""
         if part.args:  # an empty object beside partialArgs says nothing
             self._speak(grows=True)
             text = self.writer.grow(part.args, bool(part.will_continue))
@@ -210,13 +201,13 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
                 self._transcript.append_args(call, json_text(part.args or {}))
                 self._end_call(call)
                 return
-            streamed = StreamedCall(call, self._tools.get(part.name or ""))
+            streamed = StreamedCall(call, self._tools)
             self._streamed.setdefault(choice, []).append(streamed)
         else:
             self._transcript.piece_of(streamed.call)
             if signature:
                 self._transcript.sign_call(streamed.call, signature)
-        self._take_in(streamed, part)
+        streamed.take(part, self._transcript)
         if not part.will_continue:
             self._close(streamed)
             self._end_call(streamed.call)
@@ -241,18 +232,6 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
             return last
         # Servers whose args grow send the name with each of them.
         return last if last.grows and part.args and part.name == last.call.name else None
-
-    def _take_in(self, streamed: StreamedCall, part: FunctionCall) -> None:
-        if streamed.call.name is not None:
-            self._transcript.append_args(streamed.call, streamed.text_of(part))
-            return
-        streamed.waiting.append(part)
-        names = [part.name] if part.name else tools_that_fit(self._tools, streamed.paths())
-        if len(names) == 1:
-            streamed.writer = JsonWriter(self._tools.get(names[0]))
-            self._transcript.name_call(streamed.call, names[0])
-            for waiting in streamed.waiting:
-                self._transcript.append_args(streamed.call, streamed.text_of(waiting))
 
     def _close(self, streamed: StreamedCall) -> None:
         self._streamed[streamed.call.choice].remove(streamed)

@@ -1,0 +1,226 @@
+"""A client's answers to calls that await them: taken into the run, and given as google-adk takes them.
+
+A client answers the tools that it runs itself, the confirmations of google-adk, and ``confirm_changes``. An answer counts
+once. One to a call that nobody made never reaches the model.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Sequence
+
+import msgspec
+from ag_ui.core import Message, RunAgentInput, ToolMessage
+from google.adk.sessions.session import Session
+from google.adk.workflow import BaseNode
+from google.genai import types
+
+from callstream.adk.agenttree import server_tools
+from callstream.adk.answers import imported
+from callstream.adk.contents import Answer, answer_in, response_part
+from callstream.adk.hostquestions import HOST_QUESTIONS, asked_about
+from callstream.adk.invocations import wire_id
+from callstream.adk.predictions import CONFIRM_TOOL, decision
+from callstream.adk.sessioncalls import SessionCalls
+from callstream.adk.threads import renamed
+from callstream.agui.given import CANCELLED
+from callstream.calls import Call, CallState
+from callstream.errors import UsageError
+from callstream.events import CallAwaiting
+from callstream.runtime import Run
+
+logger = logging.getLogger("callstream")
+
+_ANSWERED = (CallState.COMPLETED, CallState.FAILED)
+
+
+class TurnAnswers(msgspec.Struct, frozen=True):
+    """Answers to calls of one turn of google-adk, or ``to_host``: to questions that google-adk itself asked in it."""
+
+    invocation_id: str
+    parts: list[types.Part]
+    to_host: bool
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """What google-adk is told, ``sentences`` for the model, and the ids of messages whose answers are ``held`` back."""
+
+    turns: Sequence[TurnAnswers] = ()
+    sentences: Sequence[str] = ()
+    held: frozenset[str] = frozenset()
+
+
+def answers_in(given: RunAgentInput, new: Sequence[Message]) -> Iterator[Answer]:
+    """The answers among a client's new messages, and those to interrupts."""
+    for message in new:
+        if isinstance(message, ToolMessage):
+            yield answer_in(message)
+    for entry in given.resume or ():
+        if entry.status == "cancelled":
+            yield Answer(entry.interrupt_id, "", error=CANCELLED)
+        else:
+            payload = entry.payload
+            yield Answer(entry.interrupt_id, payload if isinstance(payload, str) else json.dumps(payload))
+
+
+class ClientAnswers:
+    """Takes the answers that one run brings. ``agent`` is whose tools no client may answer for."""
+
+    def __init__(self, run: Run, session: Session, agent: BaseNode) -> None:
+        self._run = run
+        self._session = session
+        self._agent = agent
+        self._calls = SessionCalls(session)
+        self._order = {call.id: number for number, call in enumerate(self._calls)}
+        self._parts: dict[str, types.Part] = {}
+        self._sentences: list[str] = []
+
+    async def take(self, answers: Sequence[Answer], *, alone: bool) -> Answered:
+        """Records the answers, and gives them in the order of their calls.
+
+        Those that came before are left out. One to a call that nobody made is an error if the run has nothing else to
+        do. Where others of the same turn still await their answers, these are held back, if the run brings them
+        ``alone``.
+        """
+        foreign = [answer.named for answer in answers if not await self._take(answer)]
+        if foreign:
+            thread_id = self._run.thread_id
+            if alone and not self._parts and not self._sentences:
+                raise UsageError(f"no call {foreign[0]!r} awaits an answer in thread {thread_id!r}")
+            logger.warning("thread %s: answers to calls that nobody made are left out: %s", thread_id, foreign)
+        is_whole = await self._complete_turns()
+        if alone and not is_whole:
+            held = frozenset(answer.message_id for answer in answers if answer.message_id is not None)
+            return Answered(sentences=self._sentences, held=held)
+        return Answered(self._by_turn(), self._sentences)
+
+    async def _take(self, answer: Answer) -> bool:
+        """False if nobody made the call that it means."""
+        question = self._calls.confirmation(answer.named)  # a client of ag_ui_adk was shown google-adk's own question
+        if question is not None:
+            self._respond(question, _confirming(answer))
+            return True
+        call = await self._asked(renamed(self._session, answer.named))
+        if call is None:
+            return False
+        if call.state is not CallState.AWAITING:
+            # One that came before counts only where a crash has kept it from the session.
+            if call.state in _ANSWERED and wire_id(call) in self._order and wire_id(call) not in self._calls.responded:
+                self._parts.setdefault(wire_id(call), _kept(call, answer.media))
+        elif (question := self._calls.confirmation_of(wire_id(call))) is not None:
+            self._respond(question, _confirming(answer))
+        else:
+            await self._record(call, answer)
+        return True
+
+    async def _record(self, call: Call, answer: Answer) -> None:
+        result = None if answer.error is not None else answer.result
+        await self._run.answer(call.call_id, result, error=answer.error, message_id=answer.message_id)
+        if call.name == CONFIRM_TOOL and wire_id(call) not in self._order:
+            self._sentences.append(decision(answer.content))
+        else:
+            self._respond(_function_call(call), answer)
+
+    def _respond(self, function_call: types.FunctionCall, answer: Answer) -> None:
+        self._parts[function_call.id or ""] = response_part(answer, function_call)
+
+    # -- which call --
+
+    async def _asked(self, named: str) -> Call | None:
+        """The call that an answer means; one that is older than the journal is taken into it.
+
+        Unless its tool is the server's: such a call is in a history that a client brought, and its answer his invention.
+        """
+        journal = self._run.callstream.journal
+        call = await journal.call(named)
+        if call is not None and call.thread_id == self._run.thread_id:
+            # Two people may have threads of one name; their calls are their own.
+            own = await journal.runs(run_id=call.run_id, principal=self._session.user_id, limit=1)
+            return call if own else None
+        newest = await self._newest(named)
+        if newest is not None:
+            return await journal.call(newest)
+        asked = self._calls.named(named)
+        if asked is None or asked.name in server_tools(self._agent):
+            return None
+        call_id = await imported(self._run, named, asked.name or "", asked.args or {})
+        if named in self._calls.responded:
+            await self._run.complete(call_id)
+        else:
+            await self._run.record([CallAwaiting(call_id)])
+        return self._run.call(call_id)
+
+    async def _newest(self, named: str) -> str | None:
+        """The ``call_id`` of the thread's newest call with that wire id."""
+        listed = await self._run.callstream.journal.calls(
+            thread_id=self._run.thread_id, provider_id=named, principal=self._session.user_id
+        )
+        return listed[-1].call_id if listed else None
+
+    # -- whole turns --
+
+    async def _complete_turns(self) -> bool:
+        """Adds the answers that were held back before. False if there are calls beside these that lack theirs."""
+        open_questions = [each for each in self._calls.confirmations() if each.id not in self._parts]
+        unconfirmed = {asked_about(question) for question in open_questions}
+        is_whole = True
+        for calls in self._calls.together:
+            if not any(call.id in self._parts for call in calls):
+                continue
+            for beside in calls:
+                if not beside.id or beside.id in self._parts:
+                    continue
+                if beside.id in unconfirmed:
+                    is_whole = False  # what google-adk tells the model meanwhile is no answer
+                elif beside.id not in self._calls.responded:
+                    is_whole = await self._restore(beside.id, beside.name) and is_whole
+        return is_whole
+
+    async def _restore(self, call_id: str, name: str | None) -> bool:
+        """Adds the answer to a call of the session from the journal. False if it has yet to come."""
+        if name in HOST_QUESTIONS:
+            return False
+        call = await self._asked(await self._newest(call_id) or call_id)
+        if call is not None and call.state in _ANSWERED:
+            self._parts[call_id] = _kept(call)
+        return call is not None and call.state is not CallState.AWAITING
+
+    def _by_turn(self) -> list[TurnAnswers]:
+        """The answers by the turns whose calls they answer, those to google-adk itself apart, after the others."""
+        turns = {call.id: event.invocation_id for event in self._session.events for call in event.get_function_calls()}
+        found: dict[str, dict[bool, list[types.Part]]] = {}
+        for call_id in sorted(self._parts, key=lambda call_id: self._order.get(call_id, 0)):
+            part = self._parts[call_id]
+            response = part.function_response
+            assert response is not None
+            of_turn = found.setdefault(turns.get(response.id, ""), {False: [], True: []})
+            of_turn[response.name in HOST_QUESTIONS].append(part)
+        return [
+            TurnAnswers(turn, parts, to_host)
+            for turn, both in found.items()
+            for to_host, parts in both.items()
+            if parts
+        ]
+
+
+def _function_call(call: Call) -> types.FunctionCall:
+    return types.FunctionCall(id=wire_id(call), name=call.name)
+
+
+def _kept(call: Call, media: tuple[types.Part, ...] = ()) -> types.Part:
+    """The answer that the journal has, as google-adk takes it. ``media``, which it has not, from the client's message."""
+    error = call.error if call.state is CallState.FAILED else None
+    content = call.result if isinstance(call.result, str) else json.dumps(call.result)
+    return response_part(Answer(call.call_id, content, error=error, media=media), _function_call(call))
+
+
+def _confirming(answer: Answer) -> Answer:
+    """Yes or no, however the client says it."""
+    response = answer.response
+    said = next((response[key] for key in ("confirmed", "approved", "accepted", "result") if key in response), False)
+    confirmed = said is True or (
+        isinstance(said, str) and said.strip().lower() in ("yes", "true", "approved", "confirmed")
+    )
+    told = {**response, "confirmed": confirmed} if "confirmed" in response else {"confirmed": confirmed}
+    return Answer(answer.named, json.dumps(told), message_id=answer.message_id)

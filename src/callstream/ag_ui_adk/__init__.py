@@ -1,0 +1,111 @@
+"""The names that ag_ui_adk's users know: changing the import is the migration (docs/howto/migrating.md).
+
+::
+
+    from callstream.ag_ui_adk import ADKAgent, add_adk_fastapi_endpoint
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from callstream.adk import ADKAgent, AGUIToolset, PredictStateMapping  # first, for it says which extra is missing
+
+# isort: split
+from ag_ui.core import AssistantMessage, Message, RunAgentInput, ToolMessage
+
+from callstream.adk.threads import CONTEXT_KEY
+from callstream.errors import UsageError
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter, FastAPI, Request
+
+    StateExtractor = Callable[[Request, RunAgentInput], Awaitable[dict[str, Any]]]
+
+__all__ = [
+    "CONTEXT_STATE_KEY",
+    "ADKAgent",
+    "AGUIToolset",
+    "AgentResolver",
+    "PredictStateMapping",
+    "add_adk_fastapi_endpoint",
+    "create_adk_app",
+    "resolve_agent_from_message_history",
+]
+
+AgentResolver: TypeAlias = "Callable[[Request, RunAgentInput], Awaitable[ADKAgent | None] | ADKAgent | None]"
+"""Chooses the agent for a request; None for the endpoint's own."""
+
+CONTEXT_STATE_KEY = CONTEXT_KEY
+"""Where instructions and tools find the client's context in the session's state."""
+
+
+def add_adk_fastapi_endpoint(
+    app: FastAPI | APIRouter,
+    agent: ADKAgent,
+    path: str = "/",
+    extract_headers: Sequence[str] | None = None,
+    extract_state_from_request: StateExtractor | None = None,
+    agent_resolver: AgentResolver | None = None,
+    *,
+    on_disconnect: Literal["stop", "continue"] = "stop",
+    **kwargs: Any,
+) -> None:
+    """Has an app or a router serve an agent at ``path``, as AG-UI over server-sent events.
+
+    Beside it: ``POST {path}/threads/{thread_id}/connect`` joins a thread, in the middle of a run too; ``POST
+    {path}/runs/{run_id}/stop`` stops a run; ``GET {path}/capabilities``, and ``POST /agents/state`` for front ends that
+    load a thread. A client that disconnects stops its run; with ``on_disconnect="continue"`` the run goes on and can be
+    joined. ``extract_headers`` puts headers into ``state["headers"]``, under their names in lower
+    case with underscores and without ``x-``; what the client has there comes first. ``extract_state_from_request``
+    gives state that the server decides. ``agent_resolver`` may choose another agent for a request, by that state too. All
+    of these hold for every route. ``kwargs`` go to ``app.post``; their ``dependencies`` hold for joining, stopping and
+    ``/agents/state`` too. That path is one for the app: of several agents in it, the one that was added first answers
+    there. Give each a router of its own with a prefix, or let an ``agent_resolver`` choose.
+    """
+    _need_fastapi("add_adk_fastapi_endpoint")
+    from callstream.ag_ui_adk.endpoint import Endpoint
+
+    endpoint = Endpoint(
+        agent,
+        headers=extract_headers,
+        extractor=extract_state_from_request,
+        resolver=agent_resolver,
+        on_disconnect=on_disconnect,
+    )
+    endpoint.add_to(app, path, kwargs)
+
+
+def create_adk_app(agent: ADKAgent, path: str = "/", **options: Any) -> FastAPI:
+    """A FastAPI app that serves one agent; ``options`` as for ``add_adk_fastapi_endpoint``."""
+    _need_fastapi("create_adk_app")
+    from fastapi import FastAPI
+
+    app = FastAPI(title="AG-UI")
+    add_adk_fastapi_endpoint(app, agent, path, **options)
+    return app
+
+
+def resolve_agent_from_message_history(
+    messages: Sequence[Message], agent_registry: Mapping[str, ADKAgent]
+) -> ADKAgent | None:
+    """The agent that made the call which the last message answers, where its message has a name in the registry.
+
+    For an ``agent_resolver``: an answer then goes to the agent that asked. None if the last message is no answer, or
+    nobody can tell.
+    """
+    if not messages or not isinstance(messages[-1], ToolMessage):
+        return None
+    named = messages[-1].tool_call_id
+    for message in reversed(messages):
+        if isinstance(message, AssistantMessage) and any(call.id == named for call in message.tool_calls or ()):
+            return agent_registry.get(message.name or "")
+    return None
+
+
+def _need_fastapi(function: str) -> None:
+    try:
+        import fastapi  # noqa: F401
+    except ImportError:
+        raise UsageError(f"{function} needs fastapi: pip install fastapi") from None

@@ -1,0 +1,164 @@
+"""The routes under which a FastAPI app serves an ``ADKAgent``."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from ag_ui.core import RunAgentInput
+from fastapi import APIRouter, Body, FastAPI, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from pydantic import ValidationError
+
+from callstream.adk import ADKAgent
+from callstream.adk.sharedstate import taken
+from callstream.errors import UsageError
+from callstream.server import Settings
+from callstream.server.beside import Beside
+
+if TYPE_CHECKING:
+    from callstream.ag_ui_adk import AgentResolver, StateExtractor
+
+_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+_OF_EVERY_ROUTE = ("dependencies", "tags", "include_in_schema")
+"""Options of the route that runs the agent which hold for its neighbours too."""
+
+
+class Endpoint:
+    """One agent, or those that ``resolver`` chooses, under the paths that ``add_to`` gives them."""
+
+    def __init__(
+        self,
+        agent: ADKAgent,
+        *,
+        headers: Sequence[str] | None,
+        extractor: StateExtractor | None,
+        resolver: AgentResolver | None,
+        on_disconnect: Literal["stop", "continue"],
+    ) -> None:
+        if headers is not None and extractor is not None:
+            raise UsageError("give extract_headers or extract_state_from_request, not both")
+        if on_disconnect not in ("stop", "continue"):
+            raise UsageError(f"expected on_disconnect to be 'stop' or 'continue', got {on_disconnect!r}")
+        self._agent = agent
+        self._headers = headers
+        self._extractor = extractor
+        self._resolver = resolver
+        self._outlives_client = on_disconnect == "continue"
+        self._neighbours: dict[int, tuple[ADKAgent, Beside]] = {}
+
+    def add_to(self, app: FastAPI | APIRouter, path: str, options: dict[str, Any]) -> None:
+        below = path.rstrip("/")
+        guarded = {name: value for name, value in options.items() if name in _OF_EVERY_ROUTE}
+        app.post(path, response_model=None, **options)(self.run)
+        app.get(f"{below}/capabilities", response_model=None)(self.capabilities)
+        app.post("/agents/state", response_model=None, **guarded)(self.thread_state)
+        app.post(f"{below}/threads/{{thread_id:path}}/connect", response_model=None, **guarded)(self.connect)
+        app.post(f"{below}/runs/{{run_id:path}}/stop", response_model=None, **guarded)(self.stop)
+
+    # -- the routes: FastAPI reads their signatures, and names the operations after them --
+
+    async def run(self, request: Request, given: Annotated[RunAgentInput, Body()]) -> Response:
+        agent, given = await self._prepared(request, given)
+        if self._outlives_client:
+            return await self._beside(agent).run(given)
+        return StreamingResponse(_frames(agent, given), media_type="text/event-stream", headers=_HEADERS)
+
+    async def connect(self, request: Request) -> Response:
+        agent, given = await self._prepared(request, await _joining_input(request))
+        request.state.joining_user = agent.user_of(given)
+        return await self._beside(agent).connect(request)
+
+    async def stop(self, request: Request) -> Response:
+        agent, _ = await self._prepared(request, _bare_input("", request.path_params["run_id"]))
+        return await self._beside(agent).stop(request)
+
+    async def capabilities(self, request: Request) -> Response:
+        agent, _ = await self._prepared(request, _bare_input("capabilities"))
+        return JSONResponse(agent.get_capabilities() or {})
+
+    async def thread_state(self, request: Request, asked: Annotated[dict[str, Any], Body()]) -> Response:
+        thread_id = asked.get("threadId")
+        if not isinstance(thread_id, str):
+            return JSONResponse({"detail": "expected threadId, a string"}, status_code=422)
+        agent, given = await self._prepared(request, _bare_input(thread_id))
+        named = {"app_name": asked.get("appName"), "user_id": asked.get("userId")}
+        found = await agent.thread_state(thread_id, **named, given=given)
+        known = found or {"state": {}, "messages": []}
+        return JSONResponse(
+            {
+                "threadId": thread_id,
+                "threadExists": found is not None,
+                "state": json.dumps(known["state"]),
+                "messages": json.dumps(known["messages"]),
+            }
+        )
+
+    # -- who answers --
+
+    async def _prepared(self, request: Request, given: RunAgentInput) -> tuple[ADKAgent, RunAgentInput]:
+        """Who answers a request, and its input with the state that the server decides.
+
+        That state may say who asks, so it holds for every route, and before anything is decided by the input.
+        """
+        # Scopes other than the thread's are the server's to set, never the client's.
+        state = taken(given.state, allow_scopes=False) if isinstance(given.state, dict) else given.state
+        if self._headers is not None:
+            state = _with_headers(state, request, self._headers)
+        elif self._extractor is not None:
+            extracted = await self._extractor(request, given.model_copy(update={"state": state}))
+            state = {**(state if isinstance(state, dict) else {}), **(extracted or {})}
+        given = given.model_copy(update={"state": state})
+        chosen = self._resolver(request, given) if self._resolver is not None else None
+        if inspect.isawaitable(chosen):
+            chosen = await chosen
+        return chosen or self._agent, given
+
+    def _beside(self, agent: ADKAgent) -> Beside:
+        """What joins and stops the runs of an agent."""
+        if id(agent) not in self._neighbours:
+            settings = Settings(on_disconnect="continue", older_clients=True)
+            self._neighbours[id(agent)] = (agent, Beside(agent, settings, _joining_user))
+        return self._neighbours[id(agent)][1]
+
+
+def _joining_user(request: Request) -> str:
+    """Who joins: whoever the endpoint has found him to be."""
+    return str(request.state.joining_user)
+
+
+def _bare_input(thread_id: str, run_id: str = "") -> RunAgentInput:
+    """The input of a request that brings none."""
+    return RunAgentInput(
+        thread_id=thread_id, run_id=run_id, state={}, messages=[], tools=[], context=[], forwarded_props={}
+    )
+
+
+async def _joining_input(request: Request) -> RunAgentInput:
+    """What a client sends that joins: an input, or nothing. The thread is that of the path."""
+    thread_id = request.path_params["thread_id"]
+    try:
+        given = RunAgentInput.model_validate_json(await request.body())
+    except ValidationError:
+        return _bare_input(thread_id)
+    return given.model_copy(update={"thread_id": thread_id})
+
+
+async def _frames(agent: ADKAgent, given: RunAgentInput) -> AsyncGenerator[bytes, None]:
+    async with aclosing(agent.run_sse(given)) as frames:
+        async for frame in frames:
+            yield frame
+
+
+def _with_headers(state: Any, request: Request, names: Sequence[str]) -> dict[str, Any]:
+    found = {
+        name.lower().removeprefix("x-").replace("-", "_"): value
+        for name in names
+        if (value := request.headers.get(name)) is not None
+    }
+    known = state if isinstance(state, dict) else {}
+    sent = known.get("headers")
+    return {**known, "headers": {**found, **(sent if isinstance(sent, dict) else {})}}
