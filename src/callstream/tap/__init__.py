@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from callstream import runtime
 from callstream.errors import UsageError
+from callstream.events import RunEvent
+from callstream.journal import Journal
+from callstream.runtime.core import ProgressHandler, Settings
 from callstream.tap.implicit import ImplicitRuns
 from callstream.tap.pools import Pools
 from callstream.tap.transport import Collapse, TapSettings, TapTransport
@@ -30,8 +34,16 @@ _POOL_OPTIONS = ("verify", "cert", "http1", "http2", "limits", "proxy", "trust_e
 class Callstream(runtime.Callstream):
     __doc__ = runtime.Callstream.__doc__
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self,
+        journal: str | Journal = "memory:",
+        tools: Iterable[Callable[..., Any]] = (),
+        *,
+        on_tool_progress: ProgressHandler | None = None,
+        redact: Callable[[RunEvent], RunEvent] | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        super().__init__(journal, tools, on_tool_progress=on_tool_progress, redact=redact, settings=settings)
         self._implicit = ImplicitRuns(self)
         self._pools: set[Pools] = set()
 
