@@ -72,13 +72,7 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 class Callstream:
-    """Live, durable tool calls.
-
-    ``journal`` is a URL (``memory:``, ``sqlite:///calls.db``, ``postgresql://…``) or a journal. ``tools`` are functions
-    made with ``@tool``; plain functions are made tools. Hooks of tools that cannot be decorated are registered by name
-    with ``on_args_delta`` and its siblings. ``on_tool_progress`` is told what running tools report. ``redact`` changes
-    events before they are journalled. ``settings`` hold for all tools and runs.
-    """
+    """What ``callstream.Callstream`` is without the tap, which adds clients for providers' SDKs to it."""
 
     def __init__(
         self,
