@@ -9,7 +9,19 @@ from typing import Any
 
 import pytest
 from ag_ui.core import RunAgentInput
+from anthropic import AsyncAnthropic
 
+from callstream import open_journal
+from callstream.events import (
+    ArgsAppended,
+    CallAwaiting,
+    CallCompleted,
+    CallStarted,
+    MessageReceived,
+    MessageStarted,
+    RunEnded,
+    RunStarted,
+)
 from callstream.testing import Call, ScriptedProvider, Text
 from tests.captures import ROOT
 
@@ -80,3 +92,51 @@ async def test_howto_blocks_run() -> None:
     assert await progress["print_copies"](3) == "3 copies"
     assert executed("howto/approvals.md")["agent"].tools
     json.loads(blocks("howto/approvals.md", "json")[0].replace("adk-…", "adk-1"))
+
+
+@pytest.mark.parametrize(
+    ("approved", "state", "told"), [(True, "completed", "Tides is published"), (False, "failed", "the user said no")]
+)
+async def test_a_plain_sdk_program_asks_a_person(approved: bool, state: str, told: str) -> None:
+    asking, later = executed("howto/approvals.md"), executed("howto/approvals.md")  # two processes, so to speak
+    asked = {"model": "claude", "max_tokens": 100, "messages": [{"role": "user", "content": "go"}]}
+    async with ScriptedProvider("anthropic", [Call("publish", {"title": "Tides"}, call_id="c1")]) as provider:
+        http = asking["cs"].httpx2_client()
+        async with AsyncAnthropic(base_url=provider.base_url, api_key="none", http_client=http) as client:
+            async with asking["cs"].run("t") as run:
+                async with client.messages.stream(**asked) as stream:
+                    await stream.get_final_message()
+                await asking["ask"](run)
+    await asking["cs"].aclose()
+    assert await later["waiting"]("t") == ["c1"]
+    assert await later["decide"]("t", "c1", approved) == told
+    assert await later["decide"]("t", "c1", approved) is None
+    assert await later["waiting"]("t") == []
+    assert (await later["cs"].journal.call("c1")).state == state
+    await later["cs"].aclose()
+
+
+async def test_the_streams_of_the_agui_page() -> None:
+    """One sees a run from its beginning, the other joins in the middle of an argument; both see the same call."""
+    names = executed("agui.md")
+    async with open_journal("memory:") as journal:
+        earlier = [RunStarted("t"), MessageReceived("user", "Hello", "u1"), RunEnded("finished")]
+        await journal.append("r1", earlier)
+        begun = [RunStarted("t"), MessageStarted("m"), CallStarted("c1", "pick_colour", message_id="m")]
+        await journal.append("r2", [*begun, ArgsAppended("c1", '{"why":')])
+        joining = names["join"](journal, "t")
+        joined = sse_events(await anext(joining))
+        rest = [ArgsAppended("c1", '"sea"}'), CallCompleted("c1"), CallAwaiting("c1"), RunEnded("finished")]
+        await journal.append("r2", rest)
+        joined += sse_events(b"".join([piece async for piece in joining]))
+        seen = sse_events(b"".join([piece async for piece in names["stream"](journal, "r2")]))
+    assert "".join(event["delta"] for event in seen if event["type"] == "TOOL_CALL_ARGS") == '{"why":"sea"}'
+    [snapshot] = [event for event in joined if event["type"] == "MESSAGES_SNAPSHOT"]
+    assert [message["role"] for message in snapshot["messages"]] == ["user", "assistant"]
+    known = snapshot["messages"][1]["toolCalls"][0]["function"]["arguments"]
+    assert known + "".join(event["delta"] for event in joined if event["type"] == "TOOL_CALL_ARGS") == '{"why":"sea"}'
+    assert [events[-1]["outcome"]["pendingToolCallIds"] for events in (seen, joined)] == [["c1"], ["c1"]]
+
+
+def sse_events(body: bytes) -> list[Any]:
+    return [json.loads(line[6:]) for line in body.decode().split("\n") if line.startswith("data: ")]
