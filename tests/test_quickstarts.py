@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ag_ui.core import RunAgentInput
+from anthropic import AsyncAnthropic
+from pydantic_ai import Agent, Tool
+from pydantic_ai.models.anthropic import AnthropicModel
+from pydantic_ai.providers.anthropic import AnthropicProvider
 
-from callstream.testing import Call, ScriptedProvider, Text
+from callstream import Callstream, open_journal
+from callstream.events import (
+    ArgsAppended,
+    CallAwaiting,
+    CallCompleted,
+    CallStarted,
+    MessageReceived,
+    MessageStarted,
+    RunEnded,
+    RunStarted,
+)
+from callstream.testing import Call, ScriptedProvider, Text, stream_args
 from tests.captures import ROOT
 
 DOCUMENT = {"title": "Tides", "content": "The moon pulls, and the sea follows.\n" * 12}
@@ -80,3 +97,95 @@ async def test_howto_blocks_run() -> None:
     assert await progress["print_copies"](3) == "3 copies"
     assert executed("howto/approvals.md")["agent"].tools
     json.loads(blocks("howto/approvals.md", "json")[0].replace("adk-…", "adk-1"))
+
+
+async def test_the_journal_read_with_sql() -> None:
+    begun = [RunStarted("t"), MessageStarted("m"), CallStarted("toolu_01", "ask", message_id="m")]
+    args = [ArgsAppended("toolu_01", '{"why":'), ArgsAppended("toolu_01", '"sea"}'), CallCompleted("toolu_01")]
+    async with open_journal("sqlite:///calls.db") as journal:
+        await journal.append("r1", [*begun, *args, CallAwaiting("toolu_01"), RunEnded("finished")])
+        [statements] = blocks("howto/journal.md", "sql")
+        calls, pieces = statements.strip().split("\n")
+        with contextlib.closing(sqlite3.connect("calls.db")) as database:
+            assert [row[:2] for row in database.execute(calls)] == [("ask", "awaiting")]
+            assert database.execute(pieces).fetchall() == [('{"why":',), ('"sea"}',)]
+            await journal.compact("r1")
+            assert database.execute(pieces).fetchall() == [('{"why":"sea"}',)]
+
+
+async def test_a_document_grows_in_a_file() -> None:
+    names = executed("howto/hooks.md")
+    driven = await stream_args(names["write_document"], DOCUMENT)
+    draft = names["draft_of"](driven.call.call_id)
+    assert draft.read_text(encoding="utf-8") == DOCUMENT["content"]
+    assert await driven.run() == {"characters": len(DOCUMENT["content"])}
+
+    await stream_args(names["write_document"], DOCUMENT, stop_after=9)
+    assert not draft.exists()
+
+
+async def test_a_tool_of_pydantic_ai_reports_its_progress() -> None:
+    names = executed("howto/progress.md")
+    reported: list[Any] = []
+    cs = Callstream(on_tool_progress=lambda *report: reported.append(report))
+    script = [[Call("print_slowly", {"copies": 3}, call_id="c1")], [Text("Printed.")]]
+    async with ScriptedProvider("anthropic", script) as provider:
+        http = cs.httpx2_client(collapse="all")
+        async with AsyncAnthropic(base_url=provider.base_url, api_key="none", http_client=http) as client:
+            model = AnthropicModel("claude", provider=AnthropicProvider(anthropic_client=client))
+            agent = Agent(model, tools=[Tool(names["print_slowly"], takes_ctx=True)])
+            async with cs.run("t"):
+                assert (await agent.run("Print.")).output == "Printed."
+    assert reported == [("print_slowly", "c1", {"done": 1, "total": 3, "message": "printing"})]
+    call = await cs.journal.call("c1")
+    assert call is not None
+    assert call.state == "completed"
+    await cs.aclose()
+
+
+@pytest.mark.parametrize(
+    ("approved", "state", "told"), [(True, "completed", "Tides is published"), (False, "failed", "the user said no")]
+)
+async def test_a_plain_sdk_program_asks_a_person(approved: bool, state: str, told: str) -> None:
+    asking, later = executed("howto/approvals.md"), executed("howto/approvals.md")  # two processes, so to speak
+    asked = {"model": "claude", "max_tokens": 100, "messages": [{"role": "user", "content": "go"}]}
+    async with ScriptedProvider("anthropic", [Call("publish", {"title": "Tides"}, call_id="c1")]) as provider:
+        http = asking["cs"].httpx2_client()
+        async with AsyncAnthropic(base_url=provider.base_url, api_key="none", http_client=http) as client:
+            async with asking["cs"].run("t") as run:
+                async with client.messages.stream(**asked) as stream:
+                    await stream.get_final_message()
+                await asking["ask"](run)
+    await asking["cs"].aclose()
+    assert await later["waiting"]("t") == ["c1"]
+    assert await later["decide"]("t", "c1", approved) == told
+    assert await later["decide"]("t", "c1", approved) is None
+    assert await later["waiting"]("t") == []
+    assert (await later["cs"].journal.call("c1")).state == state
+    await later["cs"].aclose()
+
+
+async def test_the_streams_of_the_agui_page() -> None:
+    """One sees a run from its beginning, the other joins in the middle of an argument; both see the same call."""
+    names = executed("agui.md")
+    async with open_journal("memory:") as journal:
+        earlier = [RunStarted("t"), MessageReceived("user", "Hello", "u1"), RunEnded("finished")]
+        await journal.append("r1", earlier)
+        begun = [RunStarted("t"), MessageStarted("m"), CallStarted("c1", "pick_colour", message_id="m")]
+        await journal.append("r2", [*begun, ArgsAppended("c1", '{"why":')])
+        joining = names["join"](journal, "t")
+        joined = sse_events(await anext(joining))
+        rest = [ArgsAppended("c1", '"sea"}'), CallCompleted("c1"), CallAwaiting("c1"), RunEnded("finished")]
+        await journal.append("r2", rest)
+        joined += sse_events(b"".join([piece async for piece in joining]))
+        seen = sse_events(b"".join([piece async for piece in names["stream"](journal, "r2")]))
+    assert "".join(event["delta"] for event in seen if event["type"] == "TOOL_CALL_ARGS") == '{"why":"sea"}'
+    [snapshot] = [event for event in joined if event["type"] == "MESSAGES_SNAPSHOT"]
+    assert [message["role"] for message in snapshot["messages"]] == ["user", "assistant"]
+    known = snapshot["messages"][1]["toolCalls"][0]["function"]["arguments"]
+    assert known + "".join(event["delta"] for event in joined if event["type"] == "TOOL_CALL_ARGS") == '{"why":"sea"}'
+    assert [events[-1]["outcome"]["pendingToolCallIds"] for events in (seen, joined)] == [["c1"], ["c1"]]
+
+
+def sse_events(body: bytes) -> list[Any]:
+    return [json.loads(line[6:]) for line in body.decode().split("\n") if line.startswith("data: ")]

@@ -175,5 +175,6 @@ def test_the_code_of_a_how_to_runs(page: str) -> None:
     text = (ROOT / "docs" / "howto" / f"{page}.md").read_text(encoding="utf-8")
     found = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert found
+    names: dict[str, Any] = {}
     for block in found:
-        exec(compile(block, f"{page}.md", "exec"), {})
+        exec(compile(block, f"{page}.md", "exec"), names)

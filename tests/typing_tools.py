@@ -1,4 +1,4 @@
-"""How tools and hooks look to a type checker. Checked by test_typing.py; never run.
+"""How tools, hooks and Callstream look to a type checker. Checked by test_typing.py; never run.
 
 A line that must be refused carries an ignore comment, and the checker complains where that is not needed.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, assert_type
 
+from callstream import Callstream
 from callstream.calls import Call
 from callstream.deltas import ArgsDelta, FieldDelta
 from callstream.tools import AbortSignal, Hooks, Progress, Tool, is_tool, no_progress, tool
@@ -83,3 +84,7 @@ def takes_any_tool(made: Tool[..., Any], hooks: Hooks, thing: object) -> None:
 
 
 takes_any_tool(write, write.hooks, count)
+
+Callstream("sqlite:///calls.db", [write, count], on_tool_progress=lambda name, call_id, data: None)
+Callstream(journal=3)  # type: ignore[arg-type]
+Callstream(tool=[write])  # type: ignore[call-arg]

@@ -17,7 +17,7 @@ from google.genai import types
 from openai import AsyncOpenAI
 
 from callstream import Callstream, UsageError
-from callstream.adk import tapped
+from callstream.adk import ADKAgent, CallstreamPlugin, tapped
 from callstream.tap import TapTransport
 from callstream.testing import Call as Calls
 from callstream.testing import Finish, ScriptedProvider, Text
@@ -168,3 +168,15 @@ def test_arguments_for_live_mode_are_not_httpx_arguments(cs: Callstream) -> None
     options = types.HttpOptions(async_client_args={"ssl": context, "verify": context})
     made = tapped(Gemini(model="gemini-3-pro-preview", client_kwargs={"http_options": options}), cs)
     assert (made.client_kwargs or {})["http_options"].async_client_args == {"ssl": context, "verify": context}  # type: ignore[attr-defined]
+
+
+def test_arguments_in_the_wrong_places_are_the_callers_fault(cs: Callstream) -> None:
+    wrong: Any = "sqlite:///calls.db"
+    with pytest.raises(UsageError, match="expected a model of google-adk or its name, got <callstream"):
+        tapped(cs, "gemini-3-flash-preview")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="expected a Callstream, got str"):
+        tapped("gemini-3-flash-preview", wrong)
+    with pytest.raises(UsageError, match="expected a Callstream, got str"):
+        CallstreamPlugin(wrong)
+    with pytest.raises(UsageError, match="expected a Callstream, got str"):
+        ADKAgent(adk_agent=agent_of("gemini-3-flash-preview"), app_name="app", callstream=wrong)

@@ -80,6 +80,15 @@ def test_axe_finds_nothing_serious(inspector: Inspector, stage: Stage, page: Pag
     assert found == []
 
 
+def test_every_view_has_one_heading_of_the_first_level(inspector: Inspector, page: Page) -> None:
+    first = page.get_by_role("heading", level=1)
+    inspector.open()
+    expect(first).to_have_text("Tool calls, while they are written")
+    inspector.send("approve")
+    inspector.expect_outcome("finished")
+    expect(first).to_have_text("Thread")
+
+
 def test_axe_would_find_something(inspector: Inspector, page: Page, axe: str) -> None:
     inspector.open()
     page.evaluate("document.querySelector('#message').removeAttribute('aria-label')")

@@ -289,6 +289,12 @@ def test_what_cannot_be_run_on_an_input_is_refused_before_anybody_asks(agent: An
         create_app(agent, callstream=Callstream())
 
 
+def test_a_journals_url_is_no_callstream() -> None:
+    wrong: Any = "sqlite:///calls.db"
+    with pytest.raises(UsageError, match="expected a Callstream, got str"):
+        create_app(_Class(), callstream=wrong)
+
+
 @pytest.mark.parametrize(
     "agent", [_Class(), _Class().run, lambda given, more=1: None, lambda *given: None, partial(print)]
 )

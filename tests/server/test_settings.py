@@ -68,7 +68,7 @@ def _samples(field: Any) -> list[tuple[str, Any]]:
         ({"max_runs": 0}, "max_runs must be more than 0"),
         ({"max_runs": -1}, "max_runs must be more than 0"),
         ({"max_runs": "5"}, "max_runs is no good"),
-        ({"when_busy": "perhaps"}, "when_busy is no good"),
+        ({"when_busy": "perhaps"}, "when_busy is no good: expected 'wait' or 'refuse'; got 'perhaps'"),
         ({"busy_wait": -1.0}, "busy_wait must not be negative"),
         ({"stall_seconds": float("nan")}, "stall_seconds must be a finite number"),
         ({"run_seconds": float("inf")}, "run_seconds must be a finite number"),
@@ -93,6 +93,13 @@ def test_wrong_settings_say_what_is_wrong(given: dict[str, Any], told: str) -> N
 def test_wrong_variables_are_named(variable: str, text: str) -> None:
     with pytest.raises(UsageError, match=variable):
         Settings.from_env({variable: text})
+
+
+def test_a_wrong_choice_is_told_the_right_ones() -> None:
+    with pytest.raises(
+        UsageError, match="CALLSTREAM_ON_DISCONNECT='explode' is no good: expected 'continue' or 'stop'"
+    ):
+        Settings.from_env({"CALLSTREAM_ON_DISCONNECT": "explode"})
 
 
 def test_variables_of_others_are_left_alone() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -12,7 +13,7 @@ import httpx2
 import openai
 import pytest
 
-from callstream import CallState, Callstream, Reject
+from callstream import CallState, Callstream, Reject, runtime
 from callstream.errors import CallRejected, RunOver, UsageError, WireError
 from callstream.events import ArgsAppended, CallDiscarded, MessageReceived
 from callstream.tap import TapSettings
@@ -29,6 +30,11 @@ WRITE = Call("write", ARGS, call_id="c1")
 async def cs() -> AsyncIterator[Callstream]:
     async with Callstream() as callstream:
         yield callstream
+
+
+def test_a_callstream_with_the_tap_takes_what_one_without_takes() -> None:
+    assert inspect.signature(Callstream) == inspect.signature(runtime.Callstream)
+    assert "journal" in inspect.signature(Callstream).parameters
 
 
 @pytest.fixture

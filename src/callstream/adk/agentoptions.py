@@ -42,28 +42,47 @@ class AgentOptions(TypedDict, total=False):
     """The keyword arguments of ``ADKAgent`` and ``ADKAgent.from_app``."""
 
     callstream: Callstream | None
+    """The ``Callstream`` whose journal and hooks the agent uses; without it, one in memory that the agent closes."""
     user_id: str | None
+    """Whose sessions they are; without it and ``user_id_extractor``, ``thread_user_<thread id>``."""
     user_id_extractor: Callable[[RunAgentInput], str] | None
     app_name_extractor: Callable[[RunAgentInput], str] | None
+    """The app's name for a request, where no ``app_name`` was given."""
     session_service: BaseSessionService | None
+    """Where google-adk keeps sessions; in memory without one."""
     artifact_service: BaseArtifactService | None
     memory_service: BaseMemoryService | None
     credential_service: BaseCredentialService | None
     use_in_memory_services: bool
+    """Whether services that were not given are made, in memory."""
     run_config_factory: Callable[[RunAgentInput], RunConfig] | None
+    """The RunConfig of a request; without it, one with streaming mode SSE."""
     plugin_close_timeout: float
+    """Seconds that each plugin may take to close; 5 by default."""
     execution_timeout_seconds: float | None
+    """Seconds that a run may take; 600 by default, None for no limit."""
     max_concurrent_executions: int
+    """Runs at once, those that wait for their thread included; 10 by default. One more is RUN_ERROR."""
     predict_state: PredictStateMapping | Iterable[PredictStateMapping] | None
+    """State that clients show while a tool's argument is written."""
     emit_messages_snapshot: bool
+    """Whether a run ends with a MESSAGES_SNAPSHOT; off by default."""
     emit_interrupt_outcome: bool
+    """Whether calls of the server's tools that await an answer end the run as interrupts; off by default."""
     streaming_function_call_arguments: bool
+    """Whether arguments are shown piece by piece; on by default."""
     use_thread_id_as_session_id: bool | None
+    """Whether a new session has the thread's id; by default wherever the session service takes one."""
     allow_scoped_state_keys: bool
+    """Whether clients may set ``app:`` and ``user:`` keys of the state; off by default."""
     seed_first_run_history: bool
+    """Whether messages that the first request of a thread brings get into its session; on by default."""
     capabilities: dict[str, Any] | None
+    """What ``GET {path}/capabilities`` answers."""
     show_errors: bool
+    """Whether clients may read why a run or a tool failed, which may tell of internals; off by default."""
     session_timeout_seconds: int | None
+    """Without effect, like all that follow: see ``UNUSED``."""
     cleanup_interval_seconds: int
     max_sessions_per_user: int | None
     delete_session_on_cleanup: bool

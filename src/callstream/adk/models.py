@@ -36,6 +36,10 @@ def tapped(model: str | BaseLlm, callstream: Callstream) -> BaseLlm:
     Credentials that a provider's client takes from the environment are taken when this is called; where there are none
     yet, they are missed when the model is used, as they are without the tap.
     """
+    if not isinstance(model, str | BaseLlm):
+        raise UsageError(f"expected a model of google-adk or its name, got {model!r}")
+    if not isinstance(callstream, Callstream):
+        raise UsageError(f"expected a Callstream, got {type(callstream).__name__}")
     llm = LLMRegistry.new_llm(model) if isinstance(model, str) else model
     if _has_tapped_client(llm):
         logger.info("model %s (%s) is tapped already: it is read at the wire", llm.model, type(llm).__name__)

@@ -71,6 +71,8 @@ class CallstreamPlugin(BasePlugin):
         closes_callstream: bool = False,
     ) -> None:
         super().__init__(name=name)
+        if not isinstance(callstream, Callstream):
+            raise UsageError(f"expected a Callstream, got {type(callstream).__name__}")
         if on_truncated not in ("tell_model", "fail"):
             raise UsageError(f"expected on_truncated to be 'tell_model' or 'fail', got {on_truncated!r}")
         self.callstream = callstream

@@ -17,8 +17,8 @@ def add_to(commands: Commands) -> None:
         "stop",
         stop,
         summary="stop a run of a running server",
-        description="""Asks the server that has the run to stop it: hooks are aborted, open calls discarded, the model's
-            stream closed. Only the process that owns a run can stop it, so this needs --server (or CALLSTREAM_SERVER).""",
+        description="""Asks a server to stop a run of its journal, in whichever process it goes on: hooks are aborted, open
+            calls discarded, the model's stream closed. This needs --server (or CALLSTREAM_SERVER).""",
         examples="""
             callstream stop run_8a1f --server http://127.0.0.1:8000
             callstream stop run_8a1f --server http://127.0.0.1:8000 --reason "wrong document" """,

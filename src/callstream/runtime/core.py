@@ -71,12 +71,7 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 class Callstream:
-    """Live, durable tool calls.
-
-    ``journal`` is a URL (``memory:``, ``sqlite:///calls.db``, ``postgresql://…``) or a journal. ``tools`` are functions
-    made with ``@tool``; plain functions are made tools. Hooks of tools that cannot be decorated are registered by name
-    with ``on_args_delta`` and its siblings. ``redact`` changes events before they are journalled.
-    """
+    """What ``callstream.Callstream`` is without the tap, which adds clients for providers' SDKs to it."""
 
     def __init__(
         self,
@@ -129,15 +124,19 @@ class Callstream:
         return dict(self._tools)
 
     def on_args_delta(self, tool_name: str, hook: ArgsDeltaHook) -> None:
+        """Registers a hook for every piece of argument text of the tool of that name."""
         self._hooks_named(tool_name).on_args_delta(hook)
 
     def on_field(self, tool_name: str, path: str, hook: FieldHook) -> None:
+        """Registers a hook for one field: the name of a top-level one, or a JSON path."""
         self._hooks_named(tool_name).on_field(path)(hook)
 
     def on_args_complete(self, tool_name: str, hook: ArgsCompleteHook) -> None:
+        """Registers a hook for the moment when all arguments are there, before the tool runs."""
         self._hooks_named(tool_name).on_args_complete(hook)
 
     def on_args_abort(self, tool_name: str, hook: ArgsAbortHook) -> None:
+        """Registers a hook for calls whose tool will not run."""
         self._hooks_named(tool_name).on_args_abort(hook)
 
     def knows(self, tool_name: str) -> bool:

@@ -93,6 +93,8 @@ def host_of(agent: Host | Agent | AgentFunction, callstream: Callstream | None) 
         )
     if callstream is None:
         raise UsageError("this agent does not journal by itself: give the server its Callstream, callstream=…")
+    if not isinstance(callstream, Callstream):
+        raise UsageError(f"expected a Callstream, got {type(callstream).__name__}")
     return FunctionHost(function, callstream)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, get_args, get_origin
 
 import msgspec
 
@@ -86,7 +86,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             try:
                 msgspec.convert(value, field.type)
             except msgspec.ValidationError as error:
-                raise UsageError(f"the setting {field.name} is no good: {error}; got {value!r}") from None
+                fault = _fault(error, field.type)
+                raise UsageError(f"the setting {field.name} is no good: {fault}; got {value!r}") from None
             if isinstance(value, float) and not math.isfinite(value):
                 raise UsageError(f"{field.name} must be a finite number (None is no limit), got {value}")
         for name in _TIMES:
@@ -130,4 +131,9 @@ def _value(name: str, text: str, wanted: Any) -> Any:
     try:
         return msgspec.convert(text, wanted, strict=False)
     except msgspec.ValidationError as error:
-        raise UsageError(f"the environment variable {name}={text!r} is no good: {error}") from None
+        raise UsageError(f"the environment variable {name}={text!r} is no good: {_fault(error, wanted)}") from None
+
+
+def _fault(error: msgspec.ValidationError, wanted: Any) -> str:
+    """What was expected: msgspec does not name the choices."""
+    return f"expected {' or '.join(map(repr, get_args(wanted)))}" if get_origin(wanted) is Literal else str(error)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from callstream import runtime
 from callstream.errors import UsageError
+from callstream.events import RunEvent
+from callstream.journal import Journal
+from callstream.runtime.core import ProgressHandler, Settings
 from callstream.tap.implicit import ImplicitRuns
 from callstream.tap.pools import Pools
 from callstream.tap.transport import Collapse, TapSettings, TapTransport
@@ -28,10 +32,27 @@ _POOL_OPTIONS = ("verify", "cert", "http1", "http2", "limits", "proxy", "trust_e
 
 
 class Callstream(runtime.Callstream):
-    __doc__ = runtime.Callstream.__doc__
+    """Live, durable tool calls.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    ``journal`` is a URL (``memory:``, ``sqlite:///calls.db``, ``postgresql://…``) or a journal. ``tools`` are functions
+    made with ``@tool``; plain functions are made tools. Hooks of tools that cannot be decorated are registered by name
+    with ``on_args_delta`` and its siblings. ``on_tool_progress`` is told what running tools report: the tool's name, the
+    call's id and the data. ``redact`` changes events before they are journalled. ``settings`` hold for all tools and
+    runs.
+
+    Constructing it opens nothing; the journal opens itself at the first use. ``aclose`` or ``async with`` closes it.
+    """
+
+    def __init__(
+        self,
+        journal: str | Journal = "memory:",
+        tools: Iterable[Callable[..., Any]] = (),
+        *,
+        on_tool_progress: ProgressHandler | None = None,
+        redact: Callable[[RunEvent], RunEvent] | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        super().__init__(journal, tools, on_tool_progress=on_tool_progress, redact=redact, settings=settings)
         self._implicit = ImplicitRuns(self)
         self._pools: set[Pools] = set()
 

@@ -26,6 +26,7 @@ export class Timeline {
   /** @type {Map<string, RunView>} */
   #views = new Map();
   #isPinned = true;
+  #heading = element("h1", { class: "hidden" }, "Thread");
   #content = element("div", { class: "timeline" });
   #earlier;
   #scroller;
@@ -62,7 +63,8 @@ export class Timeline {
     this.#isPinned = true;
     this.#end.hold();
     this.#content.replaceChildren();
-    this.#scroller.replaceChildren(...(placeholder === undefined ? [this.#earlier, this.#content] : [placeholder]));
+    const shown = placeholder === undefined ? [this.#heading, this.#earlier, this.#content] : [placeholder];
+    this.#scroller.replaceChildren(...shown);
     this.#latest.hidden = true;
     this.paint(0);
   }
