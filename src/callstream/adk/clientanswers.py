@@ -29,6 +29,7 @@ from callstream.calls import Call, CallState
 from callstream.errors import UsageError
 from callstream.events import CallAwaiting
 from callstream.runtime import Run
+from callstream.runtime.answers import is_of_thread
 
 logger = logging.getLogger("callstream")
 
@@ -134,10 +135,9 @@ class ClientAnswers:
         """
         journal = self._run.callstream.journal
         call = await journal.call(named)
-        if call is not None and call.thread_id == self._run.thread_id:
-            # Two people may have threads of one name; their calls are their own.
-            own = await journal.runs(run_id=call.run_id, principal=self._session.user_id, limit=1)
-            return call if own else None
+        # Two people may have threads of one name; their calls are their own.
+        if call is not None and await is_of_thread(journal, call, self._run.thread_id, self._session.user_id):
+            return call
         newest = await self._newest(named)
         if newest is not None:
             return await journal.call(newest)

@@ -566,8 +566,11 @@ async def test_id_reuse_new_call_of_a_client_tool(cs: Callstream, models: Models
     assert "blue" in sent[1][1]
 
 
+@pytest.mark.parametrize("by_wire_id", [False, True])
 @pytest.mark.parametrize("first", ["ann", "bob"])
-async def test_threads_of_one_name_have_calls_of_their_own(first: str, cs: Callstream, models: Models) -> None:
+async def test_threads_of_one_name_have_calls_of_their_own(
+    first: str, by_wire_id: bool, cs: Callstream, models: Models
+) -> None:
     """Two people, one name for their threads, one id for their calls: each confirms, and gets, what he asked for."""
     done: list[str] = []
 
@@ -589,7 +592,11 @@ async def test_threads_of_one_name_have_calls_of_their_own(first: str, cs: Calls
             await client.send(forwardedProps={"user": user})
             (asked[user],) = client.pending()
         for user in sorted(clients, key=lambda user: user != first):
-            await clients[user].answer({asked[user]: {"confirmed": True}}, forwardedProps={"user": user})
+            if by_wire_id:
+                resume = [{"interruptId": "0", "status": "resolved", "payload": {"confirmed": True}}]
+                await clients[user].run(resume=resume, forwardedProps={"user": user})
+            else:
+                await clients[user].answer({asked[user]: {"confirmed": True}}, forwardedProps={"user": user})
             assert done[-1] == f"{user}'s"
             call = await cs.journal.call(asked[user])
             assert call is not None
