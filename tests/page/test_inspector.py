@@ -450,6 +450,25 @@ def test_keyboard_is_enough(inspector: Inspector, page: Page) -> None:
     expect(page.get_by_label("Message", exact=True)).to_have_value("sn?")
 
 
+def test_single_keys_can_be_turned_off(inspector: Inspector) -> None:
+    """A word that somebody says to his computer is keys, and one of them stops the run."""
+    page = inspector.page
+    dialog = page.get_by_role("dialog", name="Keyboard shortcuts")
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Keyboard shortcuts").click()
+    dialog.get_by_label("Single keys are shortcuts").uncheck()
+    page.keyboard.press("Escape")
+    for _ in range(2):
+        page.locator("body").press("?")
+        expect(dialog).to_be_hidden()
+        page.reload()
+    page.get_by_role("button", name="Keyboard shortcuts").click()
+    dialog.get_by_label("Single keys are shortcuts").check()
+    page.keyboard.press("Escape")
+    page.locator("body").press("?")
+    expect(dialog).to_be_visible()
+
+
 def test_theme_is_kept(inspector: Inspector, page: Page) -> None:
     page.emulate_media(color_scheme="dark")
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")

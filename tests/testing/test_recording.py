@@ -176,8 +176,9 @@ async def test_answers_are_given_in_order_a_path(tmp_path: Path) -> None:
     a, b = "/v1beta/models/a:generateContent", "/v1beta/models/b:generateContent"
     provider = replay(tmp_path).start()
     assert [await got(provider, path) for path in (a, a, b, a)] == ["1", "3", "2", "10"]
-    assert "is not answered yet" in await got(provider, b)
-    with pytest.raises(UsageError, match="expected a request that was recorded"):
+    assert f"{b} is answered already (requests: 1)" in await got(provider, b)
+    assert "expected a request that was recorded" in await got(provider, a.replace("/a:", "/c:"))
+    with pytest.raises(UsageError, match="is answered already"):
         provider.close()
 
 

@@ -271,8 +271,13 @@ class ReplayedProvider(Provider):
                     return kept
             if self._repeat:
                 self._left = [*self._left, *(kept for kept in self._kept if kept.path in (None, path))]
+        recorded = sum(kept.path in (None, path) for kept in self._kept)
+        if recorded:
+            raise UsageError(
+                f"all that was recorded of {path} is answered already (requests: {recorded}); with repeat it begins again"
+            )
         there = sorted({str(kept.path) for kept in self._kept})
-        raise UsageError(f"expected a request that was recorded and is not answered yet, got {path}; there are {there}")
+        raise UsageError(f"expected a request that was recorded, to one of {there}, got {path}")
 
     def _pieces(self, kept: _Kept) -> Iterator[bytes]:
         body, sizes = kept.body, kept.recording.read_sizes

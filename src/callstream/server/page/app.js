@@ -99,6 +99,7 @@ class App {
         { keys: ["?"], does: "this list", action: () => this.#help() },
       ],
       byId("keys", HTMLElement),
+      byId("keys-on", HTMLInputElement),
     );
   }
 
@@ -119,6 +120,7 @@ class App {
     this.#rows = [];
     this.#runsShown = RUNS;
     this.#thread = place.threadId === null ? null : new Thread(place.threadId);
+    document.title = place.threadId === null ? "Callstream" : `${place.threadId} · Callstream`;
     this.#composer.isActive = false;
     this.#threads.setOpen(place, []);
     this.#timeline.open(this.#thread, this.#thread === null ? welcome() : undefined);
