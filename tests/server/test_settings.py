@@ -102,5 +102,11 @@ def test_a_wrong_choice_is_told_the_right_ones() -> None:
         Settings.from_env({"CALLSTREAM_ON_DISCONNECT": "explode"})
 
 
-def test_variables_of_others_are_left_alone() -> None:
+def test_variables_of_others_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
     assert Settings.from_env({"CALLSTREAM_JOURNAL": "memory:", "CALLSTREAM_COLOUR": "blue"}) == Settings()
+    assert caplog.text == ""
+
+
+def test_a_misspelt_variable_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    assert Settings.from_env({"CALLSTREAM_MAX_RUN": "7"}) == Settings()
+    assert "CALLSTREAM_MAX_RUN means nothing; is CALLSTREAM_MAX_RUNS meant?" in caplog.text

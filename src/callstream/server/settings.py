@@ -7,14 +7,18 @@ environment is None: no limit. ``docs/howto/server.md`` prints the table. Secret
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any, Final, Literal, Self, get_args, get_origin
 
 import msgspec
 
 from callstream.errors import UsageError
+
+logger = logging.getLogger("callstream.server")
 
 PREFIX: Final = "CALLSTREAM_"
 _MIB: Final = 1024 * 1024
@@ -100,8 +104,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_env(cls, environment: Mapping[str, str] | None = None, **given: Any) -> Self:
-        """The settings of the environment; what is ``given`` counts more."""
+        """The settings of the environment; what is ``given`` counts more. Names that look misspelt are warned of."""
         found = os.environ if environment is None else environment
+        known = [PREFIX + name.upper() for name in cls.__struct_fields__]
+        for name in sorted(found.keys() - set(known)):
+            if name.startswith(PREFIX) and (meant := get_close_matches(name, known, 1, 0.9)):
+                logger.warning("the environment variable %s means nothing; is %s meant?", name, meant[0])
         values: dict[str, Any] = {}
         for field in msgspec.structs.fields(cls):
             text = found.get(PREFIX + field.name.upper())
