@@ -154,6 +154,30 @@ def test_size_limit_counts_all_lines_of_an_event() -> None:
             events(pieces, max_event_bytes=50)
 
 
+@pytest.mark.parametrize(
+    ("odd", "found"),
+    [
+        (b"", []),
+        (b"event: odd\ndata: x\ndata: y\n\n", [(b"odd", b"x\ny")]),
+        (b"data: x\n\n", [(b"", b"x")]),
+        (b": comment\ndata: x\n\n", [(b"", b"x")]),
+        (b"data: x\nevent: odd\n\n", [(b"odd", b"x")]),
+        (b"event: odd\ndata:x\n\n", [(b"odd", b"x")]),
+        (b"event: odd\nid: 1\n\n", []),
+        (b"event: odd\ndata: \n\n", [(b"odd", b"")]),
+        (b"event: odd\n" + b"data: x\n" * 20 + b"\n", [(b"odd", b"\n".join([b"x"] * 20))]),
+    ],
+)
+@pytest.mark.parametrize("place", [0, 3, 7])
+def test_any_split_same_events_of_many_alike_with_an_odd_one_among_them(
+    odd: bytes, found: list[tuple[bytes, bytes]], place: int
+) -> None:
+    alike = [(b"delta", b"%d" % number) for number in range(7)]
+    written = [b"event: %s\ndata: %s\n\n" % event for event in alike]
+    body = b"".join([*written[:place], odd, *written[place:]])
+    assert read(body) == [*alike[:place], *found, *alike[place:]]
+
+
 @given(
     st.lists(st.sampled_from([b"data: a", b"data:b", b"event: e", b": c", b"\n", b"\r", b"\r\n", b"id", b"x:"])),
     st.data(),

@@ -136,7 +136,10 @@ class Draft:
 
     @property
     def new_sources(self) -> list[SourceColumns]:
-        return [(self._run.key, number, *source) for source, number in self._sources.items()]
+        return [
+            (self._run.key, number, source.response_id, source.author, source.message_id)
+            for source, number in self._sources.items()
+        ]
 
     def keep(self, calls: dict[str, CallChange], taker: str | None) -> RunChange | None:
         """Takes the draft into the changes of calls and into the memory; returns what it does to the run's row."""

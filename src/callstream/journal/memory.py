@@ -12,11 +12,11 @@ import time
 import uuid
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
-from callstream.calls import BEFORE_EXECUTING, Call, CallEvent, CallState, advanced, numbered, opened
+from callstream.calls import BEFORE_EXECUTING, Call, CallEvent, CallState, advanced, next_state, numbered, opened
 from callstream.errors import CallIdTaken, LeaseLost, ThreadBusy, TransitionError, UsageError
 from callstream.events import (
     ArgsAppended,
@@ -52,7 +52,7 @@ from callstream.journal.rows import (
 from callstream.journal.settings import Settings
 
 
-class _Line(NamedTuple):
+class _Line(msgspec.Struct, frozen=True, gc=False):
     """A record; the event is kept as text, so that nobody can change it later."""
 
     seq: int
@@ -326,17 +326,17 @@ class MemoryJournal(Openable):
         run_id = run.row.run_id
         changed: dict[str, Call] = {}
         lines: list[_Line] = []
-        row = run.row
+        row, seq = run.row, run.row.last_seq
         at = max(round(time.time(), 3), run.lines[-1].at if run.lines else 0.0)
         for line in rows:
             if row.outcome is not None:
                 raise ended_error(run_id)
-            row = msgspec.structs.replace(row, last_seq=row.last_seq + 1)
+            seq += 1
             call_id = None
             match line.event:
                 case RunStarted(thread_id=thread_id, principal=principal):
-                    if row.last_seq != 1:
-                        raise UsageError(f"RunStarted is the first record of a run; {run_id!r} has {row.last_seq - 1}")
+                    if seq != 1:
+                        raise UsageError(f"RunStarted is the first record of a run; {run_id!r} has {seq - 1}")
                     if line.event.exclusive:
                         self._take_thread(thread_id, run_id)
                     row = msgspec.structs.replace(row, thread_id=thread_id, principal=principal)
@@ -352,9 +352,9 @@ class MemoryJournal(Openable):
                         call_id, line = event.call_id, Row(event, *whole_completion(event), line.source)
                     elif isinstance(event, CallCompleted):
                         line = msgspec.structs.replace(line, event=CallCompleted(event.call_id))
-            lines.append(_Line(row.last_seq, at, line, call_id))
+            lines.append(_Line(seq, at, line, call_id))
         run.lines += lines
-        run.row = row
+        run.row = msgspec.structs.replace(row, last_seq=seq)
         self._store.runs[run_id] = run
         self._store.calls.update(changed)
 
@@ -419,9 +419,9 @@ def _next(call: Call | None, event: CallEvent, row: RunRow, at: float) -> Call:
         raise TransitionError(
             f"call {call.call_id!r} is {call.state} and of another run, which alone may say {type(event).__name__}"
         )
-    after = advanced(call, event, at=at)
-    # The row is not touched for every piece: its time is that of the last change of state.
-    return call if isinstance(event, ArgsAppended) and call.state is after.state else after
+    if isinstance(event, ArgsAppended) and next_state(call, event) is call.state:
+        return call  # the row is not touched for every piece: its time is that of the last change of state
+    return advanced(call, event, at=at)
 
 
 def _record(run_id: str, line: _Line) -> Record:
@@ -449,4 +449,5 @@ def _folded(lines: Sequence[_Line]) -> _Line:
     text = "".join([piece_text(line.row.kind, line.row.body) for line in lines])
     event = msgspec.structs.replace(last.row.event, text=text)
     source = last.row.source
-    return last._replace(row=prepared(Entry(event, source.response_id, source.author)), first_seq=lines[0].seq)
+    row = prepared(Entry(event, source.response_id, source.author))
+    return msgspec.structs.replace(last, row=row, first_seq=lines[0].seq)

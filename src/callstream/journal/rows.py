@@ -42,7 +42,7 @@ ESCAPED = 8
 ARGS_KINDS = (Kind.ARGS, Kind.ARGS | ESCAPED)
 
 
-class Source(NamedTuple):
+class Source(msgspec.Struct, frozen=True, gc=False):
     """Where a record came from. ``message_id`` only for pieces of text and reasoning: it stands nowhere else."""
 
     response_id: str | None

@@ -17,6 +17,7 @@ BOM = b"\xef\xbb\xbf"
 """The byte order mark, which may come before anything else."""
 _LOOKS_LIKE_A_FIELD = re.compile(rb"\s*(?::|(?:data|event|id|retry)\s*(?::|$)|[\w-]{1,40}:)")
 _DATA = len(b"data: ")
+_MANY_LINES = 12
 _KNOWN_FIELDS = (b"", b"data", b"event", b"id", b"retry")
 
 
@@ -78,8 +79,28 @@ class SseStream:
             if fitting < len(lines):
                 self._take_lines(lines[:fitting], events)
                 raise self._too_long()
+        if len(lines) >= _MANY_LINES:
+            lines = self._take_named(lines, events)
         self._take_lines(lines, events)
         self._leave_unfinished(rest)
+
+    def _take_named(self, lines: list[bytes], events: list[tuple[bytes, bytes]]) -> list[bytes]:
+        """Takes the events at once if each is a name, data and a blank line, as in a busy stream. Returns what is left."""
+        if self._event or self._data:  # the bytes before ended inside an event
+            end = lines.index(b"") + 1 if b"" in lines else len(lines)
+            self._take_lines(lines[:end], events)
+            lines = lines[end:]
+        if lines[2:3] != [b""]:
+            return lines
+        named = [
+            (name[7:], data[6:])
+            for name, data, blank in zip(lines[::3], lines[1::3], lines[2::3], strict=False)
+            if not blank and name[:7] == b"event: " and data[:6] == b"data: "  # startswith would take twice the time
+        ]
+        if len(named) < len(lines) // 3:
+            return lines
+        events += named
+        return lines[3 * len(named) :]
 
     def _take_lines(self, lines: list[bytes], events: list[tuple[bytes, bytes]]) -> None:
         waiting = self._data
