@@ -246,7 +246,7 @@ async def bytes_table(backend: str, server: str | None, folder: str, quick: bool
         f"journal, bytes, {backend}: stored for a byte of arguments, in deltas of {PIECE} characters",
         ["KiB a run", "runs", "text", "before compaction", "after"],
     )
-    total = (2 if quick else 4) * 1024 * 1024
+    total = (4 if quick else 8) * 1024 * 1024
     async with fresh(backend, server, folder) as store:
         table.row(0, total // 4096, "none", *await bytes_of(store, total // 4096, str))
     for size in (4 * 1024, 64 * 1024, 256 * 1024):

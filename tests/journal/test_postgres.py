@@ -16,6 +16,7 @@ import pytest
 from callstream.errors import JournalError, LeaseLost, UsageError
 from callstream.events import ArgsAppended, CallStarted, MessageEnded, Record, RunEnded, RunStarted, TextAppended
 from callstream.journal import Journal, open_journal
+from callstream.journal.filters import RunFilter, forgettable
 from callstream.journal.postgres.link import address
 
 from .conftest import drop_schema, schema_url
@@ -209,6 +210,30 @@ async def test_append_idempotent_when_backends_are_killed(url: str) -> None:
         assert call is not None
         assert call.args_json == "".join(f"{number}," for number in range(100))
     await killer.close()
+
+
+async def test_what_grows_with_the_years_is_never_looked_through(url: str) -> None:
+    """Runs that are old enough to be erased are few among those that are not, and so are those that go on."""
+    where = address(url)
+    link = await asyncpg.connect(where.dsn)
+    async with opened(url) as journal:
+        await journal.append("r", [RunStarted("t")])
+        reader = journal._store._reader  # type: ignore[attr-defined]
+        await link.execute(
+            f'INSERT INTO "{where.schema}".run (run_id, thread_id, epoch, compacted, started_at, ended_at, outcome) '
+            "SELECT 'run ' || n, 'thread ' || n, 1, true, n, n + 1, 'finished' FROM generate_series(1, 50000) AS n"
+        )
+        await link.execute(f'ANALYZE "{where.schema}".run')
+
+        async def plan(name: str, wanted: RunFilter) -> str:
+            query, values = reader.filtered(name, wanted.conditions(), 100)
+            return "\n".join([row[0] for row in await link.fetch(f"EXPLAIN {query}", *values)])
+
+        assert "Index Scan using run_started" in await plan("forgettable_runs", forgettable(1.0, None, None))
+        assert "Seq Scan on run" not in await plan("list_runs", RunFilter(active=True))
+        assert await journal.forget(before=3.0) == 1
+        assert [run.run_id for run in await journal.runs(active=True)] == ["r"]
+    await link.close()
 
 
 @asynccontextmanager

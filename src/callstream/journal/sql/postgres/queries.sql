@@ -237,7 +237,7 @@ UPDATE {schema}.run SET compacted = true WHERE run_key = $1
 SELECT {schema}.give_back_1()
 
 -- name: forgettable_runs
-SELECT run.run_key, run.run_id FROM {schema}.run WHERE {where} ORDER BY run.run_key LIMIT {limit} FOR UPDATE
+SELECT run.run_key, run.run_id FROM {schema}.run WHERE {where} ORDER BY run.started_at LIMIT {limit} FOR UPDATE
 
 -- name: delete_live
 DELETE FROM {schema}.live WHERE run_key = ANY($1::integer[])
@@ -274,8 +274,9 @@ run.run_key IN (SELECT run_key FROM {schema}.live WHERE ended_at IS NULL)
 -- name: where_ended
 run.ended_at IS NOT NULL
 
+-- There is an index of the beginnings, which never change; what ended before then began before then, too.
 -- name: where_ended_before
-run.ended_at < {value}
+run.started_at < {value} AND run.ended_at < {value}
 
 -- name: where_states
 tool_call.state = ANY({value}::text[])

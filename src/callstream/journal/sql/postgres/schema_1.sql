@@ -33,6 +33,7 @@ CREATE TABLE {schema}.run (
     outcome    text COLLATE "C",
     reason     text
 );
+CREATE INDEX run_started ON {schema}.run (started_at);
 CREATE INDEX run_thread ON {schema}.run (thread_id);
 CREATE INDEX run_principal ON {schema}.run (principal) WHERE principal IS NOT NULL;
 
