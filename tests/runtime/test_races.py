@@ -64,3 +64,16 @@ async def test_a_resumed_call_executes_in_one_process(processes: list[Run]) -> N
         await processes[loser].record([CallCompleted("c", "{}")])
     await processes[1 - loser].complete("c", "done")
     assert await processes[loser].answer("c", "late") is False
+
+
+async def test_a_call_that_another_process_answers_does_not_keep_the_run_from_ending(processes: list[Run]) -> None:
+    executing, other = processes
+    for run in processes:
+        await run.resume("c")
+    await executing.execute("c")
+    assert await other.answer("c", "done by hand")
+    await executing.finish()
+    row = (await other.callstream.journal.runs(run_id=executing.run_id))[0]
+    call = await other.callstream.journal.call("c")
+    assert call is not None
+    assert (row.outcome, call.state, call.result) == ("finished", CallState.COMPLETED, "done by hand")

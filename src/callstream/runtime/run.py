@@ -392,10 +392,7 @@ class Run:
         if failure is not None:
             ending = ending.failed_by_hook(failure)
         try:
-            if self._log.is_doubtful:
-                await self.end_in_journal(ending)
-            else:
-                await self._write(lambda: ending.events(self._ledger.open_calls()))
+            await self._write_end(ending)
         except LeaseLost:
             ending = Ending.failed("interrupted")  # so whoever took it over has ended it
             raise
@@ -407,6 +404,15 @@ class Run:
             self.callstream.forget_run(self)
             self.callstream.observers.run_ended(self)
         return failure
+
+    async def _write_end(self, ending: Ending) -> None:
+        if not self._log.is_doubtful:
+            try:
+                await self._write(lambda: ending.events(self._ledger.open_calls()))
+                return
+            except TransitionError:
+                pass  # another run has answered a call that this one was executing: the journal knows
+        await self.end_in_journal(ending)
 
 
 def _is_being_cancelled() -> bool:
