@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable
+from functools import cached_property
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from callstream import runtime
 from callstream.errors import UsageError
-from callstream.events import RunEvent
-from callstream.journal import Journal
-from callstream.runtime.core import ProgressHandler, Settings
 from callstream.tap.implicit import ImplicitRuns
 from callstream.tap.pools import Pools
 from callstream.tap.transport import Collapse, TapSettings, TapTransport
@@ -43,18 +40,13 @@ class Callstream(runtime.Callstream):
     Constructing it opens nothing; the journal opens itself at the first use. ``aclose`` or ``async with`` closes it.
     """
 
-    def __init__(
-        self,
-        journal: str | Journal = "memory:",
-        tools: Iterable[Callable[..., Any]] = (),
-        *,
-        on_tool_progress: ProgressHandler | None = None,
-        redact: Callable[[RunEvent], RunEvent] | None = None,
-        settings: Settings | None = None,
-    ) -> None:
-        super().__init__(journal, tools, on_tool_progress=on_tool_progress, redact=redact, settings=settings)
-        self._implicit = ImplicitRuns(self)
-        self._pools: set[Pools] = set()
+    @cached_property
+    def _implicit(self) -> ImplicitRuns:
+        return ImplicitRuns(self)
+
+    @cached_property
+    def _pools(self) -> set[Pools]:
+        return set()
 
     def transport(
         self,
