@@ -17,9 +17,9 @@ from time import perf_counter
 from typing import Any
 
 from callstream.calls import Call, opened
-from callstream.deltas import ArgsDelta, FieldDelta
 from callstream.events import CallStarted
 from callstream.hooks import CallHooks
+from callstream.hooks.deltas import ArgsDelta, FieldDelta
 from callstream.tools import AbortSignal, Hooks
 
 DELTA = 8

@@ -25,7 +25,7 @@ import partial_json_parser
 import pydantic_core
 from langchain_core.utils.json import parse_partial_json
 
-from callstream.jsonstream import JsonStream
+from callstream.jsontext.stream import JsonStream
 
 DELTA = 8
 ROUNDS = 3

@@ -25,11 +25,11 @@ ORDER = (
     ("hooks",),
     ("journal",),
     ("calls", "agui", "wire"),
-    ("tools", "jsonstream", "jsonwriter"),
-    ("events", "jsonpath"),
+    ("tools", "jsontext"),
+    ("events",),
     ("errors",),
 )
-PACKAGES = frozenset({"server", "adk", "testing", "tap", "runtime", "journal", "wire"})
+PACKAGES = frozenset({"hooks", "tools", "jsontext", "server", "adk", "testing", "tap", "runtime", "journal", "wire"})
 # Where an external package may be imported, and a place that is near enough to be tempting where it may not.
 ALLOWED_EXTERNALS = {
     "google": (("adk.plugin",), ("runtime", "testing", "ag_ui_adk", "cli")),

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from callstream.errors import UsageError
-from callstream.jsonwriter import EMPTY, JsonWriter
+from callstream.jsontext.writer import EMPTY, JsonWriter
 from callstream.testing import (
     WIRES,
     Call,

@@ -10,7 +10,7 @@ from typing import Any, assert_type
 
 from callstream import Callstream
 from callstream.calls import Call
-from callstream.deltas import ArgsDelta, FieldDelta
+from callstream.hooks.deltas import ArgsDelta, FieldDelta
 from callstream.tools import AbortSignal, Hooks, Progress, Tool, is_tool, no_progress, tool
 
 

@@ -14,8 +14,7 @@ from callstream.errors import (
 from callstream.events import Record
 from callstream.hooks import ArgsDelta, FieldDelta
 from callstream.journal import Journal, open_journal
-from callstream.jsonstream import Change, JsonStream
-from callstream.jsonwriter import JsonWriter
+from callstream.jsontext import Change, JsonStream, JsonWriter
 from callstream.runtime import Run, current_run
 from callstream.tap import Callstream
 from callstream.tools import AbortSignal, Progress, no_progress, tool

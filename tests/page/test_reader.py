@@ -12,7 +12,7 @@ from playwright.sync_api import Page
 from callstream import Callstream
 from callstream.errors import WireError
 from callstream.events import ReasoningAppended, Record, TextAppended
-from callstream.jsonstream import JsonStream
+from callstream.jsontext.stream import JsonStream
 from tests.page.conftest import Watch
 from tests.page.inspector import Inspector
 from tests.page.stage import DOCUMENT, Stage

@@ -1035,12 +1035,12 @@ def test_two_event_loops(journal_url: str) -> None:
 
 async def test_nothing_is_parsed_for_a_tool_without_hooks(cs: Callstream, monkeypatch: pytest.MonkeyPatch) -> None:
     """no_hook_no_parse, with the whole runtime around it."""
-    from callstream import jsonstream
+    from callstream.jsontext import stream
 
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise AssertionError("a JsonStream was made")
 
-    monkeypatch.setattr(jsonstream.JsonStream, "__init__", refuse)
+    monkeypatch.setattr(stream.JsonStream, "__init__", refuse)
     async with cs.run("thread") as run:
         await read(run, "anthropic", [WRITE])
         assert (await run.execute("c1")).args == ARGS

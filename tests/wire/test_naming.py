@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from callstream.jsonpath import parse_path
+from callstream.jsontext.path import parse_path
 from callstream.wire.naming import tools_that_fit
 
 TREE: dict[str, Any] = {

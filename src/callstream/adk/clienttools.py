@@ -21,7 +21,7 @@ from google.genai import types
 
 from callstream.adk.hostquestions import HOST_QUESTIONS
 from callstream.calls import Call
-from callstream.declarations import GEMINI_KEYS
+from callstream.tools.schema import GEMINI_KEYS
 
 
 class ClientInput(msgspec.Struct, frozen=True):

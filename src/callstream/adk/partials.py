@@ -26,8 +26,8 @@ from google.genai import types
 
 from callstream.errors import WireError
 from callstream.events import DiscardReason, WireEvent
-from callstream.jsonpath import Path, parse_path
-from callstream.jsonwriter import EMPTY
+from callstream.jsontext.path import Path, parse_path
+from callstream.jsontext.writer import EMPTY
 from callstream.wire.argtext import json_text
 from callstream.wire.naming import PiecewiseCall
 from callstream.wire.transcript import Transcript

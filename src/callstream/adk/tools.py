@@ -17,7 +17,7 @@ from google.adk.tools.function_tool import FunctionTool
 from google.adk.tools.set_model_response_tool import SetModelResponseTool
 from google.adk.tools.tool_context import ToolContext
 
-from callstream.jsonpath import format_path
+from callstream.jsontext.path import format_path
 from callstream.runtime import Callstream
 from callstream.tools import Tool, current_progress, is_tool
 

@@ -29,7 +29,7 @@ from callstream.events import (
     RunStarted,
     TextAppended,
 )
-from callstream.jsonstream import JsonStream
+from callstream.jsontext.stream import JsonStream
 
 
 class Said:

@@ -25,8 +25,8 @@ from callstream.events import (
     RunStarted,
     TextAppended,
 )
-from callstream.jsonpath import format_path
-from callstream.jsonstream import Change, JsonStream
+from callstream.jsontext.path import format_path
+from callstream.jsontext.stream import Change, JsonStream
 
 _STEPS = 10
 """How many lines one bar becomes at most."""

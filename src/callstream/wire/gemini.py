@@ -16,8 +16,8 @@ import msgspec
 
 from callstream.errors import WireError
 from callstream.events import DiscardReason
-from callstream.jsonpath import Path, parse_path
-from callstream.jsonwriter import EMPTY
+from callstream.jsontext.path import Path, parse_path
+from callstream.jsontext.writer import EMPTY
 from callstream.wire.argtext import json_text
 from callstream.wire.decoder import Decoder, reported
 from callstream.wire.jsonarray import JsonArrayStream

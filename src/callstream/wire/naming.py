@@ -9,9 +9,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
-from callstream.jsonpath import Path
-from callstream.jsonshape import has_place
-from callstream.jsonwriter import JsonWriter
+from callstream.jsontext.path import Path
+from callstream.jsontext.shape import has_place
+from callstream.jsontext.writer import JsonWriter
 from callstream.wire.transcript import Transcript, WireCall
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from callstream.calls import Call
-from callstream.deltas import FieldDelta
-from callstream.progress import Progress, no_progress
+from callstream.hooks.deltas import FieldDelta
 from callstream.tools import AbortSignal, Tool, tool
+from callstream.tools.progress import Progress, no_progress
 
 FACTS = {
     "moon": "The moon's pull raises the sea on the side that faces it, and on the far side as well: two bulges, "

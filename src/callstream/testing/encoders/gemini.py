@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from callstream.errors import UsageError
-from callstream.jsonpath import Path, format_path
+from callstream.jsontext.path import Path, format_path
 from callstream.testing.encoders.encoder import Encoder, dumps, refuse_custom
 from callstream.testing.script import Call, Failure, Refusal, Text, Thought
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callstream.errors import WireError
-from callstream.jsonpath import Path, format_path, parse_path
+from callstream.jsontext.path import Path, format_path, parse_path
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from callstream.errors import UsageError, WireError
-from callstream.jsonpath import Path, format_path
-from callstream.jsonwriter import EMPTY, JsonWriter
+from callstream.jsontext.path import Path, format_path
+from callstream.jsontext.writer import EMPTY, JsonWriter
 
 # -- a document as pieces, and a text as what is known of a document ----------------------------------------------------
 

@@ -12,7 +12,7 @@ from json.encoder import encode_basestring
 from typing import TypeAlias
 
 from callstream.errors import UsageError, WireError
-from callstream.jsonpath import Path
+from callstream.jsontext.path import Path
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 

@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 import pytest
 
-import callstream.deltas
+import callstream.hooks.deltas
 from callstream.calls import Call, CallState, opened
-from callstream.deltas import ArgsDelta, DeltaQueue, FieldDelta
 from callstream.errors import JournalError, Reject, UsageError, WireError
 from callstream.events import CallStarted
 from callstream.hooks import CallHooks, HookCutOff, HookSettings, Outcome
-from callstream.jsonstream import JsonStream
+from callstream.hooks.deltas import ArgsDelta, DeltaQueue, FieldDelta
+from callstream.jsontext.stream import JsonStream
 from callstream.tools import AbortSignal, Hooks, tool
 from tests.clock import jumping
 
@@ -1207,7 +1207,7 @@ def parsers(monkeypatch: pytest.MonkeyPatch) -> list[JsonStream]:
             super().__init__(*args, **kwargs)
             made.append(self)
 
-    monkeypatch.setattr(callstream.deltas, "JsonStream", Counted)
+    monkeypatch.setattr(callstream.hooks.deltas, "JsonStream", Counted)
     return made
 
 

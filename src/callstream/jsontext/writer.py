@@ -23,9 +23,9 @@ from enum import Enum
 from typing import Any, Final, Literal, TypeAlias
 
 from callstream.errors import UsageError, WireError
-from callstream.jsonpath import Path, format_path, parse_path
-from callstream.jsonshape import wants_array
-from callstream.jsontree import Branch, Leaf, Node, State, escape, label, literal, shown
+from callstream.jsontext.path import Path, format_path, parse_path
+from callstream.jsontext.shape import wants_array
+from callstream.jsontext.tree import Branch, Leaf, Node, State, escape, label, literal, shown
 
 
 class Empty(Enum):

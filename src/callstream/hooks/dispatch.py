@@ -32,15 +32,13 @@ from typing import Any, Literal, TypeAlias, cast
 import msgspec
 
 from callstream.calls import Call, CallState
-from callstream.deltas import ArgsDelta, ArgsText, DeltaQueue, FieldDelta, FieldReader
 from callstream.errors import Reject, UsageError, WireError
 from callstream.events import DiscardReason
-from callstream.hookworker import HookCutOff, HookWorker
+from callstream.hooks.deltas import ArgsDelta, ArgsText, DeltaQueue, FieldDelta, FieldReader
+from callstream.hooks.worker import HookCutOff, HookWorker
 from callstream.tools import AbortSignal, ErrorPolicy, Hook, Hooks, Tool
 
-__all__ = ["ArgsDelta", "CallHooks", "FieldDelta", "HookCutOff", "HookSettings", "OnFailure", "Outcome"]
-
-log = logging.getLogger(__name__)
+log = logging.getLogger("callstream.hooks")
 
 
 class HookSettings(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from callstream.hookthread import HookThread
+from callstream.hooks.thread import HookThread
 from callstream.tools import Hook
 
 log = logging.getLogger("callstream.hooks")

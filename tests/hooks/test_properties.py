@@ -17,12 +17,12 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from callstream.calls import CallState
-from callstream.deltas import ArgsDelta, FieldDelta
 from callstream.errors import Reject
 from callstream.hooks import CallHooks, HookSettings, Outcome
+from callstream.hooks.deltas import ArgsDelta, FieldDelta
 from callstream.tools import AbortSignal, Hooks
 from tests.clock import run
-from tests.test_hooks import a_call, whole
+from tests.hooks.test_dispatch import a_call, whole
 
 TIMEOUT, GRACE, NOTICE = 4.0, 2.0, 0.5
 ARGS = {"title": "Täa 🫖", "content": "one\ntwo \\ three", "items": [1, {"deep": "x" * 9}], "empty": ""}

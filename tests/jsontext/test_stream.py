@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from callstream.errors import UsageError, WireError
-from callstream.jsonstream import Change, JsonStream
+from callstream.jsontext.stream import Change, JsonStream
 
 pytestmark = pytest.mark.filterwarnings("error")
 relaxed = settings(max_examples=200, deadline=None)

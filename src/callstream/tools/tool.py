@@ -28,10 +28,10 @@ from typing import (
 
 import msgspec
 
-from callstream.declarations import Provider, declaration, parameters_schema
-from callstream.docstring import description_of, parameters_of, without_parameter
 from callstream.errors import UsageError, WireError
-from callstream.functions import (
+from callstream.jsontext.path import Path, parse_path
+from callstream.tools.docstring import description_of, parameters_of, without_parameter
+from callstream.tools.functions import (
     annotations_of,
     is_of_kind,
     resolved_signature,
@@ -39,30 +39,12 @@ from callstream.functions import (
     without_partials,
     without_receiver,
 )
-from callstream.jsonpath import Path, parse_path
-from callstream.progress import Progress, ProgressFilling, current_progress, no_progress, progress_parameter
+from callstream.tools.progress import ProgressFilling, progress_parameter
+from callstream.tools.schema import Provider, declaration, parameters_schema
 
 if TYPE_CHECKING:
     from callstream.calls import Call
-    from callstream.deltas import ArgsDelta, FieldDelta
-
-__all__ = [
-    "AbortSignal",
-    "ArgsAbortHook",
-    "ArgsCompleteHook",
-    "ArgsDeltaHook",
-    "ErrorPolicy",
-    "FieldHook",
-    "Hook",
-    "Hooks",
-    "Progress",
-    "Provider",
-    "Tool",
-    "current_progress",
-    "is_tool",
-    "no_progress",
-    "tool",
-]
+    from callstream.hooks.deltas import ArgsDelta, FieldDelta
 
 P = ParamSpec("P")
 R = TypeVar("R")

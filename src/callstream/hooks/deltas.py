@@ -16,8 +16,8 @@ import msgspec
 
 from callstream.errors import WireError
 from callstream.events import Encoding
-from callstream.jsonpath import Path
-from callstream.jsonstream import Change, JsonStream
+from callstream.jsontext.path import Path
+from callstream.jsontext.stream import Change, JsonStream
 
 
 class ArgsText:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from callstream.jsonpath import Path
+from callstream.jsontext.path import Path
 
 
 def wants_array(schema: Any, path: Path) -> bool:

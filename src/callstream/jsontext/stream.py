@@ -21,7 +21,7 @@ from typing import Any, Literal, NoReturn, TypeAlias
 import msgspec
 
 from callstream.errors import UsageError, WireError
-from callstream.jsonpath import Path
+from callstream.jsontext.path import Path
 
 ChangeKind: TypeAlias = Literal["open", "append", "set", "close"]
 

@@ -17,8 +17,8 @@ import msgspec
 import pytest
 
 from callstream.errors import UsageError
-from callstream.progress import current_progress
 from callstream.tools import AbortSignal, Hooks, Progress, is_tool, no_progress, tool
+from callstream.tools.progress import current_progress
 
 if TYPE_CHECKING:
     from nowhere import Unknown  # type: ignore[import-not-found]

@@ -1,0 +1,39 @@
+"""Tools: the decorator, what it declares to a model, and the progress that a running tool reports."""
+
+from __future__ import annotations
+
+from callstream.tools.progress import Progress, current_progress, no_progress
+from callstream.tools.schema import Provider
+from callstream.tools.tool import (
+    AbortSignal,
+    ArgsAbortHook,
+    ArgsCompleteHook,
+    ArgsDeltaHook,
+    ErrorPolicy,
+    FieldHook,
+    Hook,
+    Hooks,
+    Tool,
+    check_hook_settings,
+    is_tool,
+    tool,
+)
+
+__all__ = [
+    "AbortSignal",
+    "ArgsAbortHook",
+    "ArgsCompleteHook",
+    "ArgsDeltaHook",
+    "ErrorPolicy",
+    "FieldHook",
+    "Hook",
+    "Hooks",
+    "Progress",
+    "Provider",
+    "Tool",
+    "check_hook_settings",
+    "current_progress",
+    "is_tool",
+    "no_progress",
+    "tool",
+]
