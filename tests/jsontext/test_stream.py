@@ -295,6 +295,31 @@ def test_snapshot_immutable_while_one_string_and_one_list_grow() -> None:
     assert lengths == [sum(len(f"{n},") for n in range(number + 1)) for number in range(300)]
 
 
+@pytest.mark.parametrize(("opening", "member"), [("[", "[{n}], "), ("{", '"{n}": {n}, ')])
+def test_parse_linear_where_a_long_container_stays_open(opening: str, member: str) -> None:
+    """A reader that looks at every piece is shown two copies in turn, not one more copy of everything at each look."""
+    stream = JsonStream()
+    stream.feed(f'{{"rows": {opening}')
+    shown = set()
+    value = stream.value
+    for number in range(1000):
+        stream.feed(member.format(n=number))
+        value = stream.value
+        assert len(value["rows"]) == number + 1
+        shown.add((id(value), id(value["rows"])))
+    assert len(shown) <= 2
+
+
+def test_snapshot_immutable_where_only_a_part_of_it_is_kept() -> None:
+    stream = JsonStream()
+    stream.feed('{"rows": [')
+    parts = []
+    for number in range(50):
+        stream.feed(f"{number}, ")
+        parts.append(stream.value["rows"])
+    assert parts == [list(range(number + 1)) for number in range(50)]
+
+
 def test_snapshot_immutable_but_not_built_again_when_nothing_changed() -> None:
     stream = JsonStream()
     stream.feed('{"a": [1, 2], "b')

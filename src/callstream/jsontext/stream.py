@@ -7,7 +7,8 @@ changed; ``value`` is the document as far as it is known. The laws:
 - What was shown is never taken back: strings grow, containers get more. Half an escape, half a surrogate pair, half a
   number or half a literal is held back until it is whole. Only a duplicate key begins its path anew.
 - No text is read again, except half an escape or literal: 11 characters at most.
-- What ``value`` or a ``Change`` gave away is never changed later. Finished parts are shared: do not write to them.
+- What ``value`` or a ``Change`` gave away is never changed later. Parts are shared, with later values too: do not write
+  to them.
 - ``close()`` agrees with ``json.loads``, types and order of keys included, on all that RFC 8259 allows.
 """
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from json import JSONDecoder
+from sys import getrefcount
 from typing import Any, Literal, NoReturn, TypeAlias
 
 import msgspec
@@ -82,38 +84,125 @@ class _Document:
     def add(self, value: Any) -> None:
         self.items.append(value)
 
-    def shown(self, child: Any) -> Any:
-        """A copy, together with the child that is still being written, or _NOTHING."""
+    def reclaim(self) -> None:
+        """Takes back the copy that was shown before last, if nobody else holds it."""
+
+    def show(self, child: Any) -> Any:
+        """The items, together with the child that is still being written, or _NOTHING."""
         if child is _NOTHING:
             return self.items[0] if self.items else None
         return child
 
 
-class _Array(_Document):
+class _Copy:
+    """A container as it was shown: ``count`` of what was added to it, and perhaps a child that was half-written then."""
+
+    __slots__ = ("child", "count", "items")
+
+    def __init__(self, items: Any, count: int, child: Any) -> None:
+        self.items = items
+        self.count = count
+        self.child = child
+
+
+class _Container(_Document):
+    """An open array or object, shown as a copy that never changes while anybody holds it.
+
+    Copying every item at every look would be quadratic. So the last two copies are kept, and the older one, once nobody
+    else holds it, is brought up to date and shown again: an item is copied twice, however often somebody looks. Two,
+    because a reader in a loop still holds the last copy while it asks for the next. Whether anybody holds a copy is
+    read off its reference count: one reference is ours, one is getrefcount's own argument. A copy inside another copy
+    counts as held until the outer one was taken back; hence reclaim from the outside in, show from the inside out.
+    """
+
+    __slots__ = ("added", "last", "spare")
+
+    def __init__(self, path: Path, items: Any, added: list[Any]) -> None:
+        super().__init__(path, items)
+        self.added = added
+        """Everything that was added, in order: an array's items, an object's keys."""
+        self.last: _Copy | None = None
+        self.spare: _Copy | None = None
+
+    def reclaim(self) -> None:
+        if self.spare is None:
+            return
+        if getrefcount(self.spare.items) > 2:
+            self.spare = None
+        else:
+            self.take_out_child(self.spare)
+
+    def show(self, child: Any) -> Any:
+        copy = self.spare
+        if copy is None:
+            copy = _Copy(self.items.copy(), 0, None)
+        else:
+            self.catch_up(copy)
+        copy.count = len(self.added)
+        copy.child = None
+        if child is not _NOTHING:
+            self.put_in_child(copy, child)
+        self.spare, self.last = self.last, copy
+        return copy.items
+
+    def take_out_child(self, copy: _Copy) -> None: ...
+
+    def put_in_child(self, copy: _Copy, child: Any) -> None: ...
+
+    def catch_up(self, copy: _Copy) -> None:
+        """Adds what was finished since the copy was made."""
+
+
+class _Array(_Container):
     __slots__ = ()
     after = _AFTER_ITEM
+
+    def __init__(self, path: Path) -> None:
+        items: list[Any] = []
+        super().__init__(path, items, items)
 
     def next_path(self) -> Path:
         return self.path + (len(self.items),)  # three times as fast as (*path, n)
 
-    def shown(self, child: Any) -> Any:
-        return self.items.copy() if child is _NOTHING else self.items + [child]
+    def take_out_child(self, copy: _Copy) -> None:
+        del copy.items[copy.count :]
+
+    def put_in_child(self, copy: _Copy, child: Any) -> None:
+        copy.items.append(child)
+
+    def catch_up(self, copy: _Copy) -> None:
+        copy.items += self.items[copy.count :]
 
 
-class _Object(_Document):
+class _Object(_Container):
     """``key`` is that of the member being written."""
 
     __slots__ = ()
     after = _AFTER_MEMBER
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, {}, [])
 
     def next_path(self) -> Path:
         return self.path + (self.key,)
 
     def add(self, value: Any) -> None:
         self.items[self.key] = value
+        self.added.append(self.key)
 
-    def shown(self, child: Any) -> Any:
-        return self.items.copy() if child is _NOTHING else {**self.items, self.key: child}
+    def take_out_child(self, copy: _Copy) -> None:
+        if copy.child in self.items:  # finished by now, or a duplicate of a finished one: its place is right
+            copy.items[copy.child] = self.items[copy.child]
+        elif copy.child is not None:
+            del copy.items[copy.child]
+
+    def put_in_child(self, copy: _Copy, child: Any) -> None:
+        copy.child = self.key
+        copy.items[self.key] = child
+
+    def catch_up(self, copy: _Copy) -> None:
+        for key in self.added[copy.count :]:
+            copy.items[key] = self.items[key]
 
 
 class _Text:
@@ -164,9 +253,9 @@ class JsonStream:
     ``max_depth`` bounds how deep containers may be nested, ``max_items`` how many items an array may have, ``max_length``
     how many characters the document may have. A document past a limit is wrong like any other wrong one.
 
-    The cost of ``feed`` is that of its text, whatever came before. ``value`` costs nothing if nothing changed since it was
-    last asked for; else one copy of the references in each container that is still open (10,000 items: some 20 µs), and
-    the new text of the string being written (one copy of it, if earlier values are kept). Finished parts are shared.
+    The cost of ``feed`` is that of its text, whatever came before. ``value`` costs what is new since it was last asked for,
+    as long as the values that it gave before are dropped; for each one that is kept, it costs one copy of the references
+    in every container that is still open, and of the string being written. Finished parts are shared.
 
     Changes that came before a mistake are not lost: the feed that finds the mistake raises WireError if it has no
     changes to return; else it returns them, ``error`` is set, and the next feed or close raises. From then on every feed
@@ -206,9 +295,12 @@ class JsonStream:
     def value(self) -> Any:
         """The document as far as it is known: None before it begins, a string being written with the text it has."""
         if self._stale:
-            shown = self._top.shown(self._text.read() if self._state is _IN_STRING else _NOTHING)
-            for place in reversed(self._outer):
-                shown = place.shown(shown)
+            places = [*self._outer, self._top]
+            for place in places:
+                place.reclaim()
+            shown: Any = self._text.read() if self._state is _IN_STRING else _NOTHING
+            for place in reversed(places):
+                shown = place.show(shown)
             self._shown = shown
             self._stale = False
         return self._shown
@@ -281,9 +373,9 @@ class JsonStream:
         path = self._top.next_path()
         self._outer.append(self._top)
         if text[index] == "{":
-            self._top, self._state = _Object(path, {}), _FIRST_KEY
+            self._top, self._state = _Object(path), _FIRST_KEY
         else:
-            self._top, self._state = _Array(path, []), _FIRST_ITEM
+            self._top, self._state = _Array(path), _FIRST_ITEM
         self._changes.append(Change(path, "open", self._top.items.copy()))
         return index + 1
 
