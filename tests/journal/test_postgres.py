@@ -7,8 +7,8 @@ import random
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from typing import Any, Self
-from urllib.parse import parse_qsl, urlsplit
+from typing import Any
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -20,6 +20,7 @@ from callstream.journal.filters import RunFilter, forgettable
 from callstream.journal.postgres.link import address
 
 from .conftest import drop_schema, schema_url
+from .proxy import Proxy
 from .server import postgres_server
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.postgres]
@@ -39,72 +40,6 @@ async def opened(url: str, **settings: Any) -> AsyncIterator[Journal]:
         yield journal
     finally:
         await journal.aclose()
-
-
-class _Cut(Exception):
-    pass
-
-
-class Proxy:
-    """Stands between a journal and the server. ``lose`` counts down the answers to commands; the one at 0 is lost, and
-    its connection with it.
-    """
-
-    def __init__(self, url: str) -> None:
-        self._server_url = url
-        self.lose: int | None = None
-        self.lost = 0
-        self._writers: set[asyncio.StreamWriter] = set()
-
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        port = self._server.sockets[0].getsockname()[1]
-        schema = address(self._server_url).schema
-        self.url = f"postgresql://postgres@127.0.0.1:{port}/postgres?sslmode=disable&schema={schema}"
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-        self.cut()
-        await asyncio.sleep(0.05)
-
-    def cut(self) -> None:
-        for writer in self._writers:
-            writer.transport.abort()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        upstream_reader, upstream_writer = await connect_upstream(self._server_url)
-        self._writers |= {writer, upstream_writer}
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._pass_on(reader, upstream_writer, answers=False))
-                tasks.create_task(self._pass_on(upstream_reader, writer, answers=True))
-        except* (ConnectionError, _Cut):
-            pass
-        finally:
-            self._writers -= {writer, upstream_writer}
-            writer.transport.abort()
-            upstream_writer.transport.abort()
-
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool) -> None:
-        while data := await reader.read(1 << 20):
-            if answers and self.lose is not None and b"SELECT 1\0" in data:  # the end of an answer of one row
-                self.lose -= 1
-                if self.lose == 0:
-                    self.lose = None
-                    self.lost += 1
-                    raise _Cut
-            writer.write(data)
-            await writer.drain()
-        raise _Cut
-
-
-async def connect_upstream(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    parts = urlsplit(url)
-    folder = dict(parse_qsl(parts.query)).get("host")
-    if folder is not None:
-        return await asyncio.open_unix_connection(f"{folder}/.s.PGSQL.{parts.port or 5432}")
-    return await asyncio.open_connection(parts.hostname, parts.port or 5432)
 
 
 async def records(journal: Journal, run_id: str = "r") -> list[Record]:
@@ -320,8 +255,7 @@ async def collected(journal: Journal, run_id: str = "r") -> list[Record]:
 async def test_server_away_for_good_fails_clearly_and_comes_back(url: str) -> None:
     async with Proxy(url) as proxy, opened(proxy.url, retry_seconds=0.5, max_pending_bytes=2000) as journal:
         await journal.append("r", [RunStarted("t")])
-        proxy._server.close()
-        proxy.cut()
+        await proxy.stop()
         with pytest.raises(JournalError, match=r"was away for 0.5 s .*repeat it with after="):
             await journal.append("r", [TextAppended("m", "a")], after=1)
         many = [journal.append("r", [TextAppended("m", "b" * 500)]) for _ in range(10)]
@@ -330,8 +264,7 @@ async def test_server_away_for_good_fails_clearly_and_comes_back(url: str) -> No
         assert any("did not keep up" in str(error) for error in failed)
         with pytest.raises(JournalError, match="away"):
             await records(journal)
-        port = int(proxy.url.split(":")[2].split("/")[0])
-        proxy._server = await asyncio.start_server(proxy._serve, "127.0.0.1", port)
+        await proxy.start()
         assert await journal.append("r", [TextAppended("m", "a")], after=1) == 2
         assert [record.seq for record in await records(journal)] == [1, 2]
 

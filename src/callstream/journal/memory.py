@@ -237,6 +237,9 @@ class MemoryJournal(Openable):
                 if run.stop_reason is not None and run.row.outcome is None and run.writer == self._writer
             }
 
+    async def check(self) -> None:
+        self._enter()
+
     async def stats(self) -> dict[str, Any]:
         with self._store.lock:
             self._enter()

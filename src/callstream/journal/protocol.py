@@ -189,6 +189,13 @@ class Journal(Protocol):
         """The runs of this process that somebody wants stopped, with the reasons."""
         ...
 
+    async def check(self) -> None:
+        """Writes one small row, so that a health check knows whether appends would be written now.
+
+        JournalError if the store refuses it. It does not wait for a store that is away, but one that does not answer at
+        all takes its time to fail: put a limit around it (``async with asyncio.timeout(2)``).
+        """
+
     async def stats(self) -> dict[str, Any]:
         """Counts, stored bytes and the schema version, for ``doctor`` and health checks.
 

@@ -70,6 +70,9 @@ class Store(Protocol):
     async def renew(self) -> None:
         """Says that this process is alive."""
 
+    async def check(self) -> None:
+        """Commits one small row of this process's own."""
+
     async def hold(self, name: str, seconds: float) -> bool:
         """Takes or keeps a duty's lease; False while another process has it."""
         ...

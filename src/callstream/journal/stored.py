@@ -180,6 +180,9 @@ class StoredJournal(Openable):
         await self.open()
         return await free_call_id(self._store, wanted)
 
+    async def check(self) -> None:
+        await self._on_thread(self._store.check)
+
     async def stats(self) -> dict[str, Any]:
         await self.open()
         return {**await self._store.stats(), "pending_bytes": self._queue.pending_bytes}

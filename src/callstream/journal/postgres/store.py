@@ -127,6 +127,10 @@ class PostgresStore:
         async with self._link.reading() as connection:
             await connection.execute(self._sql["renew_writer"], self._writer, self._ttl)
 
+    async def check(self) -> None:
+        async with self._link.reading() as connection:
+            await connection.execute(self._sql["write_check"], self._writer)
+
     async def hold(self, name: str, seconds: float) -> bool:
         async with self._link.reading() as connection:
             held = bool(await connection.fetchval(self._sql["hold_lease"], name, self._writer, seconds))

@@ -222,6 +222,10 @@ class SqliteStore:
         with self._file.transaction() as run:
             run(_SQL["renew_writer"], {"writer": self._writer, "ttl": self._ttl})
 
+    async def check(self) -> None:
+        with self._file.transaction() as run:
+            run(_SQL["write_check"], {"writer": self._writer})
+
     async def hold(self, name: str, seconds: float) -> bool:
         with self._file.transaction() as run:
             taken = run(_SQL["hold_lease"], {"name": name, "writer": self._writer, "ttl": seconds})

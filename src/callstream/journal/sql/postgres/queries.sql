@@ -36,6 +36,12 @@ INSERT INTO {schema}.lease (name, holder, renewed_at, expires_at)
 VALUES ('writer:' || $1, $1, clock_timestamp(), clock_timestamp() + make_interval(secs => $2))
 ON CONFLICT (name) DO UPDATE SET renewed_at = excluded.renewed_at, expires_at = excluded.expires_at
 
+-- Whether anything can be written: a lease that nobody asks for.
+-- name: write_check
+INSERT INTO {schema}.lease (name, holder, renewed_at, expires_at)
+VALUES ('check:' || $1, $1, clock_timestamp(), clock_timestamp())
+ON CONFLICT (name) DO UPDATE SET renewed_at = excluded.renewed_at, expires_at = excluded.expires_at
+
 -- name: hold_lease
 INSERT INTO {schema}.lease (name, holder, renewed_at, expires_at)
 VALUES ($1, $2, clock_timestamp(), clock_timestamp() + make_interval(secs => $3))

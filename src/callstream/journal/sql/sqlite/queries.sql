@@ -21,6 +21,12 @@ INSERT INTO lease (name, holder, expires_at)
 VALUES ('writer:' || :writer, :writer, (julianday('now') - 2440587.5) * 86400 + :ttl)
 ON CONFLICT (name) DO UPDATE SET expires_at = excluded.expires_at
 
+-- Whether anything can be written: a lease that nobody asks for.
+-- name: write_check
+INSERT INTO lease (name, holder, expires_at)
+VALUES ('check:' || :writer, :writer, (julianday('now') - 2440587.5) * 86400)
+ON CONFLICT (name) DO UPDATE SET expires_at = excluded.expires_at
+
 -- name: hold_lease
 INSERT INTO lease (name, holder, expires_at)
 VALUES (:name, :writer, (julianday('now') - 2440587.5) * 86400 + :ttl)
