@@ -33,7 +33,7 @@ async def main() -> None:
     with scripted("gemini") as provider:
         live = bool(os.environ.get("GEMINI_API_KEY"))
         where = {} if live else {"base_url": provider.base_url}
-        options = types.HttpOptions(httpx_async_client=cs.httpx_client(collapse="all"), **where)  # the one parameter
+        options = types.HttpOptions(httpx_async_client=cs.http_client(collapse="all"), **where)  # the one parameter
         keys = {} if live else {"api_key": "none"}
         model = Gemini(model="gemini-3-flash-preview", client_kwargs={"http_options": options, **keys})
         agent = LlmAgent(name="writer", model=model, tools=[write_document, look_up])

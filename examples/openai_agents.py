@@ -33,7 +33,7 @@ async def main() -> None:
     with scripted("openai_responses") as provider:
         live = bool(os.environ.get("OPENAI_API_KEY"))
         where = {} if live else {"base_url": provider.base_url, "api_key": "none"}
-        client = AsyncOpenAI(http_client=cs.httpx_client(collapse="all"), **where)  # the one parameter
+        client = AsyncOpenAI(http_client=cs.http_client(collapse="all"), **where)  # the one parameter
         model = OpenAIResponsesModel("gpt-5", openai_client=client)
         agent = Agent(name="writer", model=model, tools=[write_document, look_up])
         async with cs.run("tea"):

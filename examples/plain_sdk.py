@@ -40,7 +40,7 @@ async def main() -> None:
     with scripted("anthropic") as provider:
         live = bool(os.environ.get("ANTHROPIC_API_KEY"))
         where = {} if live else {"base_url": provider.base_url, "api_key": "none"}
-        client = AsyncAnthropic(http_client=cs.httpx2_client(), **where)  # the one parameter
+        client = AsyncAnthropic(http_client=cs.http_client(), **where)  # the one parameter
         messages: list[Any] = [{"role": "user", "content": "Write down how to make tea."}]
         while True:
             async with client.messages.stream(

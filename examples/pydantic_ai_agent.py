@@ -23,7 +23,7 @@ async def main() -> None:
     with scripted("anthropic") as provider:
         live = bool(os.environ.get("ANTHROPIC_API_KEY"))
         where = {} if live else {"base_url": provider.base_url, "api_key": "none"}
-        client = AsyncAnthropic(http_client=cs.httpx2_client(collapse="all"), **where)  # the one parameter
+        client = AsyncAnthropic(http_client=cs.http_client(collapse="all"), **where)  # the one parameter
         agent = Agent(AnthropicModel("claude-sonnet-5-5", provider=AnthropicProvider(anthropic_client=client)))
 
         @agent.tool_plain

@@ -128,9 +128,10 @@ ASK: dict[str, Any] = {
 async def sdk(wire: str, provider: ScriptedProvider, cs: Callstream | None, **options: Any) -> AsyncIterator[Any]:
     """The SDK's client for the provider, with the tap in it if there is a Callstream."""
     retries = options.pop("max_retries", 0)
+    make = options.pop("client", None)
     match wire:
         case "anthropic":
-            http = None if cs is None else cs.httpx2_client(**options)
+            http = None if cs is None else (make or cs.httpx2_client)(**options)
             async with anthropic.AsyncAnthropic(
                 base_url=provider.base_url, api_key="none", http_client=http, max_retries=retries
             ) as client:
@@ -138,7 +139,7 @@ async def sdk(wire: str, provider: ScriptedProvider, cs: Callstream | None, **op
         case "gemini":
             import httpx
 
-            http = httpx.AsyncClient() if cs is None else cs.httpx_client(**options)
+            http = httpx.AsyncClient() if cs is None else (make or cs.httpx_client)(**options)
             async with http:
                 http_options = types.HttpOptions(
                     base_url=provider.base_url,
@@ -147,7 +148,7 @@ async def sdk(wire: str, provider: ScriptedProvider, cs: Callstream | None, **op
                 )
                 yield genai.Client(api_key="none", http_options=http_options)
         case _:
-            http = None if cs is None else cs.httpx_client(**options)
+            http = None if cs is None else (make or cs.httpx_client)(**options)
             async with openai.AsyncOpenAI(
                 base_url=provider.base_url, api_key="none", http_client=http, max_retries=retries
             ) as client:

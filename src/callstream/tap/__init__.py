@@ -64,6 +64,23 @@ class Callstream(runtime.Callstream):
         """
         return TapTransport(self, self._implicit, inner, settings=_settings(settings, wire, collapse))
 
+    def http_client(
+        self,
+        *,
+        wire: str | None = None,
+        collapse: Collapse = "known",
+        settings: TapSettings | None = None,
+        **kwargs: Any,
+    ) -> httpx2.AsyncClient:
+        """An async HTTP client with the tap in it, for the SDKs of anthropic, openai and google-genai.
+
+        It is an ``httpx2.AsyncClient`` where httpx2 is installed, else an ``httpx.AsyncClient``, which has the same
+        methods. Takes the usual arguments of either. ``wire``, ``collapse`` and ``settings`` are those of ``transport``.
+        An SDK that accepts httpx only, though httpx2 is installed too, gets ``httpx_client()``.
+        """
+        client: httpx2.AsyncClient = self._client(_installed_library(), _settings(settings, wire, collapse), kwargs)
+        return client
+
     def httpx_client(
         self,
         *,
@@ -72,8 +89,8 @@ class Callstream(runtime.Callstream):
         settings: TapSettings | None = None,
         **kwargs: Any,
     ) -> httpx.AsyncClient:
-        """An ``httpx.AsyncClient`` with the tap in it, for google-genai and openai. Takes httpx's usual arguments."""
-        client: httpx.AsyncClient = self._client("httpx", _settings(settings, wire, collapse), kwargs)
+        """``http_client()`` as an ``httpx.AsyncClient``, for SDKs that accept no other."""
+        client: httpx.AsyncClient = self._client(_library("httpx"), _settings(settings, wire, collapse), kwargs)
         return client
 
     def httpx2_client(
@@ -84,8 +101,8 @@ class Callstream(runtime.Callstream):
         settings: TapSettings | None = None,
         **kwargs: Any,
     ) -> httpx2.AsyncClient:
-        """An ``httpx2.AsyncClient`` with the tap in it, for anthropic and openai. Takes httpx2's usual arguments."""
-        client: httpx2.AsyncClient = self._client("httpx2", _settings(settings, wire, collapse), kwargs)
+        """``http_client()`` as an ``httpx2.AsyncClient``, for SDKs that accept no other."""
+        client: httpx2.AsyncClient = self._client(_library("httpx2"), _settings(settings, wire, collapse), kwargs)
         return client
 
     async def aclose(self) -> None:
@@ -97,8 +114,7 @@ class Callstream(runtime.Callstream):
             for pools in list(self._pools):
                 await pools.aclose()
 
-    def _client(self, name: str, settings: TapSettings, kwargs: dict[str, Any]) -> Any:
-        library = _library(name)
+    def _client(self, library: ModuleType, settings: TapSettings, kwargs: dict[str, Any]) -> Any:
         options = {option: kwargs.pop(option) for option in _POOL_OPTIONS if option in kwargs}
         options.setdefault(
             "limits", library.Limits(max_connections=_MAX_CONNECTIONS, max_keepalive_connections=_MAX_KEEPALIVE)
@@ -117,7 +133,7 @@ _clients: WeakSet[Any] = WeakSet()
 
 
 def has_tap(client: Any) -> bool:
-    """Whether a client was made by ``httpx_client`` or ``httpx2_client`` of a Callstream."""
+    """Whether a client was made by ``http_client``, ``httpx_client`` or ``httpx2_client`` of a Callstream."""
     return client in _clients
 
 
@@ -134,5 +150,15 @@ def _library(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ImportError:
         raise UsageError(
-            f"{name} is not installed; the SDK whose client this is for brings it: pip install {name}"
+            f"{name} is not installed. cs.http_client() uses whichever of httpx2 and httpx is there; "
+            f"for an SDK that needs {name}: pip install {name}"
         ) from None
+
+
+def _installed_library() -> ModuleType:
+    for name in ("httpx2", "httpx"):
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            continue
+    raise UsageError("neither httpx2 nor httpx is installed. The SDK of a provider brings one: pip install anthropic")

@@ -113,7 +113,7 @@ class TapTransport:
         return _answered(request, answer, tapped, decoded=decoding is not None)
 
     def handle_request(self, request: Any) -> Any:
-        raise UsageError("the tap is for async clients: use httpx.AsyncClient, or cs.httpx_client()")
+        raise UsageError("the tap is for async clients: use an AsyncClient, or cs.http_client()")
 
     async def aclose(self) -> None:
         """Closes the connections of this event loop, and with them the streams that are still read."""
