@@ -6,7 +6,7 @@ import asyncio
 import random
 import string
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -656,6 +656,73 @@ async def test_follow_any_offset_inside_a_folded_range_is_told(journal: Journal)
         else:
             assert await records(journal, after=offset) == [record for record in everything if record.seq > offset]
     assert refused == 13
+
+
+def long_run() -> list[RunEvent]:
+    """Two calls and a text whose pieces lie between each other, over several pages, with much that is never folded."""
+    events: list[RunEvent] = [
+        START,
+        MessageStarted("m"),
+        TextAppended("m", "Now "),
+        CallStarted("a", "t", message_id="m"),
+    ]
+    events += [CallStarted("b", "t", message_id="m"), ArgsAppended("a", '["')]
+    for number in range(600):
+        events += [ArgsAppended("a", f"{number},"), ReasoningAppended("m", f"é{number}")]
+        events.append(ArgsAppended("b", "[1]") if not number else StateChanged({"step": number}))
+    return [*events, TextAppended("m", "done"), ArgsAppended("a", '"]'), CallCompleted("a"), CallCompleted("b"), DONE]
+
+
+def texts_in(records: Iterable[Record]) -> dict[tuple[str, str], str]:
+    texts: dict[tuple[str, str], str] = {}
+    for record in records:
+        match record.event:
+            case ArgsAppended(call_id=name, text=text) | TextAppended(message_id=name, text=text) as event:
+                key = (type(event).__name__, name)
+            case ReasoningAppended(message_id=name, text=text):
+                key = ("reasoning", name)
+            case _:
+                continue
+        texts[key] = texts.get(key, "") + text
+    return texts
+
+
+@pytest.mark.parametrize("name", ["read", "follow"])
+async def test_compaction_under_a_reader_changes_nothing_of_what_it_reads(journal: Journal, name: str) -> None:
+    events = long_run()
+    await journal.append("r", events)
+    before = await records(journal)
+    seen: list[Record] = []
+    async for record in getattr(journal, name)("r"):
+        seen.append(record)
+        if len(seen) == 1:  # it has its first page, and the rest is another log now
+            assert await journal.compact("r") > 0
+    assert len(seen) < len(events)
+    assert [record.seq for record in seen] == sorted({record.seq for record in seen})
+    assert texts_in(seen) == texts_in(before)
+    folded = (ArgsAppended, TextAppended, ReasoningAppended)
+    others = [record for record in before if not isinstance(record.event, folded)]
+    assert [record for record in seen if not isinstance(record.event, folded)] == others
+
+
+async def test_compaction_under_a_reader_that_began_inside_a_text_is_told(journal: Journal) -> None:
+    await journal.append("r", long_run())
+    reader = journal.follow("r", after=100)
+    assert (await anext(reader)).seq == 101
+    await journal.compact("r")
+    with pytest.raises(Compacted) as error:
+        assert [record async for record in reader]
+    assert error.value.after == 100
+    assert error.value.first <= 100 < error.value.last
+
+
+async def test_compacted_run_of_many_pages_is_read_whole(journal: Journal) -> None:
+    """A page may end where a folded text of another call begins and ends around it."""
+    await journal.append("r", long_run())
+    before = await records(journal)
+    await journal.compact("r")
+    assert texts_in(await records(journal)) == texts_in(before)
+    assert await followed(journal) == await records(journal)
 
 
 # -- leases ------------------------------------------------------------------------------------------------------------

@@ -67,9 +67,9 @@ class Counted:
         self._inner = journal._store.page  # type: ignore[attr-defined]
         journal._store.page = self.page  # type: ignore[attr-defined]
 
-    async def page(self, run_id: str, after: int, limit: int) -> Page | Folded | None:
+    async def page(self, run_id: str, after: int, limit: int, is_first: bool) -> Page | Folded | None:
         self.pages += 1
-        found: Page | Folded | None = await self._inner(run_id, after, limit)
+        found: Page | Folded | None = await self._inner(run_id, after, limit, is_first)
         return found
 
 
@@ -120,7 +120,7 @@ async def test_follower_sees_what_is_stored_not_the_objects_of_the_application(t
 async def test_followers_are_told_when_the_journal_breaks() -> None:
     followers = Followers()
 
-    async def page(run_id: str, after: int, limit: int) -> Page:
+    async def page(run_id: str, after: int, limit: int, is_first: bool) -> Page:
         return Page([], False)
 
     task = asyncio.ensure_future(anext(follow(page, followers, "r", 0)))

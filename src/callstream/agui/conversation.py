@@ -73,8 +73,7 @@ class Conversation:
         """
         conversation = cls(view)
         for _, run in groupby(records, key=lambda record: record.run_id):
-            for record in sorted(run, key=lambda record: record.first_seq or record.seq):
-                conversation.feed(record)
+            conversation.take(sorted(run, key=lambda record: record.first_seq or record.seq))
         return conversation
 
     @property
@@ -99,8 +98,19 @@ class Conversation:
     def feed(self, record: Record) -> list[AguiEvent]:
         """Takes a record in, and gives what a client that got the prelude is to be told of it.
 
-        That is what the translator says, and what otherwise only the client knows which sent it.
+        That is what the translator says, and what otherwise only the client knows which sent it. A message that a
+        client sent is told by a snapshot of all messages; use ``take`` where nobody is told anything.
         """
+        events, is_news = self._take(record)
+        return [self.snapshot()] if is_news else events
+
+    def take(self, records: Iterable[Record]) -> None:
+        """Takes records in. Each costs the same, however many came before it."""
+        for record in records:
+            self._take(record)
+
+    def _take(self, record: Record) -> tuple[list[AguiEvent], bool]:
+        """The events of a record, and whether it brought a message that there are no events for."""
         if isinstance(record.event, RunStarted):
             self._translator = Translator(self.view)
             self._run_id, self._ended, self._has_input = record.run_id, None, False
@@ -118,8 +128,8 @@ class Conversation:
             [self._started] = events
         if isinstance(record.event, MessageReceived):
             message = self._input(record.event)
-            return [self.snapshot()] if message is not None and self._reducer.add(message) else []
-        return events
+            return [], message is not None and self._reducer.add(message)
+        return events, False
 
     def snapshot(self) -> MessagesSnapshot:
         """All messages of the thread."""

@@ -1,12 +1,15 @@
 """Messages and state out of AG-UI events, by the rules of the official client's reducer.
 
 Only events that Callstream sends are taken, so each rule is the short form of the official one. Text is kept in pieces
-and joined when somebody asks, so that a delta costs the same however much came before it.
+and joined when somebody asks, and every message has a list of the results behind it, so that an event costs the same
+however much came before it.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias, assert_never
+from abc import ABC, abstractmethod
+from itertools import chain
+from typing import Any, assert_never
 
 import msgspec
 
@@ -64,8 +67,19 @@ class _CallDraft:
         )
 
 
-class _AssistantDraft:
+class _Draft(ABC):
+    """A message, and the results that stand behind it."""
+
+    def __init__(self) -> None:
+        self.results: list[Message] = []
+
+    @abstractmethod
+    def message(self) -> Message: ...
+
+
+class _AssistantDraft(_Draft):
     def __init__(self, message_id: str) -> None:
+        super().__init__()
         self.message_id = message_id
         self.pieces: list[str] = []
         self.calls: list[_CallDraft] = []
@@ -80,8 +94,9 @@ class _AssistantDraft:
         )
 
 
-class _ReasoningDraft:
+class _ReasoningDraft(_Draft):
     def __init__(self, message_id: str) -> None:
+        super().__init__()
         self.message_id = message_id
         self.pieces: list[str] = []
         self.metadata: Metadata | None = None
@@ -90,8 +105,9 @@ class _ReasoningDraft:
         return ReasoningMessage(id=self.message_id, content="".join(self.pieces), metadata=self.metadata)
 
 
-class _ActivityDraft:
+class _ActivityDraft(_Draft):
     def __init__(self, latest: ActivitySnapshot) -> None:
+        super().__init__()
         self.latest = latest
 
     def message(self) -> Message:
@@ -103,16 +119,15 @@ class _ActivityDraft:
         )
 
 
-class _Finished(msgspec.Struct, frozen=True):
+class _Finished(_Draft):
     """A message that does not change any more."""
 
-    whole: Message
+    def __init__(self, whole: Message) -> None:
+        super().__init__()
+        self.whole = whole
 
     def message(self) -> Message:
         return self.whole
-
-
-_Draft: TypeAlias = _AssistantDraft | _ReasoningDraft | _ActivityDraft | _Finished
 
 
 class Reducer:
@@ -131,7 +146,7 @@ class Reducer:
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        return tuple(draft.message() for draft in self._messages)
+        return tuple(chain.from_iterable((draft.message(), *draft.results) for draft in self._messages))
 
     def add(self, message: Message) -> bool:
         """Puts a message that the client brought itself at the end. False if there is one of that id."""
@@ -200,18 +215,18 @@ class Reducer:
 
     def _answer(self, event: ToolCallResult) -> None:
         """Puts a result behind the message that made the call, and behind the results that stand there."""
-        owner = self._calls[event.tool_call_id][0] if event.tool_call_id in self._calls else None
-        place = len(self._messages)
-        if owner is not None:
-            place = next(index for index, draft in enumerate(self._messages) if draft is owner) + 1
-            while place < len(self._messages) and _is_result(self._messages[place]):
-                place += 1
-        if place < len(self._messages):
-            self.late_results.append(event)
         result = ToolMessage(
             id=event.message_id, tool_call_id=event.tool_call_id, content=event.content, metadata=event.metadata
         )
-        self._messages.insert(place, _Finished(result))
+        if event.tool_call_id in self._calls:
+            owner: _Draft = self._calls[event.tool_call_id][0]
+            if owner is not self._messages[-1]:
+                self.late_results.append(event)
+            owner.results.append(result)
+        elif self._messages:
+            self._messages[-1].results.append(result)
+        else:
+            self._messages.append(_Finished(result))
 
     def _activity(self, event: ActivitySnapshot) -> None:
         if event.message_id in self._activities:
@@ -225,7 +240,3 @@ class Reducer:
             self.state = patched({} if self.state is msgspec.UNSET else self.state, event.delta)
         except UsageError:
             pass  # The client keeps its state when a patch does not apply, so what it has is still this one.
-
-
-def _is_result(draft: _Draft) -> bool:
-    return isinstance(draft, _Finished) and isinstance(draft.whole, ToolMessage)

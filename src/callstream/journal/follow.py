@@ -3,6 +3,9 @@
 A reader holds nothing of the store between two pages. A follower registers before it reads, so what is committed after
 its last page wakes it; it is woken through its own event loop, from whichever thread committed. What this process has
 committed itself it gets from memory, as it would have read it.
+
+A run may be compacted between two pages of one reader. It has then had some pieces of a text whose pieces are one record
+now, and gets that record with the rest of the text: what it has read, joined, is the same as if nothing had happened.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from typing import TypeAlias
 import msgspec
 
 from callstream.errors import Compacted, JournalError, UsageError
-from callstream.events import Record, RunEnded
+from callstream.events import ArgsAppended, ReasoningAppended, Record, RunEnded, TextAppended
 from callstream.journal.queue import call_in
 from callstream.journal.rows import checked_place
 
@@ -41,8 +44,11 @@ class Folded(msgspec.Struct, frozen=True):
     last: int
 
 
-ReadPage: TypeAlias = Callable[[str, int, int], Awaitable[Page | Folded | None]]
-"""(run_id, after, limit) -> the page; None if there is no such run."""
+ReadPage: TypeAlias = Callable[[str, int, int, bool], Awaitable[Page | Folded | None]]
+"""(run_id, after, limit, is_first) -> the page; None if there is no such run.
+
+Only a reader's first page can be Folded. Those after it begin with whatever record has a higher number.
+"""
 
 
 class Follower:
@@ -158,17 +164,73 @@ class Followers:
         _notify(woken)
 
 
+class _Place:
+    """How far one reader of a run is, and how much of each text it has had."""
+
+    def __init__(self, read_page: ReadPage, run_id: str, after: int) -> None:
+        checked_place(after)
+        self.after = after
+        self.has_read = False
+        self._read_page = read_page
+        self._run_id = run_id
+        self._asked_for = after
+        self._had: dict[tuple[type, str], int] = {}
+
+    async def page(self) -> Page:
+        """What comes next in the store."""
+        page = await self._read_page(self._run_id, self.after, PAGE, not self.has_read)
+        if page is None:
+            if self.has_read:
+                raise JournalError(f"run {self._run_id!r} was erased while it was being read")
+            raise UsageError(f"the journal has no run {self._run_id!r}")
+        if isinstance(page, Folded):
+            raise Compacted(self._run_id, self.after, page.first, page.last)
+        return Page(self.advance(page.records), page.ended)
+
+    def advance(self, records: Sequence[Record]) -> Sequence[Record]:
+        """The records without what the reader has had of them; it has had them now."""
+        self.has_read = True
+        has_rests = False
+        for record in records:
+            event = record.event
+            if isinstance(event, ArgsAppended | TextAppended | ReasoningAppended):
+                key = _text_key(event)
+                if record.first_seq is None:
+                    self._had[key] = self._had.get(key, 0) + len(event.text)
+                else:
+                    has_rests |= key in self._had or record.first_seq <= self._asked_for
+        if has_rests:
+            records = [record if record.first_seq is None else self._rest(record) for record in records]
+        if records:
+            self.after = records[-1].seq
+        return records
+
+    def _rest(self, record: Record) -> Record:
+        event, first = record.event, record.first_seq or record.seq
+        assert isinstance(event, ArgsAppended | TextAppended | ReasoningAppended)
+        if first <= self._asked_for:
+            raise Compacted(self._run_id, self._asked_for, first, record.seq)  # how much came before, nobody can tell
+        had = self._had.get(_text_key(event), 0)
+        if not had:
+            return record
+        return msgspec.structs.replace(
+            record, event=msgspec.structs.replace(event, text=event.text[had:]), first_seq=self.after + 1
+        )
+
+
+def _text_key(event: ArgsAppended | TextAppended | ReasoningAppended) -> tuple[type, str]:
+    return type(event), event.call_id if isinstance(event, ArgsAppended) else event.message_id
+
+
 async def read(read_page: ReadPage, run_id: str, after: int) -> AsyncIterator[Record]:
     """The records that are there."""
-    checked_place(after)
-    page = await _page(read_page, run_id, after, found=False)
+    place = _Place(read_page, run_id, after)
     while True:
+        page = await place.page()
         for record in page.records:
             yield record
-            after = record.seq
         if page.ended or len(page.records) < PAGE:
             return
-        page = await _page(read_page, run_id, after, found=True)
 
 
 async def follow(read_page: ReadPage, followers: Followers, run_id: str, after: int) -> AsyncIterator[Record]:
@@ -183,26 +245,23 @@ async def batches(
     read_page: ReadPage, followers: Followers, run_id: str, after: int
 ) -> AsyncGenerator[Sequence[Record], None]:
     """The same, all that is there at a time: whoever is slow gets more of them at once."""
-    checked_place(after)
+    place = _Place(read_page, run_id, after)
     follower = followers.add(run_id)
-    found = False
     try:
         if follower.is_closed():
             raise followers.error or UsageError("the journal is closed")
         while not follower.is_closed():
-            if kept := followers.tail(run_id, after):
-                page = Page(kept, False)
+            if kept := followers.tail(run_id, place.after):
+                page = Page(place.advance(kept), False)
             else:
                 try:
-                    page = await _page(read_page, run_id, after, found=found)
+                    page = await place.page()
                 except UsageError:
-                    if follower.is_closed() and found:
+                    if follower.is_closed() and place.has_read:
                         break
                     raise
-            found = True
             if page.records:
                 yield page.records
-                after = page.records[-1].seq
                 if isinstance(page.records[-1].event, RunEnded):
                     return
             if page.ended:
@@ -213,17 +272,6 @@ async def batches(
             raise followers.error
     finally:
         followers.remove(follower)
-
-
-async def _page(read_page: ReadPage, run_id: str, after: int, *, found: bool) -> Page:
-    page = await read_page(run_id, after, PAGE)
-    if page is None:
-        if found:
-            raise JournalError(f"run {run_id!r} was erased while it was being read")
-        raise UsageError(f"the journal has no run {run_id!r}")
-    if isinstance(page, Folded):
-        raise Compacted(run_id, after, page.first, page.last)
-    return page
 
 
 def _notify(woken: Iterable[Follower]) -> None:

@@ -393,7 +393,7 @@ class MemoryJournal(Openable):
         for call_id in [call.call_id for call in self._store.calls.values() if call.run_id in gone]:
             del self._store.calls[call_id]
 
-    async def _page(self, run_id: str, after: int, limit: int) -> Page | Folded | None:
+    async def _page(self, run_id: str, after: int, limit: int, is_first: bool) -> Page | Folded | None:
         with self._store.lock:
             self._enter()
             run = self._store.runs.get(run_id)
@@ -401,7 +401,7 @@ class MemoryJournal(Openable):
                 return None
             if run.compacted:
                 ranges = [(line.first_seq, line.seq) for line in run.lines if line.first_seq is not None]
-                if inside := folded_range(ranges, after):
+                if is_first and (inside := folded_range(ranges, after)):
                     return Folded(*inside)
                 lines = [line for line in run.lines if line.seq > after][:limit]
             else:

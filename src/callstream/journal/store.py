@@ -100,7 +100,9 @@ class Store(Protocol):
 
     # -- in any event loop ---------------------------------------------------------------------------------------------
 
-    async def page(self, run_id: str, after: int, limit: int) -> Page | Folded | None: ...
+    async def page(self, run_id: str, after: int, limit: int, is_first: bool) -> Page | Folded | None:
+        """See ``ReadPage``."""
+        ...
 
     async def call(self, call_id: str) -> Call | None: ...
 

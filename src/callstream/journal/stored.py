@@ -187,9 +187,9 @@ class StoredJournal(Openable):
         await self.open()
         return {**await self._store.stats(), "pending_bytes": self._queue.pending_bytes}
 
-    async def _page(self, run_id: str, after: int, limit: int) -> Page | Folded | None:
+    async def _page(self, run_id: str, after: int, limit: int, is_first: bool) -> Page | Folded | None:
         await self.open()
-        return await self._store.page(run_id, after, limit)
+        return await self._store.page(run_id, after, limit, is_first)
 
     def _is_of_parent(self) -> bool:
         """Whether this process was forked from the one that opened the journal. It has not got the journal's thread."""

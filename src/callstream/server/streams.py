@@ -39,8 +39,7 @@ async def joined(
         run_id = row.run_id
         # Folded records come where their last piece stood; in the order of their first they make sense.
         records = [record async for record in journal.read(run_id)]
-        for record in sorted(records, key=lambda record: record.first_seq or record.seq):
-            conversation.feed(record)
+        conversation.take(sorted(records, key=lambda record: record.first_seq or record.seq))
     ended = conversation.has_ended
     yield _encoded(presentation, conversation.prelude(), conversation.seq)
     if not ended:

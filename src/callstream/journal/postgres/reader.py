@@ -38,7 +38,7 @@ class PostgresReader:
         """The run of that number, if anybody has read it here."""
         return self._run_ids.get(key)
 
-    async def page(self, run_id: str, after: int, limit: int) -> Page | Folded | None:
+    async def page(self, run_id: str, after: int, limit: int, is_first: bool) -> Page | Folded | None:
         async with self._link.reading() as connection:
             head = self._heads.get(run_id)
             while True:
@@ -53,7 +53,7 @@ class PostgresReader:
                     return None
                 key, started_at, ended, last_seq, compacted = row
                 if compacted:
-                    return await self._archived(connection, run_id, row, after, limit)
+                    return await self._archived(connection, run_id, row, after, limit, is_first=is_first)
                 known = head is not None and head.key == key
                 # The head is remembered before the log is read: a notice that comes after this finds its run.
                 head = self._remember(run_id, _Head(key, started_at))
@@ -112,11 +112,13 @@ class PostgresReader:
         return query.replace("{limit}", f"${len(values)}"), values
 
     async def _archived(
-        self, connection: Any, run_id: str, run: Sequence[Any], after: int, limit: int
+        self, connection: Any, run_id: str, run: Sequence[Any], after: int, limit: int, *, is_first: bool
     ) -> Page | Folded | None:
         key, started_at, _, last_seq, _ = run
-        if inside := folded_range(await connection.fetch(self._sql["folded_ranges"], key), after):
-            return Folded(*inside)
+        if is_first and after:
+            inside = folded_range(await connection.fetch(self._sql["folded_ranges"], key), after)
+            if inside is not None:
+                return Folded(*inside)
         rows = await connection.fetch(self._sql["read_archive"], key, after, limit)
         if not rows and after < last_seq:
             return None  # it was erased meanwhile

@@ -234,8 +234,8 @@ class PostgresStore:
 
     # -- reading, in any event loop ------------------------------------------------------------------------------------
 
-    async def page(self, run_id: str, after: int, limit: int) -> Page | Folded | None:
-        return await self._here(lambda: self._reader.page(run_id, after, limit))
+    async def page(self, run_id: str, after: int, limit: int, is_first: bool) -> Page | Folded | None:
+        return await self._here(lambda: self._reader.page(run_id, after, limit, is_first))
 
     async def call(self, call_id: str) -> Call | None:
         return await self._here(lambda: self._reader.call(call_id))

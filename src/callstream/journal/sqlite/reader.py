@@ -56,8 +56,8 @@ class SqliteReader:
         for connection in self._connections:
             connection.close()
 
-    async def page(self, run_id: str, after: int, limit: int) -> Page | Folded | None:
-        return await self._in_thread(_page, run_id, after, limit)
+    async def page(self, run_id: str, after: int, limit: int, is_first: bool) -> Page | Folded | None:
+        return await self._in_thread(_page, run_id, after, limit, is_first)
 
     async def folded(self, run_id: str) -> Ended | None:
         """The log of an ended run as compaction leaves it; None if that was done before."""
@@ -121,14 +121,16 @@ class SqliteReader:
                 connection.execute("ROLLBACK")
 
 
-def _page(connection: sqlite3.Connection, run_id: str, after: int, limit: int) -> Page | Folded | None:
+def _page(connection: sqlite3.Connection, run_id: str, after: int, limit: int, is_first: bool) -> Page | Folded | None:
     run = connection.execute
     row = run(_SQL["read_run"], {"run_id": run_id}).fetchone()
     if row is None:
         return None
     key, started_at, ended, last_seq, compacted = row
-    if compacted and (inside := folded_range(run(_SQL["folded_ranges"], {"run_key": key}).fetchall(), after)):
-        return Folded(*inside)
+    if compacted and is_first and after:
+        inside = folded_range(run(_SQL["folded_ranges"], {"run_key": key}).fetchall(), after)
+        if inside is not None:
+            return Folded(*inside)
     query = _SQL["read_archive" if compacted else "read_log"]
     rows = run(query, {"run_key": key, "after": after, "limit": limit}).fetchall()
     records = [record_of(run_id, started_at, columns) for columns in rows]
