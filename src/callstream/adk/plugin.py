@@ -208,11 +208,22 @@ class CallstreamPlugin(BasePlugin):
             self._outputs.agent_begins(invocation, agent, callback_context.branch, callback_context.session)
         return None
 
+    async def after_agent_callback(
+        self, *, agent: BaseAgent, callback_context: CallbackContext
+    ) -> types.Content | None:
+        invocation = self._invocations.get(callback_context.invocation_id)
+        if invocation is not None:
+            self._outputs.agent_ends(invocation, agent, callback_context.branch)
+        return None
+
     async def on_agent_error_callback(
         self, *, agent: BaseAgent, callback_context: CallbackContext, error: Exception
     ) -> None:
         invocation = self._invocations.get(callback_context.invocation_id)
-        if invocation is not None and invocation.run.outcome is None:
+        if invocation is None:
+            return
+        self._outputs.agent_ends(invocation, agent, callback_context.branch)
+        if invocation.run.outcome is None:
             await self._execution.fail_raised(invocation)
 
     # -- the model --
