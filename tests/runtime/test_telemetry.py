@@ -254,6 +254,35 @@ async def test_a_run_is_a_child_of_the_span_it_began_in(collected: Collected) ->
     assert of_run.parent.span_id == request.get_span_context().span_id
 
 
+async def test_what_happens_inside_a_run_is_a_child_of_its_span(collected: Collected) -> None:
+    tracer = trace.get_tracer("test", tracer_provider=collected.tracers)
+    async with observed(collected) as cs:
+        for _ in range(2):
+            async with cs.run("thread"):
+                with tracer.start_as_current_span("query", attributes={"gen_ai.operation.name": "query"}):
+                    await asyncio.sleep(0)
+            assert not trace.get_current_span().get_span_context().is_valid
+    runs = [span.context.span_id for span in collected.spans("invoke_agent") if span.parent is None]
+    assert [span.parent.span_id for span in collected.spans("query") if span.parent] == runs
+    assert len(runs) == 2
+
+
+async def test_a_run_that_is_left_in_another_context_leaves_nothing_behind(
+    collected: Collected, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with observed(collected) as cs:
+
+        async def working() -> Any:
+            async with cs.run("thread"):
+                yield
+
+        generator = working()
+        await asyncio.create_task(anext(generator))  # type: ignore[arg-type]
+        await asyncio.create_task(generator.aclose())
+    assert len(collected.spans("invoke_agent")) == 1
+    assert caplog.records == []
+
+
 async def test_pieces_are_not_told(collected: Collected) -> None:
     told: list[str] = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from callstream import Callstream
+from callstream.server import Settings
 from callstream.server.logs import JsonFormatter
 
 from .agents import Stepping
@@ -63,9 +65,38 @@ async def test_a_failure_is_told_with_its_exception(cs: Callstream, lines: io.St
     async with served(broken, callstream=cs) as server, server.run() as stream:
         await stream.all()
         await server.finished(stream.run_id)
-    [failure] = [record for record in told(lines) if record["level"] == "error"]
-    assert failure["run_id"] == stream.run_id
+    of_run = [record for record in told(lines) if record.get("run_id") == stream.run_id]
+    began, failure = of_run  # once, not twice
+    assert (began["level"], failure["level"], failure["outcome"]) == ("info", "error", "failed")
     assert "RuntimeError: out of order" in failure["exception"]
+
+
+async def test_a_run_that_takes_too_long_is_logged_once(cs: Callstream, lines: io.StringIO) -> None:
+    async def slow(given: Any) -> None:
+        await asyncio.Event().wait()
+
+    settings = Settings(run_seconds=0.05)
+    async with served(slow, callstream=cs, settings=settings) as server, server.run() as stream:
+        await stream.all()
+        await server.finished(stream.run_id)
+    _, failure = [record for record in told(lines) if record.get("run_id") == stream.run_id]
+    assert failure["level"] == "error"
+    assert "TimeoutError: the run took longer than 0.05 s" in failure["exception"]
+
+
+async def test_a_failure_without_an_exception_is_logged_with_its_reason_on_one_line(
+    cs: Callstream, lines: io.StringIO
+) -> None:
+    async def gives_up(given: Any) -> Any:
+        yield {"type": "RUN_ERROR", "message": "no more\nINFO forged: line"}
+
+    async with served(gives_up, callstream=cs) as server, server.run() as stream:
+        await stream.all()
+        await server.finished(stream.run_id)
+    _, failure = [record for record in told(lines) if record.get("run_id") == stream.run_id]
+    assert failure["level"] == "error"
+    assert "no more" in failure["message"] + failure.get("exception", "")
+    assert "\n" not in failure["message"]
 
 
 def test_json_is_one_line_whatever_is_in_it() -> None:

@@ -211,6 +211,7 @@ class ADKAgent:
             run_input=self._kept(given),
             as_current=False,
             exclusive=exclusive,
+            host_traces=True,
         )
         self._active.add(run)
         run.on_stop(lambda reason: self._active.discard(run))

@@ -210,7 +210,9 @@ async def opened_run(callstream: Callstream, context: InvocationContext) -> Run:
     while await callstream.journal.runs(run_id=run_id, limit=1):
         number += 1
         run_id = f"{context.invocation_id}~{number}"
-    return await callstream.start(context.session.id, run_id, principal=context.user_id, as_current=False)
+    return await callstream.start(
+        context.session.id, run_id, principal=context.user_id, as_current=False, host_traces=True
+    )
 
 
 class Endings:

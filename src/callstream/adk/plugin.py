@@ -109,6 +109,7 @@ class CallstreamPlugin(BasePlugin):
         session = invocation_context.session
         given_up = [] if joined else await self.left_behind.find(session.id, session.user_id)
         run = joined or await opened_run(self.callstream, invocation_context)
+        run.host_traces = True  # from now on, google-adk has spans for its agents and tools
         within = current_agent_tool.get() if joined is not None else None
         invocation = Invocation(invocation_context, run, owns_run=joined is None, within=within)
         self._invocations[invocation.invocation_id] = invocation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from callstream.adk import ADKAgent
 from callstream.adk.sharedstate import taken
 from callstream.errors import UsageError
+from callstream.runtime import remote_parent
 from callstream.server import Settings
 from callstream.server.beside import Beside
 
@@ -64,8 +65,9 @@ class Endpoint:
     async def run(self, request: Request, given: Annotated[RunAgentInput, Body()]) -> Response:
         agent, given = await self._prepared(request, given)
         if self._outlives_client:
-            return await self._beside(agent).run(given)
-        return StreamingResponse(_frames(agent, given), media_type="text/event-stream", headers=_HEADERS)
+            with remote_parent(request.headers):
+                return await self._beside(agent).run(given)
+        return StreamingResponse(_frames(agent, given, request.headers), media_type="text/event-stream", headers=_HEADERS)
 
     async def connect(self, request: Request) -> Response:
         agent, given = await self._prepared(request, await _joining_input(request))
@@ -147,10 +149,11 @@ async def _joining_input(request: Request) -> RunAgentInput:
     return given.model_copy(update={"thread_id": thread_id})
 
 
-async def _frames(agent: ADKAgent, given: RunAgentInput) -> AsyncGenerator[bytes, None]:
-    async with aclosing(agent.run_sse(given)) as frames:
-        async for frame in frames:
-            yield frame
+async def _frames(agent: ADKAgent, given: RunAgentInput, headers: Mapping[str, str]) -> AsyncGenerator[bytes, None]:
+    with remote_parent(headers):
+        async with aclosing(agent.run_sse(given)) as frames:
+            async for frame in frames:
+                yield frame
 
 
 def _with_headers(state: Any, request: Request, names: Sequence[str]) -> dict[str, Any]:

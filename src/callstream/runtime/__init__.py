@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from callstream.runtime.core import Callstream
 from callstream.runtime.limits import TextLimits
-from callstream.runtime.observing import Observer
+from callstream.runtime.observing import Observer, remote_parent
 from callstream.runtime.response import Response
 from callstream.runtime.run import Run, current_run
 
-__all__ = ["Callstream", "Observer", "Response", "Run", "TextLimits", "current_run"]
+__all__ = ["Callstream", "Observer", "Response", "Run", "TextLimits", "current_run", "remote_parent"]

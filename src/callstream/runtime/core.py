@@ -173,12 +173,15 @@ class Callstream:
         run_input: Any = None,
         as_current: bool = True,
         exclusive: bool = False,
+        host_traces: bool = False,
     ) -> Run:
         """Starts a run that ``run.finish()`` or ``run.stop()`` has to end. It is this task's current run, if wanted.
 
-        ``exclusive``: ThreadBusy if another run of the thread goes on, in this process or another.
+        ``exclusive``: ThreadBusy if the thread has another active run, in this process or another. ``host_traces``: the
+        caller emits OpenTelemetry spans of its own for agents and tools, so Callstream must not do that again.
         """
         run = Run(self, _named(thread_id), run_id or self.new_id("run"), principal)
+        run.host_traces = host_traces
         cancelled: asyncio.CancelledError | None = None
         try:
             await self.journal.open()

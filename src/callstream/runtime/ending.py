@@ -30,6 +30,7 @@ class Ending(msgspec.Struct, frozen=True):
     discard: DiscardReason | None = None
     """Why no tool may run any more. None leaves calls with all their arguments to the host, which may run them."""
     detail: str | None = None
+    error: BaseException | None = None
 
     @classmethod
     def finished(cls) -> Self:
@@ -40,21 +41,21 @@ class Ending(msgspec.Struct, frozen=True):
         return cls("cancelled", reason, "aborted")
 
     @classmethod
-    def failed(cls, reason: str, detail: str | None = None) -> Self:
-        return cls("failed", reason, "interrupted", detail)
+    def failed(cls, reason: str, detail: str | None = None, error: BaseException | None = None) -> Self:
+        return cls("failed", reason, "interrupted", detail, error)
 
     @classmethod
-    def by(cls, error: BaseException | None) -> Self:
+    def by(cls, error: BaseException | None, detail: str | None = None) -> Self:
         """By what ended the work of the run."""
         if error is None:
             return cls.finished()
         if isinstance(error, asyncio.CancelledError | GeneratorExit):
             return cls.cancelled("cancelled")
-        return cls.failed(described(error))
+        return cls.failed(described(error), detail, error)
 
     def failed_by_hook(self, error: Exception) -> Self:
         """The same for all open calls, since the hook's own call is discarded already; the run has failed."""
-        return msgspec.structs.replace(self, outcome="failed", reason=described(error))
+        return msgspec.structs.replace(self, outcome="failed", reason=described(error), error=error)
 
     def discards(self, call: Call) -> DiscardReason | None:
         """Why the arguments of an open call are given up; None if its host may run it. Once it executes, that is over."""

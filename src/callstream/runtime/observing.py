@@ -7,8 +7,9 @@ them changes its state once.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from callstream.calls import Call
 
@@ -33,6 +34,14 @@ class Observer(Protocol):
         """A server has more streams that are read, or less."""
 
 
+@runtime_checkable
+class Surrounding(Protocol):
+    """An observer that also wants to surround the work of a run: ``async with run`` enters and leaves it."""
+
+    def run_entered(self, run: Run) -> Callable[[], None]:
+        """Called in the context of the work, when it begins; what it returns is called when the work ends there."""
+
+
 class Observers:
     """All of a Callstream's observers as one."""
 
@@ -47,6 +56,17 @@ class Observers:
 
     def run_started(self, run: Run) -> None:
         self._tell(lambda observer: observer.run_started(run))
+
+    def run_entered(self, run: Run) -> Callable[[], None]:
+        """Enters the run with the observers that surround it. Returns what leaves it again."""
+        left: list[Callable[[], None]] = []
+        self._tell(lambda each: left.append(each.run_entered(run)) if isinstance(each, Surrounding) else None)
+
+        def leave() -> None:
+            for undo in reversed(left):
+                undo()
+
+        return leave
 
     def call_changed(self, run: Run, call: Call) -> None:
         self._tell(lambda observer: observer.call_changed(run, call))
@@ -63,6 +83,15 @@ class Observers:
                 tell(observer)
             except Exception:  # an observer's errors are its own, never a run's
                 logger.exception("the observer %s failed", type(observer).__name__)
+
+
+def remote_parent(headers: Mapping[str, str]) -> AbstractContextManager[None]:
+    """A context in which runs belong to the trace that a request names (``traceparent``), if there is none already."""
+    try:
+        from callstream.runtime.telemetry import continued_trace
+    except ImportError:
+        return nullcontext()
+    return continued_trace(headers)
 
 
 def usual_observers(*, show_arguments: bool) -> Observers:

@@ -71,6 +71,10 @@ class Run:
         """How the run ended; None while it goes on."""
         self.reason: str | None = None
         """Why the run failed or was cancelled."""
+        self.error: BaseException | None = None
+        """The exception that failed the run, if it was one."""
+        self.host_traces = False
+        """Whether the run's host emits OpenTelemetry spans of its own for agents and tools."""
         self.on_tool_progress: ProgressHandler | None = None
         """Takes the place of the Callstream's own handler in this run."""
         self._text = TextMeter(callstream.text_limits)
@@ -83,6 +87,7 @@ class Run:
         self._ending: asyncio.Task[Exception | None] | None = None
         self._on_stop: list[Callable[[str], object]] = []
         self._token: Token[Run | None] | None = None
+        self._leave: Callable[[], None] | None = None
 
     # -- what is known --
 
@@ -289,6 +294,7 @@ class Run:
 
     async def __aenter__(self) -> Run:
         self._token = _current_run.set(self)
+        self._leave = self.callstream.observers.run_entered(self)
         return self
 
     async def __aexit__(
@@ -297,6 +303,8 @@ class Run:
         if self._token is not None:
             try:
                 _current_run.reset(self._token)
+                if self._leave is not None:
+                    self._leave()
             except ValueError:
                 pass  # A generator may be closed in another context than it began in; the run is not current there.
         if error is None:
@@ -329,7 +337,7 @@ class Run:
                 for event in wanted:
                     self._took(event)
             if weighed.error is not None:
-                self._ending = self._begin_end(Ending.failed(described(weighed.error), detail=str(weighed.error)))
+                self._ending = self._begin_end(Ending.by(weighed.error, detail=str(weighed.error)))
         if cancelled:
             raise asyncio.CancelledError
         if weighed.error is not None:
@@ -393,14 +401,14 @@ class Run:
             ending = ending.failed_by_hook(failure)
         try:
             await self._write_end(ending)
-        except LeaseLost:
-            ending = Ending.failed("interrupted")  # so whoever took it over has ended it
+        except LeaseLost as lost:
+            ending = Ending.failed("interrupted", error=lost)  # so whoever took it over has ended it
             raise
         except JournalError:
             self.callstream.end_later(self, ending)
             raise
         finally:
-            self.outcome, self.reason = ending.outcome, ending.reason
+            self.outcome, self.reason, self.error = ending.outcome, ending.reason, ending.error
             self.callstream.forget_run(self)
             self.callstream.observers.run_ended(self)
         return failure

@@ -1,18 +1,26 @@
-"""Runs and calls as OpenTelemetry sees them, by the conventions for generative AI.
+"""OpenTelemetry spans and metrics for runs and calls, following the conventions for generative AI.
 
-One span a run (``invoke_agent``) and one a call (``execute_tool``), children of whatever span was current when the run
-began. A call's span begins with the call, so what happens before its tool runs is in it; its attributes tell the parts
-apart. A call that awaits an answer ends its span; if it executes later, that is another. Text of arguments and results
-is in none of them unless it was asked for.
+One span per run (``invoke_agent``) and one per call (``execute_tool``). A run's span is a child of the span that was
+current when the run started, and is itself current while the run works (``async with run``), so that spans of other
+libraries land in the same trace. A call's span starts with the call, so it covers what happens before the tool runs; its
+attributes tell the phases apart. A call that awaits an answer ends its span; if it executes later, it gets another one.
+
+Some hosts trace agents and tools themselves; google-adk does. For them (``run.host_traces``) the run's span is just
+``run``, and a call's span is ``tool_arguments``: what the host cannot see, from the first argument to the moment when the
+tool may run. The host's own span of the tool is given the call's id. So no agent and no tool appears twice.
+
+Arguments and results are never recorded unless that was asked for.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from opentelemetry import metrics, trace
+from opentelemetry import context, metrics, propagate, trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
 from callstream.calls import Call, CallState
@@ -39,6 +47,21 @@ class _ObservedCall(msgspec.Struct, eq=False):
     span: Span
     first_argument: float | None = None
     executing_at: float | None = None
+
+
+@contextmanager
+def continued_trace(headers: Mapping[str, str]) -> Iterator[None]:
+    """Makes the remote span of a request's headers current, unless an instrumentation has made one current already."""
+    if trace.get_current_span().get_span_context().is_valid:
+        yield
+        return
+    remote = propagate.extract(headers)
+    token = context.attach(remote)
+    try:
+        yield
+    finally:
+        if context.get_current() is remote:  # a generator may be closed in another context than it began in
+            context.detach(token)
 
 
 class Telemetry:
@@ -68,14 +91,20 @@ class Telemetry:
 
     def run_started(self, run: Run) -> None:
         now = perf_counter()
-        attributes = {
-            "gen_ai.operation.name": "invoke_agent",
-            "gen_ai.conversation.id": run.thread_id,
-            "callstream.run.id": run.run_id,
-        }
-        span = self._tracer.start_span("invoke_agent", kind=SpanKind.INTERNAL, attributes=attributes)
+        name = "run" if run.host_traces else "invoke_agent"
+        attributes = {"gen_ai.conversation.id": run.thread_id, "callstream.run.id": run.run_id}
+        if not run.host_traces:
+            attributes["gen_ai.operation.name"] = name
+        span = self._tracer.start_span(name, kind=SpanKind.INTERNAL, attributes=attributes)
         self._runs[run.run_id] = _Observed(span, now, now)
         self._active_runs.add(1)
+
+    def run_entered(self, run: Run) -> Callable[[], None]:
+        observed = self._runs.get(run.run_id)
+        if observed is None:
+            return lambda: None
+        token = context.attach(trace.set_span_in_context(observed.span))
+        return lambda: context.detach(token)
 
     def call_changed(self, run: Run, call: Call) -> None:
         observed = self._runs.get(run.run_id)
@@ -83,9 +112,15 @@ class Telemetry:
             return
         now = perf_counter()
         known = observed.calls.get(call.call_id)
-        if known is None and call.state in (CallState.STARTED, CallState.EXECUTING):
-            known = observed.calls[call.call_id] = _ObservedCall(self._begun(observed.span, call))
-        if call.state is CallState.EXECUTING and known is not None:
+        executes = call.state is CallState.EXECUTING
+        if known is None and (call.state is CallState.STARTED or (executes and not run.host_traces)):
+            known = observed.calls[call.call_id] = _ObservedCall(self._begin(run, call, observed.span))
+        if executes and run.host_traces:
+            _mark(trace.get_current_span(), call, observed.span)
+            if known is not None:
+                del observed.calls[call.call_id]
+                self._end(run, call, known, now)
+        elif executes and known is not None:
             known.executing_at = now
         elif call.state in (CallState.ARGS_STREAMING, CallState.ARGS_COMPLETE) and known is not None:
             if known.first_argument is None:
@@ -117,17 +152,18 @@ class Telemetry:
     def streams_changed(self, change: int) -> None:
         self._streams.add(change)
 
-    def _begun(self, parent: Span, call: Call) -> Span:
+    def _begin(self, run: Run, call: Call, parent: Span) -> Span:
+        name = "tool_arguments" if run.host_traces else "execute_tool"
         attributes: dict[str, Any] = {
-            "gen_ai.operation.name": "execute_tool",
             "gen_ai.tool.name": call.name,
             "gen_ai.tool.type": "function",
             "gen_ai.tool.call.id": call.provider_id or call.call_id,
             "callstream.call.id": call.call_id,
         }
-        return self._tracer.start_span(
-            f"execute_tool {call.name}", context=trace.set_span_in_context(parent), attributes=attributes
-        )
+        if not run.host_traces:
+            attributes["gen_ai.operation.name"] = name
+        within = trace.set_span_in_context(parent)
+        return self._tracer.start_span(f"{name} {call.name}", context=within, attributes=attributes)
 
     def _end(self, run: Run, call: Call, known: _ObservedCall, now: float) -> None:
         size = run.args_bytes(call.call_id)
@@ -149,3 +185,9 @@ class Telemetry:
             known.span.set_attribute("error.type", call.reason or "tool_error")
             known.span.set_status(Status(StatusCode.ERROR))
         known.span.end()
+
+
+def _mark(span: Span, call: Call, own: Span) -> None:
+    """Lets the host's span of a tool be found by the call's id."""
+    if span is not own:
+        span.set_attribute("callstream.call.id", call.call_id)

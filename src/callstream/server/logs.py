@@ -27,6 +27,11 @@ def asked(scope: Scope) -> str:
     return f"{scope['method']} {quote(scope['path'])}"
 
 
+def quoted(text: str) -> str:
+    """Text from elsewhere on one line of a log."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 class JsonFormatter(logging.Formatter):
     """One JSON object a line: time, level, logger, message, and what the record carries beside them (``extra=``)."""
 
@@ -63,7 +68,12 @@ class RunLog:
     def run_ended(self, run: Run) -> None:
         seconds = round(perf_counter() - self._began.pop(run.run_id, perf_counter()), 3)
         extra = {**_ids(run), "outcome": run.outcome, "seconds": seconds, "calls": len(run.calls)}
-        logger.info("run %s of thread %s %s", run.run_id, run.thread_id, run.outcome or "broke off", extra=extra)
+        named = (run.run_id, run.thread_id)
+        if run.outcome == "failed":
+            because = "" if run.error is not None or not run.reason else f": {quoted(run.reason)}"
+            logger.error("run %s of thread %s failed%s", *named, because, exc_info=run.error, extra=extra)
+        else:
+            logger.info("run %s of thread %s %s", *named, run.outcome or "ended", extra=extra)
 
     def streams_changed(self, change: int) -> None:
         pass

@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from callstream.agui import View
 from callstream.agui.events import PROTOCOL_VERSION
+from callstream.runtime import remote_parent
 from callstream.server.access import Access
 from callstream.server.agent import Host, Importer, OlderClient, Presentation
 from callstream.server.eventstream import EventStream
@@ -53,7 +54,9 @@ class RunRoutes:
     async def run(self, request: Request) -> Response:
         """Runs the agent. The stream may be left; the run goes on, and can be joined."""
         principal = await self._access.principal(request)
-        return await self.begin(await run_input(request, self._settings), principal)
+        given = await run_input(request, self._settings)
+        with remote_parent(request.headers):
+            return await self.begin(given, principal)
 
     async def begin(self, given: RunAgentInput, principal: str | None) -> Response:
         check = partial(self._access.check_thread, given.thread_id, principal)

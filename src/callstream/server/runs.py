@@ -16,7 +16,7 @@ from typing import Final
 
 from ag_ui.core import RunAgentInput
 
-from callstream.errors import CallstreamError, LeaseLost, ThreadBusy
+from callstream.errors import CallstreamError, JournalError, LeaseLost, ThreadBusy
 from callstream.runtime import Run, TextLimits
 from callstream.server.agent import Begun, Host
 from callstream.server.problems import Problem, shutting_down
@@ -165,7 +165,6 @@ class Runs:
         try:
             done, _ = await asyncio.wait({work, over}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
             if not done:
-                logger.warning("run %s took longer than %s s", run.run_id, limit, extra=_ids(run))
                 await run.end(TimeoutError(f"the run took longer than {limit} s"))
             elif work not in done:
                 # The run has ended, by itself or by a limit; what its agent still does is nobody's any more.
@@ -180,7 +179,10 @@ class Runs:
             if running.leaving is not None:
                 running.leaving.cancel()
             error = None if work.cancelled() else work.exception()
-            if error is not None and run.outcome != "cancelled":  # what a stop breaks is no failure
+            # What failed the run is logged where the run ends, and what a stop breaks is no failure. Left are errors
+            # that came after the run had ended well, and a journal that would not take the end.
+            is_told = run.outcome in ("failed", "cancelled") and not isinstance(error, JournalError)
+            if error is not None and error is not run.error and not is_told:
                 logger.error("run %s of thread %s failed", run.run_id, run.thread_id, exc_info=error, extra=_ids(run))
 
     @asynccontextmanager
