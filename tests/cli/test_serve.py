@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import socket
@@ -13,9 +14,10 @@ from typing import Any
 import httpx
 import pytest
 
+from callstream import Callstream
 from callstream.testing import Call, Finish, ScriptedProvider, Text
 
-from .commands import PATIENCE, Ran, Server, ran, serving
+from .commands import PATIENCE, Ran, Server, eventually, ran, serving
 
 pytestmark = pytest.mark.subprocess
 Run = Callable[..., Ran]
@@ -146,7 +148,9 @@ def test_an_adk_agent_with_a_callstream_of_its_own(tmp_path: Path, env: dict[str
     assert json.loads(ran("runs", "--json", "--journal", "sqlite:///own.db", cwd=tmp_path).out)["principal"] == "ada"
     refused = ran("serve", "mine:agent", "--journal", "sqlite:///x.db", env=env, cwd=tmp_path)
     assert refused.code == 2
-    assert "brings a Callstream of its own, with its journal: leave --journal out" in refused.err
+    assert "mine:agent has its own Callstream and journal; --journal cannot be combined with it" in refused.err
+    refused = ran("serve", "mine:agent", "--forget-after", "30d", env=env, cwd=tmp_path)
+    assert (refused.code, "--forget-after cannot be combined" in refused.err) == (2, True)
 
 
 def test_any_object_with_run_and_who_may_ask_it(tmp_path: Path) -> None:
@@ -193,3 +197,81 @@ def test_the_world_is_not_let_in_without_a_word(tmp_path: Path) -> None:
     (tmp_path / "plain.py").write_text("async def agent(input): pass\n")
     with serving("serve", "plain:agent", "--host", "0.0.0.0", "--port", "0", cwd=tmp_path) as server:
         assert any("without --auth, whoever can reach 0.0.0.0 may use this agent" in line for line in server.lines)
+
+
+ECHO = """
+import logging, warnings
+async def agent(input):
+    warnings.warn("old thing")
+    logging.getLogger("shop").warning("two\\nlines")
+    if input.messages[-1].content == "fail":
+        raise RuntimeError("broken")
+"""
+PREFLIGHT = {"origin": "https://shop.example.com", "access-control-request-method": "POST"}
+
+
+@pytest.mark.parametrize("how", ["options", "variables"])
+def test_logs_for_machines_other_origins_and_retention(tmp_path: Path, how: str) -> None:
+    (tmp_path / "plain.py").write_text(ECHO)
+    url = f"sqlite:///{tmp_path}/callstream.db"
+    asyncio.run(two_runs(url))
+    with sqlite3.connect(tmp_path / "callstream.db") as database:
+        database.execute("UPDATE run SET ended_at = ended_at - 86000 WHERE run_id = 'old'")
+    database.close()
+    values = {"log-format": "json", "forget-after": "20h", "cors-origin": "https://shop.example.com/"}
+    options = [text for name, value in values.items() for text in (f"--{name}", value)]
+    variables = {
+        "CALLSTREAM_LOG_FORMAT": "json",
+        "CALLSTREAM_FORGET_AFTER": "20h",
+        "CALLSTREAM_CORS_ORIGINS": "https://shop.example.com",
+    }
+    given = {"env": {} if how == "options" else variables, "cwd": tmp_path}
+    arguments = ("--verbose", "--port", "0", *(options if how == "options" else ()))
+    with serving("serve", "plain:agent", *arguments, **given) as server:  # type: ignore[arg-type]
+        assert httpx.options(f"{server.url}/agui", headers=PREFLIGHT).headers["access-control-allow-origin"] == (
+            "https://shop.example.com"
+        )
+        assert asked(server, "fail")[-1]["type"] == "RUN_ERROR"
+        runs = f"{server.url}/api/runs?thread_id=kept"
+        eventually(lambda: [row["run_id"] for row in httpx.get(runs).json()["runs"]] == ["new"])
+        assert server.end() == 0
+    lines = [json.loads(line) for line in server.lines if not line.startswith(server.url)]
+    messages = {line["message"]: line for line in lines}
+    assert messages["two\nlines"]["logger"] == "shop"
+    assert "RuntimeError: broken" in messages["run r1 of thread t1 failed"]["exception"]
+    assert messages["run r1 of thread t1 failed"]["run_id"] == "r1"
+    assert any(line["logger"] == "uvicorn.access" and "POST /agui" in line["message"] for line in lines)
+    assert any(line["logger"] == "py.warnings" and "old thing" in line["message"] for line in lines)
+    assert any(line["message"] == f"journal: {'sqlite:///callstream.db'}" for line in lines)
+
+
+async def two_runs(url: str) -> None:
+    async with Callstream(url) as cs:
+        for run_id in ("old", "new"):
+            async with cs.run("kept", run_id):
+                pass
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "sentence"),
+    [
+        ("forget-after", "1m", "expected an age in hours, days or weeks, such as 12h, 30d or 8w, got '1m'"),
+        ("forget-after", "0d", "expected an age in hours, days or weeks, such as 12h, 30d or 8w, got '0d'"),
+        ("cors-origin", "shop.example.com", "expected an origin such as https://app.example.com, got"),
+        ("cors-origin", "https://shop.example.com/page", "expected an origin such as https://app.example.com, got"),
+        ("log-format", "xml", "expected text or json, got 'xml'"),
+    ],
+)
+def test_a_wrong_value_is_one_sentence(tmp_path: Path, run: Run, option: str, value: str, sentence: str) -> None:
+    done = run("serve", "plain:agent", f"--{option}", value)
+    assert done.code == 2
+    assert f"argument --{option}: {sentence}" in done.err
+
+
+def test_a_wrong_variable_is_one_sentence(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "plain.py").write_text(ECHO)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CALLSTREAM_FORGET_AFTER", "soon")
+    done = run("serve", "plain.py:agent")
+    assert done.code == 2
+    assert "invalid value for CALLSTREAM_FORGET_AFTER: expected an age in hours, days or weeks" in done.err

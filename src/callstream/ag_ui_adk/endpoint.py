@@ -67,7 +67,9 @@ class Endpoint:
         if self._outlives_client:
             with remote_parent(request.headers):
                 return await self._beside(agent).run(given)
-        return StreamingResponse(_frames(agent, given, request.headers), media_type="text/event-stream", headers=_HEADERS)
+        return StreamingResponse(
+            _frames(agent, given, request.headers), media_type="text/event-stream", headers=_HEADERS
+        )
 
     async def connect(self, request: Request) -> Response:
         agent, given = await self._prepared(request, await _joining_input(request))

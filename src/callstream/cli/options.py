@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import os
+import re
 import textwrap
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
+from callstream.cli.failure import misused
 from callstream.cli.output import Output
+
+_T = TypeVar("_T")
+_AGE = re.compile(r"([1-9]\d{0,5})([hdw])", re.ASCII)
+_SECONDS = {"h": 3600, "d": 86400, "w": 604800}
+_ORIGIN = re.compile(r"https?://[^\s/?#@]+", re.IGNORECASE)
 
 Running: TypeAlias = Callable[[argparse.Namespace, Output], int | Awaitable[int]]
 
@@ -81,6 +89,46 @@ def port(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"expected a port, 0 to 65535, got {text!r}")
     return int(text)
+
+
+def age(text: str) -> float:
+    """A span of time as a number and a unit, in seconds. ``m`` is refused: a minute and a month look alike."""
+    found = _AGE.fullmatch(text.strip())
+    if found is None:
+        raise argparse.ArgumentTypeError(
+            f"expected an age in hours, days or weeks, such as 12h, 30d or 8w, got {text!r}"
+        )
+    return int(found[1]) * _SECONDS[found[2]]
+
+
+def origin(text: str) -> str:
+    """A web origin as browsers send it: scheme, host and port, without a slash at the end. ``*`` is any."""
+    made = text.strip().rstrip("/")
+    if made != "*" and _ORIGIN.fullmatch(made) is None:
+        raise argparse.ArgumentTypeError(f"expected an origin such as https://app.example.com, got {text!r}")
+    return made.lower()
+
+
+def from_environment(variable: str, kind: Callable[[str], _T]) -> _T | None:
+    """An option's value from the environment. A variable that is empty counts as not set."""
+    text = os.environ.get(variable, "").strip()
+    if not text:
+        return None
+    try:
+        return kind(text)
+    except argparse.ArgumentTypeError as error:
+        raise misused(f"invalid value for {variable}: {error}") from None
+
+
+def one_of(*choices: str) -> Callable[[str], str]:
+    """An option's type: one of these words."""
+
+    def chosen(text: str) -> str:
+        if text not in choices:
+            raise argparse.ArgumentTypeError(f"expected {' or '.join(choices)}, got {text!r}")
+        return text
+
+    return chosen
 
 
 def pace(text: str) -> float:

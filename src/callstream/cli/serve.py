@@ -15,7 +15,16 @@ from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from callstream.cli.failure import CommandError, misused
-from callstream.cli.options import Commands, add_address, add_env_file, add_journal
+from callstream.cli.options import (
+    Commands,
+    add_address,
+    add_env_file,
+    add_journal,
+    age,
+    from_environment,
+    one_of,
+    origin,
+)
 from callstream.cli.output import Output
 from callstream.cli.place import DEFAULT_FILE, journal_url, shown
 from callstream.cli.target import HELP, Target, loaded
@@ -23,6 +32,9 @@ from callstream.cli.target import HELP, Target, loaded
 if TYPE_CHECKING:
     from callstream.tap import Callstream
 
+logger = logging.getLogger("callstream.server")
+
+_LOG_FORMATS = ("text", "json")
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -32,39 +44,83 @@ def add_to(commands: Commands) -> None:
         serve,
         summary="serve an agent over AG-UI, with its journal and the inspector",
         description="""Serves an agent as it is: a google-adk App, agent or workflow, an ADKAgent, or any object with
-            run(input). Runs belong to the server: a client that leaves finds its run again. Without a journal named,
-            ./callstream.db is made and used. Further settings come from the environment, CALLSTREAM_MAX_RUNS and so on.""",
+            run(input). Runs belong to the server: a client that disconnects can rejoin its run. If no journal is named,
+            ./callstream.db is created and used. Every option can also be set in the environment (CALLSTREAM_CORS_ORIGINS,
+            CALLSTREAM_FORGET_AFTER, CALLSTREAM_LOG_FORMAT, …), and so can the server's limits (CALLSTREAM_MAX_RUNS, …).""",
         examples="""
             callstream serve agent.py:root_agent
             callstream serve shop.agents:app --port 9000 --on-disconnect stop
             callstream serve my_agent/                                  # a google-adk agent folder
-            callstream serve shop:app --host 0.0.0.0 --auth shop.login:who""",
+            callstream serve shop:app --host 0.0.0.0 --auth shop.login:who
+            callstream serve shop:app --cors-origin https://shop.example.com
+            callstream serve shop:app --log-format json --forget-after 30d""",
     )
     parser.add_argument("target", metavar="MODULE:APP", help=HELP)
     add_journal(parser)
     add_address(parser)
     parser.add_argument(
-        "--auth", metavar="MODULE:CALLABLE", help="turns a request into the name of whoever asks, or None"
+        "--auth", metavar="MODULE:CALLABLE", help="function that returns the name of a request's user, or None"
     )
     parser.add_argument(
         "--on-disconnect",
         choices=("continue", "stop"),
-        help="what becomes of a run that nobody watches any more (default: continue)",
+        help="what happens to a run when its last client disconnects (default: continue)",
+    )
+    parser.add_argument(
+        "--cors-origin",
+        action="append",
+        type=origin,
+        metavar="ORIGIN",
+        help="origin whose pages may use this server, such as https://app.example.com; may be repeated",
+    )
+    parser.add_argument(
+        "--forget-after",
+        type=age,
+        metavar="AGE",
+        help="erase runs from the journal when they ended this long ago: 12h, 30d, 8w (default: never)",
     )
     add_env_file(parser)
+    parser.add_argument(
+        "--log-format", type=one_of(*_LOG_FORMATS), metavar="FORMAT", help="text or json (default: text)"
+    )
     parser.add_argument("--verbose", action="store_true", help="log every request")
 
 
 async def serve(options: argparse.Namespace, out: Output) -> int:
-    logging.basicConfig(
-        level=logging.INFO if options.verbose else logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
-    )
-    logging.getLogger("callstream").setLevel(logging.INFO)
+    out = _set_up_logs(options, out)
     target = loaded(options.target, env_file=options.env_file)
     callstream = _callstream(options, target, out)
     agent = _agent(target, callstream)
     name = str(getattr(target.found, "name", "") or target.name)
-    return await serve_app(agent, options, out, callstream=callstream, name=name, on_disconnect=options.on_disconnect)
+    settings = {
+        "on_disconnect": options.on_disconnect,
+        "cors_origins": options.cors_origin and tuple(options.cors_origin),
+    }
+    return await serve_app(agent, options, out, callstream=callstream, name=name, **settings)
+
+
+class _LoggedNotes(Output):
+    """Notes as log records, for a standard error that has to be JSON on every line."""
+
+    def note(self, text: str) -> None:
+        logger.info("%s", text.removeprefix("callstream: "))
+
+
+def _set_up_logs(options: argparse.Namespace, out: Output) -> Output:
+    """Configures the root logger and returns where notes go."""
+    level = logging.INFO if options.verbose else logging.WARNING
+    options.log_format = options.log_format or from_environment("CALLSTREAM_LOG_FORMAT", one_of(*_LOG_FORMATS))
+    logging.getLogger("callstream").setLevel(logging.INFO)
+    if options.log_format != "json":
+        logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")
+        return out
+    from callstream.server.logs import JsonFormatter
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter())
+    logging.basicConfig(level=level, handlers=[handler])
+    logging.captureWarnings(True)
+    return _LoggedNotes(plain=options.plain)
 
 
 async def serve_app(
@@ -97,26 +153,32 @@ async def serve_app(
             "127.0.0.1" if options.host == "0.0.0.0" else f"[{options.host}]" if ":" in options.host else options.host
         )
         out.write(f"http://{host}:{bound}/\n")
-        out.note("Ctrl-C ends it")
-        level = "info" if getattr(options, "verbose", False) else "warning"
-        await serve_with_uvicorn(app, sockets=[listening], log_level=level)
+        out.note("press Ctrl-C to stop")
+        uvicorn: dict[str, Any] = {"log_level": "info" if getattr(options, "verbose", False) else "warning"}
+        if getattr(options, "log_format", None) == "json":
+            uvicorn["log_config"] = None  # its loggers then use the root logger's handler
+        await serve_with_uvicorn(app, sockets=[listening], **uvicorn)
         await asyncio.sleep(0)  # a Ctrl-C that uvicorn hands back is delivered here
     return 0
 
 
 def _callstream(options: argparse.Namespace, target: Target, out: Output) -> Callstream | None:
     """The Callstream with the journal that was named; None for an application that brings its own."""
+    from callstream.journal import Housekeeping, open_journal
     from callstream.tap import Callstream
 
     own = _own_callstream(target.found)
     if own is not None:
-        if options.journal is not None:
-            raise misused(f"{target.given} brings a Callstream of its own, with its journal: leave --journal out")
-        out.note(f"journal: the one that {target.given} brings")
+        for option in ("journal", "forget_after"):
+            if getattr(options, option) is not None:
+                name = f"--{option.replace('_', '-')}"
+                raise misused(f"{target.given} has its own Callstream and journal; {name} cannot be combined with it")
+        out.note(f"journal: the one of {target.given}")
         return None
     url = journal_url(options, default=f"sqlite:///{DEFAULT_FILE}")
     out.note(f"journal: {shown(url)}")
-    return Callstream(url)
+    retain = options.forget_after or from_environment("CALLSTREAM_FORGET_AFTER", age)
+    return Callstream(open_journal(url, housekeeping=Housekeeping(retain=retain)))
 
 
 def _own_callstream(found: Any) -> Callstream | None:
