@@ -10,7 +10,6 @@ from callstream.calls import Call
 from callstream.errors import UsageError
 from callstream.events import ArgsAppended, CallReturned, CallStarted, ReasoningAppended, RunEvent, TextAppended
 from callstream.journal import Entry
-from callstream.journal.postgres.chunks import CHUNK, in_chunks
 from callstream.journal.queries import queries
 from callstream.journal.rows import ESCAPED, Kind, Stored, clean, event_of, folded, folded_range, joined, prepared
 
@@ -83,19 +82,6 @@ def test_folded_range_can_be_read_from_its_beginning(ranges: list[tuple[int, int
     if found is not None:
         assert found[0] <= after < found[1]
         assert folded_range(ranges, found[0] - 1) is None
-
-
-@given(st.lists(st.tuples(st.sampled_from("xé€\U0001f600"), st.integers(0, 3 * CHUNK)), max_size=4))
-def test_long_texts_are_cut_into_whole_chunks_and_a_tail(parts: list[tuple[str, int]]) -> None:
-    text = "".join(letter * count for letter, count in parts)
-    chunks, tail = in_chunks(text)
-    assert chunks + (tail or "") == text
-    size = len(text.encode())
-    if size < CHUNK or size % CHUNK == 0:
-        assert tail is None
-    else:
-        assert -len(chunks.encode()) % CHUNK <= 3
-        assert 0 < len((tail or "").encode()) < CHUNK + 3
 
 
 def test_ids_that_no_database_can_hold_are_refused() -> None:

@@ -26,7 +26,6 @@ from callstream.journal.filters import CallFilter, RunFilter
 from callstream.journal.follow import Folded, Followers, Page
 from callstream.journal.owned import Append, Memory, RunFacts, claimed
 from callstream.journal.plan import Plan, closing
-from callstream.journal.postgres.chunks import in_chunks
 from callstream.journal.postgres.link import LONG_SECONDS, Address, Link
 from callstream.journal.postgres.reader import PostgresReader
 from callstream.journal.postgres.watch import PostgresWatch
@@ -204,7 +203,7 @@ class PostgresStore:
                 after = await asyncio.to_thread(folded, before)
                 await connection.executemany(
                     self._sql["insert_archive"],
-                    [(key, r.seq, r.at_ms, r.source, r.call, r.first_seq, r.kind, *in_chunks(r.body)) for r in after],
+                    [(key, r.seq, r.at_ms, r.source, r.call, r.kind, r.body, r.first_seq) for r in after],
                 )
                 await connection.execute(self._sql["delete_log"], [key], timeout=LONG_SECONDS)
                 await connection.execute(self._sql["mark_compacted"], key)

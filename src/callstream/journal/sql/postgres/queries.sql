@@ -102,9 +102,7 @@ WHERE live.stop_reason IS NOT NULL AND live.ended_at IS NULL AND live.writer = $
 SELECT {schema}.append_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::json, $11, $12)
 
 -- name: stored_rows
-SELECT kind, body FROM {schema}.record
-WHERE run_key = $1 AND (seq >> 8) BETWEEN ($2::integer >> 8) AND ($3::integer >> 8) AND seq BETWEEN $2 AND $3
-ORDER BY seq
+SELECT kind, body FROM {schema}.record WHERE run_key = $1 AND seq BETWEEN $2 AND $3 ORDER BY seq
 
 -- == reading ==
 
@@ -117,13 +115,13 @@ FROM {schema}.run WHERE run_id = $1
 SELECT * FROM {schema}.read_log_1($1, $2, $3)
 
 -- name: read_archive
-SELECT archive.seq, archive.at_ms, archive.kind, concat(archive.body, archive.tail),
+SELECT archive.seq, archive.at_ms, archive.kind, archive.body,
        source.response_id, source.author, source.message_id, tool_call.call_id, archive.first_seq
 FROM {schema}.archive
 LEFT JOIN {schema}.source ON source.run_key = archive.run_key AND source.number = archive.source
 LEFT JOIN {schema}.tool_call ON tool_call.run_key = archive.run_key AND tool_call.number = archive.call
-WHERE archive.run_key = $1 AND (archive.seq >> 12) >= ($2::integer >> 12) AND archive.seq > $2
-ORDER BY (archive.seq >> 12), archive.seq LIMIT $3
+WHERE archive.run_key = $1 AND archive.seq > $2
+ORDER BY archive.seq LIMIT $3
 
 -- name: folded_ranges
 SELECT first_seq, seq FROM {schema}.archive WHERE run_key = $1 AND first_seq IS NOT NULL
@@ -230,8 +228,8 @@ LEFT JOIN {schema}.source ON source.run_key = record.run_key AND source.number =
 WHERE record.run_key = $1 ORDER BY record.seq
 
 -- name: insert_archive
-INSERT INTO {schema}.archive (run_key, seq, at_ms, source, call, first_seq, kind, body, tail)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+INSERT INTO {schema}.archive (run_key, seq, at_ms, source, call, kind, body, first_seq)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 
 -- name: delete_log
 DELETE FROM {schema}.record WHERE run_key = ANY($1::integer[])

@@ -1,5 +1,5 @@
--- Schema 1. Numbers instead of names in the log, because a record of eight characters must not weigh a hundred bytes:
--- columns without padding, one index that holds six bytes a record, nothing else.
+-- Schema 1. Numbers instead of names in the log, because a record of eight characters must not weigh a hundred bytes.
+-- Times are seconds since 1970 in UTC; the views show them as timestamps.
 
 CREATE TABLE {schema}.schema_version (
     version     integer NOT NULL,  -- what this store is
@@ -84,10 +84,7 @@ CREATE TABLE {schema}.tool_call (
 );
 CREATE INDEX tool_call_provider ON {schema}.tool_call USING hash (provider_id) WHERE provider_id IS NOT NULL;
 
--- The log of runs that are not compacted. That a run has no number twice is the writer's doing: it adds records only
--- together with the change of its turn, and since it took its turn nobody else has written to its runs. So the
--- index need not be unique, and names a range of 256 records: equal keys share an entry, and a record costs six bytes of
--- index instead of twenty.
+-- The log of runs that are not compacted.
 CREATE TABLE {schema}.record (
     run_key integer NOT NULL,
     seq     integer NOT NULL,
@@ -95,25 +92,36 @@ CREATE TABLE {schema}.record (
     source  integer NOT NULL,
     call    integer,                           -- the number of the call, for pieces of arguments
     kind    smallint NOT NULL,                 -- 0 event, 1 piece of arguments, 2 of text, 3 of reasoning; +8: body is ASCII JSON
-    body    text NOT NULL                      -- the piece itself, or the event as JSON
+    body    text NOT NULL,                     -- the piece itself, or the event as JSON
+    PRIMARY KEY (run_key, seq)
 );
-CREATE INDEX record_run ON {schema}.record (run_key, (seq >> 8));
 
--- The log of compacted runs. A run lies in one of the two, as a whole. A long body is cut so that it is stored without
--- gaps: postgres/chunks.py says how.
+-- The log of compacted runs. A run lies in one of the two, as a whole.
 CREATE TABLE {schema}.archive (
     run_key   integer NOT NULL,
     seq       integer NOT NULL,
     at_ms     integer NOT NULL,
     source    integer NOT NULL,
     call      integer,
-    first_seq integer,                         -- where pieces were folded: the first of them; seq is the last
     kind      smallint NOT NULL,
     body      text NOT NULL,
-    tail      text                             -- the end of a long body
+    first_seq integer,                         -- where pieces were folded: the first of them; seq is the last
+    PRIMARY KEY (run_key, seq)
 );
--- Not unique, like the log's: who compacts a run has locked it.
-CREATE INDEX archive_run ON {schema}.archive (run_key, (seq >> 12));
+
+-- For people and reports.
+
+CREATE VIEW {schema}.runs AS
+    SELECT run_id, thread_id, principal, coalesce(outcome, 'running') AS state, reason,
+           to_timestamp(started_at) AS started_at, to_timestamp(ended_at) AS ended_at
+    FROM {schema}.run;
+
+CREATE VIEW {schema}.calls AS
+    SELECT tool_call.call_id, run.run_id, run.thread_id, run.principal, tool_call.name AS tool, tool_call.state,
+           tool_call.reason, tool_call.detail, tool_call.error, tool_call.result,
+           to_timestamp(tool_call.started_at) AS started_at, to_timestamp(tool_call.updated_at) AS updated_at,
+           tool_call.provider_id, tool_call.message_id
+    FROM {schema}.tool_call JOIN {schema}.run ON run.run_key = tool_call.run_key;
 
 CREATE VIEW {schema}.tool_arg_delta (call_id, seq, text) AS
     SELECT tool_call.call_id, record.seq, record.body
@@ -121,7 +129,7 @@ CREATE VIEW {schema}.tool_arg_delta (call_id, seq, text) AS
       ON tool_call.run_key = record.run_key AND tool_call.number = record.call
     WHERE record.kind IN (1, 9)
     UNION ALL
-    SELECT tool_call.call_id, archive.seq, concat(archive.body, archive.tail)
+    SELECT tool_call.call_id, archive.seq, archive.body
     FROM {schema}.archive JOIN {schema}.tool_call
       ON tool_call.run_key = archive.run_key AND tool_call.number = archive.call
     WHERE archive.kind IN (1, 9);
@@ -225,7 +233,7 @@ CREATE FUNCTION {schema}.last_record_1(wanted_run integer, OUT seq integer, OUT 
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $last$
 BEGIN
     SELECT record.seq, record.at_ms INTO seq, at_ms FROM {schema}.record
-    WHERE record.run_key = wanted_run ORDER BY (record.seq >> 8) DESC, record.seq DESC LIMIT 1;
+    WHERE record.run_key = wanted_run ORDER BY record.seq DESC LIMIT 1;
 END
 $last$;
 
@@ -241,8 +249,7 @@ BEGIN
            source.response_id, source.author, source.message_id, tool_call.call_id, NULL::integer
     FROM (
         SELECT * FROM {schema}.record
-        WHERE record.run_key = wanted_run AND (record.seq >> 8) >= (after >> 8) AND record.seq > after
-        ORDER BY (record.seq >> 8), record.seq LIMIT at_most
+        WHERE record.run_key = wanted_run AND record.seq > after ORDER BY record.seq LIMIT at_most
     ) AS piece
     LEFT JOIN {schema}.source ON source.run_key = wanted_run AND source.number = piece.source
     LEFT JOIN {schema}.tool_call ON tool_call.run_key = wanted_run AND tool_call.number = piece.call
@@ -257,12 +264,11 @@ LANGUAGE plpgsql STABLE SET enable_seqscan = off SET plan_cache_mode = force_gen
 BEGIN
     RETURN QUERY
     SELECT record.seq, record.kind, record.body FROM {schema}.record
-    WHERE record.run_key = wanted_run AND (record.seq >> 8) BETWEEN (first >> 8) AND (last >> 8)
-      AND record.seq BETWEEN first AND last AND (record.call = wanted_call OR record.seq = last)
+    WHERE record.run_key = wanted_run AND record.seq BETWEEN first AND last
+      AND (record.call = wanted_call OR record.seq = last)
     UNION ALL
-    SELECT archive.seq, archive.kind, concat(archive.body, archive.tail) FROM {schema}.archive
-    WHERE archive.run_key = wanted_run AND (archive.seq >> 12) BETWEEN (first >> 12) AND (last >> 12)
-      AND archive.seq BETWEEN first AND last
+    SELECT archive.seq, archive.kind, archive.body FROM {schema}.archive
+    WHERE archive.run_key = wanted_run AND archive.seq BETWEEN first AND last
       AND (archive.call = wanted_call OR archive.seq = last)
     ORDER BY 1;
 END

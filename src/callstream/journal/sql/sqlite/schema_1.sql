@@ -1,4 +1,5 @@
 -- Schema 1. Numbers instead of names in the log, because a record of eight characters must not weigh a hundred bytes.
+-- Times are seconds since 1970 in UTC; the views show them as ISO 8601.
 
 CREATE TABLE schema_version (
     version     INTEGER NOT NULL,  -- what this store is
@@ -92,6 +93,22 @@ CREATE TABLE archive (
     first_seq INTEGER,             -- where pieces were folded: the first of them; seq is the last
     PRIMARY KEY (run_key, seq)
 ) WITHOUT ROWID;
+
+-- For people and reports.
+
+CREATE VIEW runs AS
+    SELECT run_id, thread_id, principal, coalesce(outcome, 'running') AS state, reason,
+           strftime('%Y-%m-%dT%H:%M:%fZ', started_at, 'unixepoch') AS started_at,
+           strftime('%Y-%m-%dT%H:%M:%fZ', ended_at, 'unixepoch') AS ended_at
+    FROM run;
+
+CREATE VIEW calls AS
+    SELECT tool_call.call_id, run.run_id, run.thread_id, run.principal, tool_call.name AS tool, tool_call.state,
+           tool_call.reason, tool_call.detail, tool_call.error, tool_call.result,
+           strftime('%Y-%m-%dT%H:%M:%fZ', tool_call.started_at, 'unixepoch') AS started_at,
+           strftime('%Y-%m-%dT%H:%M:%fZ', tool_call.updated_at, 'unixepoch') AS updated_at,
+           tool_call.provider_id, tool_call.message_id
+    FROM tool_call JOIN run ON run.run_key = tool_call.run_key;
 
 CREATE VIEW tool_arg_delta (call_id, seq, text) AS
     SELECT tool_call.call_id, record.seq, record.body
