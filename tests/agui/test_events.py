@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import json
+import re
 
-from callstream.agui import AguiEvent, encode, encode_sse, merge
+import pytest
+
+from callstream.agui import AguiEvent, Position, encode, encode_sse, merge
 from callstream.agui.events import (
     ActivitySnapshot,
     ReasoningMessageContent,
@@ -40,17 +43,42 @@ def end(call_id: str, seq: int) -> AguiEvent:
 # -- on the wire --
 
 
-def test_sse_is_data_and_two_line_feeds_with_the_id_on_the_last() -> None:
+def test_sse_is_an_id_and_data_and_two_line_feeds() -> None:
     events = [text("é\n\r\u2028", 7), text("x", 7)]
     assert (
         encode_sse(events, 7)
         == (
+            "id: 7.1\n"
             'data: {"type":"TEXT_MESSAGE_CONTENT","metadata":{"seq":7},"messageId":"m","delta":"é\\n\\r\u2028"}\n\n'
             "id: 7\n"
             'data: {"type":"TEXT_MESSAGE_CONTENT","metadata":{"seq":7},"messageId":"m","delta":"x"}\n\n'
         ).encode()
     )
     assert encode_sse([], 7) == b""
+    assert encode_sse(events, 7, skip=1) == encode_sse(events[1:], 7)
+    assert encode_sse(events) == re.sub(rb"id: [\d.]+\n", b"", encode_sse(events, 7))
+    assert encode_sse(events, 7, first=4).startswith(b"id: 7.1.4\n")
+    assert encode_sse(events, 7, first=7) == encode_sse(events, 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "position", "whole"),
+    [
+        ("0", Position(0), 0),
+        ("7", Position(7), 7),
+        ("7.2", Position(7, 2), 6),
+        ("7.2.4", Position(7, 2, 4), 3),
+        ("999999999999999999", Position(999999999999999999), 999999999999999999),
+    ],
+)
+def test_positions(text: str, position: Position, whole: int) -> None:
+    assert Position.parse(text) == position
+    assert position.whole == whole
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "7.", "7.0", "7.2.8", "7.2.0", "1" * 19, "7.1.2.3", "٣", " 7", "7\n"])
+def test_what_is_no_position(text: str) -> None:
+    assert Position.parse(text) is None
 
 
 def test_there_are_no_nulls_but_those_that_mean_something() -> None:

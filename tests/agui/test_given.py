@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
-from ag_ui.core import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
+from ag_ui.core import AssistantMessage, Message, RunAgentInput, SystemMessage, ToolMessage, UserMessage
 
-from callstream.agui.given import since_spoken
+from callstream.agui.given import digest_of, since_spoken
 
 SYSTEM = SystemMessage(id="s", content="Be brief.")
 ASKED = UserMessage(id="u", content="Paint.")
@@ -23,3 +23,11 @@ ANSWERED = ToolMessage(id="t", tool_call_id="c", content="oil")
 )
 def test_messages_since_the_model_last_spoke(messages: list[Message], since: list[Message]) -> None:
     assert since_spoken(messages) == since
+
+
+def test_equal_inputs_have_one_digest_and_others_another() -> None:
+    given = RunAgentInput(thread_id="t", run_id="r", messages=[ASKED], state={"a": 1, "b": "\ud800"})
+    other_order = given.model_copy(update={"state": {"b": "\ud800", "a": 1}})
+    assert digest_of(given) == digest_of(given.model_copy(deep=True)) == digest_of(other_order)
+    assert digest_of(given) != digest_of(given.model_copy(update={"state": {"a": 2}}))
+    assert digest_of(given) != digest_of(given.model_copy(update={"messages": [SYSTEM]}))

@@ -210,9 +210,7 @@ async def test_heartbeats_keep_a_silent_stream_open(cs: Callstream) -> None:
         assert (await reading)[-1]["outcome"] == {"type": "success"}
 
 
-async def test_the_last_event_of_a_record_has_its_number_as_id_however_many_records_are_sent_at_once(
-    cs: Callstream,
-) -> None:
+async def test_every_event_has_an_id_and_the_last_of_a_record_its_number(cs: Callstream) -> None:
     agent = Stepping(free=True)
     async with served(agent, callstream=cs) as server:
         async with server.run() as stream:
@@ -227,8 +225,10 @@ async def test_the_last_event_of_a_record_has_its_number_as_id_however_many_reco
     assert len(frames) == 1
     assert [kind for kind, _, _ in told].count("TOOL_CALL_ARGS") == 1  # deltas of one call are one
     following = [seq for _, seq, _ in told[1:]] + [None]
+    place = 0
     for (kind, seq, number), after in zip(told, following, strict=True):
-        assert number == ([] if after == seq else [f"id: {seq}"]), kind
+        place = place + 1 if after == seq else 0
+        assert number == [f"id: {seq}.{place}" if place else f"id: {seq}"], kind
 
 
 @pytest.mark.parametrize("name", ["a/b", "a%2Fb", "a b", "ä", "Ā", "a/connect", "?#&;", "events/stop"])

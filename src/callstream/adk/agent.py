@@ -40,7 +40,7 @@ from callstream.adk.threads import Threads
 from callstream.adk.turns import Turns
 from callstream.agui import AguiEvent, Conversation, Translator, View, encode_sse, for_older_client
 from callstream.agui.events import RunError, encode
-from callstream.agui.given import since_spoken
+from callstream.agui.given import digest_of, since_spoken
 from callstream.agui.messages import Metadata
 from callstream.errors import CallstreamError, JournalError, RunOver, UsageError
 from callstream.events import Record, RunEnded
@@ -135,19 +135,19 @@ class ADKAgent:
                     sent = events if given.protocol_version is not None else for_older_client(events)
                     yield encode_sse(sent, seq)  # type: ignore[arg-type]
 
-    async def _batches(self, given: RunAgentInput) -> AsyncGenerator[tuple[list[ShownEvent], int], None]:
-        """The events of each record, with its number."""
+    async def _batches(self, given: RunAgentInput) -> AsyncGenerator[tuple[list[ShownEvent], int | None], None]:
+        """The events of each record, with its number; None for those that are of no record."""
         limit = self._settings.max_concurrent_executions
         if len(self._active) + self._starting >= limit:
             message = f"There are {limit} runs already; try again later."
-            yield [RunError(message=message, code="too_many_runs", metadata=Metadata(0))], 0
+            yield [RunError(message=message, code="too_many_runs", metadata=Metadata(0))], None
             return
         self._starting += 1
         try:
             run, task = await self._take_turn(given)
         except CallstreamError:
             logger.exception("a run of thread %s could not be started", given.thread_id)
-            yield [RunError(message="The run could not be started.", code="failed", metadata=Metadata(0))], 0
+            yield [RunError(message="The run could not be started.", code="failed", metadata=Metadata(0))], None
             return
         finally:
             self._starting -= 1
@@ -158,7 +158,7 @@ class ADKAgent:
                     yield presentation.shown(events), seq
             except JournalError:
                 # A stream that merely stops looks like success.
-                yield presentation.shown(translator.end()), translator.seq
+                yield presentation.shown(translator.end()), None
                 raise
             await asyncio.wait({task})
         finally:
@@ -253,7 +253,10 @@ class ADKAgent:
         And the names of the client's tools, as the model knows them.
         """
         since = since_spoken(given.messages)
-        kept: dict[str, Any] = {"messages": [message.model_dump(mode="json", by_alias=True) for message in since]}
+        kept: dict[str, Any] = {
+            "messages": [message.model_dump(mode="json", by_alias=True) for message in since],
+            "digest": digest_of(given),
+        }
         names = [tool.name for tool in given.tools or ()]
         if names:
             if not self._toolsets and isinstance(self._app.root_agent, BaseAgent):

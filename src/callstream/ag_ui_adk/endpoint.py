@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+from weakref import WeakValueDictionary
 
 from ag_ui.core import RunAgentInput
 from fastapi import APIRouter, Body, FastAPI, Request
@@ -49,6 +51,7 @@ class Endpoint:
         self._extractor = extractor
         self._resolver = resolver
         self._outlives_client = on_disconnect == "continue"
+        self._asking: WeakValueDictionary[tuple[str, str, str], asyncio.Lock] = WeakValueDictionary()
         self._neighbours: dict[int, tuple[ADKAgent, Beside]] = {}
 
     def add_to(self, app: FastAPI | APIRouter, path: str, options: dict[str, Any]) -> None:
@@ -64,12 +67,12 @@ class Endpoint:
 
     async def run(self, request: Request, given: Annotated[RunAgentInput, Body()]) -> Response:
         agent, given = await self._prepared(request, given)
-        if self._outlives_client:
+        last_event_id = request.headers.get("last-event-id")
+        if self._outlives_client or last_event_id:
             with remote_parent(request.headers):
-                return await self._beside(agent).run(given)
-        return StreamingResponse(
-            _frames(agent, given, request.headers), media_type="text/event-stream", headers=_HEADERS
-        )
+                return await self._beside(agent).run(given, agent.user_of(given), last_event_id)
+        frames = self._frames(agent, given, request.headers)
+        return StreamingResponse(frames, media_type="text/event-stream", headers=_HEADERS)
 
     async def connect(self, request: Request) -> Response:
         agent, given = await self._prepared(request, await _joining_input(request))
@@ -100,6 +103,24 @@ class Endpoint:
                 "messages": json.dumps(known["messages"]),
             }
         )
+
+    async def _frames(
+        self, agent: ADKAgent, given: RunAgentInput, headers: Mapping[str, str]
+    ) -> AsyncGenerator[bytes, None]:
+        """The stream of a run that ends with it. A request that is sent again is shown the run that it has begun."""
+        user_id = agent.user_of(given)
+        asking = self._asking.setdefault((user_id, given.thread_id, given.run_id), asyncio.Lock())
+        async with AsyncExitStack() as stack:
+            stack.enter_context(remote_parent(headers))
+            async with asking:
+                earlier = await self._beside(agent).earlier(given, user_id)
+                frames = earlier or agent.run_sse(given)
+                await stack.enter_async_context(aclosing(frames))
+                # The run is in the journal when it has its first event: from here on an equal request finds it.
+                first = await anext(frames, b"")
+            yield first
+            async for frame in frames:
+                yield frame
 
     # -- who answers --
 
@@ -149,13 +170,6 @@ async def _joining_input(request: Request) -> RunAgentInput:
     except ValidationError:
         return _bare_input(thread_id)
     return given.model_copy(update={"thread_id": thread_id})
-
-
-async def _frames(agent: ADKAgent, given: RunAgentInput, headers: Mapping[str, str]) -> AsyncGenerator[bytes, None]:
-    with remote_parent(headers):
-        async with aclosing(agent.run_sse(given)) as frames:
-            async for frame in frames:
-                yield frame
 
 
 def _with_headers(state: Any, request: Request, names: Sequence[str]) -> dict[str, Any]:

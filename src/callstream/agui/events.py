@@ -202,15 +202,54 @@ def encode(event: AguiEvent) -> bytes:
     return json_bytes(event)
 
 
-def encode_sse(events: Sequence[AguiEvent], seq: int) -> bytes:
-    """The events of one record, or of several up to ``seq`` that are sent as one, as server-sent events; LF only.
+def encode_sse(
+    events: Sequence[AguiEvent], seq: int | None = None, *, first: int | None = None, skip: int = 0
+) -> bytes:
+    """The events of one record, or of those from ``first`` to ``seq`` that are sent as one, as server-sent events; LF only.
 
-    The last one carries ``id: <seq>``: whoever has read up to an id has read all records up to that number.
+    Every event has an ``id``, the ``Position`` of a client that has read it. Without ``seq`` they have none: they are not
+    of the run's records, so a client that comes back has to be sent them again, or something else. ``skip`` events at the
+    beginning are left out, because the client has them.
     """
-    frames = [b"data: %b\n\n" % encode(event) for event in events]
-    if frames:
-        frames[-1] = b"id: %d\n%b" % (seq, frames[-1])
-    return b"".join(frames)
+    if seq is None:
+        return b"".join([b"data: %b\n\n" % encode(event) for event in events])
+    last = len(events)
+    place = "" if first is None or first == seq else f".{first}"
+    frames = []
+    for number, event in enumerate(events, start=1):
+        position = f"{seq}.{number}{place}" if number < last else f"{seq}"
+        frames.append(b"id: %b\ndata: %b\n\n" % (position.encode(), encode(event)))
+    return b"".join(frames[skip:])
+
+
+class Position(msgspec.Struct, frozen=True):
+    """How far a client has read a run: what an SSE ``id`` says.
+
+    ``7`` is all up to record 7. ``7.2`` is all up to record 6 and the first two events of record 7. ``7.2.4`` is all up
+    to record 3 and the first two of the events that records 4 to 7 became when they were merged.
+    """
+
+    seq: int
+    events: int | None = None
+    """Events of the last group that were read; None if all of them were."""
+    first: int | None = None
+
+    @property
+    def whole(self) -> int:
+        """The last record of which everything was read."""
+        return self.seq if self.events is None else (self.first or self.seq) - 1
+
+    @classmethod
+    def parse(cls, text: str) -> Position | None:
+        """The position that an id stands for; None if it is no id of ours."""
+        if _POSITION.fullmatch(text) is None:
+            return None
+        seq, events, first = [*map(int, text.split(".")), None, None][:3]
+        assert seq is not None
+        return cls(seq, events, first) if first is None or 0 < first <= seq else None
+
+
+_POSITION: Final = re.compile(r"\d{1,18}(\.[1-9]\d{0,8}(\.\d{1,18})?)?", re.ASCII)
 
 
 def json_bytes(value: Any) -> bytes:

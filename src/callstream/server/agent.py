@@ -17,7 +17,7 @@ import msgspec
 from ag_ui.core import RunAgentInput, ToolMessage, UserMessage
 
 from callstream.agui import View, for_older_client
-from callstream.agui.given import CANCELLED, since_spoken
+from callstream.agui.given import CANCELLED, digest_of, since_spoken
 from callstream.agui.results import result_value
 from callstream.calls import CallState
 from callstream.errors import CallDropped, CallRejected, UsageError
@@ -149,6 +149,7 @@ class FunctionHost:
         kept = {
             "messages": [message.model_dump(mode="json", by_alias=True) for message in since_spoken(given.messages)],
             "tools": [{"name": tool.name} for tool in given.tools or ()],
+            "digest": digest_of(given),
         }
         run = await self.callstream.start(
             given.thread_id,

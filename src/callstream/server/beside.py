@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from http import HTTPStatus
 from typing import Final
 
@@ -46,10 +47,15 @@ class Beside:
         except Problem as problem:
             return problem_response(problem)
 
-    async def run(self, given: RunAgentInput) -> Response:
+    async def run(self, given: RunAgentInput, owner: str, last_event_id: str | None = None) -> Response:
+        """Runs the agent, or gives ``owner`` the run that this request has begun before."""
         try:
             check_ids(given)
-            return await self._running.begin(given, None)
+            return await self._running.begin(given, None, owner=owner, last_event_id=last_event_id)
         except Problem as problem:
             # The run that goes on may be somebody else's, whose thread has the same name: who knew its id could stop it.
             return problem_response(_BUSY if problem.code == _BUSY.code else problem)
+
+    async def earlier(self, given: RunAgentInput, owner: str) -> AsyncGenerator[bytes, None] | None:
+        """The stream of the run that this input has begun before, from its beginning."""
+        return await self._running.earlier(given, owner)

@@ -12,19 +12,22 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from callstream.agui import View
+from callstream.agui import Position, View
 from callstream.agui.events import PROTOCOL_VERSION
+from callstream.errors import Compacted
+from callstream.journal import RunRow
 from callstream.runtime import remote_parent
 from callstream.server.access import Access
 from callstream.server.agent import Host, Importer, OlderClient, Presentation
 from callstream.server.eventstream import EventStream
 from callstream.server.idroute import IdRoute
-from callstream.server.problems import json_response
+from callstream.server.problems import Problem, json_response, not_found
+from callstream.server.repeats import earlier_run
 from callstream.server.requests import is_id, json_body, number, run_input
 from callstream.server.runs import Runs
 from callstream.server.seats import Seats
 from callstream.server.settings import Settings
-from callstream.server.streams import joined, live, raw
+from callstream.server.streams import joined, live, raw, resumed
 
 _MAX_REASON = 500
 
@@ -56,16 +59,48 @@ class RunRoutes:
         principal = await self._access.principal(request)
         given = await run_input(request, self._settings)
         with remote_parent(request.headers):
-            return await self.begin(given, principal)
+            return await self.begin(given, principal, last_event_id=request.headers.get("last-event-id"))
 
-    async def begin(self, given: RunAgentInput, principal: str | None) -> Response:
+    async def begin(
+        self, given: RunAgentInput, principal: str | None, *, owner: str | None = None, last_event_id: str | None = None
+    ) -> Response:
+        """A run of the input. A request that is sent again gets the run that it has begun, never another one.
+
+        ``owner``: whose that run has to be, where the host and not the server knows it. ``last_event_id``: how far the
+        client has read it, who gets the rest.
+        """
         check = partial(self._access.check_thread, given.thread_id, principal)
         await check()
         with self._seat() as seat:
-            run = await self._runs.begin(given, principal, check)
             presentation = self._presentation(given, declares=given.protocol_version)
-            frames = live(self._journal, run.run_id, self._view, presentation)
-            return self._stream(frames, run.run_id, seat)
+            if last_event_id:
+                row = await earlier_run(self._journal, given, owner or principal, of_any_input=True)
+                if row is None:
+                    raise not_found("run")
+                position = _position(last_event_id, row)
+                frames = self._rest(row, position, presentation)
+                return self._stream(frames, row.run_id, seat)
+            run_id = await self._runs.begin(given, principal, check, owner=owner)
+            return self._stream(live(self._journal, run_id, self._view, presentation), run_id, seat)
+
+    async def earlier(self, given: RunAgentInput, owner: str) -> AsyncGenerator[bytes, None] | None:
+        """The stream of the run that this input has begun before; None if it has begun none."""
+        row = await earlier_run(self._journal, given, owner)
+        if row is None:
+            return None
+        presentation = self._presentation(given, declares=given.protocol_version)
+        return live(self._journal, row.run_id, self._view, presentation)
+
+    async def _rest(self, row: RunRow, position: Position, presentation: Presentation) -> AsyncGenerator[bytes, None]:
+        """What a client has not read of a run; if that cannot be told any more, the whole thread up to its end."""
+        try:
+            async for frame in resumed(self._journal, row.run_id, position, self._view, presentation):
+                yield frame
+        except Compacted:
+            rows = await self._access.runs_of(row.thread_id, row.principal)
+            place = [each.run_id for each in rows].index(row.run_id)
+            async for frame in joined(self._journal, reversed(rows[place:]), self._view, presentation):
+                yield frame
 
     async def connect(self, request: Request) -> Response:
         """Joins a thread: what has been, then its last run live. Of the body, the client's protocol version counts."""
@@ -117,3 +152,12 @@ class RunRoutes:
         return EventStream(
             frames, self._settings, run_id=run_id, watching=self._runs.watched(run_id), held=seat.pop_all()
         )
+
+
+def _position(text: str, row: RunRow) -> Position:
+    position = Position.parse(text)
+    if position is None or position.seq > row.last_seq:
+        raise Problem(
+            HTTPStatus.BAD_REQUEST, "wrong_position", f"expected Last-Event-ID to be an id of run {row.run_id!r}"
+        )
+    return position

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from http import HTTPStatus
 from typing import Final
+from weakref import WeakValueDictionary
 
 from ag_ui.core import RunAgentInput
 
@@ -20,6 +21,7 @@ from callstream.errors import CallstreamError, JournalError, LeaseLost, ThreadBu
 from callstream.runtime import Run, TextLimits
 from callstream.server.agent import Begun, Host
 from callstream.server.problems import Problem, shutting_down
+from callstream.server.repeats import earlier_run
 from callstream.server.settings import Settings
 
 logger = logging.getLogger("callstream.server")
@@ -54,6 +56,7 @@ class Runs:
         self._settings = settings
         self._limits = TextLimits(max_args_bytes=settings.max_args_bytes, max_run_bytes=settings.max_run_bytes)
         self._running: dict[str, _Running] = {}
+        self._asking: WeakValueDictionary[tuple[str | None, str, str], asyncio.Lock] = WeakValueDictionary()
         self._starting: Counter[str | None] = Counter()
         self._stopping: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
@@ -72,28 +75,43 @@ class Runs:
     # -- beginning --
 
     async def begin(
-        self, given: RunAgentInput, principal: str | None, check: Callable[[], Awaitable[None]] | None = None
-    ) -> Run:
-        """Starts a run, or says why not. ``check`` is made once more when it has begun, before anything is done in it:
+        self,
+        given: RunAgentInput,
+        principal: str | None,
+        check: Callable[[], Awaitable[None]] | None = None,
+        *,
+        owner: str | None = None,
+    ) -> str:
+        """Starts a run, or says why not, and returns its id. If the same input has begun one before, it is that run.
 
-        of two who begin a thread at once, one is too late to own it. And whenever the thread is busy: who may not have it
-        neither waits for it nor hears of its run.
+        ``check`` is made once more when it has begun, before anything is done in it: of two who begin a thread at once,
+        one is too late to own it. And whenever the thread is busy: who may not have it neither waits for it nor hears of
+        its run. ``owner``: whose an earlier run has to be, where the host and not the server knows it.
         """
-        with self._room_for(principal):
-            begun = await self._begin(given, principal, check)
-            try:
-                if check is not None:
-                    await check()
-            except BaseException:
-                await begun.run.stop("refused")
-                raise
-            begun.run.tighten(self._limits)
-            running = _Running(begun.run, principal)
-            self._running[begun.run.run_id] = running
+        owner = owner or principal
+        # Of two equal requests that come at once, the second waits until the first one's run can be found.
+        asking = self._asking.setdefault((owner, given.thread_id, given.run_id), asyncio.Lock())
+        async with asking:
+            earlier = await earlier_run(self._host.callstream.journal, given, owner)
+            if earlier is not None:
+                return earlier.run_id
+            with self._room_for(principal):
+                begun = await self._begin(given, principal, check, owner)
+                if isinstance(begun, str):
+                    return begun
+                try:
+                    if check is not None:
+                        await check()
+                except BaseException:
+                    await begun.run.stop("refused")
+                    raise
+                begun.run.tighten(self._limits)
+                running = _Running(begun.run, principal)
+                self._running[begun.run.run_id] = running
         running.task = asyncio.create_task(self._work(begun, running), name=f"callstream run {begun.run.run_id}")
         if self._watch is None:
             self._watch = asyncio.create_task(self._hear_stops(), name="callstream stops")
-        return begun.run
+        return begun.run.run_id
 
     @contextmanager
     def _room_for(self, principal: str | None) -> Iterator[None]:
@@ -126,14 +144,27 @@ class Runs:
                 del self._starting[principal]
 
     async def _begin(
-        self, given: RunAgentInput, principal: str | None, check: Callable[[], Awaitable[None]] | None
-    ) -> Begun:
-        """Waits for the thread's other run, if it may."""
+        self,
+        given: RunAgentInput,
+        principal: str | None,
+        check: Callable[[], Awaitable[None]] | None,
+        owner: str | None,
+    ) -> Begun | str:
+        """Waits for the thread's other run, if it may. The id of a run that another process began for the same input."""
+        journal = self._host.callstream.journal
         wait = self._settings.busy_wait if self._settings.when_busy == "wait" else 0.0
         until = asyncio.get_running_loop().time() + wait
         while True:
             try:
-                return await self._host.begin(given, principal, exclusive=True)
+                begun = await self._host.begin(given, principal, exclusive=True)
+                if begun.run.run_id == given.run_id:
+                    return begun
+                # Another process may have begun a run of this id since this one has looked, and for the same input.
+                earlier = await earlier_run(journal, given, owner)
+                if earlier is None or earlier.run_id == begun.run.run_id:
+                    return begun
+                await begun.run.stop("another process has begun a run for the same request")
+                return earlier.run_id
             except LeaseLost:
                 # Another process has begun a run of the same id in this moment; there is a next one.
                 if asyncio.get_running_loop().time() > until:
@@ -144,6 +175,8 @@ class Runs:
                     raise shutting_down() from None
                 if check is not None:
                     await check()
+                if (earlier := await earlier_run(journal, given, owner)) is not None:
+                    return earlier.run_id
                 left = until - asyncio.get_running_loop().time()
                 if left <= 0:
                     raise Problem(

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from callstream.agui import AguiEvent, Conversation, Translator, View, encode_sse, merge
+from callstream.agui import AguiEvent, Conversation, Position, Translator, View, encode_sse, merge
 from callstream.agui.events import is_delta, json_bytes
 from callstream.errors import CallstreamError, Compacted, JournalError
 from callstream.events import Record, RunEnded
@@ -29,6 +29,32 @@ async def live(journal: Journal, run_id: str, view: View, presentation: Presenta
         yield frame
 
 
+async def resumed(
+    journal: Journal, run_id: str, position: Position, view: View, presentation: Presentation
+) -> AsyncGenerator[bytes, None]:
+    """The rest of a run for a client that has read it up to a position. Compacted if that can no longer be told."""
+    translator = Translator(view)
+    half_read: list[tuple[int, list[AguiEvent]]] = []
+    async for record in journal.read(run_id):
+        if record.seq > position.seq:
+            if record.first_seq is not None and record.first_seq <= position.seq:
+                raise Compacted(run_id, position.seq, record.first_seq, record.seq)
+            break
+        if (record.first_seq or record.seq) <= position.whole < record.seq:
+            raise Compacted(run_id, position.whole, record.first_seq or record.seq, record.seq)
+        events = translator.feed(record)
+        if record.seq <= position.whole:
+            presentation.shown(events)
+        elif events:
+            half_read.append((record.seq, events))
+    for (first, seq), events in _merged(half_read):
+        shown = presentation.shown(events)
+        # The position of a group's last event is that of the whole group, so that one at least is still to come.
+        yield encode_sse(shown, seq, first=first, skip=min(position.events or 0, len(shown) - 1))
+    async for frame in _followed(journal, run_id, position.seq, translator, presentation):
+        yield frame
+
+
 async def joined(
     journal: Journal, runs: Iterable[RunRow], view: View, presentation: Presentation
 ) -> AsyncGenerator[bytes, None]:
@@ -41,7 +67,9 @@ async def joined(
         records = [record async for record in journal.read(run_id)]
         conversation.take(sorted(records, key=lambda record: record.first_seq or record.seq))
     ended = conversation.has_ended
-    yield _encoded(presentation, conversation.prelude(), conversation.seq)
+    prelude = presentation.shown(conversation.prelude())
+    # Whoever has read half of a prelude has to begin again, so only its end is a place to continue from.
+    yield encode_sse(prelude[:-1]) + encode_sse(prelude[-1:], conversation.seq)
     if not ended:
         async for frame in _followed(journal, run_id, conversation.seq, conversation, presentation):
             yield frame
@@ -54,30 +82,28 @@ async def _followed(
         async with aclosing(journal.batches(run_id, after)) as batches:
             async for records in batches:
                 told = [(record.seq, events) for record in records if (events := translator.feed(record))]
-                frame = b"".join([_encoded(presentation, events, seq) for seq, events in _merged(told)])
+                frame = b"".join(
+                    [encode_sse(presentation.shown(events), seq, first=first) for (first, seq), events in _merged(told)]
+                )
                 if frame:
                     yield frame
                 if isinstance(records[-1].event, RunEnded):
                     return
     except JournalError:
         # A stream that merely stops looks like success.
-        yield _encoded(presentation, translator.end(), translator.seq)
+        yield encode_sse(presentation.shown(translator.end()))
         raise
-    yield _encoded(presentation, translator.end(), translator.seq)  # the journal was closed
+    yield encode_sse(presentation.shown(translator.end()))  # the journal was closed
 
 
-def _merged(told: list[tuple[int, list[AguiEvent]]]) -> Iterator[tuple[int, list[AguiEvent]]]:
-    """The events of records by their numbers; records that follow each other and are deltas alone become one."""
+def _merged(told: list[tuple[int, list[AguiEvent]]]) -> Iterator[tuple[tuple[int, int], list[AguiEvent]]]:
+    """The events of records, by the first and the last record's number; adjacent records of deltas alone become one."""
     for are_deltas, stretch in groupby(told, key=lambda each: all(map(is_delta, each[1]))):
         records = list(stretch)
         if are_deltas and len(records) > 1:
-            yield records[-1][0], merge(event for _, events in records for event in events)
+            yield (records[0][0], records[-1][0]), merge(event for _, events in records for event in events)
         else:
-            yield from records
-
-
-def _encoded(presentation: Presentation, events: list[AguiEvent], seq: int) -> bytes:
-    return encode_sse(presentation.shown(events), seq)
+            yield from (((seq, seq), events) for seq, events in records)
 
 
 async def raw(journal: Journal, run_id: str, after: int) -> AsyncGenerator[bytes, None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -26,14 +27,14 @@ SCRIPT = [[Text("I write."), Call("write", ARGS), Finish()], END]
 
 @asynccontextmanager
 async def endpoint(
-    cs: Callstream, models: Models, ran: list[Any], pace: float = 30.0, **options: Any
+    cs: Callstream, models: Models, ran: list[Any], pace: float = 30.0, *, turns: int = 1, **options: Any
 ) -> AsyncIterator[Server]:
     def write(body: str) -> str:
         """Writes."""
         ran.append({"body": body})
         return "written"
 
-    async with scripted("gemini", SCRIPT, deltas_per_second=pace) as provider:
+    async with scripted("gemini", SCRIPT * turns, deltas_per_second=pace) as provider:
         agent = adk_agent(cs, agent_of(gemini(models, provider), write), session_service=InMemorySessionService())
         app: Any = FastAPI()
         add_adk_fastapi_endpoint(app, agent, "/agent", **options)
@@ -103,6 +104,30 @@ async def test_client_that_disconnects(on_disconnect: str, cs: Callstream, model
         assert (outcome, call.state, ran) == ("cancelled", CallState.DISCARDED, [])
     else:
         assert (outcome, call.state, ran) == ("finished", CallState.COMPLETED, [ARGS])
+
+
+@pytest.mark.parametrize("on_disconnect", ["stop", "continue"])
+async def test_retry_never_doubles(on_disconnect: str, cs: Callstream, models: Models) -> None:
+    ran: list[Any] = []
+    async with endpoint(cs, models, ran, pace=1000, turns=2, on_disconnect=on_disconnect) as server:
+        given = run_input()
+        whole = []
+        async with server.stream("POST", "/agent", json=given) as stream:
+            async for event in stream:
+                whole.append((stream.id, event))
+        want = folded([event for _, event in whole]).messages
+        for place, (last, _) in list(enumerate(whole, start=1))[::5]:
+            async with server.stream("POST", "/agent", json=given, headers={"last-event-id": last or ""}) as again:
+                rest = await again.all()
+            assert folded([*(event for _, event in whole[:place]), *rest]).messages == want
+        async with server.stream("POST", "/agent", json=given) as again:
+            assert folded(await again.all()).messages == want
+        together = run_input(thread="another")
+        streams = [server.post("/agent", json=together) for _ in range(3)]
+        assert [answer.status_code for answer in await asyncio.gather(*streams)] == [200] * 3
+        unknown = await server.client.post("/agent", json=run_input(), headers={"last-event-id": "1"})
+        assert unknown.status_code == 404
+        assert len(await cs.journal.runs()) == 2
 
 
 async def test_dependencies_hold_for_joining_and_stopping(cs: Callstream, models: Models) -> None:
