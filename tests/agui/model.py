@@ -76,7 +76,7 @@ class StrictClient:
     def _run_finished(self, event: dict[str, Any]) -> None:
         self._end(event)
         outcome = event["outcome"]
-        left = [call_id for call_id in self.started if call_id not in self.answered]
+        left = self._unanswered()
         match outcome["type"]:
             case "success":
                 named = outcome.get("pendingToolCallIds")
@@ -88,6 +88,9 @@ class StrictClient:
                 assert self.snapshots or set(asked) <= set(left)
             case other:
                 assert other == "cancelled"
+
+    def _unanswered(self) -> list[str]:
+        return [call_id for call_id in self.started if call_id not in self.answered]
 
     def _run_error(self, event: dict[str, Any]) -> None:
         self._end(event)

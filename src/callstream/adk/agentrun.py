@@ -39,6 +39,7 @@ class AgentRun:
         self._settings = settings
         self._input = given
         self._predictions = Predictions(settings.predict_state)
+        self._predicted: dict[str, None] = {}  # the tools that have run and whose changes need the user's consent
         self._state = SharedState(given.state)
 
     async def work(self, run: Run, user_id: str, given_up: tuple[Call, ...]) -> None:
@@ -57,6 +58,7 @@ class AgentRun:
             after = await self._threads.find(self._runner.app_name, user_id, self._input.thread_id)
             if after is not None:
                 await run.record(self._state.snapshot(after.state))
+            await self._ask_about_predictions(run)
 
     # -- in --
 
@@ -122,7 +124,8 @@ class AgentRun:
                 failure = _failure(event) if event.error_code and not _has_content(event) else None
                 if event.actions.state_delta:
                     await run.record(self._state.delta(event.actions.state_delta))
-                await self._ask_about_predictions(run, event)
+                names = (response.name or "" for response in event.get_function_responses())
+                self._predicted.update(dict.fromkeys(filter(self._predictions.asks_about, names)))
         if failure is not None:
             raise AgentFailed(failure)
 
@@ -136,9 +139,12 @@ class AgentRun:
         metadata = {"ag_ui_context": _described(self._input), **(config.custom_metadata or {})}
         return config.model_copy(update={"custom_metadata": metadata})
 
-    async def _ask_about_predictions(self, run: Run, event: Event) -> None:
-        """Asks the client's user about what was shown to him before it was there."""
-        if any(self._predictions.asks_about(response.name or "") for response in event.get_function_responses()):
+    async def _ask_about_predictions(self, run: Run) -> None:
+        """Asks the client's user about what was shown before it was there, once per tool.
+
+        These are the last calls of a run: front ends disable the buttons of a dialog when anything comes after it.
+        """
+        for _ in self._predicted:
             call_id = await imported(run, f"adk-{run.callstream.new_call_id()}", CONFIRM_TOOL, {})
             await run.await_answer(call_id)
 

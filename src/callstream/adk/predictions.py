@@ -19,7 +19,8 @@ CONFIRM_TOOL: Final = "confirm_changes"
 class PredictStateMapping:
     """While ``tool`` is being called, the client shows its ``tool_argument`` as ``state_key``.
 
-    ``emit_confirm_tool``: when the tool has returned, the client's user is asked with a ``confirm_changes`` call.
+    ``emit_confirm_tool``: a run in which the tool has returned ends with a ``confirm_changes`` call, which asks the
+    client's user whether the changes may stay. The tool's own result is then not sent to the client.
     ``stream_tool_call`` is taken for compatibility: here every call streams.
     """
 
@@ -53,10 +54,9 @@ class Predictions:
     def __init__(self, mappings: tuple[PredictStateMapping, ...]) -> None:
         self._mappings = mappings
 
-    def announced(self, tool_name: str, metadata: Metadata) -> Custom | None:
-        """What a client is told before it sees a call of the tool."""
-        payloads = [mapping.to_payload() for mapping in self._mappings if mapping.tool == tool_name]
-        return Custom(name="PredictState", value=payloads, metadata=metadata) if payloads else None
+    def payloads(self, tool_name: str) -> list[dict[str, str]]:
+        """What a client is told of a tool; empty if nothing is predicted from its calls."""
+        return [mapping.to_payload() for mapping in self._mappings if mapping.tool == tool_name]
 
     def asks_about(self, tool_name: str) -> bool:
         return any(mapping.tool == tool_name and mapping.emit_confirm_tool for mapping in self._mappings)

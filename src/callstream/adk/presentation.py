@@ -8,17 +8,23 @@ from typing import TypeAlias
 from callstream.adk.agentoptions import AgentSettings
 from callstream.adk.predictions import Custom, Predictions
 from callstream.agui import AguiEvent
-from callstream.agui.events import ToolCallArgs, ToolCallEnd, ToolCallResult, ToolCallStart
+from callstream.agui.events import MessagesSnapshot, ToolCallArgs, ToolCallEnd, ToolCallResult, ToolCallStart
+from callstream.agui.messages import AssistantMessage
 
 ShownEvent: TypeAlias = AguiEvent | Custom
 
 
 class Presentation:
-    """One stream's. ``answered``: the calls for which the client has a result already; a second would confuse it."""
+    """One stream's. ``answered``: the calls for which the client has a result already; a second would confuse it.
+
+    The result of a tool whose changes the client's user has to confirm is held back: the client shows the changes
+    already, and a result says that they are made.
+    """
 
     def __init__(self, settings: AgentSettings, answered: frozenset[str] = frozenset()) -> None:
-        self._answered = answered
+        self._held_back = set(answered)
         self._predictions = Predictions(settings.predict_state)
+        self._announced: set[str] = set()
         self._streams = settings.streaming_function_call_arguments
         self._held: dict[str, list[str]] = {}
 
@@ -26,10 +32,10 @@ class Presentation:
         made: list[ShownEvent] = []
         for event in events:
             if isinstance(event, ToolCallStart):
-                announced = self._predictions.announced(event.tool_call_name, event.metadata)
-                if announced is not None:
-                    made.append(announced)
-            elif isinstance(event, ToolCallResult) and event.tool_call_id in self._answered:
+                made += self._announcement(event)
+            elif isinstance(event, MessagesSnapshot):
+                self._look_for_predictions(event)
+            elif isinstance(event, ToolCallResult) and event.tool_call_id in self._held_back:
                 continue
             elif isinstance(event, ToolCallArgs) and not self._streams:
                 self._held.setdefault(event.tool_call_id, []).append(event.delta)
@@ -39,3 +45,21 @@ class Presentation:
                 made.append(ToolCallArgs(tool_call_id=event.tool_call_id, delta=whole, metadata=event.metadata))
             made.append(event)
         return made
+
+    def _announcement(self, started: ToolCallStart) -> list[ShownEvent]:
+        """Tells the client which state a tool's arguments will become, once, before it sees the first call."""
+        name = started.tool_call_name
+        if self._predictions.asks_about(name):
+            self._held_back.add(started.tool_call_id)
+        payloads = self._predictions.payloads(name)
+        if not payloads or name in self._announced:
+            return []
+        self._announced.add(name)
+        return [Custom(name="PredictState", value=payloads, metadata=started.metadata)]
+
+    def _look_for_predictions(self, snapshot: MessagesSnapshot) -> None:
+        """A client that joins learns of calls by a snapshot, and of their results later."""
+        for message in snapshot.messages:
+            for call in message.tool_calls or () if isinstance(message, AssistantMessage) else ():
+                if self._predictions.asks_about(call.function.name):
+                    self._held_back.add(call.id)

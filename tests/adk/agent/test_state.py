@@ -11,7 +11,7 @@ from callstream import Callstream
 from callstream.adk import PredictStateMapping
 from callstream.calls import CallState
 from callstream.testing import Call as Calls
-from callstream.testing import Finish
+from callstream.testing import Finish, Refusal, Text
 from tests.adk.hosting import Models, agent_of, scripted
 
 from .clients import Client, kinds
@@ -121,6 +121,61 @@ async def test_predicted_state_is_announced_and_confirmed(cs: Callstream, models
         await client.answer({asked: {"accepted": True}})
         assert "The user accepted the changes." in provider.requests[2].body.decode()
     assert {call.state for call in await cs.journal.calls()} == {CallState.COMPLETED}
+
+
+async def test_changes_are_confirmed_last_and_once_per_tool(cs: Callstream, models: Models) -> None:
+    """Anything that comes after the question disables the buttons of a front end's dialog."""
+
+    def write(body: str) -> str:
+        """Writes."""
+        return "written"
+
+    def entitle(title: str) -> str:
+        """Gives a title."""
+        return "entitled"
+
+    def look() -> str:
+        """Looks."""
+        return "seen"
+
+    mappings = [PredictStateMapping("document", "write", "body"), PredictStateMapping("title", "entitle", "title")]
+    script = [
+        [Text("Writing."), Calls("write", {"body": "a"}), Calls("write", {"body": "b"}), Finish()],
+        [Calls("entitle", {"title": "t"}), Calls("look", {}), Finish()],
+        [Text("Written."), Finish()],
+        END,
+    ]
+    async with scripted("gemini", script) as provider:
+        agent = agent_of(gemini(models, provider), write, entitle, look)
+        client = Client(adk_agent(cs, agent, predict_state=mappings))
+        events = await client.send()
+        assert [event["value"][0]["tool"] for event in client.custom] == ["write", "entitle"]
+        asked = ["TOOL_CALL_START", "TOOL_CALL_ARGS", "TOOL_CALL_END"]
+        assert kinds(events)[-7:] == [*asked, *asked, "RUN_FINISHED"]
+        assert [(call["name"], call.get("result")) for call in client.calls()] == [
+            ("write", None),
+            ("write", None),
+            ("entitle", None),
+            ("look", '{"result":"seen"}'),
+            ("confirm_changes", None),
+            ("confirm_changes", None),
+        ]
+        assert client.pending() == [call["id"] for call in client.calls()[-2:]]
+        await client.answer({call_id: {"accepted": False} for call_id in client.pending()})
+        assert provider.requests[3].body.decode().count("The user rejected the changes.") == 2
+
+
+async def test_changes_of_a_run_that_failed_are_not_confirmed(cs: Callstream, models: Models) -> None:
+    def write(body: str) -> str:
+        """Writes."""
+        return "written"
+
+    mapping = PredictStateMapping("document", "write", "body")
+    async with scripted("gemini", [[Calls("write", {"body": "a"}), Finish()], [Refusal(500)]]) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), write), predict_state=mapping))
+        events = await client.send()
+    assert kinds(events)[-1] == "RUN_ERROR"
+    assert [call["name"] for call in client.calls()] == ["write"]
 
 
 async def test_prediction_without_question(cs: Callstream, models: Models) -> None:
