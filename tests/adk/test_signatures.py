@@ -6,9 +6,11 @@ import base64
 from typing import Any
 
 import pytest
+from google.adk.agents import LlmAgent, SequentialAgent
 from google.adk.agents.callback_context import CallbackContext
 from google.adk.events.event import Event
 from google.adk.models.llm_request import LlmRequest
+from google.adk.models.llm_response import LlmResponse
 from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.sessions.session import Session
 from google.genai import types
@@ -19,7 +21,7 @@ from callstream.adk.signatures import SENTINEL, repair
 from callstream.testing import Call as Calls
 from callstream.testing import Finish, Text
 
-from .hosting import PATHS, Host, Models, agent_of, scripted
+from .hosting import PATHS, FakeLlm, Host, Models, Untapped, agent_of, scripted
 
 STEP = [Calls("note", {"text": "x"}), Finish()]
 END = [Text("Done."), Finish()]
@@ -90,6 +92,92 @@ async def test_signatures_repaired_for_gemini_3_alone(cs: Callstream, models: Mo
             host = Host(cs, agent_of(models(provider, "partial", model), note))
             await host.run()
             assert signatures_in(provider.requests[1]) == [None]
+
+
+class Renamed(Untapped):
+    """A model that google-adk knows by another name than its provider does."""
+
+    def generate_content_async(self, llm_request: LlmRequest, stream: bool = False) -> Any:
+        request = llm_request.model_copy(update={"model": self.inner.model})
+        return self.inner.generate_content_async(request, stream)
+
+
+TUNED = "projects/p/locations/l/endpoints/123"
+LATEST = ("gemini-flash-latest", "gemini-pro-latest", "gemini-flash-lite-latest")
+
+
+@pytest.mark.parametrize("model", LATEST)
+@pytest.mark.parametrize("path", PATHS)
+async def test_signatures_repaired_for_an_alias(path: str, model: str, cs: Callstream, models: Models) -> None:
+    unsigned = [Calls("note", {"text": "x"}, signature=""), Finish()]
+    async with scripted("gemini", [unsigned, END], strict_signatures=True) as provider:
+        await Host(cs, agent_of(models(provider, path, model), note)).run()
+        assert signatures_in(provider.requests[1]) == [SENTINEL]
+
+
+@pytest.mark.parametrize("model", [TUNED, "our-gateways-name"])
+@pytest.mark.parametrize("path", PATHS)
+async def test_signatures_repaired_where_the_model_has_signed(
+    path: str, model: str, cs: Callstream, models: Models
+) -> None:
+    """The name says nothing; what the model sent in the thread does."""
+    signed = [Calls("note", {"text": "x"}, signature="c2lnbmVk"), Finish()]
+    unsigned = [Calls("note", {"text": "y"}, signature=""), Finish()]
+    async with scripted("gemini", [signed, unsigned, END, unsigned, END]) as provider:
+        renamed = Renamed(model=model, inner=models(provider, path))
+        host = Host(cs, agent_of(renamed, note), plugins=[Forgetful("forgetful")])
+        await host.run("one")
+        assert signatures_in(provider.requests[1]) == [b"signed"]
+        assert signatures_in(provider.requests[2]) == [b"signed", SENTINEL]
+        await host.run("two")
+        later = signatures_in(provider.requests[4])
+        # Where even the session has forgotten, a tuned model's thread is looked up in the journal.
+        assert later == ([b"signed", None, SENTINEL] if model == TUNED else [None, None, None])
+
+
+@pytest.mark.parametrize("model", [TUNED, "our-gateways-name"])
+async def test_signatures_repaired_never_without_a_sign_of_them(model: str, cs: Callstream, models: Models) -> None:
+    unsigned = [Calls("note", {"text": "x"}, signature=""), Finish()]
+    async with scripted("gemini", [unsigned, END]) as provider:
+        await Host(cs, agent_of(Renamed(model=model, inner=models(provider, "partial")), note)).run()
+        assert signatures_in(provider.requests[1]) == [None]
+
+
+async def test_signatures_repaired_by_agent(cs: Callstream) -> None:
+    """One agent's model signs, another agent's model does not: the other's requests are not touched."""
+
+    def response(*parts: types.Part) -> LlmResponse:
+        content = types.Content(role="model", parts=list(parts))
+        return LlmResponse(content=content, finish_reason=types.FinishReason.STOP)
+
+    def answers(signature: bytes | None) -> list[Any]:
+        done = response(types.Part(text="Done."))
+        return [
+            [response(called("note", signature, text="x"))],
+            [response(called("note", None, text="y"))],
+            [done],
+        ]
+
+    signs, knows_none = FakeLlm(model="one", answers=answers(b"real")), FakeLlm(model="two", answers=answers(None))
+    first = LlmAgent(name="first", model=signs, tools=[note])
+    second = LlmAgent(name="second", model=knows_none, tools=[note])
+    await Host(cs, SequentialAgent(name="both", sub_agents=[first, second])).run()
+
+    def found(request: LlmRequest) -> list[bytes | None]:
+        parts = [part for content in request.contents for part in content.parts or ()]
+        return [part.thought_signature for part in parts if part.function_call]
+
+    assert found(signs.requests[-1]) == [b"real", SENTINEL]
+    assert found(knows_none.requests[-1]) == [None, None]
+
+
+async def test_real_signatures_come_back_to_gemini_2(cs: Callstream, models: Models) -> None:
+    signed = [Calls("note", {"text": "x"}, signature="c2lnbmVk"), Finish()]
+    unsigned = [Calls("note", {"text": "y"}, signature=""), Finish()]
+    async with scripted("gemini", [signed, unsigned, END]) as provider:
+        agent = agent_of(models(provider, "partial", "gemini-2.5-flash"), note)
+        await Host(cs, agent, plugins=[Forgetful("forgetful")]).run()
+        assert signatures_in(provider.requests[2]) == [b"signed", None]
 
 
 async def test_signatures_repaired_without_the_plugin(cs: Callstream, models: Models) -> None:

@@ -137,6 +137,11 @@ class Invocation:
     def step_of(self, actions: EventActions) -> Step | None:
         return next((step for step in reversed(self._steps) if step.actions is actions), None)
 
+    def has_signed(self, author: str) -> bool:
+        """Whether the model of an agent has given a call of this invocation a thought signature."""
+        asked = (step for step in self._steps if step.model_call.author == author)
+        return any(call.signature for step in asked for call in step.calls())
+
     def bind(self, step: Step, parts: list[types.Part]) -> None:
         """Says which call each function call of a response means, and gives those without an id that of their call."""
         free = [call for call in step.calls() if call.call_id not in step.shown]

@@ -248,7 +248,9 @@ class CallstreamPlugin(BasePlugin):
         await self._tell_left_behind(invocation)
         if self.settings.repair_signatures:
             thread = JournalThread.of(invocation.run)
-            await repair(llm_request, callback_context.session, thread)
+            author = callback_context.agent_name
+            has_signed = invocation.has_signed(author)
+            await repair(llm_request, callback_context.session, thread, author=author, has_signed=has_signed)
         names = collapsed_names(llm_request.tools_dict)
         model_call = ModelCall(
             invocation.run,

@@ -2,7 +2,11 @@
 
 A call that came without one, or lost it, is given the one that history has for it, else the journal's, else, in the
 current turn, the bytes by which the API lets such a call pass. That sentinel is never taken for a signature. What is
-changed is the request; the stored session is not touched, and a request to any other model is not either.
+changed is the request; the stored session is not touched.
+
+Which models demand signatures is told by their names where these say it: Gemini from 3 on, and the aliases that end in
+``latest``. Earlier ones demand none, and get back the real ones alone. Other names (tuned endpoints, gateways) say nothing:
+there, a model that has signed a call of the same agent demands signatures. A request to any other model is not touched.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from google.adk.agents.callback_context import CallbackContext
+from google.adk.events.event import Event
 from google.adk.models.llm_request import LlmRequest
 from google.adk.sessions.session import Session
 from google.genai import types
@@ -25,6 +30,8 @@ from callstream.runtime.modelcall import current_model_call
 SENTINEL = b"skip_thought_signature_validator"
 
 _GENERATION = re.compile(r"(?:^|/)gemini-(\d+)")
+_LATEST = re.compile(r"(?:^|/)gemini-(?:[a-z]+-)*latest$")
+_TUNED = re.compile(r"(?:^|/)(?:endpoints|tunedModels)/")
 
 
 async def repair_thought_signatures(callback_context: CallbackContext, llm_request: LlmRequest) -> None:
@@ -32,7 +39,7 @@ async def repair_thought_signatures(callback_context: CallbackContext, llm_reque
     model_call = current_model_call.get()
     run = model_call.run if model_call is not None else None
     thread = JournalThread.of(run) if run is not None else None
-    await repair(llm_request, callback_context.session, thread)
+    await repair(llm_request, callback_context.session, thread, author=callback_context.agent_name)
 
 
 class JournalThread(NamedTuple):
@@ -50,14 +57,30 @@ class JournalThread(NamedTuple):
         return await self.journal.calls(thread_id=self.thread_id, principal=self.principal)
 
 
-async def repair(request: LlmRequest, session: Session, thread: JournalThread | None) -> None:
-    """Signs the calls in a request that need it and are not signed."""
-    if not _wants_signatures(request.model):
-        return
+async def repair(
+    request: LlmRequest,
+    session: Session,
+    thread: JournalThread | None,
+    *,
+    author: str | None = None,
+    has_signed: bool = False,
+) -> None:
+    """Signs the calls in a request that need it and are not signed.
+
+    ``author`` is the agent that asks, ``has_signed`` whether its model has signed a call of this run.
+    """
     unsigned = [index for index, content in enumerate(request.contents) if _unsigned(content) is not None]
     if not unsigned:
         return
-    known = await _Known.of(session, thread)
+    model = request.model or ""
+    demands = _demands(model)
+    # A journal is asked for all calls of the thread: not before every request to a model that knows no signatures.
+    may_sign = demands is not None or has_signed or _TUNED.search(model) is not None
+    known = await _Known.of(session, thread if may_sign else None, author)
+    if demands is None:
+        demands = has_signed or known.has_signed
+        if not demands:
+            return
     turn = _turn(request.contents)
     for index in unsigned:
         content = request.contents[index]
@@ -65,7 +88,8 @@ async def repair(request: LlmRequest, session: Session, thread: JournalThread | 
         if position is None or content.parts is None:
             continue
         part = content.parts[position]
-        signature = known.signature_of(part.function_call) or (SENTINEL if index >= turn else part.thought_signature)
+        otherwise = SENTINEL if demands and index >= turn else part.thought_signature
+        signature = known.signature_of(part.function_call) or otherwise
         if signature != part.thought_signature:
             parts = list(content.parts)
             parts[position] = part.model_copy(update={"thought_signature": signature})
@@ -73,25 +97,32 @@ async def repair(request: LlmRequest, session: Session, thread: JournalThread | 
 
 
 class _Known:
-    """The signatures of a session's calls, by id, and of those whose ids google-adk took away by what they say."""
+    """The signatures of a session's calls, by id, and of those whose ids google-adk took away by what they say.
+
+    ``has_signed``: whether a call of the given author, or of the thread in the journal, has a real one.
+    """
 
     def __init__(self) -> None:
+        self.has_signed = False
         self._by_id: dict[str, bytes] = {}
         self._ids: list[tuple[str, types.FunctionCall]] = []
 
     @classmethod
-    async def of(cls, session: Session, thread: JournalThread | None) -> _Known:
+    async def of(cls, session: Session, thread: JournalThread | None, author: str | None) -> _Known:
         known = cls()
-        for part in _call_parts(session):
+        for event, part in _call_parts(session):
             call = part.function_call
+            is_signed = bool(part.thought_signature) and part.thought_signature != SENTINEL
+            known.has_signed |= is_signed and author in (None, event.author)
             if call is None or not call.id:
                 continue
             known._ids.append((call.id, call))
-            if part.thought_signature and part.thought_signature != SENTINEL:
+            if part.thought_signature and is_signed:
                 known._by_id.setdefault(call.id, part.thought_signature)
         for kept in await thread.calls() if thread is not None else ():
             if kept.signature is not None and (signature := base64.b64decode(kept.signature)) != SENTINEL:
                 known._by_id.setdefault(kept.provider_id or kept.call_id, signature)
+                known.has_signed = True
         return known
 
     def signature_of(self, call: types.FunctionCall | None) -> bytes | None:
@@ -107,9 +138,12 @@ class _Known:
         return None
 
 
-def _wants_signatures(model: str | None) -> bool:
-    found = _GENERATION.search(model or "")
-    return found is not None and int(found[1]) >= 3
+def _demands(model: str) -> bool | None:
+    """Whether a model demands signatures, None if its name does not tell."""
+    found = _GENERATION.search(model)
+    if found is not None:
+        return int(found[1]) >= 3
+    return True if _LATEST.search(model) else None
 
 
 def _unsigned(content: types.Content) -> int | None:
@@ -131,8 +165,8 @@ def _turn(contents: list[types.Content]) -> int:
     return 0
 
 
-def _call_parts(session: Session) -> Iterator[types.Part]:
+def _call_parts(session: Session) -> Iterator[tuple[Event, types.Part]]:
     for event in session.events:
         for part in (event.content and event.content.parts) or ():
             if part.function_call is not None:
-                yield part
+                yield event, part
