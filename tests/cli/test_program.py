@@ -20,7 +20,7 @@ from .conftest import WRITING, filled
 Run = Callable[..., Ran]
 
 COMMANDS = (
-    *("demo", "serve", "watch", "runs", "calls", "show", "stop"),
+    *("demo", "serve", "watch", "runs", "calls", "show", "answer", "stop"),
     *("record", "replay", "migrate", "compact", "sweep", "forget", "doctor"),
 )
 
@@ -73,7 +73,7 @@ def test_version(run: Run) -> None:
             ["watch", "--journal", "sqlite:///x.db", "--server", "http://h"],
             "callstream watch: give --journal or --server",
         ),
-        (["stop", "r"], "callstream stop: which server? Give --server URL or set CALLSTREAM_SERVER"),
+        (["stop", "r"], "callstream stop: expected a server: give --server URL or set CALLSTREAM_SERVER"),
         (["stop", "r", "--server", "ftp://h"], "callstream stop: expected the server's address"),
         (["stop", "r", "--server", "http://a:b@h"], "callstream stop: a password does not belong on the command line"),
     ],

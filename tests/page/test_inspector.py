@@ -205,6 +205,21 @@ def test_approve(inspector: Inspector, page: Page) -> None:
     expect(card).to_be_focused()
 
 
+def test_thread_that_waits_for_an_answer_says_so_in_the_list(inspector: Inspector, page: Page) -> None:
+    inspector.send("approve")
+    card = inspector.expect_state("publish", "awaiting an answer")
+    waits = page.get_by_role("link", name="waits for an answer")
+    expect(waits).to_have_count(1)
+    expect(waits).to_have_attribute("aria-current", "page")
+    page.get_by_role("button", name="New thread").click()
+    expect(waits).to_be_visible()
+    expect(waits).not_to_have_attribute("aria-current", "page")
+    waits.click()
+    card.get_by_role("button", name="Approve").click()
+    inspector.expect_state("publish", "completed")
+    expect(waits).to_have_count(0)
+
+
 def test_reject(inspector: Inspector, page: Page) -> None:
     inspector.send("approve")
     card = inspector.expect_state("publish", "awaiting an answer")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from callstream import Callstream
+from callstream.events import CallCompleted, CallStarted
 
 from .agents import Stepping
 from .serving import served
@@ -22,6 +23,18 @@ async def test_threads_are_listed_with_their_first_words(cs: Callstream) -> None
             assert [each["title"] for each in listed] == ["Write of tides", "x" * 119 + "…"]
             assert all(each["started_at"] <= each["updated_at"] for each in listed)
         assert len((await server.get("/api/threads?limit=1")).json()["threads"]) == 1
+
+
+async def test_threads_say_how_many_calls_wait_for_an_answer(cs: Callstream) -> None:
+    for thread, count in (("none", 0), ("two", 2)):
+        async with cs.run(thread, principal="ada") as run:
+            for number in range(count):
+                call_id = f"{thread}-{number}"
+                await run.record([CallStarted(call_id, "ask"), CallCompleted(call_id, "{}")])
+                await run.await_answer(call_id)
+    async with served(Stepping(), callstream=cs) as server:
+        listed = (await server.get("/api/threads")).json()["threads"]
+    assert {each["thread_id"]: each["awaiting"] for each in listed} == {"none": 0, "two": 2}
 
 
 async def test_runs_and_calls_are_listed(cs: Callstream) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import http.client
 import json
@@ -21,6 +22,14 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _SECONDS = 30.0
 _WAITING = 256
 """Pieces of a stream that may wait to be read; the thread that reads the connection waits then."""
+
+
+def server_address(options: argparse.Namespace) -> str:
+    """The server that a command needs: ``--server``, or ``CALLSTREAM_SERVER``."""
+    found = options.server or os.environ.get("CALLSTREAM_SERVER")
+    if not found:
+        raise misused("expected a server: give --server URL or set CALLSTREAM_SERVER")
+    return str(found)
 
 
 class ServerClient:
@@ -43,9 +52,14 @@ class ServerClient:
     async def post(self, path: str, body: Any = None) -> Any:
         return await asyncio.to_thread(self._asked, "POST", path, None, body)
 
-    async def events(self, path: str, query: Mapping[str, Any]) -> AsyncGenerator[tuple[bytes, bytes], None]:
-        """The server-sent events of an answer: names and data. A stream that breaks off just ends."""
-        response = await asyncio.to_thread(self._open, "GET", path, query, None)
+    async def events(
+        self, path: str, query: Mapping[str, Any] | None = None, *, body: Any = None
+    ) -> AsyncGenerator[tuple[bytes, bytes], None]:
+        """The server-sent events of a response: names and data. A stream that breaks off just ends.
+
+        With a ``body`` the request is a POST.
+        """
+        response = await asyncio.to_thread(self._open, "GET" if body is None else "POST", path, query, body)
         loop = asyncio.get_running_loop()
         pieces: asyncio.Queue[bytes] = asyncio.Queue()
         room = threading.Semaphore(_WAITING)  # bounds the queue, from the side of the thread

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from callstream import __version__
-from callstream.cli import demo, doctor, housekeeping, listing, recording, serve, stop, watch
+from callstream.cli import answer, demo, doctor, housekeeping, listing, recording, serve, stop, watch
 from callstream.cli.failure import FAILED, INTERRUPTED, MISUSED, PIPE_CLOSED, CommandError
 from callstream.cli.options import Commands
 from callstream.cli.output import Output, clean
@@ -122,6 +122,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"callstream {__version__}")
     commands = Commands(parser.add_subparsers(title="commands", metavar="<command>", dest="command"))
-    for room in (demo, serve, watch, listing, stop, recording, housekeeping, doctor):
+    for room in (demo, serve, watch, listing, answer, stop, recording, housekeeping, doctor):
         room.add_to(commands)
     return parser

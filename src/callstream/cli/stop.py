@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
 from urllib.parse import quote
 
-from callstream.cli.client import ServerClient
-from callstream.cli.failure import misused
+from callstream.cli.client import ServerClient, server_address
 from callstream.cli.options import Commands, add_json, add_server
 from callstream.cli.output import Output
 
@@ -30,10 +28,7 @@ def add_to(commands: Commands) -> None:
 
 
 async def stop(options: argparse.Namespace, out: Output) -> int:
-    server = options.server or os.environ.get("CALLSTREAM_SERVER")
-    if not server:
-        raise misused("which server? Give --server URL or set CALLSTREAM_SERVER")
-    client = ServerClient(server)
+    client = ServerClient(server_address(options))
     answer = await client.post(f"/runs/{quote(options.stopped, safe='')}/stop", {"reason": options.reason})
     if options.json:
         out.json(answer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -55,15 +56,18 @@ class Api:
         by_thread: dict[str, list[RunRow]] = {}
         for row in await self._journal.runs(principal=principal, limit=max(MOST, most * _RUNS_A_THREAD)):
             by_thread.setdefault(row.thread_id, []).append(row)
-        listed = [await self._thread(thread_id, rows) for thread_id, rows in list(by_thread.items())[:most]]
+        awaiting = await self._journal.calls(principal=principal, states=[CallState.AWAITING], limit=MOST, newest=True)
+        counts = Counter(call.thread_id for call in awaiting)
+        listed = [await self._thread(each, rows, counts[each]) for each, rows in list(by_thread.items())[:most]]
         return json_response({"threads": listed})
 
-    async def _thread(self, thread_id: str, rows: list[RunRow]) -> dict[str, Any]:
+    async def _thread(self, thread_id: str, rows: list[RunRow], awaiting: int) -> dict[str, Any]:
         return {
             "thread_id": thread_id,
             "title": await self._title(rows[-1]),
             "runs": len(rows),
             "active": rows[0].outcome is None,
+            "awaiting": awaiting,
             "started_at": rows[-1].started_at,
             "updated_at": rows[0].ended_at or rows[0].started_at,
         }

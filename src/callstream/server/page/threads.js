@@ -67,7 +67,7 @@ export class Threads {
   #draw() {
     const now = Date.now() / 1000;
     const drawn = JSON.stringify([
-      this.#threads.map((row) => [row.thread_id, row.title, row.runs, row.active, ago(row.updated_at, now)]),
+      this.#threads.map((row) => [row.thread_id, row.title, row.runs, row.active, row.awaiting, ago(row.updated_at, now)]),
       this.#runs.map((row) => [row.run_id, row.outcome]),
       this.#place,
     ]);
@@ -91,12 +91,14 @@ export class Threads {
     const isOpen = row.thread_id === this.#place.threadId;
     const title = element("bdi", { class: "thread-title" }, row.title?.slice(0, 200) || row.thread_id);
     const meta = element("span", { class: "thread-meta" }, `${counted(row.runs, "run")} · ${ago(row.updated_at, now)}`);
+    const waits = row.awaiting > 0 ? element("span", { class: "waiting-mark" }, "waits for an answer") : null;
     const active = row.active ? element("span", { class: "active-mark" }, "active") : null;
     const link = element(
       "a",
       { href: hashOf(row.thread_id, null), class: "thread-link", "aria-current": isOpen ? "page" : null },
       title,
       meta,
+      waits,
       active,
     );
     return element("li", {}, link, isOpen && this.#runs.length > 0 ? this.#runList() : null);

@@ -1,0 +1,112 @@
+"""``callstream answer``: answers a call that is waiting for one.
+
+An answer goes through the server, never straight into the journal: the agent has to hear it and continue.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import uuid
+from typing import Any, NoReturn
+
+from callstream.calls import Call, CallState
+from callstream.cli.client import ServerClient, server_address
+from callstream.cli.failure import CommandError, misused
+from callstream.cli.options import Commands, add_json, add_server
+from callstream.cli.output import Output
+from callstream.cli.sources import ServerSource
+
+
+def add_to(commands: Commands) -> None:
+    parser = commands.add(
+        "answer",
+        answer,
+        summary="answer a call that is waiting for one",
+        description="""Sends an answer to a call in state awaiting, and waits for the run in which the agent continues. The
+            answer is JSON, as an argument or on standard input. This needs --server (or CALLSTREAM_SERVER).""",
+        examples="""
+            callstream answer call_3 '{"approved": true}' --server http://127.0.0.1:8000
+            callstream answer call_3 '"Use the blue one."'
+            callstream answer call_3 < answer.json
+            callstream answer call_3 --error "the customer said no" """,
+    )
+    parser.add_argument("call_id", metavar="CALL", help="the call's id; callstream calls --state awaiting lists them")
+    parser.add_argument("answer", nargs="?", metavar="JSON", help="the answer (default: read from standard input)")
+    parser.add_argument("--error", metavar="TEXT", help="answer that the call failed, and why")
+    add_server(parser)
+    add_json(parser, "the outcome as one JSON document")
+
+
+async def answer(options: argparse.Namespace, out: Output) -> int:
+    client = ServerClient(server_address(options))
+    message: dict[str, Any] = {"id": f"answer_{uuid.uuid4().hex}", "role": "tool", "toolCallId": options.call_id}
+    if options.error is None:
+        message["content"] = _json_text(options.answer)
+    elif options.answer is not None:
+        raise misused("expected an answer or --error, not both")
+    else:
+        message |= {"content": options.error, "error": options.error}
+    source = ServerSource(client)
+    call = await source.call(options.call_id)
+    assert call is not None  # a server answers 404, which has been raised
+    _check_awaiting(call)
+    run_id, failure = await _send(client, call, message)
+    call = await source.call(call.call_id)
+    assert call is not None
+    if call.state is CallState.AWAITING:
+        raise CommandError(f"the answer was not accepted: {failure or f'call {call.call_id} is still waiting'}")
+    if options.json:
+        out.json({"call_id": call.call_id, "state": str(call.state), "run_id": run_id, "error": failure})
+    else:
+        out.line(f"call {call.call_id} {call.state}; run {run_id} {'failed' if failure else 'finished'}")
+    if failure:
+        raise CommandError(f"the answer was accepted, but run {run_id} failed: {failure}")
+    return 0
+
+
+def _json_text(given: str | None) -> str:
+    if given is None:
+        if sys.stdin.isatty():
+            raise misused("expected an answer: JSON as an argument or on standard input, or --error TEXT")
+        given = sys.stdin.read()
+    try:
+        json.loads(given, parse_constant=_no_constant)
+    except ValueError as error:
+        raise misused(f"expected JSON (a text needs quotes: '\"yes\"'), got {given[:40]!r}: {error}") from None
+    return given
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _check_awaiting(call: Call) -> None:
+    if call.state in (CallState.COMPLETED, CallState.FAILED):
+        raise CommandError(f"call {call.call_id} of tool {call.name} already has its answer: it {call.state}")
+    if call.state is not CallState.AWAITING:
+        raise CommandError(f"call {call.call_id} of tool {call.name} is not waiting for an answer: it is {call.state}")
+
+
+async def _send(client: ServerClient, call: Call, message: dict[str, Any]) -> tuple[str, str | None]:
+    """Runs the agent with the answer. Returns the run's id and, if it failed, why."""
+    run_id, failure = f"run_{uuid.uuid4().hex}", None
+    body: dict[str, Any] = {
+        "threadId": call.thread_id,
+        "runId": run_id,
+        "protocolVersion": "1.0",
+        "messages": [message],
+        "tools": [],
+        "context": [],
+        "state": {},
+        "forwardedProps": {},
+    }
+    async for _, data in client.events("/agui", body=body):
+        event = json.loads(data)
+        match event.get("type"):
+            case "RUN_STARTED":
+                run_id = event.get("runId", run_id)
+            case "RUN_ERROR":
+                failure = str(event.get("message") or event.get("code") or "no reason given")
+    return run_id, failure
