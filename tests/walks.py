@@ -1,0 +1,193 @@
+"""The ways that data takes through the package, traced in the running program: ``python -m tests.walks``.
+
+A walk is the functions that were called while one thing happened: a chunk of the provider reached an AG-UI client, a
+hook got its delta, a client's answer reached the model, ``serve`` came up. docs/flows.md tells these ways, and
+``tests/test_flows.py`` compares the two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+import tempfile
+import threading
+import warnings
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import callstream
+from callstream import Callstream, FieldDelta, tool
+from callstream.testing import Call, Finish, ScriptedProvider, Text
+from tests.server.serving import Server, run_input, served, tool_message
+
+PACKAGE = Path(callstream.__file__).parent
+NOT_THE_PRODUCT = ("testing/", "cli/")
+PAINT = {
+    "name": "paint",
+    "description": "Paints the page.",
+    "parameters": {"type": "object", "properties": {"color": {"type": "string"}}},
+}
+
+
+class Walk:
+    """Functions of the package as ``file:function``, in the order in which they were first called."""
+
+    def __init__(self) -> None:
+        self.steps: dict[str, None] = {}
+        self._is_on = False
+
+    def __enter__(self) -> Walk:
+        self._is_on = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_on = False
+
+    def see(self, frame: FrameType, event: str, _: Any) -> None:
+        if not self._is_on or event != "call":
+            return
+        code = frame.f_code
+        if code.co_filename.startswith(str(PACKAGE)) and not code.co_name.startswith("<"):
+            file = code.co_filename[len(str(PACKAGE)) + 1 :]
+            if not file.startswith(NOT_THE_PRODUCT):
+                self.steps.setdefault(f"{file}:{code.co_qualname}")
+
+    @property
+    def files(self) -> list[str]:
+        return list(dict.fromkeys(step.partition(":")[0] for step in self.steps))
+
+
+@contextmanager
+def tracing() -> Iterator[Walk]:
+    """Threads that begin inside are seen as well: the journal's is one."""
+    walk = Walk()
+    threading.setprofile(walk.see)
+    sys.setprofile(walk.see)
+    try:
+        yield walk
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def serving_agent(cs: Callstream, scripts: Any, *tools: Any) -> AsyncIterator[Server]:
+    from anthropic import AsyncAnthropic
+    from google.adk.agents import LlmAgent
+    from google.adk.models.anthropic_llm import AnthropicLlm
+
+    from callstream.adk import ADKAgent, AGUIToolset
+
+    async with ScriptedProvider("anthropic", scripts, deltas_per_second=25) as provider:
+        model = AnthropicLlm(model="claude", client=AsyncAnthropic(api_key="none", base_url=provider.base_url))
+        agent = ADKAgent(LlmAgent(name="writer", model=model, tools=[*tools, AGUIToolset()]), callstream=cs)
+        async with served(agent) as server:
+            yield server
+
+
+@tool
+async def write(body: str) -> str:
+    """Writes."""
+    return f"{len(body)} characters"
+
+
+async def walk_of_a_chunk(journal: str) -> Walk:
+    """From a chunk of the provider to the AG-UI client, in the middle of a call's arguments."""
+    scripts = [[Call("write", {"body": "word " * 40}, size=5), Finish()], [Text("Done."), Finish()]]
+    with tracing() as walk:
+        async with Callstream(journal, tools=[write]) as cs, serving_agent(cs, scripts, write) as server:
+            async with server.run("Go") as stream:
+                seen = 0
+                async for event in stream:
+                    if event["type"] == "TOOL_CALL_ARGS":
+                        seen += 1
+                        if seen == 4:
+                            walk.__enter__()
+                        elif seen == 6:
+                            walk.__exit__()
+    return walk
+
+
+async def walk_of_a_hook(journal: str) -> Walk:
+    """From a chunk of the provider to a tool's hook, nobody watching."""
+
+    @tool
+    async def draft(body: str) -> str:
+        """Drafts."""
+        return "drafted"
+
+    with tracing() as walk:
+        seen = 0
+
+        @draft.on_field("body")
+        async def grow(field: FieldDelta, signal: Any) -> None:
+            nonlocal seen
+            seen += 1
+            if seen == 4:
+                walk.__enter__()
+            elif seen == 6:
+                walk.__exit__()
+
+        from anthropic import AsyncAnthropic
+
+        scripts = [[Call("draft", {"body": "word " * 40}, size=5), Finish()]]
+        async with (
+            Callstream(journal, tools=[draft]) as cs,
+            ScriptedProvider("anthropic", scripts, deltas_per_second=25) as provider,
+        ):
+            client = AsyncAnthropic(api_key="none", base_url=provider.base_url, http_client=cs.httpx2_client())
+            async with cs.run("thread"):
+                messages: Any = [{"role": "user", "content": "Go"}]
+                schemas: Any = [draft.schema("anthropic")]
+                async with client.messages.stream(
+                    model="claude", max_tokens=1000, messages=messages, tools=schemas
+                ) as stream:
+                    async for _ in stream:
+                        pass
+    return walk
+
+
+async def walk_of_an_answer(journal: str) -> Walk:
+    """From a client's answer to a call that awaits it, to the request in which the model reads it."""
+    with tracing() as walk:
+        requests = 0
+
+        def scripts(request: Any) -> list[Any]:
+            nonlocal requests
+            requests += 1
+            if requests == 1:
+                return [Call("paint", {"color": "red"}), Finish()]
+            walk.__exit__()
+            return [Text("Done."), Finish()]
+
+        async with Callstream(journal) as cs, serving_agent(cs, scripts) as server:
+            async with server.run("Go", tools=[PAINT]) as stream:
+                events = await stream.all()
+            (started,) = [event for event in events if event["type"] == "TOOL_CALL_START"]
+            answer = tool_message(started["toolCallId"], {"painted": True})
+            walk.__enter__()
+            async with server.stream("POST", "/agui", json=run_input(None, messages=[answer], tools=[PAINT])) as stream:
+                await stream.all()
+    return walk
+
+
+async def main() -> None:
+    warnings.simplefilter("ignore")
+    logging.disable(logging.CRITICAL)
+    for walk_of in (walk_of_a_chunk, walk_of_a_hook, walk_of_an_answer):
+        with tempfile.TemporaryDirectory() as folder:
+            walk = await walk_of(f"sqlite:///{folder}/calls.db")
+        print(f"{walk_of.__name__}: {len(walk.files)} files, {len(walk.steps)} functions")
+        if "--steps" in sys.argv:
+            for step in walk.steps:
+                print(f"  {step}")
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(main())
