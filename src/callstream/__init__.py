@@ -15,8 +15,7 @@ from callstream.events import Record
 from callstream.hooks import ArgsDelta, FieldDelta
 from callstream.journal import Journal, open_journal
 from callstream.jsontext import Change, JsonStream, JsonWriter
-from callstream.runtime import Run, current_run
-from callstream.tap import Callstream
+from callstream.runtime import Callstream, Run, current_run
 from callstream.tools import AbortSignal, Progress, no_progress, tool
 from callstream.wire import decoder_for, results_in
 

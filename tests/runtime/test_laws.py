@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from callstream import CallState, Callstream, Reject
 from callstream.errors import CallstreamError
 from callstream.events import ArgsAppended, CallCompleted, CallDiscarded, CallExecuting, RunEnded
-from callstream.runtime.core import Settings
+from callstream.runtime.callstream import Settings
 from callstream.testing import Call, Failure, Finish, Step, Truncated, encode
 from callstream.wire import WIRES
 

@@ -20,7 +20,7 @@ from callstream.events import (
     TextAppended,
 )
 from callstream.runtime import TextLimits
-from callstream.runtime.core import Settings
+from callstream.runtime.callstream import Settings
 
 
 def limited(**limits: int) -> Callstream:

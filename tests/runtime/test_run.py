@@ -25,7 +25,7 @@ from callstream.events import (
     RunEnded,
     RunStarted,
 )
-from callstream.runtime.core import Settings
+from callstream.runtime.callstream import Settings
 from callstream.testing import Call, Failure, Finish, Text, Truncated, encode, encode_whole
 from callstream.wire import WIRES, results_in
 

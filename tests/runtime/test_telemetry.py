@@ -29,7 +29,7 @@ from callstream.events import (
     CallStarted,
 )
 from callstream.runtime import Run
-from callstream.runtime.core import Settings
+from callstream.runtime.callstream import Settings
 from callstream.runtime.observing import Observers
 from callstream.runtime.telemetry import Telemetry
 

@@ -147,7 +147,7 @@ async def test_an_agent_that_ignores_the_end_of_its_run_is_cancelled(
 
 
 async def test_the_runtimes_own_limits_count_too(url: str) -> None:
-    from callstream.runtime.core import Settings as RuntimeSettings
+    from callstream.runtime.callstream import Settings as RuntimeSettings
 
     agent = Stepping(free=True)
     async with Callstream(url, settings=RuntimeSettings(max_args_bytes=5)) as cs:

@@ -16,7 +16,7 @@ from starlette.routing import Mount, Route
 
 from callstream import Callstream
 from callstream.adk import ADKAgent, AGUIToolset
-from callstream.runtime.core import Settings as RuntimeSettings
+from callstream.runtime.callstream import Settings as RuntimeSettings
 from callstream.server import Settings, create_app
 from callstream.server.guard import SECURITY
 from callstream.testing import Call as Calls

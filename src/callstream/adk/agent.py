@@ -44,8 +44,7 @@ from callstream.agui.given import digest_of, since_spoken
 from callstream.agui.messages import Metadata
 from callstream.errors import CallstreamError, JournalError, RunOver, UsageError
 from callstream.events import Record, RunEnded
-from callstream.runtime import Run
-from callstream.tap import Callstream
+from callstream.runtime import Callstream, Run
 
 logger = logging.getLogger("callstream")
 

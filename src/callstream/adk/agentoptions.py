@@ -16,7 +16,7 @@ from google.adk.sessions.base_session_service import BaseSessionService
 
 from callstream.adk.predictions import PredictStateMapping, mappings_in
 from callstream.errors import UsageError
-from callstream.tap import Callstream
+from callstream.runtime import Callstream
 
 logger = logging.getLogger("callstream")
 

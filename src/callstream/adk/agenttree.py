@@ -19,7 +19,7 @@ from google.adk.workflow import BaseNode, Workflow
 
 from callstream.adk.clienttools import AGUIToolset
 from callstream.adk.models import tapped
-from callstream.tap import Callstream
+from callstream.runtime import Callstream
 
 
 def tapped_tree(root: BaseNode, callstream: Callstream) -> BaseNode:

@@ -21,7 +21,8 @@ from google.adk.models.registry import LLMRegistry
 from google.genai import types
 
 from callstream.errors import UsageError
-from callstream.tap import Callstream, has_tap
+from callstream.runtime import Callstream
+from callstream.tap import has_tap
 
 logger = logging.getLogger("callstream")
 

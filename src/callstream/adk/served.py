@@ -18,7 +18,7 @@ from callstream.adk.agent import ADKAgent
 from callstream.adk.models import is_tapped, tapped
 from callstream.adk.plugin import CallstreamPlugin
 from callstream.errors import UsageError
-from callstream.tap import Callstream
+from callstream.runtime import Callstream
 
 ModelPath: TypeAlias = Literal["wire", "partial events", "unknown"]
 

@@ -30,7 +30,7 @@ from callstream.cli.place import DEFAULT_FILE, journal_url, shown
 from callstream.cli.target import HELP, Target, loaded
 
 if TYPE_CHECKING:
-    from callstream.tap import Callstream
+    from callstream.runtime import Callstream
 
 logger = logging.getLogger("callstream.server")
 
@@ -165,7 +165,7 @@ async def serve_app(
 def _callstream(options: argparse.Namespace, target: Target, out: Output) -> Callstream | None:
     """The Callstream with the journal that was named; None for an application that brings its own."""
     from callstream.journal import Housekeeping, open_journal
-    from callstream.tap import Callstream
+    from callstream.runtime import Callstream
 
     own = _own_callstream(target.found)
     if own is not None:
@@ -186,7 +186,7 @@ def _own_callstream(found: Any) -> Callstream | None:
 
     own = getattr(found, "callstream", None)
     if isinstance(own, Callstream):
-        return own  # type: ignore[return-value]
+        return own
     adk = _adk()
     return adk.own_callstream(found) if adk is not None and adk.is_adk(found) else None
 

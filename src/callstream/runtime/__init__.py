@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from callstream.runtime.core import Callstream
+from callstream.runtime.callstream import Callstream
 from callstream.runtime.limits import TextLimits
 from callstream.runtime.observing import Observer, remote_parent
 from callstream.runtime.response import Response

@@ -18,7 +18,7 @@ from callstream.runtime.ending import Ending
 from callstream.wire.argtext import is_strict_json
 
 if TYPE_CHECKING:
-    from callstream.runtime.core import Callstream
+    from callstream.runtime.callstream import Callstream
 
 Discard: TypeAlias = Callable[[CallDiscarded], Awaitable[Call]]
 """Records that a call is discarded, also while its run is being ended, and returns it as it is then."""

@@ -44,7 +44,7 @@ from callstream.runtime.runlog import RunLog
 from callstream.tools import Progress
 
 if TYPE_CHECKING:
-    from callstream.runtime.core import Callstream, ProgressHandler
+    from callstream.runtime.callstream import Callstream, ProgressHandler
 
 logger = logging.getLogger("callstream")
 

@@ -65,7 +65,7 @@ def demo(options: argparse.Namespace, out: Output) -> int:
         raise misused(f"the demo needs google-adk: pip install 'callstream[adk,server,cli]' ({error})") from error
     from callstream.cli.demo.play import play
     from callstream.cli.demo.tools import Workshop
-    from callstream.tap import Callstream
+    from callstream.runtime import Callstream
     from callstream.testing.provider import ScriptedProvider
 
     if not options.terminal and (options.message or options.yes):

@@ -16,7 +16,7 @@ from callstream.adk import ADKAgent
 from callstream.cli.demo.play import LABEL
 from callstream.cli.demo.tools import Workshop, is_approval
 from callstream.errors import UsageError
-from callstream.tap import Callstream
+from callstream.runtime import Callstream
 
 INSTRUCTION = """\
 You write short documents for people, with your tools. For every request of the user:

@@ -11,10 +11,10 @@ import inspect
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Iterable
-from functools import partial
+from functools import cached_property, partial
 from itertools import takewhile
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import msgspec
 
@@ -42,6 +42,12 @@ from callstream.tools import (
     is_tool,
     tool,
 )
+
+if TYPE_CHECKING:
+    import httpx
+    import httpx2
+
+    from callstream.tap import Collapse, Tap, TapSettings, TapTransport
 
 logger = logging.getLogger("callstream")
 
@@ -71,7 +77,16 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 class Callstream:
-    """What ``callstream.Callstream`` is without the tap, which adds clients for providers' SDKs to it."""
+    """Live, durable tool calls.
+
+    ``journal`` is a URL (``memory:``, ``sqlite:///calls.db``, ``postgresql://…``) or a journal. ``tools`` are functions
+    made with ``@tool``; plain functions are made tools. Hooks of tools that cannot be decorated are registered by name
+    with ``on_args_delta`` and its siblings. ``on_tool_progress`` is told what running tools report: the tool's name, the
+    call's id and the data. ``redact`` changes events before they are journalled. ``settings`` hold for all tools and
+    runs.
+
+    Constructing it opens nothing; the journal opens itself at the first use. ``aclose`` or ``async with`` closes it.
+    """
 
     def __init__(
         self,
@@ -155,6 +170,71 @@ class Callstream:
 
     def _hooks_named(self, tool_name: str) -> Hooks:
         return self._named_hooks.setdefault(tool_name, Hooks())
+
+    # -- clients for the providers' SDKs --
+
+    @cached_property
+    def _tap(self) -> Tap:
+        from callstream.tap import Tap  # Late: the tap stands on the runtime. This is the one import that points up.
+
+        return Tap(self)
+
+    def transport(
+        self,
+        inner: Any = None,
+        *,
+        wire: str | None = None,
+        collapse: Collapse = "known",
+        settings: TapSettings | None = None,
+    ) -> TapTransport:
+        """A transport for an async client of httpx or httpx2: ``AsyncClient(transport=cs.transport())``.
+
+        ``inner`` is the transport to wrap; without one, connections are made as the library would, proxies of the
+        environment included. ``wire`` states the wire instead of recognising it by path. ``collapse`` says which calls
+        reach the SDK whole: ``"known"``, those of tools that this Callstream was given; ``"all"``; ``"none"``.
+        """
+        return self._tap.transport(inner, settings, wire, collapse)
+
+    def http_client(
+        self,
+        *,
+        wire: str | None = None,
+        collapse: Collapse = "known",
+        settings: TapSettings | None = None,
+        **kwargs: Any,
+    ) -> httpx2.AsyncClient:
+        """An async HTTP client with the tap in it, for the SDKs of anthropic, openai and google-genai.
+
+        It is an ``httpx2.AsyncClient`` where httpx2 is installed, else an ``httpx.AsyncClient``, which has the same
+        methods. Takes the usual arguments of either. ``wire``, ``collapse`` and ``settings`` are those of ``transport``.
+        An SDK that accepts httpx only, though httpx2 is installed too, gets ``httpx_client()``.
+        """
+        client: httpx2.AsyncClient = self._tap.client(None, settings, wire, collapse, kwargs)
+        return client
+
+    def httpx_client(
+        self,
+        *,
+        wire: str | None = None,
+        collapse: Collapse = "known",
+        settings: TapSettings | None = None,
+        **kwargs: Any,
+    ) -> httpx.AsyncClient:
+        """``http_client()`` as an ``httpx.AsyncClient``, for SDKs that accept no other."""
+        client: httpx.AsyncClient = self._tap.client("httpx", settings, wire, collapse, kwargs)
+        return client
+
+    def httpx2_client(
+        self,
+        *,
+        wire: str | None = None,
+        collapse: Collapse = "known",
+        settings: TapSettings | None = None,
+        **kwargs: Any,
+    ) -> httpx2.AsyncClient:
+        """``http_client()`` as an ``httpx2.AsyncClient``, for SDKs that accept no other."""
+        client: httpx2.AsyncClient = self._tap.client("httpx2", settings, wire, collapse, kwargs)
+        return client
 
     # -- runs --
 
@@ -293,7 +373,17 @@ class Callstream:
     # -- the end --
 
     async def aclose(self) -> None:
-        """Stops the runs of this event loop that go on, and closes the journal."""
+        """Stops the active runs of this event loop, closes what its clients left open, and the journal."""
+        tap: Tap | None = self.__dict__.get("_tap")
+        if tap is not None:
+            await tap.end_runs()
+        try:
+            await self._close()
+        finally:
+            if tap is not None:
+                await tap.close_pools()
+
+    async def _close(self) -> None:
         failures = await self._unended.end_now()
         for run in list(self._runs.values()):
             if run.loop is asyncio.get_running_loop():

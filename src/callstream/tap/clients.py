@@ -1,0 +1,100 @@
+"""Clients of httpx and httpx2 with the tap in them, for the SDKs of providers."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import Any
+from weakref import WeakSet
+
+from callstream.errors import UsageError
+from callstream.runtime import Callstream
+from callstream.tap.implicit import ImplicitRuns
+from callstream.tap.pools import Pools
+from callstream.tap.transport import Collapse, TapSettings, TapTransport
+
+# What the SDKs set for clients of their own; httpx alone would give up after five seconds.
+_TIMEOUT = 600.0
+_CONNECT_TIMEOUT = 5.0
+_MAX_CONNECTIONS = 1000
+_MAX_KEEPALIVE = 100
+_POOL_OPTIONS = ("verify", "cert", "http1", "http2", "limits", "proxy", "trust_env")
+
+
+class Tap:
+    """What a Callstream's clients share: the runs of responses outside any run, and the pools of connections."""
+
+    def __init__(self, callstream: Callstream) -> None:
+        self._callstream = callstream
+        self._implicit = ImplicitRuns(callstream)
+        self._pools: set[Pools] = set()
+
+    def transport(
+        self, inner: Any, settings: TapSettings | None, wire: str | None, collapse: Collapse, pools: Pools | None = None
+    ) -> TapTransport:
+        settings = _settings(settings, wire, collapse)
+        return TapTransport(self._callstream, self._implicit, inner, settings=settings, pools=pools)
+
+    def client(
+        self,
+        library_name: str | None,
+        settings: TapSettings | None,
+        wire: str | None,
+        collapse: Collapse,
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """An async client of the library, with the SDKs' usual limits unless ``kwargs`` say otherwise."""
+        library = _installed_library() if library_name is None else _library(library_name)
+        options = {option: kwargs.pop(option) for option in _POOL_OPTIONS if option in kwargs}
+        options.setdefault(
+            "limits", library.Limits(max_connections=_MAX_CONNECTIONS, max_keepalive_connections=_MAX_KEEPALIVE)
+        )
+        pools = Pools(options, in_use=self._pools)
+        tap = self.transport(kwargs.pop("transport", None), settings, wire, collapse, pools)
+        kwargs.setdefault("timeout", library.Timeout(_TIMEOUT, connect=_CONNECT_TIMEOUT))
+        kwargs.setdefault("follow_redirects", True)
+        client = library.AsyncClient(transport=tap, **kwargs)
+        _clients.add(client)
+        return client
+
+    async def end_runs(self) -> None:
+        await self._implicit.aclose()
+
+    async def close_pools(self) -> None:
+        for pools in list(self._pools):
+            await pools.aclose()
+
+
+_clients: WeakSet[Any] = WeakSet()
+
+
+def has_tap(client: Any) -> bool:
+    """Whether a client was made by ``http_client``, ``httpx_client`` or ``httpx2_client`` of a Callstream."""
+    return client in _clients
+
+
+def _settings(given: TapSettings | None, wire: str | None, collapse: Collapse) -> TapSettings:
+    if given is None:
+        return TapSettings(wire, collapse)
+    if wire is not None or collapse != "known":
+        raise UsageError("wire= and collapse= belong into settings= where it is given")
+    return given
+
+
+def _library(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise UsageError(
+            f"{name} is not installed. cs.http_client() uses whichever of httpx2 and httpx is there; "
+            f"for an SDK that needs {name}: pip install {name}"
+        ) from None
+
+
+def _installed_library() -> ModuleType:
+    for name in ("httpx2", "httpx"):
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            continue
+    raise UsageError("neither httpx2 nor httpx is installed. The SDK of a provider brings one: pip install anthropic")
