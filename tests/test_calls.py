@@ -7,7 +7,19 @@ from typing import Any
 import pytest
 
 from callstream import errors
-from callstream.calls import FINAL, TRANSITIONS, Call, CallState, Ledger, advanced, next_state, numbered, opened
+from callstream.calls import (
+    FINAL,
+    TRANSITIONS,
+    Call,
+    CallState,
+    Ledger,
+    Refusal,
+    advanced,
+    next_state,
+    numbered,
+    opened,
+    refusal,
+)
 from callstream.errors import TransitionError, UsageError
 from callstream.events import (
     ArgsAppended,
@@ -21,6 +33,8 @@ from callstream.events import (
     CallReturned,
     CallSigned,
     CallStarted,
+    DiscardReason,
+    Encoding,
 )
 
 EVENTS: list[Any] = [
@@ -94,6 +108,33 @@ def test_args_are_there_only_when_they_are_complete() -> None:
     assert Call("c", "write", CallState.COMPLETED).args is None
 
 
+def test_args_of_a_discarded_call_are_there_if_it_was_rejected_whole() -> None:
+    def discarded(text: str, reason: DiscardReason, encoding: Encoding = "json") -> Call:
+        return Call("c", "write", CallState.DISCARDED, args_json=text, reason=reason, encoding=encoding)
+
+    assert discarded('{"a": 1}', "rejected").args == {"a": 1}
+    assert discarded('{"a": 1', "rejected").args is None
+    assert discarded("12", "rejected").args is None
+    assert discarded('"free text"', "rejected", "text").args == "free text"
+    assert discarded('{"a": 1}', "truncated").args is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "detail", "sentence"),
+    [
+        ("rejected", "no title", "no title"),
+        ("rejected", None, "the call was rejected"),
+        ("truncated", None, "the arguments of write were cut off, so it did not run; call it again, with shorter arg"),
+        ("malformed", "no comma", "the arguments of write cannot be read (no comma), so it did not run; call it again"),
+        ("interrupted", "ValueError: the password is 1234", "write did not run: the call was interrupted"),
+    ],
+)
+def test_a_refusal_is_a_sentence_for_the_model(reason: DiscardReason, detail: str | None, sentence: str) -> None:
+    call = Call("c", "write", CallState.DISCARDED, reason=reason, detail=detail)
+    assert refusal(call).startswith(sentence)
+    assert str(Refusal("c", "write", None, reason, refusal(call))) == refusal(call)
+
+
 def test_one_id_is_kept_or_numbered() -> None:
     assert numbered("0", []) == "0"
     assert numbered("0", ["0"]) == "0~2"
@@ -153,11 +194,10 @@ def test_errors_say_whose_fault_it_is_and_what_happened() -> None:
     assert "records 3 to 9 were folded" in str(compacted)
     assert errors.Reject("no").reason == "no"
     rejected = errors.CallRejected("c", "write", "no")
-    assert (rejected.call_id, rejected.name, rejected.reason) == ("c", "write", "no")
+    assert (rejected.call_id, rejected.name, rejected.reason, rejected.detail) == ("c", "write", "rejected", None)
+    assert str(rejected) == "no"
+    assert rejected.__notes__ == ["call 'c' of tool 'write' was discarded (rejected)"]
+    assert errors.CallRejected("c", "write", "cut off", reason="truncated", detail="cut").detail == "cut"
     assert errors.CallIdTaken("c").call_id == "c"
-    assert (
-        str(errors.CallDropped("c", "write", "truncated", None)) == "call 'c' of tool 'write' was discarded (truncated)"
-    )
-    assert errors.CallDropped("c", "write", "truncated", "cut").detail == "cut"
     for error in (errors.WireError, errors.UsageError, errors.JournalError, errors.Reject, errors.CallRejected):
         assert issubclass(error, errors.CallstreamError)

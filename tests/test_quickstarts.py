@@ -16,7 +16,7 @@ from pydantic_ai import Agent, Tool
 from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.providers.anthropic import AnthropicProvider
 
-from callstream import Callstream, open_journal
+from callstream import Callstream, Reject, open_journal
 from callstream.events import (
     ArgsAppended,
     CallAwaiting,
@@ -27,7 +27,7 @@ from callstream.events import (
     RunEnded,
     RunStarted,
 )
-from callstream.testing import Call, ScriptedProvider, Text, stream_args
+from callstream.testing import Call, Finish, ScriptedProvider, Text, stream_args
 from tests.captures import ROOT
 
 DOCUMENT = {"title": "Tides", "content": "The moon pulls, and the sea follows.\n" * 12}
@@ -64,6 +64,36 @@ async def test_quickstart_over_anthropic(
         assert capsys.readouterr().out == DOCUMENT["content"]
         call = await names["cs"].journal.call("c1")
         assert (call.state, call.args) == ("completed", DOCUMENT)
+        await names["client"].close()
+        await names["cs"].aclose()
+
+
+async def test_the_plain_sdk_loop_tells_the_model_what_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    rejected = Call("write_document", {"title": "", "content": "The moon pulls."}, call_id="c1")
+    sound = Call("write_document", DOCUMENT, call_id="c2")
+    cut_off = [Call("write_document", DOCUMENT, call_id="c3", stop_after=3), Finish("length")]
+    script = [[Text("I write."), rejected, sound], cut_off, [Text("Written.")]]
+    async with ScriptedProvider("anthropic", script) as provider:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.base_url)
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "none")
+        names = executed("quickstart/plain-sdk.md")
+
+        @names["write_document"].on_args_complete
+        async def check(call: Any, signal: Any) -> None:
+            if not call.args["title"]:
+                raise Reject("a document needs a title")
+
+        assert await names["turn"]("Write of tides.") == "Written."
+        second, third = (request.json["messages"] for request in provider.requests[1:])
+        assert [block["type"] for block in second[1]["content"]] == ["text", "tool_use", "tool_use"]
+        told = {result["tool_use_id"]: (result["content"], result.get("is_error")) for result in second[2]["content"]}
+        length = len(DOCUMENT["content"])
+        assert told == {"c1": ("a document needs a title", True), "c2": (str({"characters": length}), None)}
+        assert third[:3] == second
+        [note] = third[3]["content"]
+        assert note["text"].startswith("the arguments of write_document were cut off")
+        states = {call.call_id: call.state for call in await names["cs"].journal.calls()}
+        assert states == {"c1": "discarded", "c2": "completed", "c3": "discarded"}
         await names["client"].close()
         await names["cs"].aclose()
 

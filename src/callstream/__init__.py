@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from callstream.calls import Call, CallState
+from callstream.calls import Call, CallState, Refusal
 from callstream.errors import (
+    CallRejected,
     CallstreamError,
     Compacted,
     JournalError,
@@ -32,6 +33,7 @@ __all__ = [
     "Progress",
     "no_progress",
     "Reject",
+    "Refusal",
     # what is kept
     "open_journal",
     "Journal",
@@ -46,6 +48,7 @@ __all__ = [
     "JsonWriter",
     # errors
     "CallstreamError",
+    "CallRejected",
     "WireError",
     "UsageError",
     "JournalError",

@@ -118,8 +118,56 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def args(self) -> Any:
-        """The arguments as values; None while they are not complete. Free text is a string here."""
-        return None if self.args_json is None or self.state in UNFINISHED else json.loads(self.args_json)
+        """The arguments as values; None while they are not complete. Free text is a string here.
+
+        A call that was rejected when it was complete keeps them; of other discarded calls only ``args_json`` tells.
+        """
+        if self.args_json is None:
+            return None
+        if self.state is CallState.DISCARDED:
+            return self._rejected_args(self.args_json) if self.reason == "rejected" else None
+        return None if self.state in UNFINISHED else json.loads(self.args_json)
+
+    def _rejected_args(self, text: str) -> Any:
+        # A hook may reject a call in the middle of its text. An object can be read only when its last brace is there.
+        try:
+            args = json.loads(text)
+        except ValueError:
+            return None
+        return args if isinstance(args, dict if self.encoding == "json" else str) else None
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why the tool of a call will not run. ``text`` is a sentence for the model, and what ``str()`` gives."""
+
+    call_id: str
+    name: str
+    provider_id: str | None
+    reason: DiscardReason
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def refusal(call: Call) -> str:
+    """Why the tool of a discarded call did not run, in a sentence for the model.
+
+    Details are the application's own, such as what a hook raised, unless they say what is wrong with the arguments.
+    """
+    detail = f" ({call.detail})" if call.detail else ""
+    match call.reason:
+        case "rejected":
+            return call.detail or "the call was rejected"
+        case "truncated":
+            return (
+                f"the arguments of {call.name} were cut off{detail}, so it did not run; call it again, with shorter "
+                "arguments if they were long"
+            )
+        case "malformed":
+            return f"the arguments of {call.name} cannot be read{detail}, so it did not run; call it again"
+        case _:
+            return f"{call.name} did not run: the call was interrupted"
 
 
 CallEvent: TypeAlias = (

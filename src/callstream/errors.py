@@ -5,7 +5,7 @@ Every error that Callstream raises on purpose is one of these; any other excepti
 - ``WireError``: the provider sent something that its wire does not allow, or reported an error itself.
 - ``UsageError``: the calling program asked for something that cannot be.
 - ``JournalError``: the store could not keep or find something.
-- ``Reject`` and ``CallRejected``: an application refused a call. Nobody's fault.
+- ``Reject`` and ``CallRejected``: a call must not run. Nobody's fault, or the model's.
 """
 
 from __future__ import annotations
@@ -77,13 +77,21 @@ class Reject(CallstreamError):
 
 
 class CallRejected(CallstreamError):
-    """A call was rejected where no host could refuse it, so the response that holds it cannot go on."""
+    """A call was discarded, so its tool must not run. The text is a sentence for the model: the call's result.
 
-    def __init__(self, call_id: str, name: str, reason: str) -> None:
-        super().__init__(f"call {call_id!r} of tool {name!r} was rejected: {reason}")
+    ``reason`` is the call's own (``rejected``, ``truncated``, ``malformed``, …) and ``detail`` what is known beyond it,
+    which is for the program and not for the model. What a hook raised is its ``__cause__``.
+    """
+
+    def __init__(
+        self, call_id: str, name: str, text: str, *, reason: str = "rejected", detail: str | None = None
+    ) -> None:
+        super().__init__(text)
+        self.add_note(f"call {call_id!r} of tool {name!r} was discarded ({reason})")
         self.call_id = call_id
         self.name = name
         self.reason = reason
+        self.detail = detail
 
 
 class CallIdTaken(JournalError):
@@ -113,15 +121,3 @@ class LimitExceeded(CallstreamError):
     def __init__(self, message: str, limit: str) -> None:
         super().__init__(f"{message}, the limit ({limit})")
         self.limit = limit
-
-
-class CallDropped(UsageError):
-    """A call that was discarded was asked to execute: its tool must not run. ``reason`` says why."""
-
-    def __init__(self, call_id: str, name: str, reason: str, detail: str | None) -> None:
-        super().__init__(
-            f"call {call_id!r} of tool {name!r} was discarded ({reason})" + (f": {detail}" if detail else "")
-        )
-        self.call_id = call_id
-        self.reason = reason
-        self.detail = detail

@@ -9,7 +9,7 @@ import pytest
 from anthropic import AsyncAnthropic
 
 from callstream import Call, CallState, Callstream, testing
-from callstream.errors import CallDropped, LimitExceeded, RunOver
+from callstream.errors import LimitExceeded, RunOver
 from callstream.events import (
     ArgsAppended,
     CallCompleted,
@@ -57,7 +57,7 @@ async def test_arguments_beyond_the_limit_fail_the_run_and_discard_the_call() ->
         assert len(stopped) == 1
         await run.finish()
         assert run.outcome == "failed"
-        with pytest.raises(CallDropped):
+        with pytest.raises(RunOver):
             await run.execute("a")
 
 

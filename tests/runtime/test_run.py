@@ -10,7 +10,7 @@ import pytest
 
 from callstream import CallState, Callstream, Progress, Reject, Run, current_run, no_progress, tool
 from callstream.calls import Call as JournalCall
-from callstream.errors import CallDropped, CallRejected, JournalError, RunOver, TransitionError, UsageError, WireError
+from callstream.errors import CallRejected, JournalError, RunOver, TransitionError, UsageError, WireError
 from callstream.events import (
     ArgsAppended,
     CallCompleted,
@@ -155,7 +155,7 @@ async def test_truncated_never_runs(cs: Callstream, wire: str) -> None:
             await read(run, wire, [Call("write", ARGS, stop_after=2), ending])
             (call,) = run.calls
             assert (call.state, call.reason) == (CallState.DISCARDED, "truncated")
-            with pytest.raises(CallDropped, match="truncated"):
+            with pytest.raises(CallRejected, match="arguments of write were cut off"):
                 await run.execute(call.call_id)
 
 
@@ -184,7 +184,7 @@ async def test_unfinished_arguments_are_refused_before_the_wire_ends_them(cs: Ca
 async def test_malformed_never_runs(cs: Callstream) -> None:
     async with cs.run("thread") as run:
         await read(run, "openai_chat", [Call("write", call_id="c1", text='{"a": 1,}')])
-        with pytest.raises(CallDropped, match="malformed"):
+        with pytest.raises(CallRejected, match="arguments of write cannot be read"):
             await run.execute("c1")
     kept = await cs.journal.call("c1")
     assert kept is not None
@@ -196,7 +196,7 @@ async def test_arguments_that_are_no_object_never_run(cs: Callstream) -> None:
         await read(
             run, "openai_chat", [Call("write", call_id="c1", text="[1]"), Call("write", call_id="c2", text="null")]
         )
-        with pytest.raises(CallDropped, match="not an object"):
+        with pytest.raises(CallRejected, match="not an object"):
             await run.execute("c1")
         assert (await run.execute("c2")).args is None
 
@@ -205,7 +205,7 @@ async def test_arguments_that_are_no_object_never_run(cs: Callstream) -> None:
 async def test_malformed_never_runs_whoever_recorded_it(cs: Callstream, text: str) -> None:
     async with cs.run("thread") as run:
         await run.record([CallStarted("c1", "write"), ArgsAppended("c1", text), CallCompleted("c1", text)])
-        with pytest.raises(CallDropped, match="not JSON"):
+        with pytest.raises(CallRejected, match="not JSON"):
             await run.execute("c1")
         assert (run.call("c1").reason, run.call("c1").args_json) == ("malformed", text)
 
@@ -298,7 +298,7 @@ async def test_abort_during_barrier_never_executes(cs: Callstream) -> None:
     executing = asyncio.ensure_future(run.execute("c1"))
     await held.wait()
     await run.stop("user")
-    with pytest.raises((CallDropped, RunOver)):
+    with pytest.raises(RunOver):
         await executing
     found = await events(cs, run)
     assert CallExecuting("c1") not in found
@@ -320,7 +320,7 @@ async def test_abort_at_the_very_moment_of_execution(cs: Callstream, turns: int)
     was_let_run = executing.done()
     await run.stop("user")
     (outcome,) = await asyncio.gather(executing, return_exceptions=True)
-    assert was_let_run or isinstance(outcome, RunOver | CallDropped)
+    assert was_let_run or isinstance(outcome, RunOver)
     kept = await cs.journal.call("c1")
     assert kept is not None
     assert (kept.state is CallState.DISCARDED) == (aborted == ["aborted"])
@@ -366,8 +366,10 @@ async def test_a_hook_that_fails_in_the_middle_drops_the_rest_of_its_call_only(c
     cs.on_args_delta("write", broken)
     async with cs.run("thread") as run:
         await read(run, "anthropic", [WRITE, Call("other", ARGS, call_id="c2")])
-        with pytest.raises(CallDropped, match="disk full"):
+        with pytest.raises(CallRejected, match="write did not run: the call was interrupted") as raised:
             await run.execute("c1")
+        assert "disk full" in str(raised.value.__cause__)
+        assert "disk full" in (raised.value.detail or "")
         assert (await run.execute("c2")).args == ARGS
         await run.complete("c2")
 

@@ -20,9 +20,8 @@ from pydantic_core import to_jsonable_python
 from callstream.adk.answers import awaiting_id, imported, outcome, replaced
 from callstream.adk.invocations import Invocation
 from callstream.adk.tools import LiveStream, result_of, stream_end
-from callstream.adk.truncation import refusal
 from callstream.calls import Call, CallState
-from callstream.errors import CallDropped, CallRejected, RunOver, UsageError
+from callstream.errors import CallRejected, RunOver, UsageError
 from callstream.runtime.modelcall import current_model_call
 from callstream.tools import current_progress
 
@@ -50,8 +49,8 @@ class Execution:
         try:
             call = await self._call_for(invocation, tool, tool_args, tool_context)
             call = await run.execute(call.call_id)
-        except (CallRejected, CallDropped) as refused:
-            return {"error": refusal(run.call(refused.call_id))}
+        except CallRejected as refused:
+            return {"error": str(refused)}
         except RunOver as over:
             return {"error": str(over)}
         current_model_call.set(None)

@@ -14,7 +14,7 @@ from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
 from callstream.adk.invocations import Invocation, Step, wire_id
-from callstream.calls import Call, CallState
+from callstream.calls import Call, CallState, refusal
 
 OnTruncated: TypeAlias = Literal["tell_model", "fail"]
 
@@ -45,23 +45,6 @@ def guarded(invocation: Invocation, step: Step, response: LlmResponse, on_trunca
     if added:
         response.content = types.Content(role="model", parts=[*parts, *added])
         invocation.bind(step, added)
-
-
-def refusal(call: Call) -> str:
-    """Why a discarded call's tool did not run, in a sentence for the model."""
-    detail = f" ({call.detail})" if call.detail else ""
-    match call.reason:
-        case "rejected":
-            return call.detail or "the call was rejected"
-        case "truncated":
-            return (
-                f"the arguments of {call.name} were cut off{detail}, so it did not run; call it again, with shorter "
-                "arguments if they were long"
-            )
-        case "malformed":
-            return f"the arguments of {call.name} cannot be read{detail}, so it did not run; call it again"
-        case _:
-            return f"{call.name} did not run: the call was given up{detail}"
 
 
 def _is_lost(call: Call) -> bool:

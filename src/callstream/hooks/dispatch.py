@@ -131,6 +131,11 @@ class CallHooks:
             self._text = ArgsText(call.encoding)
             self._fields = FieldReader(hook.path for hook in hooks.field) if hooks.field else None
 
+    @property
+    def error(self) -> Exception | None:
+        """What the hook raised that made an end of the call."""
+        return self._outcome.error
+
     # -- what happens to the call --------------------------------------------------------------------------------------
 
     def push(self, text: str, seq: int | None = None) -> None:
@@ -346,6 +351,8 @@ class CallHooks:
     def _fail(self, hook: Hook, failure: Exception, *, abandoned: bool = False) -> None:
         fails_run = self._settings.on_error == "fail_run"
         detail = self._told(hook, failure)
+        if not fails_run:  # else the run raises it
+            log.error("%s", detail, exc_info=failure)
         self._give_up(Outcome("failed", "interrupted", detail, failure, fails_run=fails_run, abandoned=abandoned))
 
     def _fail_malformed(self, error: Exception) -> None:

@@ -1,7 +1,7 @@
 """What stands between the arguments of a run's calls and their tools: the hooks of each call.
 
-A tool may run when ``ready`` has returned its call and ``claim`` did not raise; never on arguments that are unfinished,
-never after an abort. A tool without hooks has nothing here.
+A tool may run when ``ready`` has returned its call, complete, and ``claim`` was true; never on arguments that are
+unfinished, never after an abort. A tool without hooks has nothing here.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from callstream.calls import Call, CallEvent, CallState, Ledger
-from callstream.errors import CallDropped, CallRejected, RunOver, TransitionError
+from callstream.calls import Call, CallEvent, CallState, Ledger, refusal
+from callstream.errors import CallRejected, TransitionError
 from callstream.events import ArgsAppended, CallCompleted, CallDiscarded
 from callstream.hooks import CallHooks, Outcome
 from callstream.runtime.ending import Ending
@@ -71,21 +71,27 @@ class Barrier:
         return self._ledger[call_id]
 
     async def ready(self, call_id: str) -> Call:
-        """The call with all its arguments, after its hooks have settled."""
+        """The call with all its arguments, or discarded, after its hooks have settled."""
         call = self._ledger[call_id]
         if call.state not in _UNFINISHED:
             call = await self.settled(call_id)
-        if call.state is CallState.DISCARDED:
-            raise dropped(call)
         if call.state in _UNFINISHED:
             raise TransitionError(f"call {call_id!r} is {call.state}; its tool must not run on unfinished arguments")
         return call
 
-    def claim(self, call_id: str) -> None:
-        """Takes the call over from its hooks, which from now on cannot be aborted any more."""
+    def claim(self, call_id: str) -> bool:
+        """Takes the call over from its hooks, which from now on cannot be aborted any more. False if they were before."""
         hooked = self._hooks.get(call_id)
-        if hooked is not None and not hooked.claim():
-            raise dropped(self._ledger[call_id])
+        return hooked is None or hooked.claim()
+
+    def hook_error(self, call_id: str) -> Exception | None:
+        """What the hook raised that made an end of the call."""
+        hooked = self._hooks.get(call_id)
+        return None if hooked is None else hooked.error
+
+    def rejection(self, call: Call) -> CallRejected:
+        """Why the tool of a discarded call must not run."""
+        return rejection(call, self.hook_error(call.call_id))
 
     async def close(self, ending: Ending) -> None:
         """Aborts the hooks of the calls that this end discards, and waits for all hooks. The run ends whatever they do."""
@@ -115,10 +121,8 @@ def mistake(call: Call) -> str | None:
     return None
 
 
-def dropped(call: Call) -> Exception:
-    """Why the tool of a call must not run."""
-    if call.reason == "rejected":
-        return CallRejected(call.call_id, call.name, call.detail or "")
-    if call.state is CallState.DISCARDED:
-        return CallDropped(call.call_id, call.name, call.reason or "", call.detail)
-    return RunOver(f"call {call.call_id!r} is {call.state}; its tool must not run")
+def rejection(call: Call, hook_error: Exception | None) -> CallRejected:
+    """Why the tool of a discarded call must not run; ``hook_error`` is what a hook raised, if one did."""
+    rejected = CallRejected(call.call_id, call.name, refusal(call), reason=call.reason or "", detail=call.detail)
+    rejected.__cause__ = hook_error
+    return rejected

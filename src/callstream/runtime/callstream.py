@@ -26,7 +26,7 @@ from callstream.journal import Journal, open_journal
 from callstream.runtime.ending import Ending
 from callstream.runtime.limits import TextLimits
 from callstream.runtime.observing import Observer, Observers, usual_observers
-from callstream.runtime.run import Run
+from callstream.runtime.run import OnRejected, Run
 from callstream.runtime.unended import Unended
 from callstream.tools import (
     ArgsAbortHook,
@@ -239,10 +239,22 @@ class Callstream:
     # -- runs --
 
     def run(
-        self, thread_id: str, run_id: str | None = None, *, principal: str | None = None, run_input: Any = None
+        self,
+        thread_id: str,
+        run_id: str | None = None,
+        *,
+        principal: str | None = None,
+        run_input: Any = None,
+        rejected: OnRejected = "raise",
     ) -> _RunContext:
-        """A run as a context: ``async with cs.run("thread-1") as run``. Leaving it ends the run."""
-        return _RunContext(self, thread_id, run_id, principal, run_input)
+        """A run as a context: ``async with cs.run("thread-1") as run``. Leaving it ends the run.
+
+        ``rejected`` says what the SDK gets where a hook rejected a call or failed: ``"raise"``, CallRejected rises out of
+        the response; ``"forward"``, the response arrives whole, with that call, which must not be run. ``run.invoke``
+        sees to that, and ``run.refusals()`` has the sentence for the model.
+        """
+        how: dict[str, Any] = {"principal": principal, "run_input": run_input, "rejected": rejected}
+        return _RunContext(partial(self.start, thread_id, run_id, as_current=False, **how))
 
     async def start(
         self,
@@ -254,13 +266,15 @@ class Callstream:
         as_current: bool = True,
         exclusive: bool = False,
         host_traces: bool = False,
+        rejected: OnRejected = "raise",
     ) -> Run:
         """Starts a run that ``run.finish()`` or ``run.stop()`` has to end. It is this task's current run, if wanted.
 
         ``exclusive``: ThreadBusy if the thread has another active run, in this process or another. ``host_traces``: the
         caller emits OpenTelemetry spans of its own for agents and tools, so Callstream must not do that again.
+        ``rejected``: see ``run``.
         """
-        run = Run(self, _named(thread_id), run_id or self.new_id("run"), principal)
+        run = Run(self, _named(thread_id), run_id or self.new_id("run"), principal, rejected=rejected)
         run.host_traces = host_traces
         cancelled: asyncio.CancelledError | None = None
         try:
@@ -409,12 +423,8 @@ class Callstream:
 class _RunContext:
     """Starts a run when it is entered and ends it when it is left."""
 
-    def __init__(
-        self, callstream: Callstream, thread_id: str, run_id: str | None, principal: str | None, given: Any
-    ) -> None:
-        self._start = partial(
-            callstream.start, thread_id, run_id, principal=principal, run_input=given, as_current=False
-        )
+    def __init__(self, start: Callable[[], Awaitable[Run]]) -> None:
+        self._start = start
         self._run: Run | None = None
 
     async def __aenter__(self) -> Run:
@@ -423,9 +433,9 @@ class _RunContext:
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool:
+    ) -> None:
         assert self._run is not None
-        return await self._run.__aexit__(kind, error, traceback)
+        await self._run.__aexit__(kind, error, traceback)
 
 
 def _named(thread_id: Any) -> str:

@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar, Token
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from callstream.calls import Call, CallEvent, CallState, Ledger
-from callstream.errors import JournalError, LeaseLost, RunOver, TransitionError, UsageError
+from callstream.calls import Call, CallEvent, CallState, Ledger, Refusal, refusal
+from callstream.errors import CallRejected, JournalError, LeaseLost, RunOver, TransitionError, UsageError
 from callstream.events import (
     ArgsAppended,
     CallAwaiting,
@@ -35,7 +35,7 @@ from callstream.events import (
 )
 from callstream.journal import Entry
 from callstream.runtime.answers import Answers
-from callstream.runtime.barrier import Barrier, dropped, mistake
+from callstream.runtime.barrier import Barrier, mistake
 from callstream.runtime.ending import Ending, described
 from callstream.runtime.limits import TextLimits, TextMeter
 from callstream.runtime.progress import ProgressFeeds
@@ -47,6 +47,9 @@ if TYPE_CHECKING:
     from callstream.runtime.callstream import Callstream, ProgressHandler
 
 logger = logging.getLogger("callstream")
+
+OnRejected: TypeAlias = Literal["raise", "forward"]
+"""What the SDK gets of a response in which a call was rejected: ``CallRejected``, or all of it, the call included."""
 
 _CALL_EVENTS = get_args(CallEvent)
 _current_run: ContextVar[Run | None] = ContextVar("callstream_run", default=None)
@@ -61,11 +64,22 @@ def current_run() -> Run | None:
 class Run:
     """Made by ``Callstream.run`` or ``Callstream.start``."""
 
-    def __init__(self, callstream: Callstream, thread_id: str, run_id: str, principal: str | None = None) -> None:
+    def __init__(
+        self,
+        callstream: Callstream,
+        thread_id: str,
+        run_id: str,
+        principal: str | None = None,
+        *,
+        rejected: OnRejected = "raise",
+    ) -> None:
+        if rejected not in get_args(OnRejected):
+            raise UsageError(f"expected rejected to be 'raise' or 'forward', got {rejected!r}")
         self.callstream = callstream
         self.thread_id = thread_id
         self.run_id = run_id
         self.principal = principal
+        self.rejected: OnRejected = rejected
         self.loop = asyncio.get_running_loop()
         self.outcome: RunOutcome | None = None
         """How the run ended; None while it goes on."""
@@ -98,6 +112,18 @@ class Run:
 
     def call(self, call_id: str) -> Call:
         return self._ledger[call_id]
+
+    def refusals(self) -> list[Refusal]:
+        """The calls whose tools will not run, each with a sentence for the model, in the order of the calls.
+
+        They were rejected, their hooks failed, or the model did not finish them or did not write JSON. What was given
+        up because the connection broke or the run was stopped is not among them.
+        """
+        return [
+            Refusal(call.call_id, call.name, call.provider_id, call.reason, refusal(call))
+            for call in self._ledger
+            if call.reason is not None and self._is_refused(call)
+        ]
 
     @property
     def seq(self) -> int:
@@ -167,18 +193,23 @@ class Run:
     async def execute(self, call_id: str) -> Call:
         """The barrier before a tool: waits for the call's hooks, records that it executes, returns it with arguments.
 
-        Raises CallRejected if a hook refused it, CallDropped if it was discarded, TransitionError if its arguments are
-        not complete. Then the tool must not run.
+        Raises CallRejected if it was discarded, TransitionError if its arguments are not complete, and RunOver if the run
+        was ended. Then the tool must not run.
         """
-        call = await self._barrier.ready(call_id)
+        call = await self._ready(call_id)
         if wrong := mistake(call):
             await self.record([CallDiscarded(call_id, "malformed", wrong)])
-            raise dropped(self._ledger[call_id])
-        self._check_going_on()
-        self._barrier.claim(call_id)
+            raise self.rejection(call_id)
+        self._claim(call_id)
         await self.record([CallExecuting(call_id)])
         self._check_going_on()  # the run may have been ended while that was written
         return self._ledger[call_id]
+
+    def rejection(self, call_id: str) -> CallRejected | RunOver:
+        """Why the tool of a call must not run: what was wrong with the call, or else that the run was ended."""
+        call = self._ledger[call_id]
+        is_over = self._ending is not None and not self._is_refused(call)
+        return self._over() if is_over else self._barrier.rejection(call)
 
     async def settled(self, call_id: str) -> Call:
         """The call after all its hooks are done. Waits for its arguments if they are not complete."""
@@ -197,9 +228,8 @@ class Run:
     async def await_answer(self, call_id: str) -> Call:
         """A client or a person has to answer this call: it outlives the run until ``answer`` finds it."""
         if self._ledger[call_id].state is not CallState.EXECUTING:
-            await self._barrier.ready(call_id)
-            self._check_going_on()
-            self._barrier.claim(call_id)
+            await self._ready(call_id)
+            self._claim(call_id)
         await self.record([CallAwaiting(call_id)])
         return self._ledger[call_id]
 
@@ -232,8 +262,9 @@ class Run:
     async def invoke(self, call_id: str) -> Any:
         """Runs the tool that Callstream was given for this call, from barrier to result, and returns the result.
 
-        What the tool raises is recorded and rises unchanged. If the run is ended meanwhile, the tool is cancelled (a sync
-        one runs on in its thread) and RunOver rises.
+        What the tool raises is recorded and rises unchanged. CallRejected rises if the tool must not run, and its text is
+        for the model. If the run is ended meanwhile, the tool is cancelled (a sync one runs on in its thread) and RunOver
+        rises.
         """
         tool = self.callstream.tool(self._ledger[call_id].name)
         call = await self.execute(call_id)
@@ -345,7 +376,25 @@ class Run:
 
     def _check_going_on(self) -> None:
         if self._ending is not None:
-            raise RunOver(f"run {self.run_id!r} is over")
+            raise self._over()
+
+    def _over(self) -> RunOver:
+        return RunOver(f"run {self.run_id!r} is over")
+
+    async def _ready(self, call_id: str) -> Call:
+        call = await self._barrier.ready(call_id)
+        if self._ending is not None or call.state is CallState.DISCARDED:
+            raise self.rejection(call_id)
+        return call
+
+    def _claim(self, call_id: str) -> None:
+        if not self._barrier.claim(call_id):
+            raise TransitionError(f"call {call_id!r} is {self._ledger[call_id].state}; its tool must not run again")
+
+    def _is_refused(self, call: Call) -> bool:
+        if call.reason in ("aborted", "interrupted"):
+            return self._barrier.hook_error(call.call_id) is not None
+        return call.state is CallState.DISCARDED
 
     def _is_stale(self, event: RunEvent) -> bool:
         return (
@@ -365,6 +414,11 @@ class Run:
             self._barrier.started(call, self._discard)
         else:
             self._barrier.went_on(event, call)
+        if isinstance(event, CallDiscarded):
+            level = logging.INFO if event.reason == "aborted" else logging.WARNING
+            logger.log(
+                level, "call %r of tool %r was discarded (%s): %r", call.call_id, call.name, event.reason, event.detail
+            )
         if call.state is not before:
             self.callstream.observers.call_changed(self, call)
 

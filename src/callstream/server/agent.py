@@ -20,7 +20,7 @@ from callstream.agui import View, for_older_client
 from callstream.agui.given import CANCELLED, digest_of, since_spoken
 from callstream.agui.results import result_value
 from callstream.calls import CallState
-from callstream.errors import CallDropped, CallRejected, UsageError
+from callstream.errors import CallRejected, UsageError
 from callstream.events import MessageReceived
 from callstream.runtime import Callstream, Run
 from callstream.server.yielded import record_yielded, with_wire_ids
@@ -191,7 +191,7 @@ async def _await_client(run: Run, client_tools: frozenset[str]) -> None:
         if call.state is CallState.ARGS_COMPLETE and call.name in client_tools:
             try:
                 await run.await_answer(call.call_id)
-            except (CallRejected, CallDropped) as dropped:
+            except CallRejected as dropped:
                 # Its hooks would not have it. The client is told so with the call's result.
                 logger.info("run %s: %s", run.run_id, dropped)
 

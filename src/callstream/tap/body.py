@@ -17,7 +17,7 @@ from typing import TypeAlias
 import msgspec
 
 from callstream.calls import CallState
-from callstream.errors import CallRejected, RunOver, WireError
+from callstream.errors import RunOver, WireError
 from callstream.events import CallDiscarded, WireEvent
 from callstream.runtime import Response
 from callstream.tap.encoding import Decoding
@@ -53,7 +53,7 @@ class TappedBody:
         rewriter: Rewriter,
         *,
         decoding: Decoding | None = None,
-        refuses: bool = False,
+        forwards_rejected: bool = False,
         limits: Limits | None = None,
         on_end: OnEnd | None = None,
     ) -> None:
@@ -62,7 +62,7 @@ class TappedBody:
         self._response = response
         self._rewriter = rewriter
         self._decoding = decoding
-        self._refuses = refuses
+        self._forwards_rejected = forwards_rejected
         self._limits = limits or Limits()
         self._intake = Intake(source, limit=self._limits.max_held)
         self._on_end = on_end
@@ -94,6 +94,11 @@ class TappedBody:
                 for call_id in output.call_ids:
                     async for empty_line in self._settled(call_id):
                         yield empty_line
+                    if self._is_rejected(call_id):
+                        self._took(output)
+                        async for empty_line in self._read_on():
+                            yield empty_line
+                        raise self._response.run.rejection(self._response.call_ids[call_id])
                 self._took(output)
                 yield output.data
         finally:
@@ -242,6 +247,19 @@ class TappedBody:
                 yield KEEP_ALIVE
         finally:
             waiting.cancel()
-        call = await waiting
-        if call.state is CallState.DISCARDED and not self._refuses:
-            raise CallRejected(call.call_id, call.name, call.detail or call.reason or "discarded")
+        await waiting
+
+    def _is_rejected(self, local_id: str) -> bool:
+        """Whether a call must not reach the SDK, since nobody there would refuse to run it."""
+        call = self._response.run.call(self._response.call_ids[local_id])
+        if call.state is not CallState.DISCARDED:
+            return False
+        return call.reason == "aborted" or not self._forwards_rejected  # a run that was stopped forwards nothing more
+
+    async def _read_on(self) -> AsyncIterator[bytes]:
+        """Reads to the end for the other calls' sake, and keeps the stream alive meanwhile. The SDK gets nothing more."""
+        while not self._reader.done():
+            while self._outputs:
+                self._took(self._outputs.popleft())
+            if not await self._woken():
+                yield KEEP_ALIVE

@@ -201,6 +201,7 @@ class _Reading:
         self._collapses = tap.collapses(model_call)
         self._tools = declared_tools(exchange.wire, request_body)
         self._refuses = model_call is not None and model_call.refuses
+        self._forwards_rejected = self._refuses or run.rejected == "forward"
         self._response = run.response(
             exchange.wire,
             tools=self._tools,
@@ -225,7 +226,7 @@ class _Reading:
             self._response,
             rewriter,
             decoding=self._decoding,
-            refuses=self._refuses,
+            forwards_rejected=self._forwards_rejected,
             limits=self._tap.limits,
             on_end=self._on_end,
         )
@@ -262,8 +263,8 @@ class _Reading:
         for event in events:
             if isinstance(event, CallCompleted):
                 call = await self._response.run.settled(self._response.call_ids[event.call_id])
-                if call.state is CallState.DISCARDED and not self._refuses:
-                    raise CallRejected(call.call_id, call.name, call.detail or call.reason or "discarded")
+                if call.state is CallState.DISCARDED and not self._forwards_rejected:
+                    raise self._response.run.rejection(call.call_id)
         return WholeBody(body)
 
 

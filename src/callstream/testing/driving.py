@@ -17,10 +17,11 @@ from typing import Any
 import msgspec
 
 from callstream.calls import Call, Ledger
-from callstream.errors import CallDropped, CallRejected, UsageError
+from callstream.errors import UsageError
 from callstream.events import ArgsAppended, CallCompleted, CallDiscarded, CallStarted, Encoding
 from callstream.hooks import CallHooks, HookSettings, Outcome
 from callstream.runtime import Callstream
+from callstream.runtime.barrier import rejection
 from callstream.tools import Progress, Tool, is_tool
 
 CALL_ID = "call_1"
@@ -103,12 +104,10 @@ class Driven:
     async def run(self) -> Any:
         """Runs the tool with the arguments and returns its result; what it raises rises.
 
-        Raises CallRejected or CallDropped where an application would not have run it. It runs once.
+        Raises CallRejected where an application would not have run it. It runs once.
         """
-        if self.outcome.kind == "rejected":
-            raise CallRejected(self.call.call_id, self.call.name, self.outcome.detail or "")
         if not self.ready:
-            raise CallDropped(self.call.call_id, self.call.name, self.outcome.reason, self.outcome.detail)
+            raise rejection(self.call, self.outcome.error)
         if not self._hooks.claim():
             raise UsageError(f"call {self.call.call_id!r} of tool {self.call.name!r} was run before")
         return await Callstream().call_tool(self._tool, self.call, Progress(self.progress.append))
