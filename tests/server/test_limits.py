@@ -255,6 +255,44 @@ async def test_messages_and_tools(cs: Callstream, setting: str, name: str) -> No
             assert (await stream.all())[-1]["outcome"] == {"type": "success"}
 
 
+async def test_lists_are_bounded(cs: Callstream) -> None:
+    agent = Stepping(free=True)
+    part = {"type": "text", "text": "x"}
+    call = {"id": "c", "type": "function", "function": {"name": "t", "arguments": "{}"}}
+    lists: dict[str, Any] = {
+        "messages.0.content": lambda count: {"messages": [{"id": "m", "role": "user", "content": [part] * count}]},
+        "messages.0.toolCalls": lambda count: {
+            "messages": [{"id": "m", "role": "assistant", "toolCalls": [call] * count}]
+        },
+        "context": lambda count: {"context": [{"description": "", "value": ""}] * count},
+    }
+    async with served(agent, callstream=cs, settings=Settings(max_items=3)) as server:
+        for name, made in lists.items():
+            refused = await server.post("/agui", json=run_input(**made(4)))
+            assert f"at most 3 entries in {name}, got 4" in told(refused, 413, "too_many")
+            async with server.run(**made(3)) as stream:
+                assert (await stream.all())[-1]["outcome"] == {"type": "success"}, name
+        resume = [{"interruptId": "c", "status": "cancelled"}] * 4
+        assert "in resume" in told(await server.post("/agui", json=run_input(resume=resume)), 413, "too_many")
+        messages = [{"id": f"m{number}", "role": "user", "content": [part] * 3} for number in range(11)]
+        refused = await server.post("/agui", json=run_input(messages=messages))
+        assert "at most 30 parts and tool calls in all messages, got 33" in told(refused, 413, "too_many")
+
+
+async def test_values(cs: Callstream) -> None:
+    agent = Stepping(free=True)
+    async with served(agent, callstream=cs, settings=Settings(max_values=100)) as server:
+        refused = await server.post("/agui", json=run_input(state={"a": [0] * 100}))
+        assert "at most 100 JSON values" in told(refused, 413, "too_many")
+        refused = await server.post("/agui", json=run_input(state={str(number): "" for number in range(300)}))
+        assert "at most 100 JSON values" in told(refused, 413, "too_many")
+        for text in ("a, [b], {c}" * 100, '\\", [' * 100, '\\\\"' * 100):
+            async with server.run(text) as stream:
+                assert (await stream.all())[-1]["outcome"] == {"type": "success"}
+                assert agent.inputs[-1].messages[0].content == text
+        await still_serves(server, agent)
+
+
 @pytest.mark.parametrize("depth", [5, 6, 1000, 100_000])
 async def test_nesting(cs: Callstream, depth: int) -> None:
     agent = Stepping(free=True)

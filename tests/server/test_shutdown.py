@@ -3,62 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import signal
-import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
-import httpx
 import pytest
 
 from callstream import CallState, Callstream
-from tests.captures import ROOT
 
-from .serving import Server, Stream, run_input
+from .process import Process, process
+from .serving import Stream, run_input
 
 pytestmark = pytest.mark.subprocess
-
-
-class Process(Server):
-    def __init__(self, process: asyncio.subprocess.Process, client: httpx.AsyncClient, port: int) -> None:
-        super().__init__(None, client, port)  # type: ignore[arg-type]
-        self.process = process
-
-    async def ended(self) -> tuple[int, str]:
-        """The exit code, and what it wrote to its log."""
-        out, log = await asyncio.wait_for(self.process.communicate(), 30)
-        assert (b"ended" in out) == (self.process.returncode == 0)
-        return self.process.returncode or 0, log.decode()
-
-
-@asynccontextmanager
-async def process(url: str, **settings: Any) -> AsyncIterator[Process]:
-    variables = {f"CALLSTREAM_{name.upper()}": str(value) for name, value in settings.items()}
-    made = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "tests.server.program",
-        url,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", **variables},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        assert made.stdout is not None
-        line = await asyncio.wait_for(made.stdout.readline(), 30)
-        if not line:
-            raise AssertionError((await made.communicate())[1].decode())
-        port = json.loads(line)["port"]
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
-            yield Process(made, client, port)
-    finally:
-        if made.returncode is None:
-            made.kill()
-            await made.wait()
 
 
 async def draining(server: Process) -> None:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from weakref import WeakValueDictionary
 
 from ag_ui.core import RunAgentInput
-from fastapi import APIRouter, Body, FastAPI, Request
+from fastapi import APIRouter, Body, Depends, FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
-from pydantic import ValidationError
 
 from callstream.adk import ADKAgent
 from callstream.adk.sharedstate import taken
@@ -21,11 +21,15 @@ from callstream.errors import UsageError
 from callstream.runtime import remote_parent
 from callstream.server import Settings
 from callstream.server.beside import Beside
+from callstream.server.problems import Problem
+from callstream.server.requests import parse_input
 
 if TYPE_CHECKING:
     from callstream.ag_ui_adk import AgentResolver, StateExtractor
 
 _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+_SMALL_BODY = 16 * 1024
+"""Bytes of input that FastAPI may validate by itself, whatever is in it."""
 _OF_EVERY_ROUTE = ("dependencies", "tags", "include_in_schema")
 """Options of the route that runs the agent which hold for its neighbours too."""
 
@@ -57,7 +61,8 @@ class Endpoint:
     def add_to(self, app: FastAPI | APIRouter, path: str, options: dict[str, Any]) -> None:
         below = path.rstrip("/")
         guarded = {name: value for name, value in options.items() if name in _OF_EVERY_ROUTE}
-        app.post(path, response_model=None, **options)(self.run)
+        dependencies = [Depends(_bound_lists), *(options.get("dependencies") or ())]
+        app.post(path, response_model=None, **{**options, "dependencies": dependencies})(self.run)
         app.get(f"{below}/capabilities", response_model=None)(self.capabilities)
         app.post("/agents/state", response_model=None, **guarded)(self.thread_state)
         app.post(f"{below}/threads/{{thread_id:path}}/connect", response_model=None, **guarded)(self.connect)
@@ -162,12 +167,25 @@ def _bare_input(thread_id: str, run_id: str = "") -> RunAgentInput:
     )
 
 
+async def _bound_lists(request: Request) -> None:
+    """Refuses an input whose errors FastAPI could not describe in reasonable space. It asks this before it looks itself."""
+    body = await request.body()
+    if len(body) > _SMALL_BODY:
+        try:
+            parse_input(body, Settings(max_body_bytes=None))
+        except Problem as problem:
+            if problem.code == "too_many":
+                raise HTTPException(problem.status, problem.message) from None
+            wrong = {"type": "value_error", "loc": ("body",), "msg": problem.message}
+            raise RequestValidationError([wrong]) from None
+
+
 async def _joining_input(request: Request) -> RunAgentInput:
     """What a client sends that joins: an input, or nothing. The thread is that of the path."""
     thread_id = request.path_params["thread_id"]
     try:
-        given = RunAgentInput.model_validate_json(await request.body())
-    except ValidationError:
+        given = parse_input(await request.body(), Settings(max_body_bytes=None))
+    except Problem:
         return _bare_input(thread_id)
     return given.model_copy(update={"thread_id": thread_id})
 

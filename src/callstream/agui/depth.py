@@ -7,14 +7,14 @@ from typing import Any
 
 def is_deeper(value: Any, depth: int) -> bool:
     """Whether objects and arrays nest more than ``depth`` deep."""
-    level = [value]
+    level = [value] if isinstance(value, dict | list) else []
     for _ in range(depth):
+        if not level:
+            return False
         level = [
             child
             for each in level
-            if isinstance(each, dict | list)
             for child in (each.values() if isinstance(each, dict) else each)
+            if isinstance(child, dict | list)
         ]
-        if not level:
-            return False
-    return True
+    return bool(level)

@@ -9,8 +9,8 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
-from ag_ui.core import AssistantMessage, RunAgentInput, ToolMessage
-from pydantic import ValidationError
+from ag_ui.core import AssistantMessage, Message, RunAgentInput, ToolMessage
+from pydantic import TypeAdapter, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
 from callstream.agui.depth import is_deeper
@@ -23,6 +23,9 @@ MAX_CALL_ID: Final = 16 * 1024
 _SHOWN_ERRORS: Final = 5
 _DISCARDED: Final = 4 * 1024 * 1024
 """A body that is not much too large is read to its end, since a client that still writes may not hear the answer."""
+_MESSAGES_IN_FULL: Final = 10
+"""So many messages may have as many parts and calls as one may have."""
+_MESSAGE: Final[TypeAdapter[Message]] = TypeAdapter(Message)
 _SURROGATES: Final = re.compile(
     rb"\\\\"  # a backslash that is meant: what follows it is no escape
     rb"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -32,28 +35,71 @@ _SURROGATES: Final = re.compile(
 
 async def run_input(request: Request, settings: Settings) -> RunAgentInput:
     """The body as AG-UI's RunAgentInput."""
-    given = await json_body(request, settings)
+    given = parse_input(await _read(request, settings), settings)
+    check_ids(given)
+    return given
+
+
+def parse_input(body: bytes, settings: Settings) -> RunAgentInput:
+    """AG-UI's RunAgentInput. Its lists are counted before anything is built from them.
+
+    Messages are validated one by one up to the first that is wrong: pydantic describes every error that it finds, and a
+    list of half a million wrong items costs it a gigabyte.
+    """
+    given = _json(body, settings)
     if not isinstance(given, dict):
         raise _wrong(f"expected an object (AG-UI's RunAgentInput), got {_kind(given)}")
-    for name, most in (("messages", settings.max_messages), ("tools", settings.max_tools)):
-        items = given.get(name)
-        if most is not None and isinstance(items, list) and len(items) > most:
-            raise Problem(
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_many", f"expected at most {most} {name}, got {len(items)}"
-            )
+    _check_lists(given, settings)
+    messages = given.get("messages")
+    if not isinstance(messages, list):
+        return _checked(given)
+    parsed = _checked({**given, "messages": []})
+    for number, message in enumerate(messages):
+        try:
+            parsed.messages.append(_MESSAGE.validate_python(message))
+        except ValidationError as error:
+            raise _wrong(_told(error, f"messages.{number}")) from None
+    return parsed
+
+
+def _checked(given: dict[str, Any]) -> RunAgentInput:
     try:
-        parsed = RunAgentInput.model_validate(given)
+        return RunAgentInput.model_validate(given)
     except ValidationError as error:
         raise _wrong(_told(error)) from None
-    check_ids(parsed)
-    return parsed
+
+
+def _check_lists(given: dict[str, Any], settings: Settings) -> None:
+    most = settings.max_items
+    _check_list(given.get("messages"), "messages", settings.max_messages)
+    _check_list(given.get("tools"), "tools", settings.max_tools)
+    for name in ("context", "resume"):
+        _check_list(given.get(name), f"entries in {name}", most)
+    messages = given.get("messages")
+    total = 0
+    for number, message in enumerate(messages if isinstance(messages, list) else ()):
+        for name, value in message.items() if isinstance(message, dict) else ():
+            if isinstance(value, list):
+                _check_list(value, f"entries in messages.{number}.{name:.100}", most)
+                total += len(value)
+    if most is not None and total > most * _MESSAGES_IN_FULL:
+        raise _too_many("parts and tool calls in all messages", most * _MESSAGES_IN_FULL, total)
+
+
+def _check_list(value: Any, name: str, most: int | None) -> None:
+    if most is not None and isinstance(value, list) and len(value) > most:
+        raise _too_many(name, most, len(value))
 
 
 async def json_body(request: Request, settings: Settings, *, optional: bool = False) -> Any:
     """The body's JSON; with ``optional``, an empty body is None."""
     body = await _read(request, settings)
-    if not body and optional:
-        return None
+    return None if not body and optional else _json(body, settings)
+
+
+def _json(body: bytes, settings: Settings) -> Any:
+    if settings.max_values is not None and (count := _count_values(body, settings.max_values)) > settings.max_values:
+        raise _too_many("JSON values in the body", settings.max_values, count)
     try:
         value = _decoded(body)
     except RecursionError:
@@ -63,6 +109,24 @@ async def json_body(request: Request, settings: Settings, *, optional: bool = Fa
     if is_deeper(value, settings.max_depth):
         raise _wrong(f"expected JSON that nests at most {settings.max_depth} deep")
     return value
+
+
+def _count_values(body: bytes, most: int) -> int:
+    """How many values a JSON text has, without reading it: all but the first of a container follow a comma.
+
+    The commas of texts do not count, but are looked at only if it is too many with them. Then a text ends at the next
+    quote, once escapes are gone; outside of texts there are none. Each text is a value or the name of one.
+    """
+    count = _count(body, b",[{")
+    if count <= most:
+        return count
+    plain = body.replace(rb"\\", b"").replace(rb"\"", b"")
+    quotes = _count(plain, b'"')
+    return quotes // 4 if quotes > most * 4 else _count(b"".join(plain.split(b'"')[::2]), b",[{")
+
+
+def _count(text: bytes, characters: bytes) -> int:
+    return len(text) - len(text.translate(None, characters))
 
 
 def _decoded(body: bytes) -> Any:
@@ -156,15 +220,19 @@ async def _read(request: Request, settings: Settings) -> bytes:
     return b"".join(chunks)
 
 
+def _too_many(name: str, most: int, count: int) -> Problem:
+    return Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_many", f"expected at most {most} {name}, got {count}")
+
+
 def _too_large(most: int, *, closes: bool = False) -> Problem:
     message = f"expected a body of at most {most} bytes"
     return Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", message, closes=closes)
 
 
-def _told(error: ValidationError) -> str:
+def _told(error: ValidationError, within: str = "") -> str:
     """Where and what, without what came: that may be long, or somebody's secret."""
     found = [
-        f"{'.'.join(map(str, each['loc'])) or 'body'}: {each['msg']}"
+        f"{'.'.join(map(str, filter(None, (within, *each['loc'])))) or 'body'}: {each['msg']}"
         for each in error.errors(include_url=False, include_context=False, include_input=False)
     ]
     more = f"; and {len(found) - _SHOWN_ERRORS} more" if len(found) > _SHOWN_ERRORS else ""

@@ -63,6 +63,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Messages in the input of a run; 413 for more."""
     max_tools: int | None = 500
     """Tools that a client may bring; 413 for more."""
+    max_items: int | None = 1000
+    """Entries of every other list in the input of a run: a message's parts, its tool calls, ``context``, ``resume``. All
+    messages together may have ten times as many. 413 for more."""
+    max_values: int | None = 200_000
+    """JSON values in a request, of all lists and objects together; 413 for more."""
     max_depth: int = 64
     """How deep JSON may nest in a request; 422 beyond."""
 

@@ -235,6 +235,25 @@ async def test_input_that_is_none_is_refused(cs: Callstream, models: Models) -> 
         assert (await post(app, "/", {"messages": []})).status_code == 422
 
 
+async def test_lists_are_bounded(cs: Callstream, models: Models) -> None:
+    async with scripted("gemini", [END]) as provider:
+        agent = adk_agent(cs, agent_of(gemini(models, provider)))
+        app = create_adk_app(agent)
+        too_many = [{"id": "m", "role": "user", "content": [0] * 20_000}]
+        refused = await post(app, "/", {**body_for(agent), "messages": too_many})
+        assert (refused.status_code, len(refused.content) < 500) == (413, True)
+        wrong = [{"id": f"m{number}", "role": "user", "content": [0] * 1000} for number in range(10)]
+        refused = await post(app, "/", {**body_for(agent), "messages": wrong})
+        assert (refused.status_code, len(refused.content) < 2000) == (422, True)
+        assert [set(each) >= {"loc", "msg", "type"} for each in refused.json()["detail"]] == [True]
+        assert (
+            await post(app, "/threads/thread/connect", {**body_for(agent), "messages": too_many})
+        ).status_code == 404
+        long = [{"id": "m", "role": "user", "content": "x" * 50_000}]
+        assert (await post(app, "/", {**body_for(agent), "messages": long})).status_code == 200
+    assert len(provider.requests) == 1
+
+
 def test_endpoint_without_fastapi(monkeypatch: pytest.MonkeyPatch) -> None:
     agent = ADKAgent(adk_agent=LlmAgent(name="writer", model="gemini-3-flash-preview"))
     app = FastAPI()
