@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -192,13 +192,34 @@ def generator_tool() -> Any:
     return work
 
 
-@pytest.mark.parametrize("make", [async_tool, sync_tool, generator_tool])
+def plain_function() -> Any:
+    async def work(n: int, progress_callback: Callable[[Any], Awaitable[None]] | None = None) -> str:
+        """Works."""
+        assert progress_callback is not None
+        for done in range(n):
+            await progress_callback({"done": done + 1, "total": n, "message": "secret step"})
+        return "worked"
+
+    return work
+
+
+def plain_generator() -> Any:
+    async def work(n: int, progress_callback=None) -> AsyncIterator[str]:  # type: ignore[no-untyped-def]
+        """Works."""
+        for done in range(n):
+            yield f"part {done}"
+            await progress_callback({"done": done + 1, "total": n, "message": "secret step"})
+
+    return work
+
+
+@pytest.mark.parametrize("make", [async_tool, sync_tool, generator_tool, plain_function, plain_generator])
 @pytest.mark.parametrize("wrap", [lambda made: made, StreamingTool])
 async def test_progress_out_of_band_in_live_mode(make: Callable[[], Any], wrap: Any, line: Line) -> None:
     """It reaches the handler while the tool runs, never the model; yields reach the model as google-adk has it."""
     told: list[tuple[str, str, Any]] = []
     line.cs.on_tool_progress = lambda name, call_id, data: told.append((name, call_id, data))
-    is_generator = make is generator_tool
+    is_generator = make in (generator_tool, plain_generator)
     made = make()
     answers: list[Turn] = [[*text("Done."), COMPLETE]]
     if is_generator:

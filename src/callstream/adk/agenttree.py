@@ -19,6 +19,7 @@ from google.adk.workflow import BaseNode, Workflow
 
 from callstream.adk.clienttools import AGUIToolset
 from callstream.adk.models import tapped
+from callstream.adk.tools import with_progress
 from callstream.runtime import Callstream
 
 
@@ -103,7 +104,7 @@ def _tool(tool: Any, callstream: Callstream, taken: frozenset[str]) -> Any:
         made = copy.copy(tool)
         made.agent = _copied(tool.agent, callstream, inherits=False)
         return made
-    return tool
+    return with_progress(tool)
 
 
 def _name_of(tool: Any) -> str | None:

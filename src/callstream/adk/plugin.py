@@ -24,6 +24,7 @@ from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
+from pydantic.errors import PydanticInvalidForJsonSchema
 
 from callstream.adk.answers import Incoming
 from callstream.adk.execution import Execution, current_agent_tool
@@ -33,7 +34,15 @@ from callstream.adk.live import LiveTranscript
 from callstream.adk.outputs import OutputKeys
 from callstream.adk.partials import MINTED_PREFIX
 from callstream.adk.signatures import JournalThread, repair
-from callstream.adk.tools import collapsed_names, collecting_generators, named_tools, register_tools, watched_generators
+from callstream.adk.tools import (
+    collapsed_names,
+    collecting_generators,
+    named_tools,
+    register_tools,
+    takes_progress,
+    watched_generators,
+    with_progress,
+)
 from callstream.adk.truncation import OnTruncated, guarded
 from callstream.errors import RunOver, UsageError
 from callstream.runtime import Callstream, Run, current_run
@@ -84,6 +93,7 @@ class CallstreamPlugin(BasePlugin):
         self._outputs = OutputKeys()
         self._execution = Execution(self)
         self._endings = Endings()
+        self._warned_of: set[tuple[str, str]] = set()
 
     def invocation(self, invocation_id: str) -> Invocation | None:
         """The invocation of that id, while it goes on."""
@@ -196,6 +206,10 @@ class CallstreamPlugin(BasePlugin):
         self, *, agent: BaseAgent, callback_context: CallbackContext
     ) -> types.Content | None:
         invocation = self._invocations.get(callback_context.invocation_id)
+        if isinstance(agent, LlmAgent):
+            tools = [with_progress(tool) for tool in agent.tools]
+            if any(made is not tool for made, tool in zip(tools, agent.tools, strict=True)):
+                agent.tools = tools  # before google-adk declares them to the model
         if invocation is not None:
             live = self._live.get(invocation.invocation_id)
             if live is not None and isinstance(agent, LlmAgent):
@@ -223,6 +237,12 @@ class CallstreamPlugin(BasePlugin):
         invocation = self._invocations.get(callback_context.invocation_id)
         if invocation is None:
             return
+        if isinstance(error, PydanticInvalidForJsonSchema):
+            logger.error(
+                "agent %s: google-adk cannot declare one of its tools to the model; a parameter for progress in a tool of a "
+                "toolset is hidden from it by @callstream.tool",
+                agent.name,
+            )
         self._outputs.agent_ends(invocation, agent, callback_context.branch)
         if invocation.run.outcome is None:
             await self._execution.fail_raised(invocation)
@@ -236,6 +256,7 @@ class CallstreamPlugin(BasePlugin):
         if invocation is None or invocation.run.outcome is not None:
             return None
         register_tools(self.callstream, llm_request.tools_dict)
+        self._warn_of_progress(callback_context.agent_name, llm_request.tools_dict)
         live = self._live.get(invocation.invocation_id)
         if live is not None and not live.is_asked(callback_context.agent_name):
             # google-adk lets plugins see what a user says to a live model; the answer comes as events.
@@ -263,6 +284,17 @@ class CallstreamPlugin(BasePlugin):
         invocation.begin(Step(model_call, llm_request, callback_context.actions, callback_context.branch))
         current_model_call.set(model_call)
         return None
+
+    def _warn_of_progress(self, agent_name: str, tools: dict[str, BaseTool]) -> None:
+        for name in [name for name, tool in tools.items() if takes_progress(tool)]:
+            if (agent_name, name) not in self._warned_of:
+                self._warned_of.add((agent_name, name))
+                logger.warning(
+                    "agent %s: tool %s of a toolset has a parameter for progress, which google-adk declares to the model; "
+                    "decorate its function with @callstream.tool",
+                    agent_name,
+                    name,
+                )
 
     async def _tell_left_behind(self, invocation: Invocation) -> None:
         invocation.given_up = await self.left_behind.tell(invocation.given_up)

@@ -1,25 +1,33 @@
 """Tools under google-adk.
 
 A function made with ``@tool`` needs nothing more than its place in ``tools=[…]``: its hooks are registered when the
-plugin first sees it, and its progress reaches the run.
+plugin first sees it, and its progress reaches the run. A plain function that takes a ``progress_callback`` gets one too:
+google-adk would declare that parameter to the model, or refuse it, so a function without it stands in.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, cast, get_args
 
 from google.adk.events.event import Event
 from google.adk.tools.base_tool import BaseTool
+from google.adk.tools.base_toolset import BaseToolset
 from google.adk.tools.function_tool import FunctionTool
+from google.adk.tools.long_running_tool import LongRunningFunctionTool
 from google.adk.tools.set_model_response_tool import SetModelResponseTool
 from google.adk.tools.tool_context import ToolContext
 
+from callstream.errors import UsageError
 from callstream.jsontext.path import format_path
 from callstream.runtime import Callstream
-from callstream.tools import Tool, current_progress, is_tool
+from callstream.tools import Progress, Tool, current_progress, is_tool
+from callstream.tools.docstring import without_parameter
+from callstream.tools.functions import annotations_of, resolved_signature, same_kind
+from callstream.tools.progress import ProgressFilling
 
 McpProgress = Callable[[float, float | None, str | None], Awaitable[None]]
 
@@ -128,6 +136,66 @@ def _register_as(callstream: Callstream, name: str, function: Tool[..., Any]) ->
         callstream.on_args_complete(name, hook.function)
     for hook in hooks.args_abort:
         callstream.on_args_abort(name, hook.function)
+
+
+def with_progress(tool: Any) -> Any:
+    """A tool of an agent, without the parameter that takes its progress; the tool itself if it has none.
+
+    Functions and FunctionTools are looked into. What a toolset has is known only after it was asked.
+    """
+    if type(tool) in (FunctionTool, LongRunningFunctionTool, StreamingTool):
+        filled = _filled(tool.func)
+        return tool if filled is tool.func else _stand_in(tool, filled)
+    return tool if isinstance(tool, BaseTool | BaseToolset) else _filled(tool)
+
+
+def takes_progress(tool: BaseTool) -> bool:
+    """Whether a tool has a parameter that should have been filled in."""
+    function = getattr(tool, "func", None)
+    return function is not None and _progress_parameter(function) is not None
+
+
+def _stand_in(original: FunctionTool, function: Callable[..., Any]) -> FunctionTool:
+    made = type(original)(function)
+    made.name = original.name
+    made.description = original.description
+    made.behavior = original.behavior
+    made.response_scheduling = original.response_scheduling
+    made.custom_metadata = original.custom_metadata
+    made.check_require_confirmation = original.check_require_confirmation  # type: ignore[method-assign]
+    return made
+
+
+def _filled(function: Callable[..., Any]) -> Callable[..., Any]:
+    hidden = _progress_parameter(function)
+    if hidden is None:
+        return function
+    signature = resolved_signature(function)
+    signature = signature.replace(parameters=[p for p in signature.parameters.values() if p.name != hidden.name])
+    made: Any = same_kind(function, ProgressFilling(function, hidden))
+    functools.update_wrapper(made, function)
+    made.__name__ = getattr(function, "__name__", type(function).__name__)
+    made.__doc__ = without_parameter(inspect.getdoc(function), hidden.name)
+    made.__signature__ = signature
+    made.__annotations__ = annotations_of(signature)
+    return cast("Callable[..., Any]", made)
+
+
+def _progress_parameter(function: Callable[..., Any]) -> inspect.Parameter | None:
+    """The parameter of a plain function that takes its progress. One that a model might fill in is not taken for it."""
+    if is_tool(function) or not callable(function):
+        return None
+    try:
+        parameters = resolved_signature(function).parameters.values()
+    except (TypeError, UsageError):
+        return None
+    return next((each for each in parameters if _is_progress(each)), None)
+
+
+def _is_progress(parameter: inspect.Parameter) -> bool:
+    annotation = parameter.annotation
+    is_annotated = annotation is Progress or Progress in get_args(annotation)
+    return parameter.name == "progress_callback" or is_annotated or isinstance(parameter.default, Progress)
 
 
 def collapsed_names(tools: dict[str, BaseTool]) -> frozenset[str]:
