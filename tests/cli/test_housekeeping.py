@@ -110,13 +110,31 @@ def test_forget_takes_no_and_yes_for_an_answer(run: Run, journal_url: str) -> No
     assert (agreed.code, "2 runs erased" in agreed.out) == (0, True)
 
 
-@pytest.mark.parametrize("text", ["soon", "3x", "2026-13-01", "-1d", ""])
+@pytest.mark.parametrize("text", ["soon", "3x", "1s", "2026-13-01", "-1d", ""])
 def test_forget_says_what_a_time_looks_like(run: Run, text: str) -> None:
     done = run("forget", f"--before={text}", "--yes")
     assert done.code == 2
-    assert "expected an age such as 12h or 30d, or a date such as 2026-01-31" in done.err
+    assert "such as 12h, 30d or 8w, or a date such as 2026-01-31" in done.err
 
 
-def test_ages_are_counted_back_from_now(run: Run, journal_url: str) -> None:
-    time.sleep(1.1)
-    assert run("forget", "--before", "1s", "--yes", "--journal", journal_url).out == "2 runs erased\n"
+@pytest.mark.parametrize("text", ["1m", "90m"])
+def test_forget_refuses_an_age_that_may_be_minutes_or_months(run: Run, journal_url: str, text: str) -> None:
+    done = run("forget", "--before", text, "--yes", "--journal", journal_url)
+    assert (done.code, done.out) == (2, "")
+    assert f"got '{text}' (m could mean minutes or months)" in done.err
+    assert runs_in(run, journal_url) == ["run_1", "run_2"]
+
+
+def test_forget_says_that_sessions_of_google_adk_stay(run: Run, journal_url: str) -> None:
+    done = run("forget", "--principal", "ada", "--yes", "--journal", journal_url, "--json")
+    assert list(json.loads(done.out)) == ["runs"]
+    assert "google-adk keeps conversations in sessions of its own, which this does not touch" in done.err
+    assert "google-adk" not in run("forget", "--before", "30d", "--yes", "--journal", journal_url).err
+
+
+def test_ages_are_counted_back_from_now(run: Run, journal_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    forget = ("forget", "--before", "1h", "--yes", "--journal", journal_url)
+    assert run(*forget).out == "0 runs erased\n"
+    later = time.time() + 3700
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert run(*forget).out == "2 runs erased\n"

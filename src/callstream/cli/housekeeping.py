@@ -6,19 +6,20 @@ A serving process does all of it by itself, erasing excepted.
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 import time
 from datetime import datetime
 
 from callstream.cli.failure import CommandError, misused
-from callstream.cli.options import Commands, add_journal, add_json
+from callstream.cli.options import Commands, add_journal, add_json, age
 from callstream.cli.output import Output, Ticker, clean, counted, moment, size
 from callstream.cli.place import journal_url, opened, shown
 from callstream.errors import UsageError
 
-_AGE = re.compile(r"(\d+)([smhdw])")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_SESSIONS = (
+    "google-adk keeps conversations in sessions of its own, which this does not touch: delete those through your session "
+    "service (delete_session)"
+)
 
 
 def add_to(commands: Commands) -> None:
@@ -61,7 +62,7 @@ def add_to(commands: Commands) -> None:
         forget,
         summary="erase ended runs for good",
         description="""Erases ended runs with their calls and records: those that match everything given. It asks first,
-            and cannot be undone.""",
+            and cannot be undone. Sessions that google-adk keeps itself are not erased.""",
         examples="""
             callstream forget --before 30d             # that ended more than thirty days ago
             callstream forget --before 2026-01-01 --yes
@@ -71,7 +72,7 @@ def add_to(commands: Commands) -> None:
         "--before",
         type=_before,
         metavar="WHEN",
-        help="runs that ended before: an age (12h, 30d, 8w) or a date (2026-01-31)",
+        help="runs that ended before: an age in hours, days or weeks (12h, 30d, 8w) or a date (2026-01-31)",
     )
     forget_parser.add_argument("--thread", metavar="THREAD", help="runs of this thread")
     forget_parser.add_argument("--principal", metavar="WHO", help="runs of this user")
@@ -155,6 +156,8 @@ async def forget(options: argparse.Namespace, out: Output) -> int:
         out.json({"runs": gone})
     else:
         out.line(f"{counted(gone, 'run')} erased")
+    if thread is not None or principal is not None:
+        out.note(_SESSIONS)
     return 0
 
 
@@ -168,12 +171,15 @@ def _agreed(question: str) -> bool:
 
 def _before(text: str) -> float:
     """The moment that an age or a date means, local time unless it says otherwise."""
-    age = _AGE.fullmatch(text)
-    if age is not None:
-        return time.time() - int(age[1]) * _SECONDS[age[2]]
+    try:
+        return time.time() - age(text)
+    except argparse.ArgumentTypeError:
+        pass
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):
+        hint = " (m could mean minutes or months)" if text.endswith("m") else ""
         raise argparse.ArgumentTypeError(
-            f"expected an age such as 12h or 30d, or a date such as 2026-01-31, got {text!r}"
+            "expected an age in hours, days or weeks, such as 12h, 30d or 8w, or a date such as 2026-01-31, "
+            f"got {text!r}{hint}"
         ) from None
