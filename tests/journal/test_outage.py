@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sqlite3
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from callstream.errors import JournalError, UsageError
-from callstream.journal import open_journal
+from callstream.events import RunEnded, RunStarted, TextAppended
+from callstream.journal import Housekeeping, open_journal
 
 from .conftest import Place, drop_schema, schema_url, sqlite_url
 from .proxy import Proxy
@@ -90,3 +93,156 @@ async def test_check_can_be_given_a_limit_where_the_server_does_not_answer(url: 
         proxy.is_silent = False
         proxy.cut()
         await journal.check()
+
+
+# -- appends -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.postgres
+async def test_an_append_fails_in_time_though_the_server_does_not_answer(url: str) -> None:
+    """A half-open connection, and new ones that hang as well."""
+    async with Proxy(url) as proxy, open_journal(proxy.url, housekeeping=None, retry_seconds=0.1) as journal:
+        await journal.append("r", [RunStarted("t")])
+        proxy.is_silent = True
+        async with asyncio.timeout(20):
+            for _ in range(2):
+                with pytest.raises(JournalError, match="repeat it with after="):
+                    await journal.append("r", [TextAppended("m", "a")], after=1)
+        proxy.is_silent = False
+        proxy.cut()
+        assert await journal.append("r", [TextAppended("m", "a")], after=1) == 2
+        assert [record.seq async for record in journal.read("r")] == [1, 2]
+
+
+async def test_a_lock_does_not_keep_the_journals_thread_from_its_other_duties(tmp_path: Path) -> None:
+    """Appends wait for another process's lock a little at a time: each one fails when its own time is over."""
+    async with open_journal(sqlite_url(tmp_path / "j.db"), housekeeping=None, retry_seconds=0.6) as journal:
+        await journal.append("r", [RunStarted("t")])
+        with locked(tmp_path / "j.db"):
+            first = asyncio.create_task(journal.append("r", [TextAppended("m", "a")]))
+            with pytest.raises(JournalError, match="locked"):
+                await journal.check()
+            assert not first.done()
+            with pytest.raises(JournalError, match="locked"):
+                await first
+        assert await journal.append("r", [TextAppended("m", "a")]) == 2
+
+
+@pytest.mark.parametrize("what", ["append", "check", "compact", "sweep", "read", "open"])
+async def test_a_cancelled_waiter_leaves_at_once(tmp_path: Path, what: str) -> None:
+    """Whatever it waits for. What was on its way may still be written, once."""
+    url = sqlite_url(tmp_path / "j.db")
+    async with open_journal(url, housekeeping=None) as writer, open_journal(url, housekeeping=None) as journal:
+        await writer.append("r", [RunStarted("t"), RunEnded("finished")])
+        if what != "open":
+            await journal.open()
+        doing: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {
+            "append": lambda: journal.append("s", [RunStarted("t")]),
+            "check": journal.check,
+            "compact": lambda: journal.compact("r"),
+            "sweep": journal.sweep,
+            "read": lambda: anext(aiter(journal.follow("r", 2))),  # type: ignore[arg-type, return-value]
+            "open": journal.open,
+        }
+        with locked(tmp_path / "j.db"):
+            task = asyncio.create_task(doing[what]())
+            await asyncio.sleep(0.05)
+            task.cancel()
+            await asyncio.wait({task}, timeout=0.2)
+            assert task.done()
+        assert await journal.append("s", [RunStarted("t")], after=0) == 1
+
+
+# -- the log -----------------------------------------------------------------------------------------------------------
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "callstream.journal"]
+
+
+async def test_the_log_says_once_that_a_file_is_locked_and_once_that_it_is_free(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = sqlite_url(tmp_path / "j.db")
+    duties = Housekeeping(sweep_every=0.05, compact_after=0.05)
+    async with open_journal(url, retry_seconds=0.1, lease_ttl=0.3, housekeeping=duties) as journal:
+        await journal.append("r", [RunStarted("t")])
+        with locked(tmp_path / "j.db"):
+            for _ in range(5):
+                with pytest.raises(JournalError):
+                    await journal.append("r", [TextAppended("m", "a")])
+            assert [line.partition(":")[0] for line in lines(caplog)] == ["the journal cannot be written, trying again"]
+        await journal.append("r", [TextAppended("m", "a")])
+        await journal.append("r", [TextAppended("m", "b")])
+    assert len(lines(caplog)) == 2
+    assert re.fullmatch(r"the journal can be written again, after \d+\.\d s: the SQLite file .*", lines(caplog)[1])
+    assert all(record.exc_info is None for record in caplog.records)
+
+
+async def test_the_log_says_once_that_a_disk_is_full_until_an_append_was_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, eventually: Any
+) -> None:
+    """A lease takes no more room when it is renewed: that is no sign that an append would be written."""
+    async with open_journal(sqlite_url(tmp_path / "j.db"), lease_ttl=0.3, housekeeping=None) as journal:
+        await journal.append("r", [RunStarted("t")])
+        store = journal._store  # type: ignore[attr-defined]
+        connection = store._file.connection
+        connection.execute(f"PRAGMA max_page_count = {connection.execute('PRAGMA page_count').fetchone()[0]}")
+        for _ in range(3):
+            with pytest.raises(JournalError, match="full"):
+                await journal.append("r", [TextAppended("m", "a" * 100_000)])
+            await journal.check()
+        expires = "SELECT expires_at FROM lease WHERE name LIKE 'writer:%'"
+        before = connection.execute(expires).fetchone()
+
+        async def renewed() -> bool:
+            return bool(connection.execute(expires).fetchone() != before)
+
+        await eventually(renewed)
+        assert len(lines(caplog)) == 1
+        connection.execute("PRAGMA max_page_count = 1000000")
+        await journal.append("r", [TextAppended("m", "a" * 100_000)])
+    assert [line.partition(",")[0] for line in lines(caplog)] == [
+        "the journal cannot be written",
+        "the journal can be written again",
+    ]
+
+
+@pytest.mark.postgres
+async def test_the_log_says_once_that_a_server_is_away_and_once_that_it_is_back(
+    url: str, caplog: pytest.LogCaptureFixture, eventually: Any
+) -> None:
+    """Also where nobody appends anything: the lease and the housekeeping find out."""
+    async with Proxy(url) as proxy:
+        duties = Housekeeping(sweep_every=0.05)
+        async with open_journal(proxy.url, retry_seconds=0.1, lease_ttl=0.3, housekeeping=duties) as journal:
+            await journal.append("r", [RunStarted("t")])
+            await proxy.stop()
+
+            async def told(count: int) -> bool:
+                return len(lines(caplog)) >= count
+
+            await eventually(lambda: told(1))
+            with pytest.raises(JournalError):
+                await journal.append("r", [TextAppended("m", "a")])
+            assert "cannot be written" in lines(caplog)[0]
+            await proxy.start()
+            await eventually(lambda: told(2))
+            assert "can be written again" in lines(caplog)[1]
+            await journal.append("r", [TextAppended("m", "b")])
+    assert len(lines(caplog)) == 2
+
+
+async def test_a_journal_that_takes_over_runs_says_so(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    dead = place.journal()
+    await dead.append("left\nERROR forged", [RunStarted("t")])
+    await dead.aclose()
+    other = place.journal(housekeeping=Housekeeping(sweep_every=0.05, compact_after=None))
+    await other.open()
+    assert [record.event async for record in other.follow("left\nERROR forged")] == [
+        RunStarted("t"),
+        RunEnded("failed", "interrupted"),
+    ]
+    await other.aclose()
+    expected = r"ended as interrupted, because the process that ran them is gone: left\nERROR forged"
+    assert lines(caplog) == [expected]

@@ -44,7 +44,7 @@ def open_journal(url: str, **settings: Any) -> Journal:
             store = SqliteStore(
                 path,
                 durability=durability or options.get("durability", "process"),  # type: ignore[arg-type]  # checked
-                busy_seconds=min(5.0, common.retry_seconds),
+                busy_seconds=min(0.25, common.retry_seconds),  # the journal tries again
                 lease_ttl=common.lease_ttl,
                 migrate=common.migrate,
             )

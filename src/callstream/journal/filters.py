@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -65,6 +66,8 @@ def forgettable(before: float | None, thread: str | None, principal: str | None)
     """The ended runs that match all that is given."""
     if before is None and thread is None and principal is None:
         raise UsageError("forget needs before=, thread= or principal=: without them it would erase everything")
+    if before is not None and math.isnan(before):
+        raise UsageError("forget needs before= as seconds since 1970, got nan")
     return RunFilter(thread_id=thread, principal=principal, active=False, ended_before=before)
 
 

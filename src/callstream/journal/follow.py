@@ -168,8 +168,7 @@ class _Place:
     """How far one reader of a run is, and how much of each text it has had."""
 
     def __init__(self, read_page: ReadPage, run_id: str, after: int) -> None:
-        checked_place(after)
-        self.after = after
+        self.after = after = checked_place(after)
         self.has_read = False
         self._read_page = read_page
         self._run_id = run_id

@@ -10,9 +10,11 @@ from callstream.errors import CallstreamError, JournalError
 from callstream.journal.follow import Followers
 from callstream.journal.queue import AppendQueue, Waiting, call_in
 from callstream.journal.settings import Settings
-from callstream.journal.store import Store, StoreAway
+from callstream.journal.store import Committed, Outage, Store, StoreAway
 
 _MAX_BACK_OFF = 1.0
+_LEAST_SECONDS = 1.0
+"""For a commit of appends that have waited so long already that hardly any of their time is left."""
 _TOGETHER = 8
 _LONGEST_PAUSE = 0.002
 
@@ -20,9 +22,10 @@ _LONGEST_PAUSE = 0.002
 class GroupCommit:
     """``queue`` takes appends from any loop; ``run`` runs on the journal's."""
 
-    def __init__(self, store: Store, followers: Followers, settings: Settings) -> None:
+    def __init__(self, store: Store, followers: Followers, settings: Settings, outage: Outage) -> None:
         self._store = store
         self._followers = followers
+        self._outage = outage
         self._patience = settings.retry_seconds
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news = asyncio.Event()
@@ -62,28 +65,42 @@ class GroupCommit:
         back_off = 0.01
         while batch:
             try:
-                committed = await self._store.commit(batch)
+                committed = await self._in_time(batch)
             except StoreAway as error:
+                self._outage.begin(error)
                 batch = self._still_in_time(batch, error)
-                await asyncio.sleep(back_off)
+                if batch:
+                    await asyncio.sleep(min(back_off, max(0.0, batch[0].deadline - time.monotonic())))
                 back_off = min(back_off * 2, _MAX_BACK_OFF)
             except JournalError as error:
                 if len(batch) == 1:
+                    self._outage.begin(error)
                     self.queue.settle(batch, [error])
                     return
                 for waiting in batch:  # one of them may be what the store cannot take
                     await self._commit([waiting])
                 return
             else:
+                self._outage.end(by_append=True)
                 self.queue.settle(batch, committed.outcomes)
                 self._followers.push(committed.fresh)
                 self._followers.wake(committed.changed)
                 return
 
+    async def _in_time(self, batch: Sequence[Waiting]) -> Committed:
+        """The commit, given up when the first of the batch has waited for as long as it may: no server may never answer."""
+        seconds = max(_LEAST_SECONDS, batch[0].deadline - time.monotonic())
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._store.commit(batch)
+        except TimeoutError as error:
+            raise StoreAway(f"{self._store.where} did not answer within {seconds:.1f} s") from error
+
     def _still_in_time(self, batch: Sequence[Waiting], error: StoreAway) -> Sequence[Waiting]:
         now = time.monotonic()
         late = [waiting for waiting in batch if waiting.deadline <= now]
         if late:
+            self._outage.begin(error, gave_up=True)
             gave_up: CallstreamError = JournalError(
                 f"{self._store.where} was away for {self._patience:g} s ({error}); whether this append is written is not "
                 "known: repeat it with after="

@@ -50,6 +50,7 @@ from callstream.journal.rows import (
     with_args,
 )
 from callstream.journal.settings import Settings
+from callstream.journal.store import log_swept
 
 
 class _Line(msgspec.Struct, frozen=True, gc=False):
@@ -187,6 +188,7 @@ class MemoryJournal(Openable):
         return found[:limit]
 
     async def free_call_id(self, wanted: str) -> str:
+        checked_run_id(wanted)
         with self._store.lock:
             self._enter()
             return numbered(wanted, self._store.calls)
@@ -278,7 +280,9 @@ class MemoryJournal(Openable):
             return
         self._duties_at = now + 1.0
         if duties.sweep_every is not None:
-            self._store.wake(self._sweep())
+            swept = self._sweep()
+            log_swept(swept)
+            self._store.wake(swept)
         ended = [(run, run.row.ended_at) for run in self._store.runs.values() if run.row.ended_at is not None]
         for run, ended_at in ended:
             if duties.compact_after is not None and ended_at < now - duties.compact_after:

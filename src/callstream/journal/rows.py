@@ -146,9 +146,16 @@ def checked_run_id(name: object) -> str:
     return name
 
 
-def checked_place(after: int) -> None:
+def storable(*names: str | None) -> bool:
+    """Whether such ids can be in a database at all. One with a NUL or half a surrogate pair cannot."""
+    return all(name is None or _plain(name) for name in names)
+
+
+def checked_place(after: int) -> int:
+    """The number of a record, no more than a database can count."""
     if after < 0:
         raise UsageError(f"expected the number of a record, or 0 for the beginning, got {after}")
+    return min(after, 2**31 - 1)
 
 
 def checked_limit(limit: int | None) -> int | None:

@@ -28,13 +28,16 @@ from callstream.journal.follow import Folded, Followers, Page
 from callstream.journal.groupcommit import GroupCommit
 from callstream.journal.protocol import Entry, Openable, RunRow
 from callstream.journal.queue import call_in
-from callstream.journal.rows import checked_limit, checked_run_id, clean, prepared, redacted
+from callstream.journal.rows import checked_limit, checked_run_id, clean, prepared, redacted, storable
 from callstream.journal.settings import Settings
-from callstream.journal.store import Store
+from callstream.journal.store import Outage, Store, StoreAway, log_swept, loggable
 
 _T = TypeVar("_T")
 _log = logging.getLogger("callstream.journal")
 _HOUSEKEEPING = "housekeeping"
+_MAX_BACK_OFF = 1.0
+_SWEEP_LIMIT = 100
+_FORGET_LIMIT = 200
 
 
 class StoredJournal(Openable):
@@ -44,7 +47,8 @@ class StoredJournal(Openable):
         self._store = store
         self._settings = settings
         self._followers = Followers()
-        self._commits = GroupCommit(store, self._followers, settings)
+        self._outage = Outage(store.where)
+        self._commits = GroupCommit(store, self._followers, settings, self._outage)
         self._queue = self._commits.queue
         self._lock = threading.Lock()
         self._opening: concurrent.futures.Future[None] | None = None
@@ -97,7 +101,7 @@ class StoredJournal(Openable):
         await asyncio.shield(asyncio.wrap_future(closing))
 
     async def migrate(self) -> int:
-        return await self._on_thread(self._store.migrate)
+        return await self._on_thread(self._patiently, self._store.migrate)
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
@@ -113,13 +117,17 @@ class StoredJournal(Openable):
         return await self._queue.put(run_id, rows, after)
 
     async def compact(self, run_id: str) -> int:
-        return await self._on_thread(self._store.compact, run_id)
+        if not storable(run_id):
+            raise UsageError(f"the journal has no run {run_id!r}")
+        return await self._on_thread(self._patiently, self._store.compact, run_id)
 
     async def sweep(self) -> list[str]:
         return await self._on_thread(self._sweep)
 
     async def ask_to_stop(self, run_id: str, reason: str) -> bool:
-        return await self._on_thread(self._store.ask_to_stop, run_id, clean(reason) or "")
+        if not storable(run_id):
+            return False
+        return await self._on_thread(self._patiently, self._store.ask_to_stop, run_id, clean(reason) or "")
 
     async def asked_to_stop(self) -> dict[str, str]:
         return await self._on_thread(self._store.asked_to_stop)
@@ -127,7 +135,8 @@ class StoredJournal(Openable):
     async def forget(
         self, *, before: float | None = None, thread: str | None = None, principal: str | None = None
     ) -> int:
-        return await self._on_thread(self._forget, forgettable(before, thread, principal))
+        wanted = forgettable(before, thread, principal)
+        return await self._on_thread(self._forget, wanted) if storable(thread, principal) else 0
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -142,6 +151,8 @@ class StoredJournal(Openable):
 
     async def call(self, call_id: str) -> Call | None:
         await self.open()
+        if not storable(call_id):
+            return None
         return await self._store.call(call_id)
 
     async def calls(
@@ -160,6 +171,8 @@ class StoredJournal(Openable):
         wanted = CallFilter(
             run_id=run_id, thread_id=thread_id, principal=principal, states=states, provider_id=provider_id
         )
+        if not storable(run_id, thread_id, principal, provider_id):
+            return []
         return await self._store.calls(wanted, limit, newest=newest)
 
     async def runs(
@@ -174,9 +187,12 @@ class StoredJournal(Openable):
         limit = checked_limit(limit)
         await self.open()
         wanted = RunFilter(run_id=run_id, thread_id=thread_id, principal=principal, active=active)
+        if not storable(run_id, thread_id, principal):
+            return []
         return await self._store.runs(wanted, limit)
 
     async def free_call_id(self, wanted: str) -> str:
+        checked_run_id(wanted)
         await self.open()
         return await free_call_id(self._store, wanted)
 
@@ -189,6 +205,8 @@ class StoredJournal(Openable):
 
     async def _page(self, run_id: str, after: int, limit: int, is_first: bool) -> Page | Folded | None:
         await self.open()
+        if not storable(run_id):
+            return None
         return await self._store.page(run_id, after, limit, is_first)
 
     def _is_of_parent(self) -> bool:
@@ -221,7 +239,7 @@ class StoredJournal(Openable):
     async def _serve(self, opening: concurrent.futures.Future[None]) -> None:
         name = self._settings.writer_id or f"{socket.gethostname()}:{os.getpid()}"
         try:
-            await self._store.open(f"{name}/{uuid.uuid4().hex[:12]}", self._followers)
+            await self._patiently(self._store.open, f"{name}/{uuid.uuid4().hex[:12]}", self._followers)
         except CallstreamError as error:
             with self._lock:
                 self._opening = None  # the next use tries again
@@ -256,14 +274,32 @@ class StoredJournal(Openable):
                 raise UsageError("the journal was closed meanwhile") from None
             raise
 
-    async def _renew_all(self) -> None:
+    async def _patiently(self, work: Callable[..., Coroutine[Any, Any, _T]], *args: Any) -> _T:
+        """Does what may be done again, again and again while the store is away, for as long as an append would wait."""
+        deadline = time.monotonic() + self._settings.retry_seconds
+        back_off = 0.01
         while True:
-            await asyncio.sleep(self._settings.lease_ttl / 3)
+            try:
+                return await work(*args)
+            except StoreAway:
+                if time.monotonic() + back_off > deadline:
+                    raise
+            await asyncio.sleep(back_off)
+            back_off = min(back_off * 2, _MAX_BACK_OFF)
+
+    async def _renew_all(self) -> None:
+        pause = self._settings.lease_ttl / 3
+        failed = False
+        while True:
+            await asyncio.sleep(min(pause, 1.0) if failed else pause)
             try:
                 await self._store.renew()
             except JournalError as error:
-                _log.warning("the lease could not be renewed, trying again: %s", error)
+                failed = True
+                self._outage.begin(error)
             else:
+                failed = False
+                self._outage.end(by_append=False)
                 if self._is_late():
                     self._judges_from = time.monotonic() + self._settings.lease_ttl
                 self._renewed_at = time.time()
@@ -282,19 +318,24 @@ class StoredJournal(Openable):
         if not periods:
             return
         period = max(0.05, min(periods))
+        complaint = ""
         while True:
             try:
                 if await self._store.hold(_HOUSEKEEPING, period * 3):
                     await self._do_duties(duties.sweep_every is not None, duties.compact_after, duties.retain)
+                complaint = ""
+            except StoreAway as error:
+                self._outage.begin(error)
             except JournalError as error:
-                _log.warning("housekeeping of %s failed, trying again: %s", self._store.where, error)
+                if complaint != (complaint := loggable(error)):
+                    _log.warning("housekeeping of the journal failed, trying again: %s", complaint)
             await asyncio.sleep(period)
 
     async def _do_duties(self, sweep: bool, compact_after: float | None, retain: float | None) -> None:
         # What made this process late (a suspended machine, a store that was away) made others late too. They get the
         # time of a lease to come back before this one takes their runs.
         if sweep and not self._is_late() and time.monotonic() >= self._judges_from:
-            await self._sweep()
+            log_swept(await self._sweep())
         if compact_after is not None:
             while due := await self._store.due(compact_after):
                 for run_id in due:
@@ -307,14 +348,24 @@ class StoredJournal(Openable):
             await self._forget(forgettable(time.time() - retain, None, None))
 
     async def _sweep(self) -> list[str]:
-        swept = await self._store.sweep()
-        self._followers.wake(swept)
+        swept: list[str] = []
+        while found := await self._patiently(self._store.sweep, _SWEEP_LIMIT):
+            swept += found
+            self._followers.wake(found)
+            if len(found) < _SWEEP_LIMIT:
+                break
+            await asyncio.sleep(0)  # appends go first
         return swept
 
     async def _forget(self, wanted: RunFilter) -> int:
-        gone = await self._store.forget(wanted)
-        self._followers.wake(gone)
-        return len(gone)
+        count = 0
+        while gone := await self._patiently(self._store.forget, wanted, _FORGET_LIMIT):
+            count += len(gone)
+            self._followers.wake(gone)
+            if len(gone) < _FORGET_LIMIT:
+                break
+            await asyncio.sleep(0)  # appends go first
+        return count
 
 
 async def free_call_id(store: Store, wanted: str) -> str:

@@ -47,6 +47,7 @@ class Unended:
 
     async def _try(self, run: Run, ending: Ending) -> None:
         pause = _FIRST_PAUSE
+        is_told = False
         while True:
             await asyncio.sleep(pause)
             try:
@@ -56,7 +57,9 @@ class Unended:
                 break
             except JournalError as error:
                 pause = min(pause * 2, _LONGEST_PAUSE)
-                logger.warning("the end of run %s could not be written, trying again: %s", run.run_id, error)
+                if not is_told:
+                    logger.warning("the end of run %s could not be written, trying again: %s", run.run_id, error)
+                is_told = True
             else:
                 break
         self._tries.pop(run, None)

@@ -289,8 +289,7 @@ class Runs:
                 asked = await journal.asked_to_stop()
                 missing = await self._give_up_lost(missing)
             except CallstreamError:
-                logger.warning("the journal cannot be asked for stops", exc_info=True)
-                continue
+                continue  # the journal itself says in the log when it fails and when it is back
             for run_id, reason in asked.items():
                 if (running := self._running.get(run_id)) is not None:
                     self._have_stopped(running, reason)

@@ -19,6 +19,7 @@ from callstream.journal.store import StoreAway
 _T = TypeVar("_T")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,40}")
 _CONNECT_SECONDS = 10.0
+_COMMAND_SECONDS = 30.0
 _READERS = 4
 _MAX_BACK_OFF = 1.0
 LONG_SECONDS = 600.0
@@ -141,6 +142,6 @@ class Link:
         return {
             "dsn": self.address.dsn,
             "statement_cache_size": self.address.statement_cache_size,
-            "timeout": _CONNECT_SECONDS,
-            "command_timeout": max(self._patience, 1.0),
+            "timeout": min(_CONNECT_SECONDS, max(self._patience, 1.0)),
+            "command_timeout": _COMMAND_SECONDS,
         }

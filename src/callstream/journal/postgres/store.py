@@ -36,8 +36,6 @@ from callstream.journal.rows import Stored, folded
 from callstream.journal.store import SCHEMA_VERSION, Committed, StoreAway, check_version, must_migrate
 
 _T = TypeVar("_T")
-_SWEEP_LIMIT = 100
-_FORGET_LIMIT = 200
 
 
 class PostgresStore:
@@ -64,7 +62,7 @@ class PostgresStore:
         self._loop = asyncio.get_running_loop()
         self._log = PostgresWriter(self._link, self._sql, self._channel, followers, writer, self._ttl)
         try:
-            await self._link.patiently(self._link.open)
+            await self._link.open()
             if self._may_migrate:
                 await self.migrate()
             else:
@@ -150,22 +148,14 @@ class PostgresStore:
 
     # -- housekeeping --------------------------------------------------------------------------------------------------
 
-    async def sweep(self) -> list[str]:
-        swept: list[str] = []
-        while True:
-            found = await self._link.patiently(self._sweep_some)
-            swept += found
-            if len(found) < _SWEEP_LIMIT:
-                return swept
-
-    async def _sweep_some(self) -> list[str]:
+    async def sweep(self, limit: int) -> list[str]:
         """First the dead lose their turns: what they had under way is done then, and what comes later is refused."""
         async with self._link.reading() as connection, connection.transaction():
             memory = Memory()
-            fenced = await connection.fetch(self._sql["fence_dead"], self._writer, _SWEEP_LIMIT)
+            fenced = await connection.fetch(self._sql["fence_dead"], self._writer, limit)
             if not fenced:
                 return []
-            rows = await connection.fetch(self._sql["orphaned_runs"], [row[0] for row in fenced], _SWEEP_LIMIT)
+            rows = await connection.fetch(self._sql["orphaned_runs"], [row[0] for row in fenced], limit)
             orphans = [claimed(facts) for facts in (RunFacts(*row) for row in rows)]
             if not orphans:  # another sweeper was quicker
                 return []
@@ -185,9 +175,6 @@ class PostgresStore:
         return plan.changed_runs
 
     async def compact(self, run_id: str) -> int:
-        return await self._link.patiently(lambda: self._compact(run_id))
-
-    async def _compact(self, run_id: str) -> int:
         async with self._link.reading() as connection:
             async with connection.transaction():
                 row = await connection.fetchrow(self._sql["lock_run"], run_id)
@@ -215,16 +202,8 @@ class PostgresStore:
         async with self._link.reading() as connection:
             return [row[0] for row in await connection.fetch(self._sql["compactable_runs"], age, 50)]
 
-    async def forget(self, wanted: RunFilter) -> list[str]:
-        query, values = self._reader.filtered("forgettable_runs", wanted.conditions(), _FORGET_LIMIT)
-        gone: list[str] = []
-        while True:
-            rows = await self._link.patiently(lambda: self._forget_some(query, values))
-            gone += rows
-            if len(rows) < _FORGET_LIMIT:
-                return gone
-
-    async def _forget_some(self, query: str, values: Sequence[Any]) -> list[str]:
+    async def forget(self, wanted: RunFilter, limit: int) -> list[str]:
+        query, values = self._reader.filtered("forgettable_runs", wanted.conditions(), limit)
         async with self._link.reading() as connection, connection.transaction():
             rows = await connection.fetch(query, *values)
             for table in ("log", "archive", "sources", "calls", "live", "run"):

@@ -10,7 +10,7 @@ from typing import Any
 from callstream.errors import JournalError
 from callstream.journal.follow import Followers
 from callstream.journal.postgres.link import Link, failure
-from callstream.journal.store import StoreAway
+from callstream.journal.store import StoreAway, loggable
 
 _log = logging.getLogger("callstream.journal")
 
@@ -41,6 +41,7 @@ class PostgresWatch:
     async def run(self) -> None:
         """Until it is cancelled. After every break all followers look once, because what was said meanwhile is lost."""
         back_off = 0.05
+        complaint = ""
         while True:
             try:
                 with failure(self._link.where):
@@ -54,11 +55,14 @@ class PostgresWatch:
             except JournalError as error:
                 if self._channel:
                     _log.warning(
-                        "LISTEN was refused, looking for new records every %g s instead: %s", POLL_SECONDS, error
+                        "LISTEN was refused, looking for new records every %g s instead: %s",
+                        POLL_SECONDS,
+                        loggable(error),
                     )
                     self._channel = ""
                 else:
-                    _log.warning("new records could not be looked for, trying again: %s", error)
+                    if complaint != (complaint := loggable(error)):
+                        _log.warning("new records could not be looked for, trying again: %s", complaint)
                     self._followers.wake_all()  # what keeps them from reading they will be told
                     await asyncio.sleep(_MAX_BACK_OFF)
             else:

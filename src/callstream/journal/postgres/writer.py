@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -57,7 +58,7 @@ class PostgresWriter:
                 self._connection = await self._link.connect()
             try:
                 yield self._connection
-            except (*PASSING, asyncpg.InterfaceError):
+            except (*PASSING, asyncpg.InterfaceError, asyncio.CancelledError):
                 # What it was doing is not known any more.
                 self._connection.terminate()
                 self._connection = None

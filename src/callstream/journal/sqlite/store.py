@@ -37,8 +37,6 @@ from callstream.journal.store import Committed, StoreAway
 POLL_SECONDS = 0.02
 """How often commits of other processes are looked for, while somebody follows."""
 _SQL = queries("sqlite")
-_SWEEP_LIMIT = 100
-_FORGET_LIMIT = 200
 
 
 def _of_many(statement: str, count: int) -> str:
@@ -273,28 +271,23 @@ class SqliteStore:
 
     # -- housekeeping --------------------------------------------------------------------------------------------------
 
-    async def sweep(self) -> list[str]:
-        swept: list[str] = []
-        while True:
-            with self._file.transaction() as run:
-                memory = Memory()
-                rows = run(_SQL["orphaned_runs"], {"writer": self._writer, "limit": _SWEEP_LIMIT}).fetchall()
-                for facts in map(_facts, rows):
-                    owned = claimed(facts)
-                    self._fill(run, owned)
-                    memory.add(owned)
-                appends, named = [], {}
-                for owned in memory.runs.values():
-                    resumed = self._resumed(run, owned, memory)
-                    named.update(resumed)
-                    appends.append(Append(owned.run_id, closing(owned, resumed.values())))
-                plan = Plan(appends, memory, time.time())
-                plan.add_others(range(len(appends)), named, taker=self._writer)
-                self._write(run, plan)
-            swept += plan.changed_runs
-            if len(rows) < _SWEEP_LIMIT:
-                return swept
-            await asyncio.sleep(0)
+    async def sweep(self, limit: int) -> list[str]:
+        with self._file.transaction() as run:
+            memory = Memory()
+            rows = run(_SQL["orphaned_runs"], {"writer": self._writer, "limit": limit}).fetchall()
+            for facts in map(_facts, rows):
+                owned = claimed(facts)
+                self._fill(run, owned)
+                memory.add(owned)
+            appends, named = [], {}
+            for owned in memory.runs.values():
+                resumed = self._resumed(run, owned, memory)
+                named.update(resumed)
+                appends.append(Append(owned.run_id, closing(owned, resumed.values())))
+            plan = Plan(appends, memory, time.time())
+            plan.add_others(range(len(appends)), named, taker=self._writer)
+            self._write(run, plan)
+        return plan.changed_runs
 
     def _resumed(self, run: Any, owned: Owned, memory: Memory) -> dict[str, Held]:
         """The calls of other runs that a run was executing; those of runs that are swept with it are closed by them."""
@@ -326,24 +319,18 @@ class SqliteStore:
             rows = self._file.connection.execute(_SQL["compactable_runs"], {"age": age, "limit": 50}).fetchall()
         return [run_id for (run_id,) in rows]
 
-    async def forget(self, wanted: RunFilter) -> list[str]:
-        query, values = filtered("forgettable_runs", wanted.conditions(), _FORGET_LIMIT)
-        gone: list[str] = []
+    async def forget(self, wanted: RunFilter, limit: int) -> list[str]:
+        query, values = filtered("forgettable_runs", wanted.conditions(), limit)
         with failure(self.where):
             self._file.connection.execute("PRAGMA secure_delete = ON")  # erased text is overwritten, not only unlinked
-        while True:
-            with self._file.transaction() as run:
-                rows = run(query, values).fetchall()
-                for key, run_id in rows:
-                    for table in ("log", "archive", "sources", "calls", "run"):
-                        run(_SQL[f"delete_{table}"], {"run_key": key})
-                    gone.append(run_id)
-            if len(rows) < _FORGET_LIMIT:
-                break
-            await asyncio.sleep(0)
-        if gone:
+        with self._file.transaction() as run:
+            rows = run(query, values).fetchall()
+            for key, _ in rows:
+                for table in ("log", "archive", "sources", "calls", "run"):
+                    run(_SQL[f"delete_{table}"], {"run_key": key})
+        if rows:
             self._file.give_back()
-        return gone
+        return [run_id for _, run_id in rows]
 
     # -- reading, in any event loop ------------------------------------------------------------------------------------
 
