@@ -20,7 +20,7 @@ from callstream.runtime import Callstream
 
 logger = logging.getLogger("callstream")
 
-MIGRATION_PAGE = "docs/howto/migrating.md"
+MIGRATION_PAGE = "the page 'Migrating from ag_ui_adk' of Callstream's documentation"
 
 UNUSED = frozenset(
     {

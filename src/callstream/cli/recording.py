@@ -14,6 +14,7 @@ from callstream.cli.failure import INTERRUPTED, CommandError, misused
 from callstream.cli.options import Commands, port, positive
 from callstream.cli.output import Output, counted
 from callstream.cli.place import refuse_secret
+from callstream.errors import UsageError
 from callstream.wire import WIRES
 
 if TYPE_CHECKING:
@@ -94,10 +95,13 @@ async def replay(options: argparse.Namespace, out: Output) -> int:
     provider: ReplayedProvider = replayed(
         options.folder, wire=options.wire, size=options.size, repeat=options.repeat, port=options.port
     )
-    with provider:
-        key = _VARIABLES[provider.wire][1]
-        out.note(f"replaying {options.folder}, wire {provider.wire}")
-        code = await _against(provider.base_url, provider.wire, options.program, {key: "none"}, out)
+    try:
+        with provider:
+            key = _VARIABLES[provider.wire][1]
+            out.note(f"replaying {options.folder}, wire {provider.wire}")
+            code = await _against(provider.base_url, provider.wire, options.program, {key: "none"}, out)
+    except UsageError as error:  # of the program, which asked for something that was not recorded
+        raise CommandError(str(error)) from error
     out.note(f"{counted(len(provider.requests), 'request')} answered")
     return code
 

@@ -29,7 +29,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     # -- runs --
     when_busy: Literal["wait", "refuse"] = "wait"
-    """What becomes of a run whose thread has one that goes on: it waits ``busy_wait`` and is refused then, or at once."""
+    """What happens to a run whose thread has another active run. ``wait``: it waits up to ``busy_wait``, then it is
+    refused with 409. ``refuse``: it is refused at once."""
     busy_wait: float = 30.0
     """How long a run may wait for its thread; then 409."""
     on_disconnect: Literal["continue", "stop"] = "continue"
