@@ -170,7 +170,9 @@ def _answer_problem(request: Request, problem: Exception) -> Response:
 
 def _answer_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    if error.status_code == HTTPStatus.NOT_FOUND and "endpoint" not in request.scope:  # not to be confused with a thread or a run that is not there
+    if (
+        error.status_code == HTTPStatus.NOT_FOUND and "endpoint" not in request.scope
+    ):  # not to be confused with a thread or a run that is not there
         return json_response({"error": {"code": "unknown_path", "message": "Unknown path."}}, error.status_code)
     phrase = _PHRASES.get(error.status_code, "Refused")
     code = phrase.lower().replace(" ", "_").replace("'", "")
