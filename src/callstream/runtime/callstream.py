@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import cached_property, partial
 from itertools import takewhile
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
@@ -26,6 +26,7 @@ from callstream.journal import Journal, open_journal
 from callstream.runtime.ending import Ending
 from callstream.runtime.limits import TextLimits
 from callstream.runtime.observing import Observer, Observers, usual_observers
+from callstream.runtime.progress import ProgressHandler, arguments_for, check_handler
 from callstream.runtime.run import OnRejected, Run
 from callstream.runtime.unended import Unended
 from callstream.tools import (
@@ -51,9 +52,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("callstream")
 
-ProgressHandler: TypeAlias = Callable[[str, str, Any], Awaitable[None] | None]
-"""Called with the tool's name, the call's id and what the tool reported. Sync or async; what it raises is logged."""
-
 _NO_HOOKS = Hooks()
 
 
@@ -64,7 +62,9 @@ class Settings(msgspec.Struct, frozen=True):
     """Seconds that a hook may take before it is cancelled and counts as raised."""
     on_hook_error: ErrorPolicy = "fail_call"
     progress_interval: float = 0.1
-    """Seconds between two progress records of one call; values in between are merged, the last one is kept."""
+    """Seconds between two progress records of one call. What comes in between is merged: the last of each message stays."""
+    merge_progress: bool = False
+    """Whether ``on_tool_progress`` hears of merged reports only, as the records have them, and not of every one."""
     max_args_bytes: int | None = None
     """Argument text that a model may write for one call; a run that passes it fails. None is no limit."""
     max_run_bytes: int | None = None
@@ -103,6 +103,7 @@ class Callstream:
             raise UsageError("give redact= to open_journal when you open the journal yourself")
         self.journal: Journal = open_journal(journal, redact=redact) if isinstance(journal, str) else journal
         self.settings = settings or Settings()
+        check_handler(on_tool_progress)
         self.on_tool_progress = on_tool_progress
         self._tools: dict[str, Tool[..., Any]] = {}
         self._named_hooks: dict[str, Hooks] = {}
@@ -378,7 +379,9 @@ class Callstream:
         if tell is None:
             return
         try:
-            reported = tell(call.name, call.provider_id or call.call_id, data)
+            report = {"tool_name": call.name, "function_call_id": call.provider_id or call.call_id, "data": data}
+            args, kwargs = arguments_for(tell, report)
+            reported: Any = tell(*args, **kwargs)
             if inspect.isawaitable(reported):
                 await reported
         except Exception:

@@ -1,73 +1,175 @@
-"""What running tools tell their interface: from any thread, merged, never into the model's context.
+"""What running tools tell their interface: from any thread, never into the model's context.
 
-A tool may report as often as it likes. The newest value waits until the one before is written and the interval is over;
-values in between are dropped, the last one never.
+The application's handler hears every report, in order, each when it has taken the one before. Records are what other
+processes and interfaces see, and they are fewer: reports that come within the interval are merged, and the last one of
+each message is kept. If merging was asked for, the handler hears of records only.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
+import json
 import logging
 import threading
-from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import Any
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, Protocol, TypeAlias
 
-from callstream.errors import CallstreamError, RunOver, TransitionError
+from callstream.errors import UsageError
 from callstream.tools import Progress
 
 logger = logging.getLogger("callstream")
 
-_NOTHING = object()
+MAX_WAITING = 10_000
+"""Reports that may wait for a handler that is slower than its tool. Beyond that they are merged, with a warning."""
+
+_PATIENCE = 30.0
+"""Seconds for which the end of a tool waits until the handler has heard everything."""
+_LONGEST_REPR = 1_000
+
+
+class NamedProgressHandler(Protocol):
+    """A handler whose parameters have these names, in any order."""
+
+    def __call__(self, *, tool_name: str, function_call_id: str, data: Any) -> Awaitable[None] | None: ...
+
+
+ProgressHandler: TypeAlias = Callable[[str, str, Any], Awaitable[None] | None] | NamedProgressHandler
+"""Called with the tool's name, the call's id and what the tool reported. Sync or async; what it raises is logged.
+
+By name if its parameters are named ``tool_name``, ``function_call_id`` and ``data``, else by position.
+"""
+
+
+def arguments_for(handler: Any, report: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments, positional and named, by which a handler takes a report. UsageError if there is no way."""
+    try:
+        signature = inspect.signature(handler)
+    except (TypeError, ValueError):  # not callable, or a function in C that does not tell
+        if not callable(handler):
+            raise UsageError(f"expected a function as on_tool_progress, got {handler!r}") from None
+        return tuple(report.values()), {}
+    ways: tuple[tuple[tuple[Any, ...], dict[str, Any]], ...] = (((), report), (tuple(report.values()), {}))
+    for args, kwargs in ways:
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError:
+            continue
+        return args, kwargs
+    raise UsageError(f"expected on_tool_progress to take (tool_name, function_call_id, data), got {signature}")
+
+
+def check_handler(handler: ProgressHandler | None) -> None:
+    if handler is not None:
+        arguments_for(handler, {"tool_name": "", "function_call_id": "", "data": None})
+
+
+def expressible(data: Any) -> Any:
+    """The data as JSON values: what JSON does not know is told by its ``repr``."""
+    try:
+        return json.loads(json.dumps(data, default=repr, allow_nan=False))
+    except (TypeError, ValueError, RecursionError):  # a key that is no text, infinity, something inside itself
+        return repr(data)[:_LONGEST_REPR]
 
 
 class ProgressFeed:
-    """The progress of one executing call. ``write`` is awaited on the loop that made the feed."""
+    """The progress of one executing call. ``tell`` and ``keep`` are awaited on the loop that made the feed, and raise
+    nothing: ``tell`` with each report, ``keep`` with those that are to be recorded, oldest first.
+    """
 
-    def __init__(self, write: Callable[[Any], Awaitable[None]], *, interval: float) -> None:
-        self._write = write
+    def __init__(
+        self,
+        call_id: str,
+        tell: Callable[[Any], Coroutine[Any, Any, None]],
+        keep: Callable[[Sequence[Any]], Coroutine[Any, Any, None]],
+        *,
+        interval: float,
+        merge: bool = False,
+    ) -> None:
+        self._call_id = call_id
+        self._tell = tell
+        self._keep = keep
         self._interval = interval
+        self._merge = merge
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
-        self._newest: Any = _NOTHING
+        self._untold: deque[Any] = deque()
+        self._unkept: dict[str, Any] = {}  # by message
+        self._teller: asyncio.Task[None] | None = None
+        self._keeper: asyncio.Task[None] | None = None
         self._closed = False
-        self._pump: asyncio.Task[None] | None = None
+        self._warned: set[str] = set()
 
     def report(self, data: Any) -> None:
-        """Takes a value, in any thread. After the tool has returned it is too late, and nothing happens."""
+        """Takes a report, in any thread. After the call has ended it is not recorded, but still told."""
+        data = _copied(data)
         with self._lock:
+            is_told = self._closed or not self._merge
+            wake = not self._unkept or (is_told and not self._untold)
+            if not self._closed:
+                _put(self._unkept, data)
+            if is_told:
+                self._untold.append(data)
+                if len(self._untold) > MAX_WAITING:
+                    self._untold = deque(_merged(self._untold))
+                    self._warn("progress of call %r comes faster than on_tool_progress takes it, and is merged")
             if self._closed:
-                return
-            first, self._newest = self._newest is _NOTHING, data
-        if first and not self._loop.is_closed():
+                self._warn("progress of call %r came after its end, and is not recorded")
+        if wake and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._wake)
 
-    async def aclose(self) -> None:
-        """Writes the last value and ends."""
+    async def aclose(self, *, wait: bool = True) -> None:
+        """Records what waits, and ends. ``wait`` until the handler has heard everything, unless that takes too long."""
         with self._lock:
             self._closed = True
-        if self._pump is not None:
-            pump, self._pump = self._pump, None
-            pump.cancel()
-            await asyncio.gather(pump, return_exceptions=True)
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
         await self._flush()
+        self._wake()
+        if wait and self._teller is not None:
+            _, pending = await asyncio.wait({self._teller}, timeout=_PATIENCE)
+            if pending:
+                self._warn("on_tool_progress still has reports of call %r to take; the run no longer waits for it")
 
     def _wake(self) -> None:
-        if self._pump is None and not self._closed:
-            self._pump = self._loop.create_task(self._run(), name="callstream progress")
+        if self._untold and self._teller is None:
+            self._teller = self._loop.create_task(self._tell_all(), name=f"callstream progress of {self._call_id}")
+        if self._unkept and self._keeper is None and not self._closed:
+            self._keeper = self._loop.create_task(self._keep_all(), name=f"callstream progress of {self._call_id}")
 
-    async def _run(self) -> None:
+    async def _tell_all(self) -> None:
+        while self._untold:
+            with self._lock:
+                data = self._untold.popleft()
+            await self._tell(data)
+        self._teller = None
+
+    async def _keep_all(self) -> None:
         while await self._flush():  # noqa: ASYNC110  # a pace, not a poll
             await asyncio.sleep(self._interval)
-        self._pump = None
+        self._keeper = None
 
     async def _flush(self) -> bool:
         with self._lock:
-            data, self._newest = self._newest, _NOTHING
-        if data is _NOTHING:
+            reports = list(self._unkept.values())
+            self._unkept.clear()
+        if not reports:
             return False
-        await asyncio.shield(asyncio.ensure_future(self._write(data)))
+        await asyncio.shield(asyncio.ensure_future(self._keep(reports)))
+        if self._merge:
+            with self._lock:
+                self._untold.extend(reports)
+            self._wake()
         return True
+
+    def _warn(self, text: str) -> None:
+        """Says it once."""
+        if text not in self._warned:
+            self._warned.add(text)
+            logger.warning(text, self._call_id)
 
 
 class ProgressFeeds:
@@ -76,27 +178,47 @@ class ProgressFeeds:
     def __init__(self) -> None:
         self._feeds: dict[str, ProgressFeed] = {}
 
-    def open(self, call_id: str, record: Callable[[str, Any], Awaitable[None]], *, interval: float) -> Progress:
-        """The ``Progress`` to hand to the tool of the call. What ``record`` refuses is left out, unheard by the tool."""
-        feed = ProgressFeed(partial(_kept_if_possible, record, call_id), interval=interval)
+    def add(self, call_id: str, feed: ProgressFeed) -> Progress:
+        """The ``Progress`` to hand to the tool of the call."""
         self._feeds[call_id] = feed
         return Progress(feed.report)
 
     async def close(self, call_id: str) -> None:
-        """The tool has ended: its last value is written, if it told any."""
+        """The tool has ended: its last values are written, and heard."""
         feed = self._feeds.pop(call_id, None)
         if feed is not None:
             await feed.aclose()
 
     async def aclose(self) -> None:
+        """The run ends, and waits for no handler: it may be a handler that ends it."""
         for call_id in list(self._feeds):
-            await self.close(call_id)
+            await self._feeds.pop(call_id).aclose(wait=False)
 
 
-async def _kept_if_possible(record: Callable[[str, Any], Awaitable[None]], call_id: str, data: Any) -> None:
+def _copied(data: Any) -> Any:
+    """Tools like to change and report one and the same object again; its containers are copied as they are now."""
     try:
-        await record(call_id, data)
-    except (RunOver, TransitionError):
-        logger.debug("progress of call %s came after its end", call_id)
-    except CallstreamError as error:  # the tool has gone on, and what it does must not depend on what it tells
-        logger.warning("progress of call %s was not kept: %s", call_id, error)
+        match data:
+            case dict():
+                return {key: _copied(value) for key, value in data.items()}
+            case list():
+                return [_copied(value) for value in data]
+            case _:
+                return data
+    except RecursionError:
+        return data
+
+
+def _put(reports: dict[str, Any], data: Any) -> None:
+    """Adds a report as the newest. It supersedes the one with the same message; a text is its own message."""
+    message = data.get("message") if isinstance(data, dict) else data if isinstance(data, str) else None
+    key = message if isinstance(message, str) else ""
+    reports.pop(key, None)
+    reports[key] = data
+
+
+def _merged(reports: Iterable[Any]) -> list[Any]:
+    merged: dict[str, Any] = {}
+    for data in reports:
+        _put(merged, data)
+    return list(merged.values())

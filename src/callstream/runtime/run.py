@@ -17,7 +17,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from callstream.calls import Call, CallEvent, CallState, Ledger, Refusal, refusal
-from callstream.errors import CallRejected, JournalError, LeaseLost, RunOver, TransitionError, UsageError
+from callstream.errors import (
+    CallRejected,
+    CallstreamError,
+    JournalError,
+    LeaseLost,
+    RunOver,
+    TransitionError,
+    UsageError,
+)
 from callstream.events import (
     ArgsAppended,
     CallAwaiting,
@@ -38,13 +46,13 @@ from callstream.runtime.answers import Answers
 from callstream.runtime.barrier import Barrier, mistake
 from callstream.runtime.ending import Ending, described
 from callstream.runtime.limits import TextLimits, TextMeter
-from callstream.runtime.progress import ProgressFeeds
+from callstream.runtime.progress import ProgressFeed, ProgressFeeds, ProgressHandler, expressible
 from callstream.runtime.response import Response
 from callstream.runtime.runlog import RunLog
 from callstream.tools import Progress
 
 if TYPE_CHECKING:
-    from callstream.runtime.callstream import Callstream, ProgressHandler
+    from callstream.runtime.callstream import Callstream
 
 logger = logging.getLogger("callstream")
 
@@ -253,11 +261,19 @@ class Run:
     async def progress(self, call_id: str, data: Any) -> None:
         """What an executing call tells its interface; the model never sees it."""
         await self.record([CallProgressed(call_id, data)])
-        await self.callstream.report_progress(self._ledger[call_id], data, self.on_tool_progress)
+        await self._tell_progress(call_id, data)
 
     def progress_of(self, call_id: str) -> Progress:
         """The ``Progress`` to hand to the tool of an executing call."""
-        return self._feeds.open(call_id, self.progress, interval=self.callstream.settings.progress_interval)
+        settings = self.callstream.settings
+        feed = ProgressFeed(
+            call_id,
+            partial(self._tell_progress, call_id),
+            partial(self._keep_progress, call_id),
+            interval=settings.progress_interval,
+            merge=settings.merge_progress,
+        )
+        return self._feeds.add(call_id, feed)
 
     async def invoke(self, call_id: str) -> Any:
         """Runs the tool that Callstream was given for this call, from barrier to result, and returns the result.
@@ -426,6 +442,21 @@ class Run:
         """Hooks may give up their call, and say so, while the run is being ended."""
         await self._write([event])
         return self._ledger[event.call_id]
+
+    async def _tell_progress(self, call_id: str, data: Any) -> None:
+        await self.callstream.report_progress(self._ledger[call_id], data, self.on_tool_progress)
+
+    async def _keep_progress(self, call_id: str, reports: Sequence[Any]) -> None:
+        """Records what a tool has reported, as far as that is possible. The tool must not depend on it."""
+        try:
+            try:
+                await self._write([CallProgressed(call_id, data) for data in reports])
+            except TransitionError:
+                raise
+            except UsageError:  # there is something that JSON cannot express
+                await self._write([CallProgressed(call_id, expressible(data)) for data in reports])
+        except CallstreamError as error:
+            logger.warning("progress of call %r was not recorded: %s", call_id, error)
 
     # -- inside: ending --
 
