@@ -5,6 +5,7 @@ Every error that Callstream raises on purpose is one of these; any other excepti
 - ``WireError``: the provider sent something that its wire does not allow, or reported an error itself.
 - ``UsageError``: the calling program asked for something that cannot be.
 - ``JournalError``: the store could not keep or find something.
+- ``AnswerRefused``: a client's answer cannot be given to whoever asked.
 - ``Reject`` and ``CallRejected``: a call must not run. Nobody's fault, or the model's.
 """
 
@@ -109,6 +110,14 @@ class ThreadBusy(JournalError):
         super().__init__(f"thread {thread_id!r} has a run that goes on, {run_id!r}")
         self.thread_id = thread_id
         self.run_id = run_id
+
+
+class AnswerRefused(CallstreamError):
+    """A client's answer cannot be taken: nothing was recorded, and the call still awaits one. The text is for the client."""
+
+    def __init__(self, call_id: str, message: str) -> None:
+        super().__init__(message)
+        self.call_id = call_id
 
 
 class RunOver(UsageError):

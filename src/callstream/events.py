@@ -151,10 +151,29 @@ class CallExecuting(Event, frozen=True):
     call_id: str
 
 
+class Question(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the person who answers a call is asked, where its arguments alone do not say it.
+
+    ``reason``: what kind of answer is wanted (``confirmation``, ``input_required``, ``credential_required``).
+    ``response_schema``: the JSON Schema of the answer. ``metadata``: anything else that an interface needs; ``payload``
+    and ``uri`` (where to go before answering) are shown by the inspector.
+    """
+
+    reason: str = "tool_call"
+    message: str | None = None
+    response_schema: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
+
+
 class CallAwaiting(Event, frozen=True):
-    """A client or a person has to answer. Survives the run and a crash."""
+    """A client or a person has to answer. Survives the run and a crash.
+
+    ``is_paused``: the host asks about this call in another one, and that one is to be answered.
+    """
 
     call_id: str
+    question: Question | None = None
+    is_paused: bool = False
 
 
 class CallReturned(Event, frozen=True):

@@ -156,13 +156,15 @@ async def test_tool_confirmation(path: str, resumable: bool, confirmed: bool, cs
         host = Host(cs, agent, resumable=resumable)
         events = await host.run()
         request = next(c for c in function_calls_in(events) if c.name == "adk_request_confirmation")
-        (call,) = await host.calls()
+        call, question = await host.calls()
         assert (call.name, call.state, call.args) == ("delete", CallState.AWAITING, {"place": "/tmp/x"})
+        assert (question.name, question.state) == ("adk_request_confirmation", CallState.AWAITING)
         assert ran == []
         await host.run([answer("adk_request_confirmation", request.id, {"confirmed": confirmed})])
     assert ran == (["/tmp/x"] if confirmed else [])
-    (call,) = await host.calls()
+    call, question = await host.calls()
     assert call.state is (CallState.COMPLETED if confirmed else CallState.FAILED)
+    assert (question.state, question.result) == (CallState.COMPLETED, {"confirmed": confirmed})
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -19,6 +19,7 @@ from callstream.agui.jsonpatch import patched
 from callstream.errors import UsageError
 
 _EVENT: TypeAdapter[Any] = TypeAdapter(Event)
+_QUESTIONS = ("adk_request_confirmation", "adk_request_credential")
 
 
 def as_json(event: AguiEvent) -> dict[str, Any]:
@@ -90,7 +91,13 @@ class StrictClient:
                 assert other == "cancelled"
 
     def _unanswered(self) -> list[str]:
-        return [call_id for call_id in self.started if call_id not in self.answered]
+        return [call_id for call_id in self.started if call_id not in {*self.answered, *self._asked_about()}]
+
+    def _asked_about(self) -> set[str]:
+        """Calls that nobody is to answer, because google-adk asks about them in calls of its own."""
+        calls = [call for message in self.messages for call in message.get("toolCalls") or ()]
+        asked = [json.loads(each["function"]["arguments"]) for each in calls if each["function"]["name"] in _QUESTIONS]
+        return {args.get("originalFunctionCall", {}).get("id") or args.get("functionCallId") for args in asked}
 
     def _run_error(self, event: dict[str, Any]) -> None:
         self._end(event)

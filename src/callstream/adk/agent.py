@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Self, Unpack
 
 import msgspec
-from ag_ui.core import BaseEvent, RunAgentInput, ToolMessage
+from ag_ui.core import BaseEvent, RunAgentInput, ToolMessage, UserMessage
 from ag_ui.core import Event as AnyEvent
 from google.adk.agents.base_agent import BaseAgent
 from google.adk.apps import App
@@ -24,25 +24,28 @@ from google.adk.auth.credential_service.in_memory_credential_service import InMe
 from google.adk.memory import InMemoryMemoryService
 from google.adk.runners import Runner
 from google.adk.sessions import InMemorySessionService
+from google.adk.sessions.session import Session
 from google.adk.workflow import BaseNode
 from pydantic import TypeAdapter
 
 from callstream.adk.agentoptions import AgentOptions, settings_of
 from callstream.adk.agentrun import AgentRun
 from callstream.adk.agenttree import client_toolsets, server_tools, tapped_tree
+from callstream.adk.clientanswers import answers_in, check_answers
 from callstream.adk.contents import messages_in
 from callstream.adk.history import import_session
 from callstream.adk.hosted import HostedPlugin
+from callstream.adk.hostquestions import CREDENTIAL
 from callstream.adk.plugin import CallstreamPlugin
 from callstream.adk.presentation import Presentation, ShownEvent
 from callstream.adk.sharedstate import shown
-from callstream.adk.threads import Threads
+from callstream.adk.threads import Threads, split
 from callstream.adk.turns import Turns
 from callstream.agui import AguiEvent, Conversation, Translator, View, encode_sse, for_older_client
 from callstream.agui.events import RunError, encode
 from callstream.agui.given import digest_of, since_spoken
 from callstream.agui.messages import Metadata
-from callstream.errors import CallstreamError, JournalError, RunOver, UsageError
+from callstream.errors import AnswerRefused, CallstreamError, JournalError, RunOver, UsageError
 from callstream.events import Record, RunEnded
 from callstream.runtime import Callstream, Run
 
@@ -144,6 +147,9 @@ class ADKAgent:
         self._starting += 1
         try:
             run, task = await self._take_turn(given)
+        except AnswerRefused as refused:
+            yield [RunError(message=str(refused), code="answer_refused", metadata=Metadata(0))], None
+            return
         except CallstreamError:
             logger.exception("a run of thread %s could not be started", given.thread_id)
             yield [RunError(message="The run could not be started.", code="failed", metadata=Metadata(0))], None
@@ -198,16 +204,18 @@ class ADKAgent:
     async def begin(self, given: RunAgentInput, principal: str | None = None, *, exclusive: bool = False) -> Begun:
         """Starts a run and leaves the work on it to the caller. ``principal``: whose run it is, if a server knows.
 
-        ``exclusive``: ThreadBusy if the thread has a run that goes on.
+        ``exclusive``: ThreadBusy if the thread has a run that goes on. Raises AnswerRefused if the client brings nothing
+        but answers, and one of them cannot be given to google-adk.
         """
         user_id = principal or self.user_of(given)
         await self._import(given, user_id)
+        await self._check_answers(given, user_id)
         given_up = tuple(await self._plugin.left_behind.find(given.thread_id, user_id))
         run = await self.callstream.start(
             given.thread_id,
             await self.callstream.free_run_id(given.run_id),
             principal=user_id,
-            run_input=self._kept(given),
+            run_input=self._kept(given, await self._credentials_in(given)),
             as_current=False,
             exclusive=exclusive,
             host_traces=True,
@@ -235,6 +243,17 @@ class ADKAgent:
             assert self._app.root_agent is not None
             await import_session(journal, session, thread_id, server_tools(self._app.root_agent))
 
+    async def _check_answers(self, given: RunAgentInput, user_id: str) -> None:
+        last = given.messages[-1] if given.messages else None
+        if not given.resume and not isinstance(last, ToolMessage):
+            return
+        app_name = self.app_of(given)
+        session = await self._threads.find(app_name, user_id, given.thread_id)
+        session = session or Session(id=given.thread_id, app_name=app_name, user_id=user_id)
+        _, new = split(given.messages, session)
+        if not any(isinstance(message, UserMessage) for message in new):
+            await check_answers(self.callstream.journal, given.thread_id, session, list(answers_in(given, new)))
+
     def presentation(self, given: RunAgentInput | None = None) -> Presentation:
         """What becomes of the translator's events on one stream; of the stream that ``given`` asked for, or another."""
         messages = given.messages if given is not None else ()
@@ -246,12 +265,24 @@ class ADKAgent:
         """What clients are shown."""
         return View(errors=self._settings.show_errors, emit_interrupt_outcome=self._settings.emit_interrupt_outcome)
 
-    def _kept(self, given: RunAgentInput) -> dict[str, Any]:
+    async def _credentials_in(self, given: RunAgentInput) -> set[str]:
+        """The ids of calls that a client answers with a credential."""
+        answered = [
+            message.tool_call_id for message in since_spoken(given.messages) if isinstance(message, ToolMessage)
+        ]
+        calls = [await self.callstream.journal.call(call_id) for call_id in answered]
+        return {call.call_id for call in calls if call is not None and call.name == CREDENTIAL}
+
+    def _kept(self, given: RunAgentInput, credentials: set[str]) -> dict[str, Any]:
         """What of its input a run keeps: the messages since the model's last, since the others are in the runs before.
 
-        And the names of the client's tools, as the model knows them.
+        And the names of the client's tools, as the model knows them. Answers to calls for ``credentials`` are left out.
         """
-        since = since_spoken(given.messages)
+        since = [
+            message
+            for message in since_spoken(given.messages)
+            if not (isinstance(message, ToolMessage) and message.tool_call_id in credentials)
+        ]
         kept: dict[str, Any] = {
             "messages": [message.model_dump(mode="json", by_alias=True) for message in since],
             "digest": digest_of(given),

@@ -14,7 +14,7 @@ from google.adk.agents.invocation_context import InvocationContext
 from google.adk.sessions.session import Session
 from google.genai import types
 
-from callstream.adk.hostquestions import HOST_QUESTIONS
+from callstream.adk.hostquestions import CREDENTIAL, CREDENTIAL_RECEIVED, HOST_QUESTIONS, question_in, shown
 from callstream.adk.partials import MINTED_PREFIX
 from callstream.adk.sessioncalls import SessionCalls
 from callstream.calls import Call, CallState
@@ -60,9 +60,9 @@ class Incoming:
         await callstream.journal.open()
         for part in list(self._parts):
             answer = part.function_response
-            if answer is None or not answer.id or answer.name in HOST_QUESTIONS:
+            if answer is None or not answer.id:
                 continue
-            known = await _calls_named(callstream.journal, thread_id, principal, answer.id)
+            known = await calls_named(callstream.journal, thread_id, principal, answer.id)
             if known and all(call.is_final for call in known):
                 self._parts.remove(part)
                 self._again.append(part)
@@ -82,23 +82,33 @@ class Incoming:
             return
         for part in self._parts:
             answer = part.function_response
-            if answer is not None and answer.id and answer.name not in HOST_QUESTIONS:
+            if answer is not None and answer.id:
                 await _answer(run, context.session, answer)
 
 
 async def _answer(run: Run, session: Session, answer: types.FunctionResponse) -> None:
-    result, error = outcome(answer.response)
     named = answer.id or ""
-    if await _calls_named(run.callstream.journal, run.thread_id, run.principal, named):
+    asked = SessionCalls(session).named(named)
+    if asked is None:
+        # google-adk could not give it to the model, so it must not count as given.
+        raise UsageError(f"session {session.id!r} has no call {named!r} that awaits an answer")
+    if await calls_named(run.callstream.journal, run.thread_id, run.principal, named):
         named = await awaiting_id(run, named)
-    else:
-        # The call is older than the journal, or it is nobody's.
-        asked = SessionCalls(session).named(named)
-        if asked is None:
-            raise UsageError(f"session {session.id!r} has no call {named!r} that awaits an answer")
-        named = await imported(run, named, asked.name or "", asked.args or {})
-        await run.record([CallAwaiting(named)])
+    else:  # the call is older than the journal
+        named = await take_in(run, asked)
+    result, error = outcome(answer.response)
+    if answer.name == CREDENTIAL:
+        result = CREDENTIAL_RECEIVED
     await run.answer(named, result, error=error)
+
+
+async def take_in(run: Run, asked: types.FunctionCall) -> str:
+    """Records a call of the session that awaits an answer and that the journal does not know. Returns its ``call_id``."""
+    is_question = asked.name in HOST_QUESTIONS
+    asked = shown(asked) if is_question else asked
+    call_id = await imported(run, asked.id or "", asked.name or "", asked.args or {})
+    await run.record([CallAwaiting(call_id, question_in(asked) if is_question else None)])
+    return call_id
 
 
 async def awaiting_id(run: Run, wire_id: str) -> str:
@@ -109,9 +119,12 @@ async def awaiting_id(run: Run, wire_id: str) -> str:
     return awaiting[-1].call_id if awaiting else wire_id
 
 
-async def imported(run: Run, function_call_id: str, name: str, args: dict[str, Any]) -> str:
+async def imported(
+    run: Run, function_call_id: str, name: str, args: dict[str, Any], *, author: str | None = None
+) -> str:
     """Records a whole call that google-adk knows and the run does not. Returns its ``call_id``."""
-    return await _imported(run, function_call_id, name, args, not function_call_id.startswith(MINTED_PREFIX))
+    has_wire_id = not function_call_id.startswith(MINTED_PREFIX)
+    return await _imported(run, function_call_id, name, args, has_wire_id, author)
 
 
 async def replaced(run: Run, call: Call, function_call_id: str, args: dict[str, Any]) -> str:
@@ -125,7 +138,9 @@ async def replaced(run: Run, call: Call, function_call_id: str, args: dict[str, 
     return await _imported(run, function_call_id, call.name, args, True)
 
 
-async def _imported(run: Run, function_call_id: str, name: str, args: dict[str, Any], has_wire_id: bool) -> str:
+async def _imported(
+    run: Run, function_call_id: str, name: str, args: dict[str, Any], has_wire_id: bool, author: str | None = None
+) -> str:
     provider_id = function_call_id if has_wire_id else None
     text = json_text(args)
     events: Sequence[WireEvent] = [
@@ -133,7 +148,7 @@ async def _imported(run: Run, function_call_id: str, name: str, args: dict[str, 
         ArgsAppended(function_call_id, text),
         CallCompleted(function_call_id, text),
     ]
-    response = run.response("gemini")
+    response = run.response("gemini", author=author)
     await response.record(events)
     return response.call_ids[function_call_id]
 
@@ -146,7 +161,7 @@ def outcome(response: Any) -> tuple[Any, str | None]:
     return response, None
 
 
-async def _calls_named(journal: Journal, thread_id: str, principal: str | None, named: str) -> list[Call]:
+async def calls_named(journal: Journal, thread_id: str, principal: str | None, named: str) -> list[Call]:
     """The calls of a principal's thread with that wire id that could have been asked of a person."""
     found = await journal.calls(thread_id=thread_id, provider_id=named, principal=principal)
     if not found:

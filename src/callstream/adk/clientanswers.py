@@ -1,7 +1,7 @@
 """A client's answers to calls that await them: taken into the run, and given as google-adk takes them.
 
-A client answers the tools that it runs itself, the confirmations of google-adk, and ``confirm_changes``. An answer counts
-once. One to a call that nobody made never reaches the model.
+A client answers the tools that it runs itself, the questions of google-adk, and ``confirm_changes``. An answer counts
+once. One to a call that nobody made never reaches the model, and one that google-adk cannot be given is not recorded.
 """
 
 from __future__ import annotations
@@ -17,17 +17,26 @@ from google.adk.workflow import BaseNode
 from google.genai import types
 
 from callstream.adk.agenttree import server_tools
-from callstream.adk.answers import imported
+from callstream.adk.answers import imported, take_in
 from callstream.adk.contents import Answer, answer_in, response_part
-from callstream.adk.hostquestions import HOST_QUESTIONS, asked_about
+from callstream.adk.hostquestions import (
+    CREDENTIAL,
+    CREDENTIAL_RECEIVED,
+    HOST_QUESTIONS,
+    asked_about,
+    confirmation,
+    credential,
+    given_input,
+    misfit,
+)
 from callstream.adk.invocations import wire_id
 from callstream.adk.predictions import CONFIRM_TOOL, decision
 from callstream.adk.sessioncalls import SessionCalls
 from callstream.adk.threads import renamed
 from callstream.agui.given import CANCELLED
 from callstream.calls import Call, CallState
-from callstream.errors import UsageError
-from callstream.events import CallAwaiting
+from callstream.errors import AnswerRefused, UsageError
+from callstream.journal import Journal
 from callstream.runtime import Run
 from callstream.runtime.answers import is_of_thread
 
@@ -65,6 +74,34 @@ def answers_in(given: RunAgentInput, new: Sequence[Message]) -> Iterator[Answer]
             yield Answer(entry.interrupt_id, payload if isinstance(payload, str) else json.dumps(payload))
 
 
+async def check_answers(journal: Journal, thread_id: str, session: Session, answers: Sequence[Answer]) -> None:
+    """Raises AnswerRefused for an answer to a call that awaits one, but not this one, or not in this session."""
+    in_session = SessionCalls(session)
+    for answer in answers:
+        call = await _find(journal, thread_id, session.user_id, renamed(session, answer.named))
+        if call is None or call.state is not CallState.AWAITING:
+            continue
+        question = in_session.question_about(wire_id(call)) or in_session.question(wire_id(call))
+        if question is None and in_session.named(wire_id(call)) is None and call.name != CONFIRM_TOOL:
+            raise AnswerRefused(
+                call.call_id,
+                f"The session in which {call.name} asked is gone, so this answer cannot reach the agent. The call "
+                f"{call.call_id} still awaits one.",
+            )
+        mistake = misfit(question, answer.response) if question is not None and answer.error is None else None
+        if mistake is not None:
+            raise AnswerRefused(call.call_id, f"This is not the answer that {call.call_id} awaits: {mistake}")
+
+
+async def _find(journal: Journal, thread_id: str, user_id: str, named: str) -> Call | None:
+    """The call of the thread that a client means. Two people may have threads of one name; their calls are their own."""
+    call = await journal.call(named)
+    if call is not None and await is_of_thread(journal, call, thread_id, user_id):
+        return call
+    listed = await journal.calls(thread_id=thread_id, provider_id=named, principal=user_id)
+    return await journal.call(listed[-1].call_id) if listed else None
+
+
 class ClientAnswers:
     """Takes the answers that one run brings. ``agent`` is whose tools no client may answer for."""
 
@@ -84,7 +121,9 @@ class ClientAnswers:
         do. Where others of the same turn still await their answers, these are held back, if the run brings them
         ``alone``.
         """
-        foreign = [answer.named for answer in answers if not await self._take(answer)]
+        # An answer to a question itself counts before one to the call that the question is about.
+        ordered = sorted(answers, key=lambda answer: self._calls.question(renamed(self._session, answer.named)) is None)
+        foreign = [answer.named for answer in ordered if not await self._take(answer)]
         if foreign:
             thread_id = self._run.thread_id
             if alone and not self._parts and not self._sentences:
@@ -97,34 +136,57 @@ class ClientAnswers:
         return Answered(self._by_turn(), self._sentences)
 
     async def _take(self, answer: Answer) -> bool:
-        """False if nobody made the call that it means."""
-        question = self._calls.confirmation(answer.named)  # a client of ag_ui_adk was shown google-adk's own question
-        if question is not None:
-            self._respond(question, _confirming(answer))
-            return True
+        """False if nobody made the call that it means, or if google-adk does not know it any more."""
         call = await self._asked(renamed(self._session, answer.named))
-        if call is None:
+        if call is not None and call.state is CallState.AWAITING:
+            question = self._calls.question_about(wire_id(call))
+            if question is not None:  # the client answers the call that is paused, and means the question about it
+                call = await self._asked(question.id or "")
+        if call is None or not self._is_in_session(call):
             return False
-        if call.state is not CallState.AWAITING:
-            # One that came before counts only where a crash has kept it from the session.
-            if call.state in _ANSWERED and wire_id(call) in self._order and wire_id(call) not in self._calls.responded:
-                self._parts.setdefault(wire_id(call), _kept(call, answer.media))
-        elif (question := self._calls.confirmation_of(wire_id(call))) is not None:
-            self._respond(question, _confirming(answer))
-        else:
+        if call.state is CallState.AWAITING:
             await self._record(call, answer)
+        elif call.state in _ANSWERED and wire_id(call) in self._order and wire_id(call) not in self._calls.responded:
+            # One that came before counts only where a crash has kept it from the session.
+            kept = self._part(call, answer) if call.name == CREDENTIAL else self._kept(call, answer.media)
+            self._parts.setdefault(wire_id(call), kept)
         return True
+
+    def _is_in_session(self, call: Call) -> bool:
+        """Whether google-adk can be given an answer to the call. A session may be gone: the journal outlives memory."""
+        return call.state is not CallState.AWAITING or wire_id(call) in self._order or call.name == CONFIRM_TOOL
 
     async def _record(self, call: Call, answer: Answer) -> None:
         result = None if answer.error is not None else answer.result
+        if call.name == CREDENTIAL and result is not None:
+            result = CREDENTIAL_RECEIVED
         await self._run.answer(call.call_id, result, error=answer.error, message_id=answer.message_id)
         if call.name == CONFIRM_TOOL and wire_id(call) not in self._order:
             self._sentences.append(decision(answer.content))
         else:
-            self._respond(_function_call(call), answer)
+            self._parts[wire_id(call)] = self._part(call, answer)
 
-    def _respond(self, function_call: types.FunctionCall, answer: Answer) -> None:
-        self._parts[function_call.id or ""] = response_part(answer, function_call)
+    def _part(self, call: Call, answer: Answer) -> types.Part:
+        """The answer as google-adk takes it."""
+        question = self._calls.question(wire_id(call))
+        if question is None:
+            return response_part(answer, types.FunctionCall(id=wire_id(call), name=call.name))
+        match question.name:
+            case "adk_request_confirmation":
+                response = confirmation(answer.response)
+            case "adk_request_credential":
+                response = credential(question, answer.response)
+            case _:
+                response = answer.response if answer.error is not None else given_input(question, answer.response)
+        return types.Part(
+            function_response=types.FunctionResponse(id=question.id, name=question.name, response=response)
+        )
+
+    def _kept(self, call: Call, media: tuple[types.Part, ...] = ()) -> types.Part:
+        """The answer that the journal has. ``media``, which it has not, from the client's message."""
+        error = call.error if call.state is CallState.FAILED else None
+        content = call.result if isinstance(call.result, str) else json.dumps(call.result)
+        return self._part(call, Answer(call.call_id, content, error=error, media=media))
 
     # -- which call --
 
@@ -133,22 +195,17 @@ class ClientAnswers:
 
         Unless its tool is the server's: such a call is in a history that a client brought, and its answer his invention.
         """
-        journal = self._run.callstream.journal
-        call = await journal.call(named)
-        # Two people may have threads of one name; their calls are their own.
-        if call is not None and await is_of_thread(journal, call, self._run.thread_id, self._session.user_id):
+        call = await _find(self._run.callstream.journal, self._run.thread_id, self._session.user_id, named)
+        if call is not None:
             return call
-        newest = await self._newest(named)
-        if newest is not None:
-            return await journal.call(newest)
         asked = self._calls.named(named)
         if asked is None or asked.name in server_tools(self._agent):
             return None
-        call_id = await imported(self._run, named, asked.name or "", asked.args or {})
         if named in self._calls.responded:
+            call_id = await imported(self._run, named, asked.name or "", asked.args or {})
             await self._run.complete(call_id)
         else:
-            await self._run.record([CallAwaiting(call_id)])
+            call_id = await take_in(self._run, asked)
         return self._run.call(call_id)
 
     async def _newest(self, named: str) -> str | None:
@@ -162,28 +219,25 @@ class ClientAnswers:
 
     async def _complete_turns(self) -> bool:
         """Adds the answers that were held back before. False if there are calls beside these that lack theirs."""
-        open_questions = [each for each in self._calls.confirmations() if each.id not in self._parts]
-        unconfirmed = {asked_about(question) for question in open_questions}
+        unconfirmed = {asked_about(each) for each in self._calls.questions() if each.id not in self._parts}
         is_whole = True
         for calls in self._calls.together:
             if not any(call.id in self._parts for call in calls):
                 continue
             for beside in calls:
-                if not beside.id or beside.id in self._parts:
-                    continue
+                if not beside.id or beside.id in self._parts or beside.name == CREDENTIAL:
+                    continue  # google-adk takes credentials one by one
                 if beside.id in unconfirmed:
                     is_whole = False  # what google-adk tells the model meanwhile is no answer
                 elif beside.id not in self._calls.responded:
-                    is_whole = await self._restore(beside.id, beside.name) and is_whole
+                    is_whole = await self._restore(beside.id) and is_whole
         return is_whole
 
-    async def _restore(self, call_id: str, name: str | None) -> bool:
+    async def _restore(self, call_id: str) -> bool:
         """Adds the answer to a call of the session from the journal. False if it has yet to come."""
-        if name in HOST_QUESTIONS:
-            return False
         call = await self._asked(await self._newest(call_id) or call_id)
         if call is not None and call.state in _ANSWERED:
-            self._parts[call_id] = _kept(call)
+            self._parts[call_id] = self._kept(call)
         return call is not None and call.state is not CallState.AWAITING
 
     def _by_turn(self) -> list[TurnAnswers]:
@@ -202,25 +256,3 @@ class ClientAnswers:
             for to_host, parts in both.items()
             if parts
         ]
-
-
-def _function_call(call: Call) -> types.FunctionCall:
-    return types.FunctionCall(id=wire_id(call), name=call.name)
-
-
-def _kept(call: Call, media: tuple[types.Part, ...] = ()) -> types.Part:
-    """The answer that the journal has, as google-adk takes it. ``media``, which it has not, from the client's message."""
-    error = call.error if call.state is CallState.FAILED else None
-    content = call.result if isinstance(call.result, str) else json.dumps(call.result)
-    return response_part(Answer(call.call_id, content, error=error, media=media), _function_call(call))
-
-
-def _confirming(answer: Answer) -> Answer:
-    """Yes or no, however the client says it."""
-    response = answer.response
-    said = next((response[key] for key in ("confirmed", "approved", "accepted", "result") if key in response), False)
-    confirmed = said is True or (
-        isinstance(said, str) and said.strip().lower() in ("yes", "true", "approved", "confirmed")
-    )
-    told = {**response, "confirmed": confirmed} if "confirmed" in response else {"confirmed": confirmed}
-    return Answer(answer.named, json.dumps(told), message_id=answer.message_id)

@@ -15,9 +15,11 @@ from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.tools.agent_tool import AgentTool
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
+from google.genai import types
 from pydantic_core import to_jsonable_python
 
-from callstream.adk.answers import awaiting_id, imported, outcome, replaced
+from callstream.adk.answers import awaiting_id, calls_named, imported, outcome, replaced
+from callstream.adk.hostquestions import HOST_QUESTIONS, asked_about, question_in, shown
 from callstream.adk.invocations import Invocation
 from callstream.adk.tools import LiveStream, result_of, stream_end
 from callstream.calls import Call, CallState
@@ -93,7 +95,8 @@ class Execution:
         actions, named = tool_context.actions, tool_context.function_call_id
         asks = named in actions.requested_tool_confirmations or named in actions.requested_auth_configs
         if asks or tool.is_long_running:
-            await invocation.run.await_answer(call.call_id)
+            # A live session never puts google-adk's question, so there the call itself is to be answered.
+            await invocation.run.await_answer(call.call_id, is_paused=asks and not invocation.is_live)
         elif result is not None and not self._changes_later(tool_context):
             await self._finish(invocation, call, result)
 
@@ -103,14 +106,30 @@ class Execution:
             invocation.errors[call.call_id] = error
 
     async def event(self, invocation: Invocation, event: Event) -> None:
-        """Results as the model will read them, of calls that have none yet."""
+        """Results as the model will read them, of calls that have none yet; and the questions of google-adk itself."""
         if event.partial or invocation.run.outcome is not None:
             return
+        for function_call in event.get_function_calls():
+            if function_call.name in HOST_QUESTIONS and event.author != "user":
+                await self._ask(invocation, event, function_call)
         for response in event.get_function_responses():
             call = invocation.call_named(event.branch, response.id)
             if call is not None and call.state is CallState.EXECUTING and call.call_id not in invocation.streaming:
                 invocation.errors.pop(call.call_id, None)
                 await self._finish(invocation, call, response.response)
+
+    async def _ask(self, invocation: Invocation, event: Event, question: types.FunctionCall) -> None:
+        run, named = invocation.run, question.id or ""
+        if invocation.call_named(event.branch, named) is not None:
+            return  # the model's own: google-adk has a tool with which a model asks
+        known = await calls_named(run.callstream.journal, run.thread_id, run.principal, named)
+        if any(call.state is CallState.AWAITING for call in known):
+            return  # a workflow that goes on in part puts what is still open again
+        paused = invocation.call_named(event.branch, asked_about(question))
+        question = shown(question, None if paused is None else paused.call_id)
+        call_id = await imported(run, named, question.name or "", question.args or {}, author=event.author)
+        invocation.bind_id(event.branch, named, call_id)
+        await run.await_answer(call_id, question_in(question))
 
     async def fail_raised(self, invocation: Invocation) -> None:
         """Nobody made a result of what these tools raised."""

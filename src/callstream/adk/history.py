@@ -16,9 +16,17 @@ from google.genai import types
 from pydantic_core import to_jsonable_python
 
 from callstream.adk.answers import attachments, outcome
-from callstream.adk.hostquestions import CONFIRMATION, HOST_QUESTIONS, asked_about
+from callstream.adk.hostquestions import (
+    CREDENTIAL,
+    CREDENTIAL_RECEIVED,
+    HOST_QUESTIONS,
+    asked_about,
+    question_in,
+)
+from callstream.adk.hostquestions import shown as shown_question
 from callstream.adk.partials import MINTED_PREFIX, signature_of
 from callstream.adk.predictions import CONFIRM_TOOL
+from callstream.adk.sessioncalls import SessionCalls
 from callstream.adk.sharedstate import shown
 from callstream.adk.threads import CONFIRMATIONS_KEY
 from callstream.calls import Ledger
@@ -34,6 +42,7 @@ from callstream.events import (
     MessageEnded,
     MessageReceived,
     MessageStarted,
+    Question,
     ReasoningAppended,
     RunEnded,
     RunEvent,
@@ -84,6 +93,8 @@ class _History:
         for call_id in taken:
             self._ledger.name_for(call_id)
         self._named: dict[str, str] = {}  # the call_id of a session's id: of several calls, the newest
+        self._open_questions: dict[str, Question] = {}
+        self._asked_about = {asked_about(question) for question in SessionCalls(session).questions()}
         self._awaited = set(self._awaiting_ids())
 
     def wanted_ids(self) -> set[str]:
@@ -95,7 +106,8 @@ class _History:
             for told in self._told(event, names):
                 yield Entry(told, event.id, None if event.author == "user" else event.author)
         for call_id, is_awaited in self._unanswered():
-            yield Entry(CallAwaiting(call_id) if is_awaited else CallReleased(call_id))
+            awaiting = CallAwaiting(call_id, self._open_questions.get(call_id), self._is_paused(call_id))
+            yield Entry(awaiting if is_awaited else CallReleased(call_id))
         for call_id in self._questions(names):
             yield Entry(CallStarted(call_id, CONFIRM_TOOL))
             yield Entry(ArgsAppended(call_id, "{}"))
@@ -110,15 +122,14 @@ class _History:
             return
         parts = event.content.parts or []
         calls = [part for part in parts if part.function_call is not None]
-        asked = [part for part in calls if part.function_call and part.function_call.name not in HOST_QUESTIONS]
         if event.author == "user":
             yield from _received(event.id, parts)
-        elif asked or any(part.text for part in parts):
+        elif calls or any(part.text for part in parts):
             yield MessageStarted(event.id)
             for part in parts:
                 if part.text:
                     yield (ReasoningAppended if part.thought else TextAppended)(event.id, part.text)
-                elif part in asked:
+                elif part in calls:
                     yield from self._call(event, calls.index(part), part, names)
             yield MessageEnded(event.id)
         for response in event.get_function_responses():
@@ -130,6 +141,9 @@ class _History:
         known = _id_of(function_call, event, place)
         call_id = self._ledger.name_for(names[known])
         self._named[known] = call_id
+        if function_call.name in HOST_QUESTIONS:
+            function_call = shown_question(function_call, self._named.get(asked_about(function_call) or ""))
+            self._open_questions[call_id] = question_in(function_call)
         text = json_text(function_call.args or {})
         started = CallStarted(
             call_id,
@@ -147,6 +161,8 @@ class _History:
         if call_id is None or response.id in self._awaited or self._ledger[call_id].is_final:
             return
         result, error = outcome(to_jsonable_python(response.response, bytes_mode="base64", fallback=repr))
+        if response.name == CREDENTIAL:
+            result, error = CREDENTIAL_RECEIVED, None
         told = CallReturned(call_id, result) if error is None else CallFailed(call_id, error)
         self._ledger.apply(told)
         yield told
@@ -158,12 +174,16 @@ class _History:
             function_id = known.get(call.call_id)
             yield call.call_id, function_id is not None and function_id in self._awaited
 
+    def _is_paused(self, call_id: str) -> bool:
+        """Whether google-adk asks about the call in one of its own."""
+        return any(self._named.get(each or "") == call_id for each in self._asked_about)
+
     def _awaiting_ids(self) -> Iterator[str]:
         """Ids of calls that somebody has still to answer.
 
         These are: calls of long-running tools that no client has answered (what such a tool returns itself is a word for
-        the model), those about which google-adk asks whether they may run, and others without a response that nobody
-        has passed over, unless their tool is the server's.
+        the model), the questions of google-adk itself and the calls that they are about, and others without a response
+        that nobody has passed over, unless their tool is the server's.
         """
         responded: set[str | None] = set()
         answered: set[str | None] = set()
@@ -177,11 +197,10 @@ class _History:
                 spoken = number
         for number, event in enumerate(self._session.events):
             for call in event.get_function_calls():
-                if call.name == CONFIRMATION and call.id not in answered:
-                    if (unconfirmed := asked_about(call)) is not None:
-                        yield unconfirmed
-                elif call.id and call.name not in HOST_QUESTIONS and call.id not in answered:
-                    is_marked = call.id in (event.long_running_tool_ids or ())
+                if call.name in HOST_QUESTIONS and call.id not in answered and (about := asked_about(call)):
+                    yield about
+                if call.id and call.id not in answered:
+                    is_marked = call.id in (event.long_running_tool_ids or ()) or call.name in HOST_QUESTIONS
                     is_last = number >= spoken and call.id not in responded and call.name not in self._server_tools
                     if is_marked or is_last:
                         yield call.id
@@ -197,8 +216,7 @@ class _History:
     def _calls(self) -> Iterator[tuple[Event, int, types.FunctionCall]]:
         for event in self._session.events:
             for place, call in enumerate(event.get_function_calls()):
-                if call.name not in HOST_QUESTIONS:
-                    yield event, place, call
+                yield event, place, call
 
 
 def _id_of(call: types.FunctionCall, event: Event, place: int) -> str:

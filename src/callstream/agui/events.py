@@ -55,6 +55,7 @@ class Interrupt(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     message: str
     tool_call_id: str
     response_schema: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
 
 
 class Interrupted(_Outcome, frozen=True, tag="interrupt"):

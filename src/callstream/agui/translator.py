@@ -65,6 +65,7 @@ from callstream.events import (
     MessageEnded,
     MessageReceived,
     MessageStarted,
+    Question,
     ReasoningAppended,
     Record,
     ResponseEnded,
@@ -83,13 +84,15 @@ class _Stage(Enum):
     """Its arguments are being written: START was sent, END was not."""
     CLOSED = auto()
     AWAITING = auto()
+    PAUSED = auto()
+    """Another call asks about it, and that one is to be answered."""
     ANSWERED = auto()
 
 
 class _Call:
     """A call of the run: how far the client knows it. ``seq`` is that of its last START, ARGS or END."""
 
-    __slots__ = ("call_id", "is_text", "message_id", "name", "seq", "stage", "wrote")
+    __slots__ = ("call_id", "is_text", "message_id", "name", "question", "seq", "stage", "wrote")
 
     def __init__(self, started: CallStarted, message_id: str, seq: int) -> None:
         self.call_id = started.call_id
@@ -97,6 +100,7 @@ class _Call:
         self.message_id = message_id
         self.is_text = started.encoding == "text"
         self.stage = _Stage.OPEN
+        self.question = Question()
         self.wrote = False
         self.seq = seq
 
@@ -176,9 +180,11 @@ class Translator:
                 yield self._signed(call_id, signature)
             case CallCompleted(call_id=call_id, args_json=whole):
                 yield from self._completed(self._calls[call_id], whole)
-            case CallAwaiting(call_id=call_id):
+            case CallAwaiting(call_id=call_id, question=question, is_paused=is_paused):
                 if call_id in self._calls:
-                    self._calls[call_id].stage = _Stage.AWAITING
+                    call = self._calls[call_id]
+                    call.stage = _Stage.PAUSED if is_paused else _Stage.AWAITING
+                    call.question = question or call.question
             case CallProgressed(call_id=call_id, data=data):
                 yield self._progress(call_id, data)
             case CallReturned() | CallFailed() | CallDiscarded() | CallReleased() as outcome:
@@ -335,12 +341,14 @@ class Translator:
         return Success(pending_tool_call_ids=tuple(call.call_id for call in waiting) or None)
 
     def _interrupt(self, call: _Call) -> Interrupt:
+        asked = call.question
         return Interrupt(
             id=call.call_id,
-            reason="tool_call",
-            message=f"{call.name} awaits an answer.",
+            reason=asked.reason,
+            message=asked.message or f"{call.name} awaits an answer.",
             tool_call_id=call.call_id,
-            response_schema=self.view.response_schemas.get(call.name),
+            response_schema=asked.response_schema or self.view.response_schemas.get(call.name),
+            metadata=asked.metadata,
         )
 
     def _finished(self, outcome: Success | Interrupted | Cancelled) -> AguiEvent:

@@ -37,6 +37,7 @@ from callstream.events import (
     CallReturned,
     CallStarted,
     MessageReceived,
+    Question,
     RequestEvent,
     RunEvent,
     RunOutcome,
@@ -233,12 +234,16 @@ class Run:
         await self._feeds.close(call_id)
         await self.record([CallFailed(call_id, error if isinstance(error, str) else described(error))])
 
-    async def await_answer(self, call_id: str) -> Call:
-        """A client or a person has to answer this call: it outlives the run until ``answer`` finds it."""
+    async def await_answer(self, call_id: str, question: Question | None = None, *, is_paused: bool = False) -> Call:
+        """A client or a person has to answer this call: it outlives the run until ``answer`` finds it.
+
+        ``question`` says what is asked, where the arguments do not. ``is_paused``: the answer is one to another call,
+        which asks about this one.
+        """
         if self._ledger[call_id].state is not CallState.EXECUTING:
             await self._ready(call_id)
             self._claim(call_id)
-        await self.record([CallAwaiting(call_id)])
+        await self.record([CallAwaiting(call_id, question, is_paused)])
         return self._ledger[call_id]
 
     async def answer(

@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 
 from ag_ui.core import RunAgentInput
 
-from callstream.errors import CallstreamError, JournalError, LeaseLost, ThreadBusy
+from callstream.errors import AnswerRefused, CallstreamError, JournalError, LeaseLost, ThreadBusy
 from callstream.runtime import Run, TextLimits
 from callstream.server.agent import Begun, Host
 from callstream.server.problems import Problem, shutting_down
@@ -170,6 +170,8 @@ class Runs:
                 if asyncio.get_running_loop().time() > until:
                     raise
                 await asyncio.sleep(0)
+            except AnswerRefused as refused:
+                raise Problem(HTTPStatus.CONFLICT, "answer_refused", str(refused)) from None
             except ThreadBusy as busy:
                 if self._drained:
                     raise shutting_down() from None

@@ -293,7 +293,6 @@ async def test_tool_confirmation(interrupts: bool, confirmed: bool, cs: Callstre
 
 
 async def test_tool_confirmations_answered_one_by_one(cs: Callstream, models: Models) -> None:
-    """The one that lacks its answer is no call of its own: google-adk's questions are nobody's business."""
     ran: list[str] = []
 
     def remove(path: str) -> str:
@@ -316,6 +315,8 @@ async def test_tool_confirmations_answered_one_by_one(cs: Callstream, models: Mo
     assert [(call.name, call.state) for call in await cs.journal.calls()] == [
         ("remove", CallState.FAILED),
         ("remove", CallState.COMPLETED),
+        ("adk_request_confirmation", CallState.COMPLETED),
+        ("adk_request_confirmation", CallState.COMPLETED),
     ]
 
 
@@ -336,7 +337,8 @@ async def test_tool_confirmation_beside_a_client_tool(
         app = App(name="app", root_agent=root, resumability_config=ResumabilityConfig(is_resumable=resumable))
         client = Client(ADKAgent.from_app(app, user_id="user", callstream=cs), tools=[PAINT])
         await client.send()
-        answers = list(zip(client.pending(), ({"confirmed": True}, {"painted": 1}), strict=True))
+        painting, question = client.pending()
+        answers = [(question, {"confirmed": True}), (painting, {"painted": 1})]
         for step in order:
             assert len(provider.requests) == 1
             await client.answer(dict([answers[step]] if isinstance(step, int) else [answers[each] for each in step]))
@@ -364,8 +366,7 @@ async def test_tool_confirmation_with_a_new_message(resumable: bool, cs: Callstr
         told, asked = (request.body.decode() for request in provider.requests[1:])
         assert responses_in(told.encode()) == [{"result": "removed"}]
         assert ("And hurry." in told, "And hurry." in asked) == (False, True)
-    (kept,) = await cs.journal.calls()
-    assert kept.state is CallState.COMPLETED
+    assert [call.state for call in await cs.journal.calls()] == [CallState.COMPLETED] * 2
 
 
 async def test_new_message_beside_a_tool_confirmation_is_heard_after_that_failed(
@@ -396,7 +397,7 @@ async def test_new_message_beside_a_tool_confirmation_is_heard_after_that_failed
         await client.send("Thanks.")
         assert provider.requests[-1].body.decode().count("And hurry.") == 1
     assert ran == ["/x"]
-    assert [call.state for call in await cs.journal.calls()] == [CallState.COMPLETED]
+    assert [call.state for call in await cs.journal.calls()] == [CallState.COMPLETED] * 2
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
@@ -598,7 +599,10 @@ async def test_threads_of_one_name_have_calls_of_their_own(
             else:
                 await clients[user].answer({asked[user]: {"confirmed": True}}, forwardedProps={"user": user})
             assert done[-1] == f"{user}'s"
-            call = await cs.journal.call(asked[user])
+            question = await cs.journal.call(asked[user])
+            assert question is not None
+            assert question.state is CallState.COMPLETED
+            call = await cs.journal.call(question.args["originalFunctionCall"]["id"])
             assert call is not None
             assert (call.state, call.result) == (CallState.COMPLETED, {"result": f"wiped {user}'s"})
         await agent.close()
