@@ -156,13 +156,15 @@ class Question(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``reason``: what kind of answer is wanted (``confirmation``, ``input_required``, ``credential_required``).
     ``response_schema``: the JSON Schema of the answer. ``metadata``: anything else that an interface needs; ``payload``
-    and ``uri`` (where to go before answering) are shown by the inspector.
+    and ``uri`` (where to go before answering) are shown by the inspector. ``about``: the ``call_id`` of the call that is
+    paused until this is answered.
     """
 
     reason: str = "tool_call"
     message: str | None = None
     response_schema: dict[str, Any] | None = None
     metadata: dict[str, Any] | None = None
+    about: str | None = None
 
 
 class CallAwaiting(Event, frozen=True):

@@ -24,6 +24,7 @@ from callstream.events import (
     MessageEnded,
     MessageReceived,
     MessageStarted,
+    Question,
     ReasoningAppended,
     Record,
     ResponseEnded,
@@ -330,6 +331,29 @@ def test_awaiting_calls_are_interrupts_where_asked_for() -> None:
     }
     [*_, end] = sent(*awaiting("a", "pick"), FINISHED, view=view)
     assert end["outcome"] == {"type": "success", "pendingToolCallIds": ["a"]}
+
+
+def test_question_about_a_call_is_pending_in_its_place() -> None:
+    question = Question("confirmation", "May it?", {"type": "object"}, {"payload": 1}, about="a")
+    events = [
+        *awaiting("a", "remove")[:2],
+        CallAwaiting("a", is_paused=True),
+        *awaiting("q", "ask")[:2],
+        CallAwaiting("q", question),
+        FINISHED,
+    ]
+    [*_, end] = sent(*events)
+    assert end["outcome"] == {"type": "success", "pendingToolCallIds": ["q"]}
+    [*_, end] = sent(*events, view=View(emit_interrupt_outcome=True))
+    (interrupt,) = end["outcome"]["interrupts"]
+    assert interrupt == {
+        "id": "q",
+        "toolCallId": "q",
+        "reason": "confirmation",
+        "message": "May it?",
+        "responseSchema": {"type": "object"},
+        "metadata": {"payload": 1},
+    }
 
 
 def test_an_earlier_call_that_awaits_again_is_not_this_runs() -> None:

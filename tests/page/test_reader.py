@@ -257,3 +257,58 @@ def _json(value: Any) -> bytes:
     import msgspec
 
     return msgspec.json.encode(value)
+
+
+_ANSWER = """
+async ({ AnswerForm }, given) => {
+  const { question, fill, click } = JSON.parse(given);
+  const sent = [];
+  const form = new AnswerForm({ name: "ask", question }, async (content) => void sent.push(content));
+  const field = form.element.querySelector("textarea");
+  const shown = [form.element.textContent, form.element.querySelector("a")?.href ?? null, field?.value ?? null];
+  if (fill !== null) field.value = fill;
+  [...form.element.querySelectorAll("button")].find((each) => each.textContent === click).click();
+  await Promise.resolve();
+  return [shown, sent];
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("question", "fill", "click", "sent"),
+    [
+        (None, None, "Approve", '{"approved":true}'),
+        ({"reason": "input_required", "message": "Which?"}, "blue", "Send", "blue"),
+        ({"reason": "input_required", "response_schema": {"type": "string"}}, "3", "Send", "3"),
+        ({"reason": "input_required", "response_schema": {"type": "boolean"}}, None, "No", "false"),
+        (
+            {"reason": "input_required", "response_schema": {"type": "object", "properties": {"n": {"type": "integer"}}}},
+            None,
+            "Send JSON",
+            '{\n  "n": 0\n}',
+        ),
+        (
+            {"reason": "confirmation", "message": "Fine?", "metadata": {"payload": {"days": 0}}},
+            '{"days": 2}',
+            "Reject",
+            '{"confirmed": false, "payload": {"days": 2}}',
+        ),
+        (
+            {"reason": "credential_required", "metadata": {"uri": "https://login.example/a?b=c"}},
+            "https://app.example/back?code=1",
+            "Send",
+            "https://app.example/back?code=1",
+        ),
+        ({"reason": "credential_required", "metadata": {"uri": "javascript:alert(1)"}}, "key", "Send", "key"),
+    ],
+)
+def test_questions_reach_the_client_in_the_inspector(
+    question: Any, fill: str | None, click: str, sent: str, inspector: Inspector
+) -> None:
+    given = json.dumps({"question": question, "fill": fill, "click": click})
+    (text, link, _), answers = inspector.import_and("answerform.js", _ANSWER, given)
+    assert answers == [sent]
+    asked = question or {}
+    assert asked.get("message", "ask waits for your answer") in text
+    uri = asked.get("metadata", {}).get("uri")
+    assert link == (uri if uri is not None and uri.startswith("https:") else None)

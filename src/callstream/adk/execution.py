@@ -126,10 +126,11 @@ class Execution:
         if any(call.state is CallState.AWAITING for call in known):
             return  # a workflow that goes on in part puts what is still open again
         paused = invocation.call_named(event.branch, asked_about(question))
-        question = shown(question, None if paused is None else paused.call_id)
+        about = None if paused is None else paused.call_id
+        question = shown(question, about)
         call_id = await imported(run, named, question.name or "", question.args or {}, author=event.author)
         invocation.bind_id(event.branch, named, call_id)
-        await run.await_answer(call_id, question_in(question))
+        await run.await_answer(call_id, question_in(question, about))
 
     async def fail_raised(self, invocation: Invocation) -> None:
         """Nobody made a result of what these tools raised."""

@@ -142,8 +142,10 @@ class _History:
         call_id = self._ledger.name_for(names[known])
         self._named[known] = call_id
         if function_call.name in HOST_QUESTIONS:
-            function_call = shown_question(function_call, self._named.get(asked_about(function_call) or ""))
-            self._open_questions[call_id] = question_in(function_call)
+            about = self._named.get(asked_about(function_call) or "")
+            about = None if about == call_id else about
+            function_call = shown_question(function_call, about)
+            self._open_questions[call_id] = question_in(function_call, about)
         text = json_text(function_call.args or {})
         started = CallStarted(
             call_id,

@@ -57,8 +57,8 @@ def shown(question: types.FunctionCall, paused: str | None = None) -> types.Func
     return types.FunctionCall(id=question.id, name=question.name, args=args)
 
 
-def question_in(call: types.FunctionCall) -> Question:
-    """What the person is asked, of a question as it is shown."""
+def question_in(call: types.FunctionCall, about: str | None = None) -> Question:
+    """What the person is asked, of a question as it is shown. ``about``: the ``call_id`` of the call that is paused."""
     args = call.args or {}
     metadata: dict[str, Any] = {"adk": args}
     match call.name:
@@ -68,13 +68,13 @@ def question_in(call: types.FunctionCall) -> Question:
             if asked.get("payload") is not None:
                 metadata["payload"] = asked["payload"]
             message = asked.get("hint") or f"May {original.get('name', 'the tool')} run?"
-            return Question("confirmation", str(message), _CONFIRMED, metadata)
+            return Question("confirmation", str(message), _CONFIRMED, metadata, about)
         case "adk_request_credential":
             uri = _oauth2(args, "exchangedAuthCredential").get("authUri")
             if isinstance(uri, str):
                 metadata["uri"] = uri
             message = args.get("message") or "A credential is needed."
-            return Question("credential_required", str(message), None, metadata)
+            return Question("credential_required", str(message), None, metadata, about)
         case _:
             if args.get("payload") is not None:
                 metadata["payload"] = args["payload"]

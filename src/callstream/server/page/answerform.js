@@ -1,68 +1,174 @@
 /**
- * The form of a call that awaits an answer: yes or no with a comment, or any JSON.
+ * The form of a call that awaits an answer: what is asked, and fields for the kind of answer that is wanted.
+ *
+ * Without a question, and for a plain confirmation: yes or no with a comment, or any JSON. A confirmation that carries a
+ * payload has it sent back with the decision. A question with a response schema takes text, a choice or JSON, as the
+ * schema says. A credential is a link to follow, and what came of it.
+ *
+ * @typedef {import("./record.js").Question} Question
  */
 
 import { button, element, freshId } from "./dom.js";
+import { JsonTree } from "./jsontree.js";
+
+/** @type {{ [type: string]: string }} what a JSON field begins with */
+const EMPTY = { object: "{}", array: "[]", number: "0", integer: "0", boolean: "true" };
 
 export class AnswerForm {
-  #comment;
-  #json;
   #error = element("p", { class: "error", role: "alert", hidden: true });
   /** @type {HTMLButtonElement[]} */
-  #buttons;
+  #buttons = [];
   #send;
 
   /**
    * @param {import("./call.js").Call} call
-   * @param {(content: string) => Promise<void>} send takes JSON text; what it throws is shown
+   * @param {(content: string) => Promise<void>} send takes the answer's text; what it throws is shown
    */
   constructor(call, send) {
     this.#send = send;
+    const { question } = call;
     const title = freshId("answer");
-    const commentId = freshId("comment");
-    const jsonId = freshId("json");
-    this.#comment = element("textarea", { id: commentId, rows: 1, dir: "auto" });
-    this.#json = element("textarea", { id: jsonId, rows: 3, spellcheck: "false", class: "code" });
-    this.#json.value = '{"approved": true}';
-    const approve = button("Approve", () => void this.#decide(true), { class: "button primary" });
-    const reject = button("Reject", () => void this.#decide(false), { class: "button danger" });
-    const free = button("Send JSON", () => void this.#sendJson());
-    this.#buttons = [approve, reject, free];
     this.element = element(
       "form",
       { class: "answer", "aria-labelledby": title },
       element("h4", { id: title }, `${call.name} waits for your answer`),
-      element("label", { for: commentId }, "Comment (optional)"),
-      this.#comment,
-      element("div", { class: "buttons" }, approve, reject),
-      element(
-        "details",
-        {},
-        element("summary", {}, "Answer with JSON"),
-        element("label", { for: jsonId }, "Answer"),
-        this.#json,
-        element("div", { class: "buttons" }, free),
-      ),
+      ...this.#asked(question),
+      ...this.#fields(question),
       this.#error,
     );
     this.element.addEventListener("submit", (event) => event.preventDefault());
   }
 
-  /** @param {boolean} approved */
-  async #decide(approved) {
-    const comment = this.#comment.value.trim();
-    await this.#answer(JSON.stringify(comment === "" ? { approved } : { approved, comment }));
+  /**
+   * What is asked.
+   *
+   * @param {Question | null} question
+   */
+  #asked(question) {
+    const metadata = question?.metadata ?? {};
+    const asked = [];
+    if (question?.message) asked.push(element("p", { class: "question", dir: "auto" }, question.message));
+    const uri = typeof metadata.uri === "string" && URL.canParse(metadata.uri) ? new URL(metadata.uri) : null;
+    if (uri !== null && (uri.protocol === "https:" || uri.protocol === "http:")) {
+      const link = element("a", { href: uri.href, target: "_blank", rel: "noopener noreferrer" }, `Open ${uri.host}`);
+      asked.push(element("p", {}, link));
+    }
+    if (metadata.payload !== undefined && question?.reason !== "confirmation") {
+      const tree = new JsonTree("payload");
+      tree.show(metadata.payload);
+      asked.push(tree.element);
+    }
+    return asked;
   }
 
-  async #sendJson() {
+  /** @param {Question | null} question */
+  #fields(question) {
+    switch (question?.reason) {
+      case "confirmation":
+        return question.metadata?.payload === undefined ? this.#decision() : this.#payload(question.metadata.payload);
+      case "credential_required":
+        return this.#text("The address that you were sent to, or the key");
+      case "input_required": {
+        const schema = question.response_schema;
+        const type = typeof schema?.type === "string" ? schema.type : null;
+        if (schema === undefined || schema === null || type === "string") return this.#text("Answer");
+        if (type === "boolean") return this.#choice();
+        return this.#json(type !== null && type in EMPTY ? filledIn(schema) : "", schema);
+      }
+      default:
+        return this.#decision();
+    }
+  }
+
+  /** Yes or no with a comment, or any JSON. */
+  #decision() {
+    const comment = field("Comment (optional)", { rows: 1, dir: "auto" });
+    const json = field("Answer", { rows: 3, spellcheck: "false", class: "code" });
+    json.input.value = '{"approved": true}';
+    /** @param {boolean} approved */
+    const decide = (approved) => {
+      const said = comment.input.value.trim();
+      void this.#answer(JSON.stringify(said === "" ? { approved } : { approved, comment: said }));
+    };
+    return [
+      ...comment.parts,
+      this.#row(["Approve", () => decide(true), "primary"], ["Reject", () => decide(false), "danger"]),
+      element(
+        "details",
+        {},
+        element("summary", {}, "Answer with JSON"),
+        ...json.parts,
+        this.#row(["Send JSON", () => void this.#answerJson(json.input, (value) => value)]),
+      ),
+    ];
+  }
+
+  /**
+   * Yes or no, with the payload as it is to be.
+   *
+   * @param {unknown} payload
+   */
+  #payload(payload) {
+    const json = field("Payload", { rows: 4, spellcheck: "false", class: "code" });
+    json.input.value = JSON.stringify(payload, null, 2);
+    /** @param {boolean} confirmed */
+    const decide = (confirmed) => {
+      void this.#answerJson(json.input, (text) => `{"confirmed": ${confirmed}, "payload": ${text}}`);
+    };
+    return [
+      ...json.parts,
+      this.#row(["Approve", () => decide(true), "primary"], ["Reject", () => decide(false), "danger"]),
+    ];
+  }
+
+  /** @param {string} label */
+  #text(label) {
+    const text = field(label, { rows: 2, dir: "auto" });
+    return [...text.parts, this.#row(["Send", () => void this.#answer(text.input.value), "primary"])];
+  }
+
+  #choice() {
+    return [
+      this.#row(["Yes", () => void this.#answer("true"), "primary"], ["No", () => void this.#answer("false"), ""]),
+    ];
+  }
+
+  /**
+   * @param {string} begun
+   * @param {{ [name: string]: unknown }} schema
+   */
+  #json(begun, schema) {
+    const json = field("Answer", { rows: 4, spellcheck: "false", class: "code" });
+    json.input.value = begun;
+    const tree = new JsonTree("schema");
+    tree.show(schema);
+    return [
+      ...json.parts,
+      this.#row(["Send JSON", () => void this.#answerJson(json.input, (text) => text), "primary"]),
+      element("details", {}, element("summary", {}, "What is expected"), tree.element),
+    ];
+  }
+
+  /** @param {...[string, () => void, string?]} choices */
+  #row(...choices) {
+    const made = choices.map(([name, action, kind]) => button(name, action, { class: kind ? `button ${kind}` : "button" }));
+    this.#buttons.push(...made);
+    return element("div", { class: "buttons" }, ...made);
+  }
+
+  /**
+   * @param {HTMLTextAreaElement} input
+   * @param {(text: string) => string} made makes the answer from the JSON in the field
+   */
+  async #answerJson(input, made) {
     try {
-      JSON.parse(this.#json.value);
+      JSON.parse(input.value);
     } catch (error) {
       this.#complain(`This is not JSON: ${error instanceof Error ? error.message : error}`);
-      this.#json.focus();
+      input.focus();
       return;
     }
-    await this.#answer(this.#json.value);
+    await this.#answer(made(input.value));
   }
 
   /** @param {string} content */
@@ -82,4 +188,28 @@ export class AnswerForm {
     this.#error.textContent = message;
     this.#error.hidden = false;
   }
+}
+
+/**
+ * A text field with its label.
+ *
+ * @param {string} label
+ * @param {Record<string, string | number>} properties
+ */
+function field(label, properties) {
+  const id = freshId("field");
+  const input = element("textarea", { id, ...properties });
+  return { input, parts: [element("label", { for: id }, label), input] };
+}
+
+/**
+ * JSON to begin with: an object with the properties that it has to have.
+ *
+ * @param {{ [name: string]: any }} schema
+ */
+function filledIn(schema) {
+  const properties = schema.type === "object" ? Object.entries(schema.properties ?? {}) : [];
+  if (properties.length === 0) return EMPTY[schema.type];
+  const fields = properties.map(([name, each]) => `  ${JSON.stringify(name)}: ${EMPTY[each?.type] ?? '""'}`);
+  return `{\n${fields.join(",\n")}\n}`;
 }

@@ -67,6 +67,10 @@ export class Call {
     this.reason = null;
     /** @type {string | null} */
     this.detail = null;
+    /** @type {import("./record.js").Question | null} what is asked, where that is more than its arguments */
+    this.question = null;
+    /** whether its answer is wanted here, and not at another call */
+    this.isAsking = false;
     /** @type {Record[]} */
     this.records = [record];
   }
@@ -132,6 +136,10 @@ export class Call {
         if (this.pieces === 0) this.#takeWhole(event.args_json);
         if (this.isText) this.#queue([{ kind: "close", path: [], value: "" }]);
         else this.#queue(this.#reader.end());
+        break;
+      case "call_awaiting":
+        this.question = event.question ?? null;
+        this.isAsking = !event.is_paused;
         break;
       case "call_executing":
         this.#executingAt = record.at;

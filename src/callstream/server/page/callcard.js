@@ -186,7 +186,7 @@ export class CallCard {
   }
 
   #updateAnswer() {
-    const isAwaiting = this.#call.state === "awaiting";
+    const isAwaiting = this.#call.state === "awaiting" && this.#call.isAsking;
     if (isAwaiting && this.#answer === null) {
       this.#answer = new AnswerForm(this.#call, (content) => this.#context.answer(this.#call, content));
       this.element.append(this.#answer.element);

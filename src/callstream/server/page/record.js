@@ -24,6 +24,15 @@
  * @property {string} [error]
  * @property {string} [reason]
  * @property {string} [detail]
+ * @property {Question} [question]
+ * @property {boolean} [is_paused] another call asks about it, and that one is to be answered
+ *
+ * @typedef {object} Question what whoever answers a call is asked
+ * @property {string} [reason]
+ * @property {string} [message]
+ * @property {{ [name: string]: any }} [response_schema]
+ * @property {{ payload?: unknown, uri?: unknown }} [metadata]
+ * @property {string} [about] the call that is paused until this is answered
  *
  * @typedef {object} MessageEvent
  * @property {string} type

@@ -283,7 +283,23 @@ export class Thread {
     const isAnswer = call.runId !== run.runId && call.state === "awaiting" && ANSWERS.has(record.event.type);
     call.take(record.event, record);
     this.changed.add(call);
+    this.#asked(call);
     if (isAnswer) this.#add(run, new Note("answer", record, call));
+  }
+
+  /**
+   * A question about another call is put at that call, where its arguments are seen too.
+   *
+   * @param {Call} call
+   */
+  #asked(call) {
+    const paused = this.calls.get(call.question?.about ?? "");
+    if (paused === undefined || paused.state !== "awaiting") return;
+    const isOpen = call.state === "awaiting";
+    paused.question = isOpen ? call.question : null;
+    paused.isAsking = isOpen;
+    call.isAsking = false;
+    this.changed.add(paused);
   }
 
   /**
