@@ -220,8 +220,9 @@ def test_fold_is_what_the_journal_says(inspector: Inspector, stage: Stage) -> No
     assert [item[1:5] for item in shown if item[0] == "call"] == [
         [call.call_id, call.name, str(call.state), call.args_json] for call in calls
     ]
+    published = next(call for call in calls if call.name == "publish")
     assert (
-        json.loads(next(item[5] for item in shown if item[1:3] == [calls[-1].call_id, "publish"])) == calls[-1].result
+        json.loads(next(item[5] for item in shown if item[1:3] == [published.call_id, "publish"])) == published.result
     )
     for kind, event in (("text", TextAppended), ("reasoning", ReasoningAppended)):
         said = "".join(record.event.text for record in records if isinstance(record.event, event))
@@ -282,7 +283,10 @@ async ({ AnswerForm }, given) => {
         ({"reason": "input_required", "response_schema": {"type": "string"}}, "3", "Send", "3"),
         ({"reason": "input_required", "response_schema": {"type": "boolean"}}, None, "No", "false"),
         (
-            {"reason": "input_required", "response_schema": {"type": "object", "properties": {"n": {"type": "integer"}}}},
+            {
+                "reason": "input_required",
+                "response_schema": {"type": "object", "properties": {"n": {"type": "integer"}}},
+            },
             None,
             "Send JSON",
             '{\n  "n": 0\n}',
