@@ -41,7 +41,7 @@ from callstream.events import (
     StateChanged,
     TextAppended,
 )
-from callstream.journal import Entry, Housekeeping, Journal, open_journal
+from callstream.journal import Entry, Housekeeping, Journal, history, open_journal
 
 from .conftest import BACKENDS, Place
 
@@ -723,6 +723,36 @@ async def test_compacted_run_of_many_pages_is_read_whole(journal: Journal) -> No
     await journal.compact("r")
     assert texts_in(await records(journal)) == texts_in(before)
     assert await followed(journal) == await records(journal)
+
+
+async def test_runs_are_read_whole_in_the_order_asked_for(journal: Journal) -> None:
+    await journal.append("r", whole_run())
+    await journal.append("s", [START, CallStarted("z", "t"), ArgsAppended("z", "é\0\ud83d"), RunEnded("failed", "x")])
+    await journal.append("other", [START])
+    before = await records(journal)
+    assert await journal.read_whole(["s", "gone", "r"]) == [*await records(journal, "s"), *before]
+    await journal.compact("r")
+    folded = await records(journal)
+    whole = await journal.read_whole(["s", "r"])
+    assert whole[4:] == sorted(folded, key=lambda record: record.first_seq or record.seq)
+    assert whole[4:] != folded
+    assert await journal.read_whole([]) == []
+
+
+async def test_history_is_what_the_runs_have_whatever_their_length(journal: Journal) -> None:
+    await journal.append("long", long_run())
+    for number in range(3):
+        start = RunStarted("thread")
+        await journal.append(f"short-{number}", [start, MessageStarted("m"), TextAppended("m", str(number)), DONE])
+    await journal.append("live", [START, CallStarted("y", "t")])
+    rows = (await journal.runs())[::-1]
+    everything = [record for row in rows for record in await records(journal, row.run_id)]
+    assert [record async for batch in history(journal, rows) for record in batch] == everything
+    await journal.compact("long")
+    found = [record async for batch in history(journal, rows) for record in batch]
+    assert texts_in(found) == texts_in(everything)
+    places = [record.first_seq or record.seq for record in found if record.run_id == "long"]
+    assert places == sorted(places)
 
 
 # -- leases ------------------------------------------------------------------------------------------------------------

@@ -233,3 +233,27 @@ async def test_a_stalled_readers_run_goes_on(cs: Callstream, stalling: Any) -> N
         [row] = await cs.journal.runs()
         assert (await server.finished(row.run_id))["outcome"] == "finished"
         stalled.socket.close()
+
+
+async def test_idle_streams_wake_the_loop_together(cs: Callstream, stalling: Any) -> None:
+    agent = Stepping()
+    async with served(agent, callstream=cs, settings=Settings(heartbeat_seconds=0.3)) as server, server.run() as stream:
+        await stream.until("TOOL_CALL_START")
+        readers = [stalling(server.port, get(f"/runs/{stream.run_id}/events")) for _ in range(60)]
+        for reader in readers:
+            await reader.read(1)
+        await stream.response.aclose()
+        selector = asyncio.get_running_loop()._selector  # type: ignore[attr-defined]
+        select, wakes = selector.select, 0
+
+        def counted(timeout: float | None = None) -> Any:
+            nonlocal wakes
+            wakes += 1
+            return select(timeout)
+
+        selector.select = counted
+        await asyncio.sleep(0.9)
+        del selector.select
+        assert wakes < 100  # of which three times sixty would be theirs
+        for reader in readers:
+            assert (await reader.read()).count(b": keep-alive") >= 2

@@ -46,7 +46,8 @@ from callstream.agui.events import RunError, encode
 from callstream.agui.given import digest_of, since_spoken
 from callstream.agui.messages import Metadata
 from callstream.errors import AnswerRefused, CallstreamError, JournalError, RunOver, UsageError
-from callstream.events import Record, RunEnded
+from callstream.events import RunEnded
+from callstream.journal import history
 from callstream.runtime import Callstream, Run
 
 logger = logging.getLogger("callstream")
@@ -360,10 +361,11 @@ class ADKAgent:
     async def _conversation(self, thread_id: str, user_id: str) -> Conversation:
         journal = self.callstream.journal
         await journal.open()
-        records: list[Record] = []
-        for row in reversed(await journal.runs(thread_id=thread_id, principal=user_id)):
-            records += [record async for record in journal.read(row.run_id)]
-        return Conversation.of(records, View(errors=self._settings.show_errors))
+        conversation = Conversation(View(errors=self._settings.show_errors))
+        rows = await journal.runs(thread_id=thread_id, principal=user_id)
+        async for records in history(journal, rows[::-1]):
+            conversation.take(records)
+        return conversation
 
     def get_capabilities(self) -> dict[str, Any] | None:
         """What the application said that the agent can do; None if it said nothing."""

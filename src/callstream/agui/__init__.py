@@ -1,14 +1,14 @@
 """Runs as AG-UI 1.0: journal records in, events out. Pure.
 
 ``Translator`` is for a client that sees a run from its beginning, ``Conversation`` for one that joins, and for whoever
-wants a thread's messages. ``View`` says what they are shown. ``encode_sse`` writes events, ``merge`` makes them fewer,
-``Position`` is how far a client has read.
+wants a thread's messages; ``Onlooker`` follows a run for one that joined it. ``View`` says what they are shown.
+``encode_sse`` writes events, ``merge`` makes them fewer, ``Position`` is how far a client has read.
 ``Reader`` is the way back: AG-UI events of an agent, as events of a run. ``for_older_client``: for those before 1.0.
 """
 
 from __future__ import annotations
 
-from callstream.agui.conversation import Conversation
+from callstream.agui.conversation import Conversation, Onlooker
 from callstream.agui.events import AguiEvent, Position, encode, encode_sse, merge
 from callstream.agui.messages import Message
 from callstream.agui.older import for_older_client
@@ -20,6 +20,7 @@ __all__ = [
     "AguiEvent",
     "Conversation",
     "Message",
+    "Onlooker",
     "Position",
     "Reader",
     "Translator",

@@ -45,122 +45,58 @@ _INSTRUCTIONS: Final[dict[str, type[SystemMessage | DeveloperMessage]]] = {
 _OWNED: Final = {"authoritativeActivityTypes": [TOOL_PROGRESS]}
 
 
-class Conversation:
-    """Records of a thread's runs in, one run after the other; ``messages``, ``state`` and a prelude out.
+class Onlooker:
+    """A run as a client is told it that did not ask for it: what the translator says, and what else a client sent.
 
     Which of the run's input is shown: all that has a ``message_id``, because a client sent it. Of the rest, which was
     read from a provider's request, user messages only, and only before the run has input with an id, an answer to an
     earlier call or a response, because frameworks write messages of their own into requests. The parts of a message
     that is more than text are taken from the run's input, where that is AG-UI's (an object with ``messages``); else
     their kinds are named in its metadata.
+
+    ``known``: the ids of messages that were sent before this run. No text is kept here.
     """
 
-    def __init__(self, view: View | None = None) -> None:
+    def __init__(self, view: View | None = None, known: set[str] | None = None) -> None:
         self.view = view or View()
-        self._reducer = Reducer()
         self._translator = Translator(self.view)
-        self._started: AguiEvent | None = None
-        self._ended: AguiEvent | None = None
         self._run_id: str | None = None
         self._has_input = False
         self._parts: dict[str, list[Any]] = {}
-
-    @classmethod
-    def of(cls, records: Iterable[Record], view: View | None = None) -> Conversation:
-        """The conversation after these records. Those of compacted runs are welcome: they are put in order.
-
-        Of messages in compacted runs the ``metadata.seq`` may be another than it was; all else is the same.
-        """
-        conversation = cls(view)
-        for _, run in groupby(records, key=lambda record: record.run_id):
-            conversation.take(sorted(run, key=lambda record: record.first_seq or record.seq))
-        return conversation
+        self._known = set() if known is None else known
 
     @property
     def seq(self) -> int:
-        """The number of the last record taken in, in its run."""
+        """The number of the last record taken in."""
         return self._translator.seq
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether the last run is over."""
-        return self._ended is not None
+    def feed(self, record: Record) -> tuple[list[AguiEvent], Message | None]:
+        """What a client is to be told of the record, or a message of somebody else's, for which there are no events.
 
-    @property
-    def messages(self) -> tuple[Message, ...]:
-        return self._reducer.messages
-
-    @property
-    def state(self) -> Any:
-        """The shared state; None where nothing has set it."""
-        return None if self._reducer.state is msgspec.UNSET else self._reducer.state
-
-    def feed(self, record: Record) -> list[AguiEvent]:
-        """Takes a record in, and gives what a client that got the prelude is to be told of it.
-
-        That is what the translator says, and what otherwise only the client knows which sent it. A message that a
-        client sent is told by a snapshot of all messages; use ``take`` where nobody is told anything.
+        It is to be told of such a message with a snapshot of them all.
         """
-        events, is_news = self._take(record)
-        return [self.snapshot()] if is_news else events
+        events = [*self._translator.feed(record), *self._answers(record.event)]
+        match record.event:
+            case RunStarted(input=run_input):
+                self._run_id, self._parts = record.run_id, _parts_in(run_input)
+            case MessageStarted() | CallReturned() | CallFailed():
+                self._has_input = True
+            case MessageReceived() as received:
+                message = self._input(received)
+                if message is not None and message.id not in self._known:
+                    self._known.add(message.id)
+                    return events, message
+        return events, None
 
-    def take(self, records: Iterable[Record]) -> None:
-        """Takes records in. Each costs the same, however many came before it."""
-        for record in records:
-            self._take(record)
-
-    def _take(self, record: Record) -> tuple[list[AguiEvent], bool]:
-        """The events of a record, and whether it brought a message that there are no events for."""
-        if isinstance(record.event, RunStarted):
-            self._translator = Translator(self.view)
-            self._run_id, self._ended, self._has_input = record.run_id, None, False
-            self._parts = _parts_in(record.event.input)
-        elif record.run_id != self._run_id:
-            raise UsageError(f"expected a record of run {self._run_id!r} or a run's first, got {record!r:.200}")
-        elif isinstance(record.event, MessageStarted | CallReturned | CallFailed):
-            self._has_input = True
-        events = [*self._translator.feed(record), *self._sent_by_client(record.event)]
-        for event in events:
-            self._reducer.apply(event)
-            if isinstance(event, RunFinished | RunError):
-                self._ended = event
-        if isinstance(record.event, RunStarted):
-            [self._started] = events
-        if isinstance(record.event, MessageReceived):
-            message = self._input(record.event)
-            return [], message is not None and self._reducer.add(message)
-        return events, False
-
-    def snapshot(self) -> MessagesSnapshot:
-        """All messages of the thread."""
-        return self._snapshot(self.messages)
-
-    def _snapshot(self, messages: tuple[Message, ...]) -> MessagesSnapshot:
-        return MessagesSnapshot(messages=messages, metadata=Metadata(self.seq, _OWNED))
-
-    def prelude(self) -> list[AguiEvent]:
-        """What a client needs that knows nothing of the thread, or has lost its way; ``feed`` gives the rest.
-
-        If the last run has ended, its end is the last event.
-        """
-        if self._started is None:
-            raise UsageError("expected the records of at least one run, to join it; got none")
-        # A client that kept its messages puts those of a snapshot which it lacks at the end. That is their place, but
-        # for results that came late: these are left out and told again, and it puts them behind their calls.
-        late = self._reducer.late_results
-        is_late = {result.message_id for result in late}
-        snapshot = self._snapshot(tuple(message for message in self.messages if message.id not in is_late))
-        events: list[AguiEvent] = [self._started, snapshot, *late]
-        if self._reducer.state is not msgspec.UNSET:
-            events.append(StateSnapshot(snapshot=self._reducer.state, metadata=Metadata(self.seq)))
-        events += self._translator.reopening()
-        return events if self._ended is None else [*events, self._ended]
+    def reopening(self) -> list[AguiEvent]:
+        """See ``Translator.reopening``."""
+        return self._translator.reopening()
 
     def end(self) -> list[AguiEvent]:
         """For a stream that has to end before its run; see ``Translator.end``."""
         return self._translator.end()
 
-    def _sent_by_client(self, event: RunEvent) -> list[AguiEvent]:
+    def _answers(self, event: RunEvent) -> list[AguiEvent]:
         """An answer that only the client has which sent it. Without metadata, for there it has none either."""
         match event:
             case CallReturned(message_id=str(message_id)) | CallFailed(message_id=str(message_id)):
@@ -186,6 +122,110 @@ class Conversation:
             content=received.text,
             metadata=Attached(received.attachments) if received.attachments else None,
         )
+
+
+class Conversation:
+    """Records of a thread's runs in, one run after the other; ``messages``, ``state`` and a prelude out.
+
+    ``onlooker`` goes on with the last run for a client that got the prelude, and keeps none of its text.
+    """
+
+    def __init__(self, view: View | None = None) -> None:
+        self.view = view or View()
+        self.onlooker = Onlooker(self.view)
+        self._reducer = Reducer()
+        self._known: set[str] = set()
+        self._started: AguiEvent | None = None
+        self._ended: AguiEvent | None = None
+        self.run_id: str | None = None
+        """The last run."""
+
+    @classmethod
+    def of(cls, records: Iterable[Record], view: View | None = None) -> Conversation:
+        """The conversation after these records. Those of compacted runs are welcome: they are put in order.
+
+        Of messages in compacted runs the ``metadata.seq`` may be another than it was; all else is the same.
+        """
+        conversation = cls(view)
+        for _, run in groupby(records, key=lambda record: record.run_id):
+            conversation.take(sorted(run, key=lambda record: record.first_seq or record.seq))
+        return conversation
+
+    @property
+    def seq(self) -> int:
+        """The number of the last record taken in, in its run."""
+        return self.onlooker.seq
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the last run is over."""
+        return self._ended is not None
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        return self._reducer.messages
+
+    @property
+    def state(self) -> Any:
+        """The shared state; None where nothing has set it."""
+        return None if self._reducer.state is msgspec.UNSET else self._reducer.state
+
+    def feed(self, record: Record) -> list[AguiEvent]:
+        """Takes a record in, and gives what a client that got the prelude is to be told of it."""
+        events, message = self._take(record)
+        return events if message is None else [self.snapshot()]
+
+    def take(self, records: Iterable[Record]) -> None:
+        """Takes records in. Each costs the same, however many came before it."""
+        for record in records:
+            self._take(record)
+
+    def _take(self, record: Record) -> tuple[list[AguiEvent], Message | None]:
+        is_start = isinstance(record.event, RunStarted)
+        if is_start:
+            self.onlooker = Onlooker(self.view, self._known)
+            self.run_id, self._ended = record.run_id, None
+        elif record.run_id != self.run_id:
+            raise UsageError(f"expected a record of run {self.run_id!r} or a run's first, got {record!r:.200}")
+        events, message = self.onlooker.feed(record)
+        for event in events:
+            self._reducer.apply(event)
+            if isinstance(event, RunFinished | RunError):
+                self._ended = event
+        if is_start:
+            [self._started] = events
+        if message is not None:
+            self._reducer.add(message)
+        return events, message
+
+    def snapshot(self) -> MessagesSnapshot:
+        """All messages of the thread."""
+        return self._snapshot(self.messages)
+
+    def _snapshot(self, messages: tuple[Message, ...]) -> MessagesSnapshot:
+        return MessagesSnapshot(messages=messages, metadata=Metadata(self.seq, _OWNED))
+
+    def prelude(self) -> list[AguiEvent]:
+        """What a client needs that knows nothing of the thread, or has lost its way; ``feed`` gives the rest.
+
+        If the last run has ended, its end is the last event.
+        """
+        if self._started is None:
+            raise UsageError("expected the records of at least one run, to join it; got none")
+        # A client that kept its messages puts those of a snapshot which it lacks at the end. That is their place, but
+        # for results that came late: these are left out and told again, and it puts them behind their calls.
+        late = self._reducer.late_results
+        is_late = {result.message_id for result in late}
+        snapshot = self._snapshot(tuple(message for message in self.messages if message.id not in is_late))
+        events: list[AguiEvent] = [self._started, snapshot, *late]
+        if self._reducer.state is not msgspec.UNSET:
+            events.append(StateSnapshot(snapshot=self._reducer.state, metadata=Metadata(self.seq)))
+        events += self.onlooker.reopening()
+        return events if self._ended is None else [*events, self._ended]
+
+    def end(self) -> list[AguiEvent]:
+        """For a stream that has to end before its run; see ``Translator.end``."""
+        return self.onlooker.end()
 
 
 def _parts_in(run_input: Any) -> dict[str, list[Any]]:

@@ -140,7 +140,6 @@ class Reducer:
         self._reasonings: dict[str, _ReasoningDraft] = {}
         self._activities: dict[str, _ActivityDraft] = {}
         self._calls: dict[str, tuple[_AssistantDraft, _CallDraft]] = {}
-        self._given: set[str] = set()
         self.late_results: list[ToolCallResult] = []
         """Results that came when other messages stood behind their call's already, in the order they came."""
 
@@ -148,13 +147,9 @@ class Reducer:
     def messages(self) -> tuple[Message, ...]:
         return tuple(chain.from_iterable((draft.message(), *draft.results) for draft in self._messages))
 
-    def add(self, message: Message) -> bool:
-        """Puts a message that the client brought itself at the end. False if there is one of that id."""
-        if message.id in self._given:
-            return False
-        self._given.add(message.id)
+    def add(self, message: Message) -> None:
+        """Puts a message that a client sent at the end."""
         self._messages.append(_Finished(message))
-        return True
 
     def apply(self, event: AguiEvent) -> None:
         match event:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from callstream.errors import MissingExtra, UsageError
+from callstream.journal.history import history
 from callstream.journal.protocol import Entry, Journal, RunRow
 from callstream.journal.settings import Housekeeping, Settings
 
-__all__ = ["Entry", "Housekeeping", "Journal", "RunRow", "open_journal"]
+__all__ = ["Entry", "Housekeeping", "Journal", "RunRow", "history", "open_journal"]
 
 
 def open_journal(url: str, **settings: Any) -> Journal:

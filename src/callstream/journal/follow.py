@@ -26,6 +26,8 @@ from callstream.journal.queue import call_in
 from callstream.journal.rows import checked_place
 
 PAGE = 500
+PAGE_CHARACTERS = 256 * 1024
+"""Where the pieces of a text are long, pages have fewer: what a reader holds that takes nothing is about this much."""
 TAIL = 500
 """Records that are kept in memory of a run that is both written and followed in this process."""
 
@@ -174,26 +176,30 @@ class _Place:
         self._run_id = run_id
         self._asked_for = after
         self._had: dict[tuple[type, str], int] = {}
+        self._limit = PAGE
 
-    async def page(self) -> Page:
-        """What comes next in the store."""
-        page = await self._read_page(self._run_id, self.after, PAGE, not self.has_read)
+    async def page(self) -> tuple[Sequence[Record], bool, bool]:
+        """What comes next in the store, whether the run ends with it, and whether there is more already."""
+        limit = self._limit
+        page = await self._read_page(self._run_id, self.after, limit, not self.has_read)
         if page is None:
             if self.has_read:
                 raise JournalError(f"run {self._run_id!r} was erased while it was being read")
             raise UsageError(f"the journal has no run {self._run_id!r}")
         if isinstance(page, Folded):
             raise Compacted(self._run_id, self.after, page.first, page.last)
-        return Page(self.advance(page.records), page.ended)
+        return self.advance(page.records), page.ended, len(page.records) >= limit
 
     def advance(self, records: Sequence[Record]) -> Sequence[Record]:
         """The records without what the reader has had of them; it has had them now."""
         self.has_read = True
         has_rests = False
+        characters = 0
         for record in records:
             event = record.event
             if isinstance(event, ArgsAppended | TextAppended | ReasoningAppended):
                 key = _text_key(event)
+                characters += len(event.text)
                 if record.first_seq is None:
                     self._had[key] = self._had.get(key, 0) + len(event.text)
                 else:
@@ -202,6 +208,7 @@ class _Place:
             records = [record if record.first_seq is None else self._rest(record) for record in records]
         if records:
             self.after = records[-1].seq
+            self._limit = min(PAGE, 1 + PAGE_CHARACTERS * len(records) // (characters + 1))
         return records
 
     def _rest(self, record: Record) -> Record:
@@ -225,10 +232,10 @@ async def read(read_page: ReadPage, run_id: str, after: int) -> AsyncIterator[Re
     """The records that are there."""
     place = _Place(read_page, run_id, after)
     while True:
-        page = await place.page()
-        for record in page.records:
+        records, has_ended, has_more = await place.page()
+        for record in records:
             yield record
-        if page.ended or len(page.records) < PAGE:
+        if has_ended or not has_more:
             return
 
 
@@ -250,22 +257,22 @@ async def batches(
         if follower.is_closed():
             raise followers.error or UsageError("the journal is closed")
         while not follower.is_closed():
+            has_ended = has_more = False
             if kept := followers.tail(run_id, place.after):
-                page = Page(place.advance(kept), False)
+                records = place.advance(kept)
             else:
                 try:
-                    page = await place.page()
+                    records, has_ended, has_more = await place.page()
                 except UsageError:
                     if follower.is_closed() and place.has_read:
                         break
                     raise
-            if page.records:
-                yield page.records
-                if isinstance(page.records[-1].event, RunEnded):
-                    return
-            if page.ended:
+            if records:
+                has_ended |= isinstance(records[-1].event, RunEnded)
+                yield records
+            if has_ended:
                 return
-            if len(page.records) < PAGE and not follower.is_closed():
+            if not has_more and not follower.is_closed():
                 await follower.wait()
         if followers.error is not None:
             raise followers.error

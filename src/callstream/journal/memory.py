@@ -133,6 +133,16 @@ class MemoryJournal(Openable):
     def read(self, run_id: str, after: int = 0) -> AsyncIterator[Record]:
         return following.read(self._page, run_id, after)
 
+    async def read_whole(self, run_ids: Sequence[str]) -> list[Record]:
+        with self._store.lock:
+            self._enter()
+            runs = [(run_id, list(self._store.runs[run_id].lines)) for run_id in run_ids if run_id in self._store.runs]
+        return [
+            _record(run_id, line)
+            for run_id, lines in runs
+            for line in sorted(lines, key=lambda line: line.first_seq or line.seq)
+        ]
+
     def follow(self, run_id: str, after: int = 0) -> AsyncIterator[Record]:
         return following.follow(self._page, self.followers, run_id, after)
 

@@ -107,6 +107,14 @@ class Journal(Protocol):
         """
         ...
 
+    async def read_whole(self, run_ids: Sequence[str]) -> list[Record]:
+        """All records of several short runs with one question to the store, run after run in that order.
+
+        Folded records stand where the first of their pieces stood. A run that is not there is left out. All of it is in
+        memory at once: ``RunRow.last_seq`` says how many records a run has at most, and ``history`` reads long ones too.
+        """
+        ...
+
     def follow(self, run_id: str, after: int = 0) -> AsyncIterator[Record]:
         """``read``, then what is appended later, by this process or another.
 

@@ -143,6 +143,10 @@ class StoredJournal(Openable):
     def read(self, run_id: str, after: int = 0) -> AsyncIterator[Record]:
         return following.read(self._page, run_id, after)
 
+    async def read_whole(self, run_ids: Sequence[str]) -> list[Record]:
+        await self.open()
+        return await self._store.read_whole(run_ids)
+
     def follow(self, run_id: str, after: int = 0) -> AsyncIterator[Record]:
         return following.follow(self._page, self._followers, run_id, after)
 

@@ -1,16 +1,20 @@
-"""A response of server-sent events: sent as they come, kept alive while none come, cut off when nobody takes them."""
+"""A response of server-sent events: sent as they come, kept alive while none come, cut off when nobody takes them.
+
+A frame goes out in pieces, each when the one before it was taken. So what waits for a reader that takes nothing is one
+piece and the frame itself; a frame that is large lies in a file, not in memory.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, aclosing
-from typing import Final
+from typing import IO, Final, TypeAlias
 from urllib.parse import quote
 
 from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from callstream.errors import JournalError
 from callstream.server.settings import Settings
@@ -24,7 +28,12 @@ CUT: Final = "callstream.cut"
 ``serve`` puts it there. ASGI knows nothing of the kind: servers close a connection by sending all of it first, which to
 a reader that takes nothing is never.
 """
+Frame: TypeAlias = bytes | IO[bytes]
+"""Whole events, in memory or in a file, which is closed when it was sent."""
 _CUT_SECONDS: Final = 1.0
+_PIECE: Final = 64 * 1024
+_TICKS: Final = 15
+"""A heartbeat may come so much of its pause too early: a fifteenth."""
 # Without the second one, nginx keeps what it gets until it has a buffer full.
 _HEADERS: Final = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"}
 
@@ -36,7 +45,7 @@ class EventStream(Response):
 
     def __init__(
         self,
-        frames: AsyncGenerator[bytes, None],
+        frames: AsyncGenerator[Frame, None],
         settings: Settings,
         *,
         run_id: str,
@@ -50,8 +59,9 @@ class EventStream(Response):
         self._watching = watching
         self._held = held
         self._sending = asyncio.Lock()
-        self._sent_at = 0.0
-        self._stalled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._sent_at = loop.time()
+        self._stalled: asyncio.Future[None] = loop.create_future()
         self.status_code = 200
         self.background = None
         self.init_headers({**_HEADERS, "x-run-id": _header_text(run_id), **(headers or {})})
@@ -63,17 +73,19 @@ class EventStream(Response):
             await stack.enter_async_context(aclosing(self._frames))
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             sending = asyncio.ensure_future(self._send_frames(send))
-            leaving = asyncio.ensure_future(self._until_left(receive, send))
+            leaving = asyncio.ensure_future(_until_left(receive))
+            beating = asyncio.ensure_future(self._beat(send))
+            tasks = (sending, leaving, beating)
             try:
-                await asyncio.wait({sending, leaving, self._stalled}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({*tasks, self._stalled}, return_when=asyncio.FIRST_COMPLETED)
                 if self._stalled.done():
                     self._cut_off(scope)
                     await asyncio.wait({leaving}, timeout=_CUT_SECONDS)
             finally:
-                for task in (sending, leaving):
+                for task in tasks:
                     task.cancel()
-                await asyncio.wait({sending, leaving})
-            for task in (sending, leaving):
+                await asyncio.wait(tasks)
+            for task in tasks:
                 if not task.cancelled() and (error := task.exception()) is not None:
                     raise error
 
@@ -89,29 +101,30 @@ class EventStream(Response):
             )
         await self._send(send, b"", more=False)
 
-    async def _until_left(self, receive: Receive, send: Send) -> None:
-        """Sends heartbeats, and returns when the client has gone."""
-        pause = self._settings.heartbeat_seconds
-        message: asyncio.Future[Message] = asyncio.ensure_future(receive())
-        try:
-            while True:
-                done, _ = await asyncio.wait({message}, timeout=pause)
-                if done:
-                    if message.result()["type"] == "http.disconnect":
-                        return
-                    message = asyncio.ensure_future(receive())
-                elif not self._sending.locked() and asyncio.get_running_loop().time() - self._sent_at >= pause:
-                    await self._send(send, HEARTBEAT)
-        finally:
-            message.cancel()
+    async def _beat(self, send: Send) -> None:
+        """Sends something when nothing else was sent for a while, which is all that most streams do most of the time.
 
-    async def _send(self, send: Send, body: bytes, *, more: bool = True) -> None:
+        They do it on the ticks of one clock, so that the loop is woken once for all of them: with the default pause, a
+        thousand idle streams wake it once a second.
+        """
+        time, pause = asyncio.get_running_loop().time, self._settings.heartbeat_seconds
+        tick = pause / _TICKS
+        while not self._stalled.done():
+            wait = (self._sent_at + pause) // tick * tick - time()
+            if wait > 0 or self._sending.locked():
+                await asyncio.sleep(wait if wait > 0 else pause)
+            else:
+                await self._send(send, HEARTBEAT)
+
+    async def _send(self, send: Send, frame: Frame, *, more: bool = True) -> None:
         """Sends, unless the reader has stalled: then nothing more is sent, and it is up to ``__call__`` to end it."""
         if self._stalled.done():
             return
         try:
-            async with self._sending, asyncio.timeout(self._settings.stall_seconds):
-                await send({"type": "http.response.body", "body": body, "more_body": more})
+            async with self._sending:
+                for piece in _pieces(frame):
+                    async with asyncio.timeout(self._settings.stall_seconds):
+                        await send({"type": "http.response.body", "body": piece, "more_body": more})
         except TimeoutError:
             if not self._stalled.done():
                 self._stalled.set_result(None)
@@ -129,6 +142,24 @@ class EventStream(Response):
         cut: Callable[[], None] | None = scope.get("state", {}).get(CUT)
         if cut is not None:
             cut()
+
+
+async def _until_left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _pieces(frame: Frame) -> Iterator[bytes]:
+    if isinstance(frame, bytes):
+        if len(frame) <= _PIECE:
+            yield frame
+        else:
+            for start in range(0, len(frame), _PIECE):
+                yield frame[start : start + _PIECE]
+    else:
+        with frame:
+            while piece := frame.read(_PIECE):
+                yield piece
 
 
 def _header_text(run_id: str) -> str:

@@ -19,7 +19,7 @@ from callstream.journal import RunRow
 from callstream.runtime import remote_parent
 from callstream.server.access import Access
 from callstream.server.agent import Host, Importer, OlderClient, Presentation
-from callstream.server.eventstream import EventStream
+from callstream.server.eventstream import EventStream, Frame
 from callstream.server.idroute import IdRoute
 from callstream.server.problems import Problem, json_response, not_found
 from callstream.server.repeats import earlier_run
@@ -27,7 +27,7 @@ from callstream.server.requests import is_id, json_body, number, run_input
 from callstream.server.runs import Runs
 from callstream.server.seats import Seats
 from callstream.server.settings import Settings
-from callstream.server.streams import joined, live, raw, resumed
+from callstream.server.streams import Joins, live, raw, resumed
 
 _MAX_REASON = 500
 
@@ -42,6 +42,7 @@ class RunRoutes:
         self._access = access
         self._settings = settings
         self._view = view or host.view
+        self._joins = Joins(self._journal, self._view)
         self._seats = Seats(settings.max_streams, host.callstream.observers.streams_changed)
 
     def routes(self) -> list[Route]:
@@ -91,7 +92,7 @@ class RunRoutes:
         presentation = self._presentation(given, declares=given.protocol_version)
         return live(self._journal, row.run_id, self._view, presentation)
 
-    async def _rest(self, row: RunRow, position: Position, presentation: Presentation) -> AsyncGenerator[bytes, None]:
+    async def _rest(self, row: RunRow, position: Position, presentation: Presentation) -> AsyncGenerator[Frame, None]:
         """What a client has not read of a run; if that cannot be told any more, the whole thread up to its end."""
         try:
             async for frame in resumed(self._journal, row.run_id, position, self._view, presentation):
@@ -99,8 +100,8 @@ class RunRoutes:
         except Compacted:
             rows = await self._access.runs_of(row.thread_id, row.principal)
             place = [each.run_id for each in rows].index(row.run_id)
-            async for frame in joined(self._journal, reversed(rows[place:]), self._view, presentation):
-                yield frame
+            async for part in self._joins.join(rows[place:][::-1], presentation):
+                yield part
 
     async def connect(self, request: Request) -> Response:
         """Joins a thread: what has been, then its last run live. Of the body, the client's protocol version counts."""
@@ -112,7 +113,7 @@ class RunRoutes:
             if isinstance(self._host, Importer) and is_id(thread_id):
                 await self._host.import_thread(thread_id, principal)
             rows = await self._access.runs_of(thread_id, principal)
-            frames = joined(self._journal, reversed(rows), self._view, self._presentation(None, declares=declares))
+            frames = self._joins.join(rows[::-1], self._presentation(None, declares=declares))
             return self._stream(frames, rows[0].run_id, seat)
 
     def _presentation(self, given: RunAgentInput | None, *, declares: str | None) -> Presentation:
@@ -148,7 +149,7 @@ class RunRoutes:
         seat.enter_context(self._seats.one())
         return seat
 
-    def _stream(self, frames: AsyncGenerator[bytes, None], run_id: str, seat: ExitStack) -> EventStream:
+    def _stream(self, frames: AsyncGenerator[Frame, None], run_id: str, seat: ExitStack) -> EventStream:
         return EventStream(
             frames, self._settings, run_id=run_id, watching=self._runs.watched(run_id), held=seat.pop_all()
         )

@@ -1,32 +1,46 @@
 """What a client reads of a run: AG-UI events or raw records, as server-sent events.
 
-A stream is a follower of the journal and nothing else. All records that wait are sent at once with their deltas merged,
-so a reader that is behind gets fewer and longer ones, and nothing is kept for it in memory.
+A stream is one reader of the journal and nothing else: what compaction does to a run meanwhile is the reader's affair.
+All records that wait are sent at once with their deltas merged, so a reader that is behind gets fewer and longer ones,
+and nothing is kept for it in memory. Of a client that joins, too, only what it needs for the rest is kept once it has
+been told what was before.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Iterator
+import asyncio
+import tempfile
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from itertools import groupby
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
-from callstream.agui import AguiEvent, Conversation, Position, Translator, View, encode_sse, merge
+from callstream.agui import AguiEvent, Conversation, Onlooker, Position, Translator, View, encode_sse, merge
 from callstream.agui.events import is_delta, json_bytes
 from callstream.errors import CallstreamError, Compacted, JournalError
 from callstream.events import Record, RunEnded
-from callstream.journal import Journal, RunRow
+from callstream.journal import Journal, RunRow, history
 from callstream.server.agent import Presentation
+from callstream.server.eventstream import Frame
 
 END: Final = b"event: end\ndata: {}\n\n"
+_LARGE: Final = 512 * 1024
+"""A prelude that is larger waits in a file until the client has taken it."""
+_JOINS_AT_ONCE: Final = 4
+
+_Batches: TypeAlias = AsyncGenerator[Sequence[Record], None]
+_Told: TypeAlias = list[tuple[int, list[AguiEvent]]]
+"""Events by the number of the record that caused them."""
 
 
 async def live(journal: Journal, run_id: str, view: View, presentation: Presentation) -> AsyncGenerator[bytes, None]:
     """A run from its beginning."""
-    async for frame in _followed(journal, run_id, 0, Translator(view), presentation):
-        yield frame
+    translator = Translator(view)
+    async with aclosing(journal.batches(run_id)) as batches:
+        async for frame in _rest(batches, translator, _teller(translator), presentation):
+            yield frame
 
 
 async def resumed(
@@ -34,69 +48,145 @@ async def resumed(
 ) -> AsyncGenerator[bytes, None]:
     """The rest of a run for a client that has read it up to a position. Compacted if that can no longer be told."""
     translator = Translator(view)
-    half_read: list[tuple[int, list[AguiEvent]]] = []
-    async for record in journal.read(run_id):
-        if record.seq > position.seq:
-            if record.first_seq is not None and record.first_seq <= position.seq:
-                raise Compacted(run_id, position.seq, record.first_seq, record.seq)
-            break
-        if (record.first_seq or record.seq) <= position.whole < record.seq:
-            raise Compacted(run_id, position.whole, record.first_seq or record.seq, record.seq)
-        events = translator.feed(record)
-        if record.seq <= position.whole:
-            presentation.shown(events)
-        elif events:
-            half_read.append((record.seq, events))
-    for (first, seq), events in _merged(half_read):
-        shown = presentation.shown(events)
-        # The position of a group's last event is that of the whole group, so that one at least is still to come.
-        yield encode_sse(shown, seq, first=first, skip=min(position.events or 0, len(shown) - 1))
-    async for frame in _followed(journal, run_id, position.seq, translator, presentation):
-        yield frame
-
-
-async def joined(
-    journal: Journal, runs: Iterable[RunRow], view: View, presentation: Presentation
-) -> AsyncGenerator[bytes, None]:
-    """A thread whose runs are given, the oldest first: what has been, then the last run live."""
-    conversation = Conversation(view)
-    run_id = ""
-    for row in runs:
-        run_id = row.run_id
-        # Folded records come where their last piece stood; in the order of their first they make sense.
-        records = [record async for record in journal.read(run_id)]
-        conversation.take(sorted(records, key=lambda record: record.first_seq or record.seq))
-    ended = conversation.has_ended
-    prelude = presentation.shown(conversation.prelude())
-    # Whoever has read half of a prelude has to begin again, so only its end is a place to continue from.
-    yield encode_sse(prelude[:-1]) + encode_sse(prelude[-1:], conversation.seq)
-    if not ended:
-        async for frame in _followed(journal, run_id, conversation.seq, conversation, presentation):
+    tell = _teller(translator)
+    half_read: _Told = []
+    async with aclosing(journal.batches(run_id)) as batches:
+        unread: Sequence[Record] = ()
+        while translator.seq < position.seq and not unread and (records := await anext(batches, None)):
+            read = [record for record in records if record.seq <= position.seq]
+            unread = records[len(read) :]
+            for record in records:
+                if record.first_seq is not None and _cuts(position, record):
+                    raise Compacted(run_id, position.whole, record.first_seq, record.seq)
+            for seq, events in await tell(read):
+                if seq <= position.whole:
+                    presentation.shown(events)
+                else:
+                    half_read.append((seq, events))
+        for (first, seq), events in _merged(half_read):
+            shown = presentation.shown(events)
+            # The position of a group's last event is that of the whole group, so that one at least is still to come.
+            yield encode_sse(shown, seq, first=first, skip=min(position.events or 0, len(shown) - 1))
+        if unread:
+            yield _encode(await tell(unread), presentation)
+            if isinstance(unread[-1].event, RunEnded):
+                return
+        async for frame in _rest(batches, translator, tell, presentation):
             yield frame
 
 
-async def _followed(
-    journal: Journal, run_id: str, after: int, translator: Translator | Conversation, presentation: Presentation
-) -> AsyncGenerator[bytes, None]:
-    try:
-        async with aclosing(journal.batches(run_id, after)) as batches:
+def _cuts(position: Position, record: Record) -> bool:
+    """Whether the client has read a part of what is one record now."""
+    first = record.first_seq or record.seq
+    return first <= position.seq < record.seq or first <= position.whole < record.seq
+
+
+class Joins:
+    """Threads for clients that join them. So many at once are put together; others wait for their turn."""
+
+    def __init__(self, journal: Journal, view: View) -> None:
+        self._journal = journal
+        self._view = view
+        self._turns = asyncio.Semaphore(_JOINS_AT_ONCE)
+
+    async def join(self, runs: Sequence[RunRow], presentation: Presentation) -> AsyncGenerator[Frame, None]:
+        """A thread whose runs are given, the oldest first: what has been, then the last run live."""
+        last = runs[-1]
+        async with aclosing(self._journal.batches(last.run_id)) as batches:
+            async with self._turns:
+                if last.outcome is None:
+                    conversation = await self._conversation(runs[:-1])
+                    while conversation.run_id != last.run_id or conversation.seq < last.last_seq:
+                        conversation.take(_in_order(await anext(batches)))
+                        await asyncio.sleep(0)
+                else:
+                    conversation = await self._conversation(runs)
+                prelude = presentation.shown(conversation.prelude())
+                frame = await asyncio.to_thread(_prelude_frame, prelude, conversation.seq)
+            onlooker, has_ended = conversation.onlooker, conversation.has_ended
+            del conversation, prelude
+            yield frame
+            del frame
+            if has_ended:
+                return
+
+            async def tell(records: Sequence[Record]) -> _Told:
+                told: _Told = []
+                for record in _in_order(records):
+                    events, message = onlooker.feed(record)
+                    if message is not None:
+                        events = [(await self._conversation(runs, record.seq)).snapshot()]
+                    if events:
+                        told.append((record.seq, events))
+                return told
+
+            async for rest in _rest(batches, onlooker, tell, presentation):
+                yield rest
+
+    async def _conversation(self, runs: Sequence[RunRow], last_seq: int | None = None) -> Conversation:
+        """The thread as it is, or up to a record of its last run."""
+        conversation = Conversation(self._view)
+        last_run_id = runs[-1].run_id if last_seq is not None else None
+        async with aclosing(history(self._journal, runs)) as batches:
             async for records in batches:
-                told = [(record.seq, events) for record in records if (events := translator.feed(record))]
-                frame = b"".join(
-                    [encode_sse(presentation.shown(events), seq, first=first) for (first, seq), events in _merged(told)]
+                conversation.take(
+                    record for record in records if record.run_id != last_run_id or record.seq <= (last_seq or 0)
                 )
-                if frame:
-                    yield frame
-                if isinstance(records[-1].event, RunEnded):
-                    return
+                await asyncio.sleep(0)  # an answer from memory does not wait, and others want their turn
+        return conversation
+
+
+def _prelude_frame(events: Sequence[AguiEvent], seq: int) -> Frame:
+    # Whoever has read half of a prelude has to begin again, so only its end is a place to continue from.
+    frames = [*(encode_sse([event]) for event in events[:-1]), encode_sse(events[-1:], seq)]
+    if sum(map(len, frames)) <= _LARGE:
+        return b"".join(frames)
+    file = tempfile.TemporaryFile()  # noqa: SIM115  # whoever sends it closes it
+    file.writelines(frames)
+    file.seek(0)
+    return file
+
+
+def _teller(translator: Translator) -> Callable[[Sequence[Record]], Awaitable[_Told]]:
+    async def tell(records: Sequence[Record]) -> _Told:
+        return [(record.seq, events) for record in _in_order(records) if (events := translator.feed(record))]
+
+    return tell
+
+
+async def _rest(
+    batches: _Batches,
+    translator: Translator | Onlooker,
+    tell: Callable[[Sequence[Record]], Awaitable[_Told]],
+    presentation: Presentation,
+) -> AsyncGenerator[bytes, None]:
+    """What comes, to the run's end, or to the journal's, of which the client is told: a mere end looks like success."""
+    try:
+        async for records in batches:
+            if frame := _encode(await tell(records), presentation):
+                yield frame
+            if isinstance(records[-1].event, RunEnded):
+                return
     except JournalError:
-        # A stream that merely stops looks like success.
         yield encode_sse(presentation.shown(translator.end()))
         raise
-    yield encode_sse(presentation.shown(translator.end()))  # the journal was closed
+    yield encode_sse(presentation.shown(translator.end()))
 
 
-def _merged(told: list[tuple[int, list[AguiEvent]]]) -> Iterator[tuple[tuple[int, int], list[AguiEvent]]]:
+def _in_order(records: Sequence[Record]) -> Sequence[Record]:
+    """Folded records come where their last piece stood; in the order of their first they make sense."""
+    if all(record.first_seq is None for record in records):
+        return records
+    return sorted(records, key=lambda record: record.first_seq or record.seq)
+
+
+def _encode(told: _Told, presentation: Presentation) -> bytes:
+    return b"".join(
+        [encode_sse(presentation.shown(events), seq, first=first) for (first, seq), events in _merged(told)]
+    )
+
+
+def _merged(told: _Told) -> Iterator[tuple[tuple[int, int], list[AguiEvent]]]:
     """The events of records, by the first and the last record's number; adjacent records of deltas alone become one."""
     for are_deltas, stretch in groupby(told, key=lambda each: all(map(is_delta, each[1]))):
         records = list(stretch)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 from callstream.calls import Call
-from callstream.events import RunEnded
+from callstream.events import Record, RunEnded
 from callstream.journal.filters import CallFilter, RunFilter
 from callstream.journal.follow import Folded, Page
 from callstream.journal.postgres.link import Link
@@ -59,6 +59,11 @@ class PostgresReader:
                 head = self._remember(run_id, _Head(key, started_at))
                 if known and last_seq <= after:
                     return Page([], bool(ended))
+
+    async def read_whole(self, run_ids: Sequence[str]) -> list[Record]:
+        async with self._link.reading() as connection:
+            rows = await connection.fetch(self._sql["read_runs"], list(run_ids))
+        return [record_of(run_id, started_at, columns) for run_id, started_at, _, *columns in rows]
 
     async def call(self, call_id: str) -> Call | None:
         async with self._link.reading() as connection:

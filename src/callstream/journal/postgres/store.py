@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from callstream.calls import Call
 from callstream.errors import CallstreamError, UsageError
+from callstream.events import Record
 from callstream.journal.filters import CallFilter, RunFilter
 from callstream.journal.follow import Folded, Followers, Page
 from callstream.journal.owned import Append, Memory, RunFacts, claimed
@@ -214,6 +215,9 @@ class PostgresStore:
 
     async def page(self, run_id: str, after: int, limit: int, is_first: bool) -> Page | Folded | None:
         return await self._here(lambda: self._reader.page(run_id, after, limit, is_first))
+
+    async def read_whole(self, run_ids: Sequence[str]) -> list[Record]:
+        return await self._here(lambda: self._reader.read_whole(run_ids))
 
     async def call(self, call_id: str) -> Call | None:
         return await self._here(lambda: self._reader.call(call_id))

@@ -13,6 +13,7 @@ import msgspec
 
 from callstream.calls import FINAL, Call
 from callstream.errors import UsageError
+from callstream.events import Record
 from callstream.journal.filters import CallFilter, RunFilter
 from callstream.journal.follow import Folded, Page
 from callstream.journal.protocol import RunRow
@@ -58,6 +59,9 @@ class SqliteReader:
 
     async def page(self, run_id: str, after: int, limit: int, is_first: bool) -> Page | Folded | None:
         return await self._in_thread(_page, run_id, after, limit, is_first)
+
+    async def read_whole(self, run_ids: Sequence[str]) -> list[Record]:
+        return await self._in_thread(_read_whole, list(run_ids))
 
     async def folded(self, run_id: str) -> Ended | None:
         """The log of an ended run as compaction leaves it; None if that was done before."""
@@ -135,6 +139,11 @@ def _page(connection: sqlite3.Connection, run_id: str, after: int, limit: int, i
     rows = run(query, {"run_key": key, "after": after, "limit": limit}).fetchall()
     records = [record_of(run_id, started_at, columns) for columns in rows]
     return Page(records, bool(ended) and (not records or records[-1].seq == last_seq))
+
+
+def _read_whole(connection: sqlite3.Connection, run_ids: list[str]) -> list[Record]:
+    rows = connection.execute(_SQL["read_runs"], {"run_ids": msgspec.json.encode(run_ids).decode()})
+    return [record_of(run_id, started_at, columns) for run_id, started_at, _, _, *columns in rows]
 
 
 def _folded(connection: sqlite3.Connection, run_id: str) -> Ended | None:

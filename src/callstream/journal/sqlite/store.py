@@ -22,6 +22,7 @@ import msgspec
 
 from callstream.calls import Call, CallState
 from callstream.errors import CallstreamError, JournalError
+from callstream.events import Record
 from callstream.journal.draft import RecordColumns
 from callstream.journal.filters import CallFilter, RunFilter
 from callstream.journal.follow import Folded, Followers, Page
@@ -35,7 +36,9 @@ from callstream.journal.sqlite.reader import SqliteReader, filtered
 from callstream.journal.store import Committed, StoreAway
 
 POLL_SECONDS = 0.02
-"""How often commits of other processes are looked for, while somebody follows."""
+"""How often commits of other processes are looked for, while somebody follows and they come."""
+QUIET_POLL_SECONDS = 0.1
+"""How often, when none have come for a while: looking is most of what an idle follower costs."""
 _SQL = queries("sqlite")
 
 
@@ -252,9 +255,11 @@ class SqliteStore:
         """
         seen: dict[str, int] = {}
         version = None
+        pause = POLL_SECONDS
         while True:
             await self._followers.any()
-            await asyncio.sleep(POLL_SECONDS)
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.1, QUIET_POLL_SECONDS)
             try:
                 with failure(self.where):
                     (now,) = self._file.connection.execute("PRAGMA data_version").fetchone()
@@ -265,7 +270,7 @@ class SqliteStore:
                     found = dict(self._file.connection.execute(_SQL["followed_runs"], parameters).fetchall())
             except JournalError:
                 continue  # whoever reads will be told
-            version = now
+            version, pause = now, POLL_SECONDS
             self._followers.wake([run_id for run_id in run_ids if seen.get(run_id) != found.get(run_id)])
             seen = found
 
@@ -336,6 +341,9 @@ class SqliteStore:
 
     async def page(self, run_id: str, after: int, limit: int, is_first: bool) -> Page | Folded | None:
         return await self._reader.page(run_id, after, limit, is_first)
+
+    async def read_whole(self, run_ids: Sequence[str]) -> list[Record]:
+        return await self._reader.read_whole(run_ids)
 
     async def call(self, call_id: str) -> Call | None:
         return await self._reader.call(call_id)

@@ -123,6 +123,23 @@ LEFT JOIN {schema}.tool_call ON tool_call.run_key = archive.run_key AND tool_cal
 WHERE archive.run_key = $1 AND archive.seq > $2
 ORDER BY archive.seq LIMIT $3
 
+-- name: read_runs
+SELECT run.run_id, run.started_at, wanted.place, piece.seq, piece.at_ms, piece.kind, piece.body,
+       source.response_id, source.author, source.message_id, tool_call.call_id, piece.first_seq
+FROM unnest($1::text[]) WITH ORDINALITY AS wanted (run_id, place)
+JOIN {schema}.run ON run.run_id = wanted.run_id
+JOIN LATERAL (
+    SELECT record.seq, record.at_ms, record.kind, record.body, record.source, record.call, NULL::integer AS first_seq
+    FROM {schema}.record WHERE record.run_key = run.run_key
+    UNION ALL
+    SELECT archive.seq, archive.at_ms, archive.kind, archive.body, archive.source, archive.call,
+           archive.first_seq
+    FROM {schema}.archive WHERE archive.run_key = run.run_key
+) AS piece ON true
+LEFT JOIN {schema}.source ON source.run_key = run.run_key AND source.number = piece.source
+LEFT JOIN {schema}.tool_call ON tool_call.run_key = run.run_key AND tool_call.number = piece.call
+ORDER BY wanted.place, coalesce(piece.first_seq, piece.seq)
+
 -- name: folded_ranges
 SELECT first_seq, seq FROM {schema}.archive WHERE run_key = $1 AND first_seq IS NOT NULL
 
