@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import threading
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
 
-from callstream import CallState, Callstream, Progress, Reject, Run, current_run, no_progress, tool
+from callstream import ArgsDelta, CallState, Callstream, Progress, Reject, Run, current_run, no_progress, tool
 from callstream.calls import Call as JournalCall
 from callstream.errors import CallRejected, JournalError, RunOver, TransitionError, UsageError, WireError
 from callstream.events import (
@@ -208,6 +209,32 @@ async def test_malformed_never_runs_whoever_recorded_it(cs: Callstream, text: st
         with pytest.raises(CallRejected, match="not JSON"):
             await run.execute("c1")
         assert (run.call("c1").reason, run.call("c1").args_json) == ("malformed", text)
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_a_delta_has_the_number_of_its_record(cs: Callstream, streamed: bool) -> None:
+    deltas: list[Any] = []
+    cs.on_args_delta("write", lambda delta, signal: deltas.append(delta))
+    cs.on_field("write", "content", lambda field, signal: deltas.append(field))
+    async with cs.run("thread") as run:
+        if streamed:
+            await read(run, "openai_chat", [Call("write", ARGS, call_id=call_id) for call_id in ("a", "b")])
+        else:
+            for call_id in ("a", "b"):
+                await run.record([CallStarted(call_id, "write"), CallCompleted(call_id, json.dumps(ARGS))])
+    texts: dict[tuple[str, int], str] = {}
+    async for record in cs.journal.read(run.run_id):
+        if isinstance(record.event, ArgsAppended):
+            texts[record.event.call_id, record.seq] = record.event.text
+        elif isinstance(record.event, CallCompleted) and not streamed:
+            texts[record.event.call_id, record.seq] = record.event.args_json or ""
+    assert {(delta.call_id, delta.seq) for delta in deltas} <= set(texts)
+    for call_id in ("a", "b"):
+        own = [delta for delta in deltas if delta.call_id == call_id and isinstance(delta, ArgsDelta)]
+        last = max(seq for of, seq in texts if of == call_id)
+        assert own[-1].seq == last
+        joined = "".join(text for (of, seq), text in texts.items() if of == call_id and seq <= own[0].seq)
+        assert joined == own[0].text
 
 
 async def test_barrier_before_execute_waits_for_the_hooks_of_the_call_alone(cs: Callstream) -> None:

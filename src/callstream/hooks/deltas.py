@@ -97,10 +97,10 @@ class _FreeText:
 class ArgsDelta(msgspec.Struct, frozen=True):
     """A piece of argument text as it arrived, or several adjacent ones that had to wait.
 
-    ``seq`` is the number of the last piece in it: it grows from delta to delta, and by more than one where pieces were
-    merged. ``changes`` and ``args`` are read from the text when they are asked for. If it is wrong they tell what came
-    before the mistake, and raise WireError if that was nothing. A delta that is made by hand, to test a hook, is read
-    as the beginning of its call.
+    ``seq`` is the number of the run's record that has its last piece, ``tool_arg_delta.seq`` in the journal's database. It
+    grows from delta to delta. ``changes`` and ``args`` are read from the text when they are asked for. If it is wrong they
+    tell what came before the mistake, and raise WireError if that was nothing. A delta that is made by hand, to test a
+    hook, is read as the beginning of its call.
     """
 
     call_id: str

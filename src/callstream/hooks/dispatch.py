@@ -148,14 +148,18 @@ class CallHooks:
         self._queue.put(text, self._seq)
         self._go_on()
 
-    def complete(self, call: Call) -> None:
-        """All arguments are there. A call of which nothing was pushed came whole: its hooks get it as one delta."""
+    def complete(self, call: Call, seq: int | None = None) -> None:
+        """All arguments are there. A call of which nothing was pushed came whole: its hooks get it as one delta.
+
+        ``seq`` is the number of that delta, as for ``push``.
+        """
         if self._phase in _GIVEN_UP:
             return
         if self._phase is not _Phase.RECEIVING:
             raise UsageError(f"call {self._call.call_id!r} was completed before")
         if self._seq == 0 and call.args_json:
-            self.push(call.args_json if call.encoding == "json" else msgspec.json.decode(call.args_json, type=str))
+            text = call.args_json if call.encoding == "json" else msgspec.json.decode(call.args_json, type=str)
+            self.push(text, seq)
         self._call = call
         self._phase = _Phase.COMPLETING
         if self._reads or self._hooks.args_complete:

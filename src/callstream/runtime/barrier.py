@@ -49,15 +49,15 @@ class Barrier:
             on_failure = partial(self._hook_failed, call.call_id, discard)
             self._hooks[call.call_id] = CallHooks(call, hooks, settings, on_failure=on_failure)
 
-    def went_on(self, event: CallEvent, call: Call) -> None:
-        """An event has made the call what it is now."""
+    def went_on(self, event: CallEvent, call: Call, seq: int) -> None:
+        """An event, which is the run's record of that number, has made the call what it is now."""
         hooked = self._hooks.get(event.call_id)
         if hooked is None:
             return
         if isinstance(event, ArgsAppended):
-            hooked.push(event.text)
+            hooked.push(event.text, seq)
         elif isinstance(event, CallCompleted):
-            hooked.complete(call)
+            hooked.complete(call, seq)
         elif isinstance(event, CallDiscarded):
             hooked.abort(call, event.reason)
 

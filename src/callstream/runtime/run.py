@@ -386,8 +386,8 @@ class Run:
             if wanted:
                 cancelled = await self._log.append([Entry(event, response_id, author) for event in wanted])
                 self._text.take(weighed)
-                for event in wanted:
-                    self._took(event)
+                for seq, event in enumerate(wanted, self._log.seq - len(wanted) + 1):
+                    self._took(event, seq)
             if weighed.error is not None:
                 self._ending = self._begin_end(Ending.by(weighed.error, detail=str(weighed.error)))
         if cancelled:
@@ -424,7 +424,7 @@ class Run:
             and self._ledger[event.call_id].state is CallState.DISCARDED
         )
 
-    def _took(self, event: RunEvent) -> None:
+    def _took(self, event: RunEvent, seq: int) -> None:
         if isinstance(event, MessageReceived):
             self._answers.kept(event)
         if not isinstance(event, _CALL_EVENTS):
@@ -434,7 +434,7 @@ class Run:
         if isinstance(event, CallStarted):
             self._barrier.started(call, self._discard)
         else:
-            self._barrier.went_on(event, call)
+            self._barrier.went_on(event, call, seq)
         if isinstance(event, CallDiscarded):
             level = logging.INFO if event.reason == "aborted" else logging.WARNING
             logger.log(
