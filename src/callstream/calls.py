@@ -55,10 +55,16 @@ class CallState(StrEnum):
 
 
 _S = CallState
-FINAL = frozenset({_S.COMPLETED, _S.FAILED, _S.RELEASED, _S.DISCARDED})
-BEFORE_EXECUTING = frozenset({_S.STARTED, _S.ARGS_STREAMING, _S.ARGS_COMPLETE})
-UNFINISHED = frozenset({_S.STARTED, _S.ARGS_STREAMING, _S.DISCARDED})
-"""Where the argument text may be half of what the model meant: it is never read as values."""
+BEING_WRITTEN = frozenset({_S.STARTED, _S.ARGS_STREAMING})
+"""The model is still writing the arguments."""
+BEFORE_EXECUTING = BEING_WRITTEN | {_S.ARGS_COMPLETE}
+HAS_OUTCOME = frozenset({_S.COMPLETED, _S.FAILED})
+"""There is a result or an error for the model."""
+FINAL = HAS_OUTCOME | {_S.RELEASED, _S.DISCARDED}
+AT_REST = FINAL | {_S.AWAITING}
+"""Nothing happens to the call by itself: the states in which a run may leave its calls."""
+LACKS_OUTCOME = frozenset({_S.ARGS_COMPLETE, _S.EXECUTING, _S.AWAITING})
+"""The arguments are whole, and a result is still to come."""
 
 TRANSITIONS: dict[tuple[CallState, type[Event]], CallState] = {
     (_S.STARTED, CallSigned): _S.STARTED,
@@ -117,6 +123,11 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.state in FINAL
 
     @property
+    def wire_id(self) -> str:
+        """What the call is named outside of Callstream: the provider's id, or ours where it sent none."""
+        return self.provider_id or self.call_id
+
+    @property
     def args(self) -> Any:
         """The arguments as values; None while they are not complete. Free text is a string here.
 
@@ -126,7 +137,7 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
             return None
         if self.state is CallState.DISCARDED:
             return self._rejected_args(self.args_json) if self.reason == "rejected" else None
-        return None if self.state in UNFINISHED else json.loads(self.args_json)
+        return None if self.state in BEING_WRITTEN else json.loads(self.args_json)
 
     def _rejected_args(self, text: str) -> Any:
         # A hook may reject a call in the middle of its text. An object can be read only when its last brace is there.
@@ -298,4 +309,4 @@ class Ledger:
 
     def open_calls(self) -> list[Call]:
         """The calls that are neither final nor awaiting an answer."""
-        return [call for call in self._calls.values() if not call.is_final and call.state is not CallState.AWAITING]
+        return [call for call in self._calls.values() if call.state not in AT_REST]

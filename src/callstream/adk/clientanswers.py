@@ -29,20 +29,17 @@ from callstream.adk.hostquestions import (
     given_input,
     misfit,
 )
-from callstream.adk.invocations import wire_id
 from callstream.adk.predictions import CONFIRM_TOOL, decision
 from callstream.adk.sessioncalls import SessionCalls
 from callstream.adk.threads import renamed
 from callstream.agui.given import CANCELLED
-from callstream.calls import Call, CallState
+from callstream.calls import HAS_OUTCOME, Call, CallState
 from callstream.errors import AnswerRefused, UsageError
 from callstream.journal import Journal
 from callstream.runtime import Run
 from callstream.runtime.answers import is_of_thread
 
 logger = logging.getLogger("callstream")
-
-_ANSWERED = (CallState.COMPLETED, CallState.FAILED)
 
 
 class TurnAnswers(msgspec.Struct, frozen=True):
@@ -81,8 +78,8 @@ async def check_answers(journal: Journal, thread_id: str, session: Session, answ
         call = await _find(journal, thread_id, session.user_id, renamed(session, answer.named))
         if call is None or call.state is not CallState.AWAITING:
             continue
-        question = in_session.question_about(wire_id(call)) or in_session.question(wire_id(call))
-        if question is None and in_session.named(wire_id(call)) is None and call.name != CONFIRM_TOOL:
+        question = in_session.question_about(call.wire_id) or in_session.question(call.wire_id)
+        if question is None and in_session.named(call.wire_id) is None and call.name != CONFIRM_TOOL:
             raise AnswerRefused(
                 call.call_id,
                 f"The session in which {call.name} asked is gone, so this answer cannot reach the agent. The call "
@@ -139,38 +136,38 @@ class ClientAnswers:
         """False if nobody made the call that it means, or if google-adk does not know it any more."""
         call = await self._asked(renamed(self._session, answer.named))
         if call is not None and call.state is CallState.AWAITING:
-            question = self._calls.question_about(wire_id(call))
+            question = self._calls.question_about(call.wire_id)
             if question is not None:  # the client answers the call that is paused, and means the question about it
                 call = await self._asked(question.id or "")
         if call is None or not self._is_in_session(call):
             return False
         if call.state is CallState.AWAITING:
             await self._record(call, answer)
-        elif call.state in _ANSWERED and wire_id(call) in self._order and wire_id(call) not in self._calls.responded:
+        elif call.state in HAS_OUTCOME and call.wire_id in self._order and call.wire_id not in self._calls.responded:
             # One that came before counts only where a crash has kept it from the session.
             kept = self._part(call, answer) if call.name == CREDENTIAL else self._kept(call, answer.media)
-            self._parts.setdefault(wire_id(call), kept)
+            self._parts.setdefault(call.wire_id, kept)
         return True
 
     def _is_in_session(self, call: Call) -> bool:
         """Whether google-adk can be given an answer to the call. A session may be gone: the journal outlives memory."""
-        return call.state is not CallState.AWAITING or wire_id(call) in self._order or call.name == CONFIRM_TOOL
+        return call.state is not CallState.AWAITING or call.wire_id in self._order or call.name == CONFIRM_TOOL
 
     async def _record(self, call: Call, answer: Answer) -> None:
         result = None if answer.error is not None else answer.result
         if call.name == CREDENTIAL and result is not None:
             result = CREDENTIAL_RECEIVED
         await self._run.answer(call.call_id, result, error=answer.error, message_id=answer.message_id)
-        if call.name == CONFIRM_TOOL and wire_id(call) not in self._order:
+        if call.name == CONFIRM_TOOL and call.wire_id not in self._order:
             self._sentences.append(decision(answer.content))
         else:
-            self._parts[wire_id(call)] = self._part(call, answer)
+            self._parts[call.wire_id] = self._part(call, answer)
 
     def _part(self, call: Call, answer: Answer) -> types.Part:
         """The answer as google-adk takes it."""
-        question = self._calls.question(wire_id(call))
+        question = self._calls.question(call.wire_id)
         if question is None:
-            return response_part(answer, types.FunctionCall(id=wire_id(call), name=call.name))
+            return response_part(answer, types.FunctionCall(id=call.wire_id, name=call.name))
         match question.name:
             case "adk_request_confirmation":
                 response = confirmation(answer.response)
@@ -236,7 +233,7 @@ class ClientAnswers:
     async def _restore(self, call_id: str) -> bool:
         """Adds the answer to a call of the session from the journal. False if it has yet to come."""
         call = await self._asked(await self._newest(call_id) or call_id)
-        if call is not None and call.state in _ANSWERED:
+        if call is not None and call.state in HAS_OUTCOME:
             self._parts[call_id] = self._kept(call)
         return call is not None and call.state is not CallState.AWAITING
 

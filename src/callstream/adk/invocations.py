@@ -154,7 +154,7 @@ class Invocation:
                 continue
             free.remove(call)
             step.shown.add(call.call_id)
-            function_call.id = wire_id(call)
+            function_call.id = call.wire_id
             self.bind_id(step.branch, function_call.id, call.call_id)
 
     def call_named(self, branch: str | None, function_call_id: str | None) -> Call | None:
@@ -177,11 +177,6 @@ class Invocation:
         self._bound[branch, function_call_id] = call_id
 
 
-def wire_id(call: Call) -> str:
-    """The id by which google-adk and the model know a call."""
-    return call.provider_id or call.call_id
-
-
 def declared_tools(request: LlmRequest) -> dict[str, dict[str, object]]:
     """The JSON Schemas of a request's tools by name."""
     found: dict[str, dict[str, object]] = {}
@@ -201,7 +196,7 @@ def _declarations(request: LlmRequest) -> Iterator[types.FunctionDeclaration]:
 
 def _meant(function_call: types.FunctionCall, calls: list[Call]) -> Call | None:
     for call in calls:
-        if function_call.id is not None and wire_id(call) == function_call.id:
+        if function_call.id is not None and call.wire_id == function_call.id:
             return call
     unnamed = [call for call in calls if call.provider_id is None and call.name == function_call.name]
     complete = [call for call in unnamed if call.state is not CallState.DISCARDED]

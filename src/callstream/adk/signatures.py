@@ -121,7 +121,7 @@ class _Known:
                 known._by_id.setdefault(call.id, part.thought_signature)
         for kept in await thread.calls() if thread is not None else ():
             if kept.signature is not None and (signature := base64.b64decode(kept.signature)) != SENTINEL:
-                known._by_id.setdefault(kept.provider_id or kept.call_id, signature)
+                known._by_id.setdefault(kept.wire_id, signature)
                 known.has_signed = True
         return known
 

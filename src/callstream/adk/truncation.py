@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
-from callstream.adk.invocations import Invocation, Step, wire_id
+from callstream.adk.invocations import Invocation, Step
 from callstream.calls import Call, CallState, refusal
 
 OnTruncated: TypeAlias = Literal["tell_model", "fail"]
@@ -52,7 +52,7 @@ def _is_lost(call: Call) -> bool:
 
 
 def _part(call: Call) -> types.Part:
-    part = types.Part(function_call=types.FunctionCall(id=wire_id(call), name=call.name, args={}))
+    part = types.Part(function_call=types.FunctionCall(id=call.wire_id, name=call.name, args={}))
     if call.signature is not None:
         part.thought_signature = base64.b64decode(call.signature)
     return part

@@ -11,7 +11,7 @@ import sys
 import uuid
 from typing import Any, NoReturn
 
-from callstream.calls import Call, CallState
+from callstream.calls import HAS_OUTCOME, Call, CallState
 from callstream.cli.client import ServerClient, server_address
 from callstream.cli.failure import CommandError, misused
 from callstream.cli.options import Commands, add_json, add_server
@@ -83,7 +83,7 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _check_awaiting(call: Call) -> None:
-    if call.state in (CallState.COMPLETED, CallState.FAILED):
+    if call.state in HAS_OUTCOME:
         raise CommandError(f"call {call.call_id} of tool {call.name} already has its answer: it {call.state}")
     if call.state is not CallState.AWAITING:
         raise CommandError(f"call {call.call_id} of tool {call.name} is not waiting for an answer: it is {call.state}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any, TypeAlias
 
-from callstream.calls import FINAL, CallState
+from callstream.calls import AT_REST, CallState
 from callstream.errors import WireError
 from callstream.events import (
     ArgsAppended,
@@ -72,7 +72,7 @@ class Called:
 
     @property
     def is_settled(self) -> bool:
-        return self.state in FINAL or self.state is CallState.AWAITING
+        return self.state in AT_REST
 
     def append(self, text: str, at: float) -> None:
         """A piece of argument text, or all of it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
-from callstream.calls import Call, CallState, Ledger
+from callstream.calls import LACKS_OUTCOME, Call, CallState, Ledger
 from callstream.errors import TransitionError, UsageError
 from callstream.events import CallFailed, CallReturned, MessageReceived, RequestEvent, ResultReceived, RunEvent
 from callstream.journal import Journal
@@ -20,7 +20,6 @@ Record: TypeAlias = Callable[[Sequence[RunEvent]], Awaitable[None]]
 
 _Received: TypeAlias = MessageReceived | CallReturned | CallFailed
 _MessageKey: TypeAlias = tuple[str, str, tuple[str, ...]]
-_UNANSWERED = (CallState.ARGS_COMPLETE, CallState.EXECUTING, CallState.AWAITING)
 
 
 async def is_of_thread(journal: Journal, call: Call, thread_id: str, principal: str | None) -> bool:
@@ -116,7 +115,7 @@ class Answers:
         """The call that a result in a request answers, None if there is none that lacks it."""
         own = [call for call in self._ledger if self._matches(call, result)]
         if own:
-            lacking = [call for call in own if call.state in _UNANSWERED and call.call_id not in self._answered]
+            lacking = [call for call in own if call.state in LACKS_OUTCOME and call.call_id not in self._answered]
             # An earlier turn's result names a call for sure only while the id was used once.
             if not lacking or not (result.latest or len(own) == 1):
                 return None

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from callstream.calls import Call, CallEvent, CallState, Ledger, refusal
+from callstream.calls import BEING_WRITTEN, Call, CallEvent, Ledger, refusal
 from callstream.errors import CallRejected, TransitionError
 from callstream.events import ArgsAppended, CallCompleted, CallDiscarded
 from callstream.hooks import CallHooks, Outcome
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 Discard: TypeAlias = Callable[[CallDiscarded], Awaitable[Call]]
 """Records that a call is discarded, also while its run is being ended, and returns it as it is then."""
-
-_UNFINISHED = (CallState.STARTED, CallState.ARGS_STREAMING)
 
 
 class Barrier:
@@ -73,9 +71,9 @@ class Barrier:
     async def ready(self, call_id: str) -> Call:
         """The call with all its arguments, or discarded, after its hooks have settled."""
         call = self._ledger[call_id]
-        if call.state not in _UNFINISHED:
+        if call.state not in BEING_WRITTEN:
             call = await self.settled(call_id)
-        if call.state in _UNFINISHED:
+        if call.state in BEING_WRITTEN:
             raise TransitionError(f"call {call_id!r} is {call.state}; its tool must not run on unfinished arguments")
         return call
 

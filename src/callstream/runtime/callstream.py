@@ -379,7 +379,7 @@ class Callstream:
         if tell is None:
             return
         try:
-            report = {"tool_name": call.name, "function_call_id": call.provider_id or call.call_id, "data": data}
+            report = {"tool_name": call.name, "function_call_id": call.wire_id, "data": data}
             args, kwargs = arguments_for(tell, report)
             reported: Any = tell(*args, **kwargs)
             if inspect.isawaitable(reported):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, assert_never
 
 import msgspec
 
-from callstream.calls import CallState
+from callstream.calls import BEING_WRITTEN
 from callstream.errors import CallIdTaken, RunOver
 from callstream.events import (
     ArgsAppended,
@@ -94,9 +94,7 @@ class Response:
         """Reading cannot go on: the open calls of this response are discarded."""
         self._ended = True
         unfinished = (call for call in self.run.calls if call.call_id in set(self.call_ids.values()))
-        open_calls = [
-            call.call_id for call in unfinished if call.state in (CallState.STARTED, CallState.ARGS_STREAMING)
-        ]
+        open_calls = [call.call_id for call in unfinished if call.state in BEING_WRITTEN]
         if open_calls and self.run.outcome is None:
             await self.run.record(
                 [CallDiscarded(call_id, reason, detail) for call_id in open_calls], response_id=self.response_id

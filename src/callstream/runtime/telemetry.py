@@ -23,15 +23,12 @@ import msgspec
 from opentelemetry import context, metrics, propagate, trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
-from callstream.calls import Call, CallState
+from callstream.calls import AT_REST, HAS_OUTCOME, Call, CallState
 
 if TYPE_CHECKING:
     from callstream.runtime.run import Run
 
 SCOPE: Final = "callstream"
-_OVER: Final = frozenset(
-    {CallState.COMPLETED, CallState.FAILED, CallState.RELEASED, CallState.DISCARDED, CallState.AWAITING}
-)
 
 
 class _Observed(msgspec.Struct, eq=False):
@@ -126,8 +123,8 @@ class Telemetry:
             if known.first_argument is None:
                 known.first_argument = now - observed.turn_at
                 self._first_argument.record(known.first_argument, {"gen_ai.tool.name": call.name})
-        elif call.state in _OVER:
-            if call.state in (CallState.COMPLETED, CallState.FAILED):
+        elif call.state in AT_REST:
+            if call.state in HAS_OUTCOME:
                 observed.turn_at = now
             self._calls.add(1, {"gen_ai.tool.name": call.name, "callstream.call.state": call.state.value})
             if known is not None:
@@ -157,7 +154,7 @@ class Telemetry:
         attributes: dict[str, Any] = {
             "gen_ai.tool.name": call.name,
             "gen_ai.tool.type": "function",
-            "gen_ai.tool.call.id": call.provider_id or call.call_id,
+            "gen_ai.tool.call.id": call.wire_id,
             "callstream.call.id": call.call_id,
         }
         if not run.host_traces:

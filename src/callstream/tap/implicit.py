@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from callstream.calls import CallState
+from callstream.calls import LACKS_OUTCOME, CallState
 from callstream.events import RequestEvent, ResultReceived
 from callstream.runtime import Callstream, Run
 
-_UNANSWERED = (CallState.ARGS_COMPLETE, CallState.EXECUTING)
+_UNANSWERED = LACKS_OUTCOME - {CallState.AWAITING}
 
 
 class ImplicitRuns:
@@ -57,7 +57,7 @@ class ImplicitRuns:
         results = [event for event in request if isinstance(event, ResultReceived) and event.latest]
         here = [run for run in self._waiting.values() if run.loop is asyncio.get_running_loop()]
         by_id = {event.provider_id for event in results if event.provider_id is not None}
-        found = [run for run in here if any((call.provider_id or call.call_id) in by_id for call in run.calls)]
+        found = [run for run in here if any(call.wire_id in by_id for call in run.calls)]
         if found or not results:
             return found
         # Without ids the names must tell, and they do only if one run alone waits for them.
