@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import ssl
+from pathlib import Path
 from typing import Any
 
 import pytest
+from ag_ui.core import RunAgentInput, UserMessage
 from anthropic import AsyncAnthropic, AsyncAnthropicVertex
 from google import genai
 from google.adk.integrations.openai import AzureOpenAIResponsesLlm, OpenAILlm, OpenAIResponsesLlm
@@ -18,6 +20,8 @@ from openai import AsyncOpenAI
 
 from callstream import Callstream, UsageError
 from callstream.adk import ADKAgent, CallstreamPlugin, tapped
+from callstream.cli.demo.agent import Cast, demo_agent
+from callstream.cli.demo.tools import Workshop
 from callstream.tap import TapTransport
 from callstream.testing import Call as Calls
 from callstream.testing import Finish, ScriptedProvider, Text
@@ -137,9 +141,7 @@ async def test_vertex_streams_arguments_because_the_tap_asks(cs: Callstream) -> 
 
     script = [[Calls("note", {"text": "a text of some length"}), Finish()], [Text("Done."), Finish()]]
     async with ScriptedProvider("gemini", script) as provider:
-        options = types.HttpOptions(base_url=provider.base_url)
-        kwargs = {"vertexai": True, "api_key": "none", "http_options": options}
-        model = tapped(Gemini(model="gemini-3-flash-preview", client_kwargs=kwargs), cs)
+        model = tapped(on_vertex(provider), cs)
         host = Host(cs, agent_of(model, note))
         assert "Done." in text_of(await host.run())
         calling = provider.requests[0].json["toolConfig"]["functionCallingConfig"]
@@ -180,3 +182,38 @@ def test_arguments_in_the_wrong_places_are_the_callers_fault(cs: Callstream) -> 
         CallstreamPlugin(wrong)
     with pytest.raises(UsageError, match="expected a Callstream, got str"):
         ADKAgent(adk_agent=agent_of("gemini-3-flash-preview"), app_name="app", callstream=wrong)
+
+
+@pytest.mark.parametrize("asks", [None, True, False])
+async def test_asks_for_pieces_once_whatever_the_agent_says_itself(cs: Callstream, asks: bool | None) -> None:
+    def note(text: str) -> str:
+        return text
+
+    script = [[Calls("note", {"text": "a text of some length"}), Finish()], [Text("Done."), Finish()]]
+    async with ScriptedProvider("gemini", script) as provider:
+        model = tapped(on_vertex(provider), cs)
+        calling = types.FunctionCallingConfig(stream_function_call_arguments=asks)
+        agent = agent_of(model, note)
+        agent.generate_content_config = types.GenerateContentConfig(
+            tool_config=types.ToolConfig(function_calling_config=calling)
+        )
+        assert "Done." in text_of(await Host(cs, agent).run())
+        sent = [request.json["toolConfig"]["functionCallingConfig"] for request in provider.requests]
+    assert [list(config.values()) for config in sent] == [[asks is not False]] * 2
+
+
+async def test_asks_for_pieces_once_in_the_demo(cs: Callstream, tmp_path: Path) -> None:
+    async with ScriptedProvider("gemini", [Text("Nothing to do.")]) as provider:
+        agent = demo_agent(Cast(on_vertex(provider), "a model on Vertex AI"), Workshop(tmp_path), cs)
+        said = UserMessage(id="m1", content="go")
+        given = {"state": {}, "tools": [], "context": [], "forwarded_props": {}}
+        async for _ in agent.run(RunAgentInput(thread_id="t", run_id="r", messages=[said], **given)):
+            pass
+        sent = provider.requests[0].json["toolConfig"]["functionCallingConfig"]
+    assert sent == {"streamFunctionCallArguments": True}
+
+
+def on_vertex(provider: ScriptedProvider) -> Gemini:
+    options = types.HttpOptions(base_url=provider.base_url)
+    kwargs = {"vertexai": True, "api_key": "none", "http_options": options}
+    return Gemini(model="gemini-3-flash-preview", client_kwargs=kwargs)

@@ -17,7 +17,8 @@ _PATHS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"/chat/completions$"), "openai_chat"),
     (re.compile(r"/responses$"), "openai_responses"),
 )
-_VERTEX = re.compile(r"/publishers/google/models/[^/]+:streamGenerateContent$")
+# Google's own models, with a project in the path or, with an API key, without; and tuned models behind an endpoint.
+_VERTEX = re.compile(r"/(?:publishers/google/models|endpoints)/[^/]+:streamGenerateContent$")
 
 
 class Exchange(msgspec.Struct, frozen=True):

@@ -19,23 +19,35 @@ KnownSignature: TypeAlias = Callable[[str | None, str | None], str | None]
 
 _GEMINI_SCHEMAS = ("parameters", "parametersJsonSchema", "parameters_json_schema")
 """Where a declaration has its schema. google-genai sends the name of the field as it came."""
+_CALLING_CONFIG = (("toolConfig", "tool_config"), ("functionCallingConfig", "function_calling_config"))
+_STREAM_ARGUMENTS = ("streamFunctionCallArguments", "stream_function_call_arguments")
 
 
 def with_streamed_arguments(exchange: Exchange, body: bytes) -> bytes:
     """The request with Gemini's argument streaming switched on, where the server knows it and tools are declared.
 
-    A request that says itself whether it wants it is left alone.
+    A request that says itself whether it wants it, in either spelling, is left alone: true, false and null all stand.
+    The API takes the names of fields in camel case and in snake case, and google-genai mixes them in one request; a
+    field that came in both would be anybody's guess. So each field is looked for under both names and written under
+    the one that is there. A request in which one field has both names already is left alone, too.
     """
     if not exchange.is_vertex:
         return body
     request = _object(body)
     if request is None or not any(_declares_functions(tool) for tool in _list(request.get("tools"))):
         return body
-    config = request.setdefault("toolConfig", {})
-    calling = config.setdefault("functionCallingConfig", {}) if isinstance(config, dict) else None
-    if not isinstance(calling, dict) or "streamFunctionCallArguments" in calling or calling.get("mode") == "NONE":
+    place: Any = request
+    for spellings in _CALLING_CONFIG:
+        named = [name for name in spellings if name in place]
+        if len(named) > 1:
+            return body
+        name = named[0] if named else spellings[0]
+        place[name] = place = {} if place.get(name) is None else place[name]
+        if not isinstance(place, dict):
+            return body
+    if any(name in place for name in _STREAM_ARGUMENTS) or place.get("mode") == "NONE":
         return body
-    calling["streamFunctionCallArguments"] = True
+    place[_STREAM_ARGUMENTS[0]] = True
     return msgspec.json.encode(request)
 
 

@@ -15,7 +15,9 @@ Form: TypeAlias = Literal["events", "array", "whole"]
 _PLACES: tuple[tuple[str, re.Pattern[str], str], ...] = (
     (
         "gemini",
-        re.compile(r"/models/(?P<model>[^/:]+):(?P<verb>streamGenerateContent|generateContent)$"),
+        re.compile(
+            r"/(?:models|tunedModels|endpoints)/(?P<model>[^/:]+):(?P<verb>streamGenerateContent|generateContent)$"
+        ),
         "/v1beta/models/{model}:streamGenerateContent",
     ),
     ("anthropic", re.compile(r"/messages$"), "/v1/messages"),

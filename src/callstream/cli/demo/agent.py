@@ -36,7 +36,6 @@ class Cast(msgspec.Struct, frozen=True):
     title: str
     label: str | None = None
     note: str | None = None
-    streams_on_request: bool = False
 
 
 def demo_agent(cast: Cast, workshop: Workshop, callstream: Callstream) -> ADKAgent:
@@ -63,10 +62,6 @@ def demo_agent(cast: Cast, workshop: Workshop, callstream: Callstream) -> ADKAge
         workshop.published.append(title)
         return {"title": title, "published": True}
 
-    config = None
-    if cast.streams_on_request:
-        calling = types.FunctionCallingConfig(stream_function_call_arguments=True)
-        config = types.GenerateContentConfig(tool_config=types.ToolConfig(function_calling_config=calling))
     # google-adk reads the annotations of a tool in its own module, where those of this function are not known by name.
     publish.__annotations__ = {"title": str, "tool_context": ToolContext, "return": dict}
     ask_approval.__annotations__ = {"title": str, "summary": str, "return": None}
@@ -76,7 +71,6 @@ def demo_agent(cast: Cast, workshop: Workshop, callstream: Callstream) -> ADKAge
         instruction=INSTRUCTION,
         description="Writes, typesets and publishes short documents.",
         tools=[*workshop.tools(), LongRunningFunctionTool(ask_approval), publish],
-        generate_content_config=config,
     )
     return ADKAgent(agent, "demo", callstream=callstream, show_errors=True)
 
@@ -102,7 +96,7 @@ def real_cast(environment: Mapping[str, str], model: str | None = None) -> Cast 
         environment.get(name) for name in ("GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION")
     ):
         name = model or "gemini-3-flash-preview"
-        return Cast(Gemini(model=name), f"{name} on Vertex AI", streams_on_request=True)
+        return Cast(Gemini(model=name), f"{name} on Vertex AI")
     if environment.get("GEMINI_API_KEY") or environment.get("GOOGLE_API_KEY"):
         name = model or "gemini-3-flash-preview"
         note = "The Gemini API sends arguments whole; it is Vertex AI that streams them."

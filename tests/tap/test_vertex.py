@@ -1,0 +1,129 @@
+"""Gemini on Vertex streams arguments only when it is asked to: the tap asks, once, unless the request says itself."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from google import genai
+from google.genai import types
+
+from callstream import Callstream
+from callstream.testing import Call, ScriptedProvider
+
+ARGS = {"title": "Notes", "content": "one two three " * 5}
+SCRIPT = [Call("write", ARGS, call_id="c1")]
+PROJECT = "/v1beta1/projects/p/locations/global/publishers/google/models/gemini-3:streamGenerateContent"
+API_KEY = "/v1beta1/publishers/google/models/gemini-3:streamGenerateContent"
+TUNED = "/v1beta1/projects/p/locations/global/endpoints/123:streamGenerateContent"
+STUDIO = "/v1beta/models/gemini-3:streamGenerateContent"
+CAMEL = "streamFunctionCallArguments"
+SNAKE = "stream_function_call_arguments"
+TOOLS = [{"functionDeclarations": [{"name": "write"}]}]
+
+
+@pytest.fixture
+async def cs() -> AsyncIterator[Callstream]:
+    async with Callstream() as callstream:
+        yield callstream
+
+
+def calling_config(request: Any) -> dict[str, Any]:
+    """The one object that says how functions are called, in a request that has each field once."""
+    (outer,) = [request[name] for name in ("toolConfig", "tool_config") if name in request]
+    (inner,) = [outer[name] for name in ("functionCallingConfig", "function_calling_config") if name in outer]
+    return dict(inner)
+
+
+async def sent(cs: Callstream, path: str, body: dict[str, Any]) -> Any:
+    """What reaches the provider of a request, and that its answer is read."""
+    async with ScriptedProvider("gemini", SCRIPT) as provider, cs.httpx_client(collapse="all") as client:
+        body = {"contents": [{"role": "user", "parts": [{"text": "go"}]}], **body}
+        response = await client.post(f"{provider.origin}{path}?alt=sse", json=body)
+        assert response.status_code == 200, response.text
+        return provider.requests[0].json
+
+
+async def asked_by_sdk(cs: Callstream, config: Any, model: str = "gemini-3") -> Any:
+    """What reaches the provider when google-genai asks with that calling config."""
+    async with ScriptedProvider("gemini", SCRIPT) as provider, cs.httpx_client(collapse="all") as http:
+        options = types.HttpOptions(base_url=provider.base_url, httpx_async_client=http)
+        client = genai.Client(vertexai=True, api_key="none", http_options=options)
+        made = types.GenerateContentConfig(
+            tools=[types.Tool(function_declarations=[types.FunctionDeclaration(name="write")])],
+            tool_config=types.ToolConfig(function_calling_config=config) if config is not None else None,
+            automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True),
+        )
+        async for _ in await client.aio.models.generate_content_stream(model=model, contents="go", config=made):
+            pass
+        return provider.requests[0].json
+
+
+@pytest.mark.parametrize("asks", [True, False])
+@pytest.mark.parametrize("name", [CAMEL, SNAKE])
+async def test_asks_for_pieces_as_the_agent_itself_says_with_google_genai(
+    cs: Callstream, asks: bool, name: str
+) -> None:
+    calling = calling_config(await asked_by_sdk(cs, types.FunctionCallingConfig(**{name: asks})))
+    assert [value for field, value in calling.items() if field in (CAMEL, SNAKE)] == [asks]
+
+
+@pytest.mark.parametrize("config", [None, types.FunctionCallingConfig(mode=types.FunctionCallingConfigMode.ANY)])
+async def test_asks_for_pieces_once_where_google_genai_says_nothing(cs: Callstream, config: Any) -> None:
+    calling = calling_config(await asked_by_sdk(cs, config))
+    assert [value for field, value in calling.items() if field in (CAMEL, SNAKE)] == [True]
+
+
+@pytest.mark.parametrize("model", ["gemini-3", "projects/p/locations/global/endpoints/123"])
+async def test_asks_for_pieces_of_tuned_models_too(cs: Callstream, model: str) -> None:
+    assert calling_config(await asked_by_sdk(cs, None, model))[CAMEL] is True
+
+
+@pytest.mark.parametrize("path", [PROJECT, API_KEY, TUNED])
+async def test_asks_for_pieces_on_every_path_of_vertex(cs: Callstream, path: str) -> None:
+    assert calling_config(await sent(cs, path, {"tools": TOOLS})) == {CAMEL: True}
+    call = await cs.journal.call("c1")
+    assert call is not None
+    assert call.args == ARGS
+
+
+async def test_asks_for_pieces_of_vertex_alone(cs: Callstream) -> None:
+    assert "toolConfig" not in await sent(cs, STUDIO, {"tools": TOOLS})
+
+
+@pytest.mark.parametrize("outer", ["toolConfig", "tool_config"])
+@pytest.mark.parametrize("inner", ["functionCallingConfig", "function_calling_config"])
+async def test_asks_for_pieces_in_the_spelling_that_is_there(cs: Callstream, outer: str, inner: str) -> None:
+    for config in ({"mode": "ANY"}, {}, None):
+        received = await sent(cs, PROJECT, {"tools": TOOLS, outer: {inner: config}})
+        assert received[outer] == {inner: {**(config or {}), CAMEL: True}}
+        assert calling_config(received)
+    received = await sent(cs, PROJECT, {"tools": TOOLS, outer: None})
+    assert calling_config(received) == {CAMEL: True}
+
+
+@pytest.mark.parametrize("asks", [True, False, None])
+@pytest.mark.parametrize("name", [CAMEL, SNAKE])
+@pytest.mark.parametrize("outer", ["toolConfig", "tool_config"])
+@pytest.mark.parametrize("inner", ["functionCallingConfig", "function_calling_config"])
+async def test_asks_for_pieces_never_where_the_request_says_itself(
+    cs: Callstream, outer: str, inner: str, name: str, asks: bool | None
+) -> None:
+    config = {inner: {"mode": "ANY", name: asks}}
+    received = await sent(cs, PROJECT, {"tools": TOOLS, outer: config})
+    assert received[outer] == config
+    assert len([field for field in received if field in ("toolConfig", "tool_config")]) == 1
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"toolConfig": {}, "tool_config": {}},
+        {"toolConfig": {"functionCallingConfig": {}, "function_calling_config": {SNAKE: False}}},
+        {"tool_config": {"function_calling_config": {"mode": "NONE"}}},
+    ],
+)
+async def test_asks_for_pieces_never_where_nobody_could_say_what_that_means(cs: Callstream, config: Any) -> None:
+    received = await sent(cs, PROJECT, {"tools": TOOLS, **config})
+    assert {name: received[name] for name in ("toolConfig", "tool_config") if name in received} == config
