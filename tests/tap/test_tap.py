@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import inspect
 import threading
 import time
@@ -404,6 +405,65 @@ async def test_what_is_not_in_its_coding_is_the_librarys_error(cs: Callstream, c
     async with httpx.AsyncClient(transport=cs.transport(httpx.MockTransport(answer))) as client:
         with pytest.raises(httpx.DecodingError):
             await client.post("http://provider/v1/chat/completions", json={"messages": []})
+    assert [run.outcome for run in await cs.journal.runs()] == ["failed"]
+
+
+@pytest.mark.parametrize("coding", ["Identity", "IDENTITY", "identity, identity", " gzip , Identity"])
+async def test_the_name_of_a_coding_is_read_in_any_case(cs: Callstream, coding: str) -> None:
+    async def answer(request: httpx.Request) -> httpx.Response:
+        body = b"".join(encode("openai_chat", [WRITE]))
+        body = gzip.compress(body) if "gzip" in coding else body
+        headers = {"content-type": "text/event-stream", "content-encoding": coding}
+        return httpx.Response(200, headers=headers, stream=httpx.ByteStream(body))
+
+    async with httpx.AsyncClient(transport=cs.transport(httpx.MockTransport(answer), collapse="all")) as client:
+        await client.post("http://provider/v1/chat/completions", json={"messages": []})
+    assert [call.name for call in await cs.journal.calls()] == ["write"]
+
+
+@pytest.mark.parametrize("coding", ["gzip", "identity"])
+async def test_depth_and_size_limits_of_an_answer_that_is_not_streamed(cs: Callstream, coding: str) -> None:
+    """A few bytes that stand for a great many are refused before all of them are there."""
+    body = b"0" * 10_000_000
+    read = 0
+
+    class Answer(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            nonlocal read
+            packed = gzip.compress(body) if coding == "gzip" else body
+            for start in range(0, len(packed), len(packed) // 10):
+                read += 1
+                yield packed[start : start + len(packed) // 10]
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        headers = {"content-type": "application/json", "content-encoding": coding}
+        return httpx.Response(200, headers=headers, stream=Answer())
+
+    settings = TapSettings(limits=Limits(max_whole=1_500_000))
+    async with httpx.AsyncClient(transport=cs.transport(httpx.MockTransport(answer), settings=settings)) as client:
+        with pytest.raises(WireError, match="at most 1500000 bytes from the provider"):
+            await client.post("http://provider/v1/chat/completions", json={"messages": []})
+    assert read == 2
+    assert [run.outcome for run in await cs.journal.runs()] == ["failed"]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_what_is_no_text_in_a_field_that_nobody_reads_is_a_wire_error(cs: Callstream, wire: str) -> None:
+    frames = list(encode(wire, [WRITE]))
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        body = b"".join(frames).replace(b'"c1"', b'"c1","unread":"\xff"')
+        assert b"unread" in body
+        return httpx.Response(200, headers={"content-type": "text/event-stream"}, content=body)
+
+    async with httpx.AsyncClient(transport=cs.transport(httpx.MockTransport(answer), wire=wire, collapse="all")) as c:
+        try:
+            response = await c.post("http://provider/anywhere", json={})
+        except WireError:
+            pass  # half a call would have passed
+        else:
+            assert b"unread" in response.content  # the SDK's to judge
+    assert [call.state for call in await cs.journal.calls()] in ([], [CallState.DISCARDED])
     assert [run.outcome for run in await cs.journal.runs()] == ["failed"]
 
 

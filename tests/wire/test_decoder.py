@@ -373,3 +373,22 @@ def test_bytes_one_by_one_give_events_as_early_as_they_can(wire: str) -> None:
     decoder = decoder_for(wire)
     given = [bool(decoder.feed(byte)) for byte in bytewise(body)]
     assert given == [False] * (len(body) - 1) + [True]
+
+
+@every_wire
+@pytest.mark.parametrize("odd", [b'"\\ud800": 1', b'"unread": "\xff"', b'"\xff": 1', b'"unread": {"\xc3": "\xc3("}'])
+def test_what_is_no_text_is_a_wire_error_wherever_it_stands(wire: str, odd: bytes) -> None:
+    """A lone surrogate in the name of a field, and bytes that are not UTF-8 in a field that is not read."""
+    for payload in (*opened(wire, "{"), spoken(wire, "hello")):
+        broken = json.dumps(payload).encode()[:-1] + b", " + odd + b"}"
+        for body in (b"data: " + broken + b"\n\n", *([b"[" + broken + b"]"] if wire == "gemini" else [])):
+            decoder = decoder_for(wire)
+            with pytest.raises(WireError):
+                decoder.feed(body)
+        with pytest.raises(WireError):
+            decoder_for(wire).whole(broken)
+    decoder = decoder_for(wire)
+    decoder.feed(sse(*opened(wire, "")))
+    events = decoder.feed(b"data: " + broken + b"\n\n")
+    assert [event.reason for event in events if isinstance(event, CallDiscarded)] == ["interrupted"]
+    assert isinstance(decoder.error, WireError)

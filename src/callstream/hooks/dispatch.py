@@ -136,6 +136,11 @@ class CallHooks:
         """What the hook raised that made an end of the call."""
         return self._outcome.error
 
+    @property
+    def is_running(self) -> bool:
+        """Whether one of the hooks is running now."""
+        return self._worker is not None and self._worker.is_running_hook
+
     # -- what happens to the call --------------------------------------------------------------------------------------
 
     def push(self, text: str, seq: int | None = None) -> None:

@@ -67,6 +67,10 @@ class HookWorker:
     def is_active(self) -> bool:
         return self._task is not None
 
+    @property
+    def is_running_hook(self) -> bool:
+        return self._running is not None and not self._is_abandoned
+
     def start(self) -> None:
         """Goes to work on the running loop, unless it is at work."""
         if self._task is None:

@@ -34,6 +34,11 @@ class Barrier:
         self.failure: Exception | None = None
         """What makes the run fail: the error of a hook (``fail_run``), or of what hooks had to have recorded."""
 
+    @property
+    def runs_hooks(self) -> bool:
+        """Whether a hook is running now."""
+        return any(hooked.is_running for hooked in self._hooks.values())
+
     def seconds(self, call_id: str) -> float | None:
         """How long the call's hooks have run, all together; None if it has none."""
         hooked = self._hooks.get(call_id)

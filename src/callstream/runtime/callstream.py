@@ -29,6 +29,7 @@ from callstream.runtime.observing import Observer, Observers, usual_observers
 from callstream.runtime.progress import ProgressHandler, arguments_for, check_handler
 from callstream.runtime.run import OnRejected, Run
 from callstream.runtime.unended import Unended
+from callstream.runtime.waiting import completed, finished
 from callstream.tools import (
     ArgsAbortHook,
     ArgsCompleteHook,
@@ -277,14 +278,20 @@ class Callstream:
         """
         run = Run(self, _named(thread_id), run_id or self.new_id("run"), principal, rejected=rejected)
         run.host_traces = host_traces
-        cancelled: asyncio.CancelledError | None = None
+        starting = asyncio.ensure_future(self._begin(run, RunStarted(thread_id, principal, run_input, exclusive)))
+        try:
+            await completed(starting)
+        except asyncio.CancelledError:
+            await finished(asyncio.ensure_future(_stop_when_started(run, starting)))
+            raise
+        if as_current:
+            run.make_current()
+        return run
+
+    async def _begin(self, run: Run, started: RunStarted) -> None:
         try:
             await self.journal.open()
-            await run.record([RunStarted(thread_id, principal, run_input, exclusive)])
-        except asyncio.CancelledError as error:
-            if run.seq == 0:
-                raise
-            cancelled = error
+            await run.record([started])
         except JournalError as error:
             if run.is_doubtful and run.run_id not in self._runs:  # it may be in the journal, and nobody would end it
                 self.end_later(run, Ending.failed(str(error)))
@@ -293,12 +300,6 @@ class Callstream:
             self._promised.discard(run.run_id)
         self._runs[run.run_id] = run
         self.observers.run_started(run)
-        if cancelled is not None:  # it is in the journal, and nobody gets it who could end it
-            await run.end(cancelled)
-            raise cancelled
-        if as_current:
-            run.make_current()
-        return run
 
     async def free_run_id(self, wanted: str) -> str:
         """The wanted id if no run in the journal has it, else that with a number: a run ends once, and its id with it.
@@ -439,6 +440,13 @@ class _RunContext:
     ) -> None:
         assert self._run is not None
         await self._run.__aexit__(kind, error, traceback)
+
+
+async def _stop_when_started(run: Run, starting: asyncio.Future[None]) -> None:
+    """Ends a run that nobody gets who could end it."""
+    await asyncio.wait({starting})
+    if run.seq:
+        await run.stop("cancelled")
 
 
 def _named(thread_id: Any) -> str:

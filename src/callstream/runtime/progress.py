@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from callstream.errors import UsageError
+from callstream.runtime.waiting import finished
 from callstream.tools import Progress
 
 logger = logging.getLogger("callstream")
@@ -158,7 +159,7 @@ class ProgressFeed:
             self._unkept.clear()
         if not reports:
             return False
-        await asyncio.shield(asyncio.ensure_future(self._keep(reports)))
+        await finished(asyncio.ensure_future(self._keep(reports)))
         if self._merge:
             with self._lock:
                 self._untold.extend(reports)

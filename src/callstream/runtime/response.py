@@ -93,12 +93,16 @@ class Response:
     async def interrupt(self, reason: DiscardReason = "interrupted", detail: str | None = None) -> None:
         """Reading cannot go on: the open calls of this response are discarded."""
         self._ended = True
-        unfinished = (call for call in self.run.calls if call.call_id in set(self.call_ids.values()))
-        open_calls = [call.call_id for call in unfinished if call.state in BEING_WRITTEN]
-        if open_calls and self.run.outcome is None:
-            await self.run.record(
-                [CallDiscarded(call_id, reason, detail) for call_id in open_calls], response_id=self.response_id
-            )
+        if self.run.outcome is None:
+            await self.run.record(lambda: self._discarding(reason, detail), response_id=self.response_id)
+
+    def _discarding(self, reason: DiscardReason, detail: str | None) -> list[RunEvent]:
+        mine = set(self.call_ids.values())
+        return [
+            CallDiscarded(call.call_id, reason, detail)
+            for call in self.run.calls
+            if call.call_id in mine and call.state in BEING_WRITTEN
+        ]
 
     async def __aenter__(self) -> Response:
         return self

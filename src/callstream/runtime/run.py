@@ -22,6 +22,7 @@ from callstream.errors import (
     CallstreamError,
     JournalError,
     LeaseLost,
+    LimitExceeded,
     RunOver,
     TransitionError,
     UsageError,
@@ -50,6 +51,7 @@ from callstream.runtime.limits import TextLimits, TextMeter
 from callstream.runtime.progress import ProgressFeed, ProgressFeeds, ProgressHandler, expressible
 from callstream.runtime.response import Response
 from callstream.runtime.runlog import RunLog
+from callstream.runtime.waiting import completed, is_being_cancelled
 from callstream.tools import Progress
 
 if TYPE_CHECKING:
@@ -59,6 +61,8 @@ logger = logging.getLogger("callstream")
 
 OnRejected: TypeAlias = Literal["raise", "forward"]
 """What the SDK gets of a response in which a call was rejected: ``CallRejected``, or all of it, the call included."""
+EventsThen: TypeAlias = Callable[[], Sequence[RunEvent]]
+"""Which events to record, asked when all that was on its way is written."""
 
 _CALL_EVENTS = get_args(CallEvent)
 _current_run: ContextVar[Run | None] = ContextVar("callstream_run", default=None)
@@ -163,12 +167,14 @@ class Run:
     # -- what happens to it --
 
     async def record(
-        self, events: Sequence[RunEvent], *, response_id: str | None = None, author: str | None = None
+        self, events: Sequence[RunEvent] | EventsThen, *, response_id: str | None = None, author: str | None = None
     ) -> None:
         """Journals the events, then takes them into the ledger, then hands them to the hooks.
 
-        What the wire still says of a call that was discarded meanwhile is left out. Text beyond a limit raises
-        LimitExceeded, and the run fails of it, whatever its host makes of the exception: see ``TextLimits``.
+        A function is asked for the events when everything that was on its way has been written. A caller that is
+        cancelled while it waits leaves at once; the events are recorded all the same, before any that come later. What
+        the wire still says of a call that was discarded meanwhile is left out. Text beyond a limit raises LimitExceeded
+        and fails the run, whatever its host makes of the exception: see ``TextLimits``.
         """
         self._check_going_on()
         await self._write(events, response_id, author)
@@ -191,7 +197,8 @@ class Run:
 
     async def receive(self, events: Sequence[RequestEvent], *, author: str | None = None) -> None:
         """Takes in what a request says (``results_in``): new messages, and results of calls that have none yet."""
-        await self._answers.receive(events, partial(self.record, author=author))
+        receiving = self._answers.receive(events, partial(self.record, author=author))
+        await completed(asyncio.ensure_future(receiving))
 
     async def free_call_id(self, wanted: str) -> str:
         """A ``call_id`` that no call in the journal has: the wanted one, or that with a number."""
@@ -296,7 +303,7 @@ class Run:
         except BaseException as error:
             if self._ending is None:
                 await self.fail(call_id, error)
-            elif isinstance(error, asyncio.CancelledError) and not _is_being_cancelled():
+            elif isinstance(error, asyncio.CancelledError) and not is_being_cancelled():
                 raise RunOver(f"run {self.run_id!r} was ended while tool {call.name!r} ran") from None
             raise
         finally:
@@ -368,32 +375,44 @@ class Run:
     # -- inside: writing --
 
     async def _write(
-        self,
-        events: Sequence[RunEvent] | Callable[[], Sequence[RunEvent]],
-        response_id: str | None = None,
-        author: str | None = None,
+        self, events: Sequence[RunEvent] | EventsThen, response_id: str | None = None, author: str | None = None
     ) -> None:
-        """Writes the events. A function is asked for them when all that was on its way is written."""
-        cancelled = False
+        writing = asyncio.ensure_future(self._written(events, response_id, author))
+        try:
+            excess = await completed(writing)
+        except asyncio.CancelledError:
+            writing.add_done_callback(self._end_if_too_much)  # nobody else will
+            raise
+        if excess is not None:
+            self._ending = self._begin_end(_too_much(excess))
+            raise excess
+
+    async def _written(
+        self, events: Sequence[RunEvent] | EventsThen, response_id: str | None, author: str | None
+    ) -> LimitExceeded | None:
+        """Writes the events and takes them in, in a task of its own: half of that would leave journal and ledger apart.
+
+        Returns what is wrong with those that are beyond a limit.
+        """
         async with self._writing:
             given = events() if callable(events) else events
             wanted = [event for event in given if not self._is_stale(event)]
             if not wanted:
-                return
+                return None
             weighed = self._text.weigh(wanted)
             if weighed.error is not None:
                 wanted = wanted[: weighed.fitting]
             if wanted:
-                cancelled = await self._log.append([Entry(event, response_id, author) for event in wanted])
+                await self._log.append([Entry(event, response_id, author) for event in wanted])
                 self._text.take(weighed)
                 for seq, event in enumerate(wanted, self._log.seq - len(wanted) + 1):
                     self._took(event, seq)
-            if weighed.error is not None:
-                self._ending = self._begin_end(Ending.by(weighed.error, detail=str(weighed.error)))
-        if cancelled:
-            raise asyncio.CancelledError
-        if weighed.error is not None:
-            raise weighed.error
+            return weighed.error
+
+    def _end_if_too_much(self, writing: asyncio.Future[LimitExceeded | None]) -> None:
+        excess = None if writing.cancelled() or writing.exception() is not None else writing.result()
+        if excess is not None:
+            self._ending = self._begin_end(_too_much(excess))
 
     def _check_going_on(self) -> None:
         if self._ending is not None:
@@ -466,8 +485,8 @@ class Run:
     # -- inside: ending --
 
     async def _end(self, ending: Ending) -> Exception | None:
-        # Cancelling whoever waits does not leave the run half ended.
-        return await asyncio.shield(self._begin_end(ending))
+        # Hooks end in their own time, which is bounded. What hangs when none of them runs is the store.
+        return await completed(self._begin_end(ending), while_=lambda: self._barrier.runs_hooks)
 
     def _begin_end(self, ending: Ending) -> asyncio.Task[Exception | None]:
         if self._ending is None:
@@ -513,6 +532,5 @@ class Run:
         await self.end_in_journal(ending)
 
 
-def _is_being_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+def _too_much(excess: LimitExceeded) -> Ending:
+    return Ending.by(excess, detail=str(excess))

@@ -26,29 +26,19 @@ class RunLog:
         self.is_doubtful = False
         """Whether the journal may have more of the run than was acknowledged."""
 
-    async def append(self, entries: Sequence[Entry]) -> bool:
-        """Has the entries journalled. True if it was cancelled: a write cannot be called back, so that has to wait."""
-        cancelled = False
+    async def append(self, entries: Sequence[Entry]) -> None:
+        """Has the entries journalled. A write cannot be called back: if it is cancelled, nobody knows what was written."""
         # The first append must find no record of the run. With a number it would pass for a repetition of the first
         # append of an earlier run of this id.
         after = self.seq or None
-        append = asyncio.ensure_future(self._journal.append(self._run_id, entries, after=after))
         try:
-            while not append.done():
-                try:
-                    await asyncio.shield(append)
-                except asyncio.CancelledError:
-                    if append.cancelled():
-                        raise
-                    cancelled = True
-            self.seq = append.result()
+            self.seq = await self._journal.append(self._run_id, entries, after=after)
         except (LeaseLost, CallIdTaken, ThreadBusy):
             raise  # nothing of it is written
-        except JournalError:
+        except (JournalError, asyncio.CancelledError):
             self.is_doubtful = True
             raise
         self.is_doubtful = False
-        return cancelled
 
     async def end(self, ending: Ending, known: Iterable[Call]) -> None:
         """Ends the run by what the journal has of it, which may be more than was acknowledged. It may be repeated.

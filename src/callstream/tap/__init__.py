@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from callstream.tap.body import Limits
 from callstream.tap.clients import Tap, has_tap
 from callstream.tap.transport import Collapse, TapSettings, TapTransport
 
-__all__ = ["Collapse", "Tap", "TapSettings", "TapTransport", "has_tap"]
+__all__ = ["Collapse", "Limits", "Tap", "TapSettings", "TapTransport", "has_tap"]

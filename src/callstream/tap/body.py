@@ -20,6 +20,7 @@ from callstream.calls import CallState
 from callstream.errors import RunOver, WireError
 from callstream.events import CallDiscarded, WireEvent
 from callstream.runtime import Response
+from callstream.runtime.waiting import finished
 from callstream.tap.encoding import Decoding
 from callstream.tap.frames import FrameSplitter
 from callstream.tap.intake import Intake
@@ -31,14 +32,18 @@ KEEP_ALIVE = b"\n"
 """An empty line: nothing in server-sent events, white space in a JSON array. google-genai does not stand a comment."""
 
 
-OnEnd: TypeAlias = Callable[[Exception | None], Awaitable[None]]
+OnEnd: TypeAlias = Callable[[BaseException | None], Awaitable[None]]
 """Told when a response was read, and what broke it off, if anything did. May be told twice."""
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """``max_held``: bytes that may wait for the SDK before reading stops. ``keep_alive_every``: seconds."""
+    """``max_held``: bytes that may wait for the SDK before reading stops. ``keep_alive_every``: seconds.
+
+    ``max_whole``: bytes of an answer that is not streamed, after its Content-Encoding was undone.
+    """
 
     max_held: int = 8 * 1024 * 1024
+    max_whole: int = 64 * 1024 * 1024
     keep_alive_every: float = 5.0
 
 
@@ -74,14 +79,15 @@ class TappedBody:
         self._room = asyncio.Event()
         self._room.set()
         self._error: Exception | None = None
+        self._has_begun = False
         self._broken_off = False
         self._was_interrupted = False
         self._undo_stop = response.run.on_stop(self._stopped)
         self._reader = asyncio.create_task(self._read(), name=f"callstream reader of {response.response_id}")
         self._reader.add_done_callback(lambda reader: self._news.set())
 
-    async def chunks(self) -> AsyncIterator[bytes]:
-        """What the SDK reads."""
+    async def chunks(self, reader: object = None) -> AsyncIterator[bytes]:
+        """What the SDK reads, by ``reader``, which stays in use until it has read all."""
         try:
             while True:
                 while not self._outputs:
@@ -102,26 +108,45 @@ class TappedBody:
                 self._took(output)
                 yield output.data
         finally:
-            await self.aclose()
-            await self._tell_end()  # again: hooks may have rejected a call after the last byte had been read
+            if await self._close():
+                await self._tell_end()  # again: hooks may have rejected a call after the last byte had been read
 
     async def aclose(self) -> None:
-        """The SDK wants no more: reading ends, upstream is closed, calls that are not complete are discarded."""
+        """The SDK wants no more: reading ends, upstream is closed, calls that are not complete are discarded.
+
+        All of that is done by the reader, in its own task, whoever waits for it.
+        """
+        await self._close()
+
+    def abandon(self) -> None:
+        """Nobody can read or close the response any more. May be called in any thread."""
+        try:
+            self.loop.call_soon_threadsafe(self._break_off)
+        except RuntimeError:
+            pass  # the loop is closed, and its tasks with it
+
+    async def _close(self) -> bool:
+        """False if the reader has not ended yet, because its store hangs and the SDK's task is being cancelled."""
         self._break_off()
-        await asyncio.gather(self._reader, return_exceptions=True)
+        return await finished(self._reader)
 
     # -- reading --
 
     async def _read(self) -> None:
         complete = False
+        self._has_begun = True
         try:
-            async for data in self._intake.pieces():
-                await self._take(self._decoding.feed(data) if self._decoding is not None else data)
-                await self._room.wait()
-            if self._decoding is not None:
-                await self._take(self._decoding.end())
-            await self._end()
-            complete = True
+            if not self._broken_off:
+                async for data in self._intake.pieces():
+                    for piece in (data,) if self._decoding is None else self._decoding.feed(data):
+                        await self._take(piece)
+                        await self._room.wait()
+                await self._end()
+                complete = True
+        except asyncio.CancelledError:
+            if not self._broken_off:
+                raise
+            self._reader.uncancel()  # nobody but the SDK is in a hurry: what follows may take its time
         except Exception as error:  # noqa: BLE001  # it rises where the SDK reads
             self._error = error
         finally:
@@ -207,11 +232,15 @@ class TappedBody:
         self._break_off()
 
     def _break_off(self) -> None:
-        """Cancels the reader, once: what it does at its end must not be cancelled too."""
+        """Cancels the reader, once: what it does at its end must not be cancelled too.
+
+        A reader that has not begun is not cancelled, because it would never begin, and not come to its end either.
+        """
         self._undo_stop()
         if not self._broken_off:
             self._broken_off = True
-            self._reader.cancel()
+            if self._has_begun:
+                self._reader.cancel()
 
     # -- forwarding --
 

@@ -1,15 +1,20 @@
 """Content codings: the tap asks for none, and undoes what comes anyway.
 
 gzip and deflate are undone by the standard library, br and zstd by the packages that httpx itself would use, where
-they are installed.
+they are installed. A few bytes may stand for gigabytes, so what they hold is given piece by piece, and no piece is made
+before the one before it was taken.
 """
 
 from __future__ import annotations
 
 import importlib
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
+
+_PIECE = 1024 * 1024
+_SLICE = 64
+"""How many bytes a package that cannot be told how much to return is given at a time."""
 
 
 class Decoding(Protocol):
@@ -17,9 +22,7 @@ class Decoding(Protocol):
 
     error: type[Exception]
 
-    def feed(self, data: bytes) -> bytes: ...
-
-    def end(self) -> bytes: ...
+    def feed(self, data: bytes) -> Iterator[bytes]: ...
 
 
 class Checked:
@@ -30,15 +33,9 @@ class Checked:
         self._fault = fault
         self.error: type[Exception] = decoding.error
 
-    def feed(self, data: bytes) -> bytes:
+    def feed(self, data: bytes) -> Iterator[bytes]:
         try:
-            return self._decoding.feed(data)
-        except self.error as error:
-            raise self._fault(str(error)) from error
-
-    def end(self) -> bytes:
-        try:
-            return self._decoding.end()
+            yield from self._decoding.feed(data)
         except self.error as error:
             raise self._fault(str(error)) from error
 
@@ -49,11 +46,14 @@ class _Zlib:
     def __init__(self, wbits: int) -> None:
         self._decoder = zlib.decompressobj(wbits)
 
-    def feed(self, data: bytes) -> bytes:
-        return self._decoder.decompress(data)
-
-    def end(self) -> bytes:
-        return self._decoder.flush()
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        # zlib may have taken all of the input and still owe some output: only a piece that is not full is the last one.
+        piece = self._decoder.decompress(data, _PIECE)
+        while piece:
+            yield piece
+            if len(piece) < _PIECE:
+                return
+            piece = self._decoder.decompress(self._decoder.unconsumed_tail, _PIECE)
 
 
 class _Deflate:
@@ -65,18 +65,14 @@ class _Deflate:
         self._head = b""
         self._decoder: _Zlib | None = None
 
-    def feed(self, data: bytes) -> bytes:
-        if self._decoder is not None:
-            return self._decoder.feed(data)
-        self._head += data
-        if len(self._head) < 2:
-            return b""
-        is_zlib = self._head[0] & 0x0F == 8 and int.from_bytes(self._head[:2], "big") % 31 == 0
-        self._decoder = _Zlib(zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS)
-        return self._decoder.feed(self._head)
-
-    def end(self) -> bytes:
-        return self._decoder.end() if self._decoder is not None else b""
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        if self._decoder is None:
+            data = self._head = self._head + data
+            if len(data) < 2:
+                return
+            is_zlib = data[0] & 0x0F == 8 and int.from_bytes(data[:2], "big") % 31 == 0
+            self._decoder = _Zlib(zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS)
+        yield from self._decoder.feed(data)
 
 
 class _Package:
@@ -86,16 +82,21 @@ class _Package:
         self.error = error
         self._decompress = getattr(decompressor, "decompress", None) or decompressor.process
 
-    def feed(self, data: bytes) -> bytes:
-        return bytes(self._decompress(data))
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        for start in range(0, len(data), _SLICE):
+            if piece := bytes(self._decompress(data[start : start + _SLICE])):
+                yield piece
 
-    def end(self) -> bytes:
-        return b""
+
+def codings_in(header: str) -> list[str]:
+    """What a Content-Encoding names, in lower case; ``identity`` is nothing to be undone."""
+    named = [coding.strip().lower() for coding in header.split(",")]
+    return [coding for coding in named if coding not in ("", "identity")]
 
 
 def decoding_of(coding: str) -> Decoding | None:
-    """What undoes a Content-Encoding; None if nothing here can."""
-    match coding.strip().lower():
+    """What undoes one content coding; None if nothing here can."""
+    match coding:
         case "gzip" | "x-gzip":
             return _Zlib(zlib.MAX_WBITS | 16)
         case "deflate":

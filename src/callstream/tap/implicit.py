@@ -25,7 +25,7 @@ class ImplicitRuns:
         self._patience = patience
         self._waiting: dict[str, Run] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._errors: dict[str, Exception] = {}  # what broke the responses of these runs off
+        self._errors: dict[str, BaseException] = {}  # what broke the responses of these runs off
         self._releases: set[asyncio.Task[None]] = set()
 
     async def begin(self, request: Sequence[RequestEvent]) -> Run:
@@ -37,7 +37,7 @@ class ImplicitRuns:
             await self.response_ended(run)
         return await self._callstream.start(thread_id or self._callstream.new_id("thread"), as_current=False)
 
-    async def response_ended(self, run: Run, error: Exception | None = None) -> None:
+    async def response_ended(self, run: Run, error: BaseException | None = None) -> None:
         """Ends the run if nothing of it is open, else lets it wait for its results. ``error``: what broke it off."""
         if error is not None:
             self._errors[run.run_id] = error

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from functools import cache, partial
 from types import ModuleType
 from typing import Any, Literal, TypeAlias
-from weakref import WeakSet
+from weakref import WeakSet, finalize
 
 import msgspec
 
@@ -22,7 +22,7 @@ from callstream.events import CallCompleted, RequestEvent
 from callstream.runtime import Callstream, Run, current_run
 from callstream.runtime.modelcall import ModelCall, current_model_call
 from callstream.tap.body import Limits, OnEnd, TappedBody
-from callstream.tap.encoding import Checked, Decoding, decoding_of
+from callstream.tap.encoding import Checked, Decoding, codings_in, decoding_of
 from callstream.tap.exchange import Exchange, answer_kind, recognised
 from callstream.tap.implicit import ImplicitRuns
 from callstream.tap.outgoing import declared_tools, is_stored, with_signatures, with_streamed_arguments
@@ -87,12 +87,29 @@ class TapTransport:
             await run.receive(said, author=model_call.author if model_call is not None else None)
         outgoing = self._outgoing(exchange, request, await self._signed(exchange, body, run))
         answer = await inner.handle_async_request(outgoing)
+        try:
+            return await self._tap(exchange, request, body, answer, said=said, run=run, model_call=model_call)
+        except BaseException:
+            await answer.stream.aclose()  # nobody else has it: the connection would be lost to its pool
+            raise
+
+    async def _tap(
+        self,
+        exchange: Exchange,
+        request: Any,
+        body: bytes,
+        answer: Any,
+        *,
+        said: list[RequestEvent],
+        run: Run | None,
+        model_call: ModelCall | None,
+    ) -> Any:
         kind = answer_kind(exchange.wire, answer.status_code, answer.headers.get("content-type", ""), request.url.path)
         if kind is None:
             return answer
-        codings = [coding for coding in answer.headers.get("content-encoding", "").split(",") if coding.strip()]
+        codings = codings_in(answer.headers.get("content-encoding", ""))
         decoding = decoding_of(codings[0]) if len(codings) == 1 else None
-        if codings and codings != ["identity"] and decoding is None:
+        if codings and decoding is None:
             logger.warning(
                 "an answer came with Content-Encoding %s, which cannot be read here: it passes unseen", codings
             )
@@ -233,12 +250,12 @@ class _Reading:
 
     async def whole(self, answer: Any) -> WholeBody:
         """An answer that was not streamed. It is forwarded when its calls are recorded and their hooks have settled."""
-        error: Exception | None = None
+        error: BaseException | None = None
         try:
             return await self._whole(answer)
         except CallRejected:
             raise  # the answer is whole
-        except Exception as broken:
+        except BaseException as broken:
             error = broken
             raise
         finally:
@@ -246,11 +263,8 @@ class _Reading:
                 await self._on_end(error or self._response.decoder.error)
 
     async def _whole(self, answer: Any) -> WholeBody:
-        try:
-            raw = b"".join([data async for data in answer.stream])
-        finally:
-            await answer.stream.aclose()
-        body = raw if self._decoding is None else self._decoding.feed(raw) + self._decoding.end()
+        body = await self._read_whole(answer.stream)
+        await answer.stream.aclose()
         try:
             events = self._response.decoder.whole(body)
         except WireError as error:
@@ -267,6 +281,16 @@ class _Reading:
                     raise self._response.run.rejection(call.call_id)
         return WholeBody(body)
 
+    async def _read_whole(self, stream: Any) -> bytes:
+        limit = self._tap.limits.max_whole
+        body = bytearray()
+        async for data in stream:
+            for piece in (data,) if self._decoding is None else self._decoding.feed(data):
+                body += piece
+                if len(body) > limit:
+                    raise WireError(f"expected an answer of at most {limit} bytes from the provider, got more")
+        return bytes(body)
+
 
 class WholeBody:
     """A body that is there."""
@@ -274,7 +298,7 @@ class WholeBody:
     def __init__(self, data: bytes) -> None:
         self._data = data
 
-    async def chunks(self) -> AsyncIterator[bytes]:
+    async def chunks(self, reader: object) -> AsyncIterator[bytes]:
         yield self._data
 
     async def aclose(self) -> None:
@@ -308,9 +332,11 @@ def _stream_class(library: ModuleType) -> Any:
 
         def __init__(self, body: TappedBody | WholeBody) -> None:
             self._body = body
+            if isinstance(body, TappedBody):
+                finalize(self, body.abandon).atexit = False
 
         def __aiter__(self) -> AsyncIterator[bytes]:
-            return self._body.chunks()
+            return self._body.chunks(self)
 
         async def aclose(self) -> None:
             await self._body.aclose()

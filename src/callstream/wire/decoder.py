@@ -127,7 +127,7 @@ class Decoder(ABC, Generic[Chunk]):
         if event == b"error":
             raise provider_error(payload)
         try:
-            chunk = self._payloads.decode(payload)
+            chunk = _decode(payload, self._payloads)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             if payload.startswith(DONE):
                 self._done()
@@ -140,7 +140,7 @@ class Decoder(ABC, Generic[Chunk]):
 
     def _decoded(self, body: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
         try:
-            return decoder.decode(body)
+            return _decode(body, decoder)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             return self._second_try(body, decoder, error)
 
@@ -157,10 +157,10 @@ class Decoder(ABC, Generic[Chunk]):
         self._transcript.expect_surrogates()
         try:
             return msgspec.convert(value, decoder.type)
-        except msgspec.ValidationError as invalid:
+        except (msgspec.ValidationError, UnicodeEncodeError) as invalid:  # the latter for a surrogate in a field's name
             raise self._unexpected(payload, invalid) from None
 
-    def _unexpected(self, payload: bytes, error: msgspec.ValidationError) -> WireError:
+    def _unexpected(self, payload: bytes, error: Exception) -> WireError:
         failed = error_in({"error": _loaded(payload).get("error")})
         return failed or WireError(f"expected {self.wire} data, got something else: {error}; in {payload[:200]!r}")
 
@@ -176,6 +176,13 @@ class Decoder(ABC, Generic[Chunk]):
         if not events:
             raise error
         return events
+
+
+def _decode(payload: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
+    # msgspec does not look at the fields that it skips, and whoever reads them later would meet what is no UTF-8.
+    if not payload.isascii():
+        payload.decode()
+    return decoder.decode(payload)
 
 
 def provider_error(payload: bytes) -> WireError:

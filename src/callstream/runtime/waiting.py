@@ -1,0 +1,79 @@
+"""Waiting for work that is done whether or not anybody waits for it, such as a write that is on its way.
+
+Cancelling whoever waits cancels the waiting, at once, and never the work: a store that hangs must not keep a task that
+its program wants to end, and what the store says later must not take the place of the cancellation, because to the
+program an error is a reason to try again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+_T = TypeVar("_T")
+
+MOMENT = 0.5
+"""Seconds that a task which is being cancelled waits for what it has to clean up: enough for a store that is well.
+
+All that it waits for in one cancellation, from the SDK's stream to the end of the run, has this time together.
+"""
+
+_deadlines: WeakKeyDictionary[asyncio.Task[Any], float] = WeakKeyDictionary()
+
+
+def is_being_cancelled() -> bool:
+    """Whether somebody has cancelled the current task, which may be cleaning up."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+async def completed(work: asyncio.Future[_T], *, while_: Callable[[], bool] | None = None) -> _T:
+    """What the work returns or raises.
+
+    A task that is being cancelled waits for a moment, and a further one whenever ``while_`` was true at the beginning;
+    then it hears nothing of the work but that it has succeeded.
+    """
+    if not is_being_cancelled():
+        return await asyncio.shield(work)
+    is_patient = True
+    while is_patient:
+        is_patient = while_ is not None and while_()
+        if is_patient:
+            _forget_deadline()
+        if await finished(work):
+            break
+    if not work.done() or work.cancelled() or work.exception() is not None:
+        raise asyncio.CancelledError
+    return work.result()
+
+
+async def finished(work: asyncio.Future[Any]) -> bool:
+    """Waits until the work is done, or for a moment if the current task is being cancelled. Raises nothing of it."""
+    if work.done():
+        return True
+    work.add_done_callback(_retrieve)
+    await asyncio.wait({work}, timeout=_time_left())
+    return work.done()
+
+
+def _time_left() -> float | None:
+    task = asyncio.current_task()
+    if task is None or not is_being_cancelled():
+        _forget_deadline()
+        return None
+    now = asyncio.get_running_loop().time()
+    return max(0.0, _deadlines.setdefault(task, now + MOMENT) - now)
+
+
+def _forget_deadline() -> None:
+    task = asyncio.current_task()
+    if task is not None:
+        _deadlines.pop(task, None)
+
+
+def _retrieve(work: asyncio.Future[Any]) -> None:
+    """Says that somebody has looked at the outcome: whoever left does not want to hear of it at shutdown."""
+    if not work.cancelled():
+        work.exception()
