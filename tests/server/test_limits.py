@@ -194,6 +194,33 @@ async def test_streams_of_the_process(cs: Callstream) -> None:
         assert len(agent.inputs) == 2  # none of those refused was begun
 
 
+async def test_streams_of_one_principal(cs: Callstream) -> None:
+    agent = Stepping()
+    settings = Settings(max_streams=5, max_streams_per_principal=2)
+    async with served(agent, callstream=cs, settings=settings, auth=by_name) as server:
+        server.headers = {"x-user": "ann"}
+        async with server.run(thread="ann's") as stream, server.connect("ann's") as joined:
+            await joined.until("TOOL_CALL_START")
+            for method, path in (
+                ("POST", "/agui"),
+                ("POST", "/threads/ann's/connect"),
+                ("GET", f"/runs/{stream.run_id}/events"),
+            ):
+                body = {"json": run_input(thread="ann's other")} if path == "/agui" else {}
+                refused = await server.client.request(method, path, headers=server.headers, **body)
+                assert "2 streams" in told(refused, 429, "too_many_streams")
+                assert int(refused.headers["retry-after"]) > 0
+            agent.step(20)
+            server.headers = {"x-user": "bob"}
+            async with server.run(thread="bob's") as other:
+                assert (await other.all())[-1]["outcome"] == {"type": "success"}
+            await stream.all()
+            await joined.all()
+        server.headers = {"x-user": "ann"}
+        await still_serves(server, agent)
+    assert len(agent.inputs) == 3
+
+
 async def test_streams_that_are_refused_or_broken_give_their_seat_back(cs: Callstream) -> None:
     agent = Stepping(free=True)
     async with served(agent, callstream=cs, settings=Settings(max_streams=1)) as server:

@@ -150,7 +150,7 @@ class Endpoint:
     def _beside(self, agent: ADKAgent) -> Beside:
         """What joins and stops the runs of an agent."""
         if id(agent) not in self._neighbours:
-            settings = Settings(on_disconnect="continue", older_clients=True)
+            settings = Settings(on_disconnect="continue", older_clients=True, max_streams_per_principal=None)
             self._neighbours[id(agent)] = (agent, Beside(agent, settings, _joining_user))
         return self._neighbours[id(agent)][1]
 

@@ -43,7 +43,7 @@ class RunRoutes:
         self._settings = settings
         self._view = view or host.view
         self._joins = Joins(self._journal, self._view)
-        self._seats = Seats(settings.max_streams, host.callstream.observers.streams_changed)
+        self._seats = Seats(settings, host.callstream.observers.streams_changed)
 
     def routes(self) -> list[Route]:
         events = IdRoute("/runs/{run_id}/events", self.events, methods=["GET"])
@@ -72,7 +72,7 @@ class RunRoutes:
         """
         check = partial(self._access.check_thread, given.thread_id, principal)
         await check()
-        with self._seat() as seat:
+        with self._seat(principal) as seat:
             presentation = self._presentation(given, declares=given.protocol_version)
             if last_event_id:
                 row = await earlier_run(self._journal, given, owner or principal, of_any_input=True)
@@ -109,7 +109,7 @@ class RunRoutes:
         thread_id = request.path_params["thread_id"]
         body = await json_body(request, self._settings, optional=True)
         declares = body.get("protocolVersion") if isinstance(body, dict) and "threadId" in body else PROTOCOL_VERSION
-        with self._seat() as seat:
+        with self._seat(principal) as seat:
             if isinstance(self._host, Importer) and is_id(thread_id):
                 await self._host.import_thread(thread_id, principal)
             rows = await self._access.runs_of(thread_id, principal)
@@ -123,7 +123,7 @@ class RunRoutes:
     async def events(self, request: Request) -> Response:
         """The raw records of a run."""
         principal = await self._access.principal(request)
-        with self._seat() as seat:
+        with self._seat(principal) as seat:
             row = await self._access.run(request.path_params["run_id"], principal)
             after = number(request.query_params, "after", 0)
             after = number(request.headers, "last-event-id", after)
@@ -143,10 +143,10 @@ class RunRoutes:
         status = HTTPStatus.ACCEPTED if row.outcome is None else HTTPStatus.OK
         return json_response({"run_id": row.run_id, "outcome": row.outcome}, status)
 
-    def _seat(self) -> ExitStack:
+    def _seat(self, principal: str | None) -> ExitStack:
         """A seat that is given back unless ``_stream`` takes it over."""
         seat = ExitStack()
-        seat.enter_context(self._seats.one())
+        seat.enter_context(self._seats.one(principal))
         return seat
 
     def _stream(self, frames: AsyncGenerator[Frame, None], run_id: str, seat: ExitStack) -> EventStream:

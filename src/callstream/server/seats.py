@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 
 from callstream.server.problems import Problem
+from callstream.server.settings import Settings
+
+_RETRY_SECONDS = 5
 
 
 class Seats:
@@ -15,24 +19,35 @@ class Seats:
     ``on_change`` is told of every one more and one less.
     """
 
-    def __init__(self, most: int | None, on_change: Callable[[int], None]) -> None:
-        self._most = most
+    def __init__(self, settings: Settings, on_change: Callable[[int], None]) -> None:
+        self._most = settings.max_streams
+        self._most_of_one = settings.max_streams_per_principal
         self._on_change = on_change
-        self.taken = 0
+        self._taken: Counter[str | None] = Counter()
 
     @contextmanager
-    def one(self) -> Iterator[None]:
-        if self._most is not None and self.taken >= self._most:
+    def one(self, principal: str | None) -> Iterator[None]:
+        most = self._most_of_one if principal is not None else None
+        if most is not None and self._taken[principal] >= most:
+            raise Problem(
+                HTTPStatus.TOO_MANY_REQUESTS,
+                "too_many_streams",
+                f"You have {most} streams already; ask again when one has ended.",
+                retry_after=_RETRY_SECONDS,
+            )
+        if self._most is not None and self._taken.total() >= self._most:
             raise Problem(
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 "too_many_streams",
                 f"There are {self._most} streams already; ask again later.",
-                retry_after=5,
+                retry_after=_RETRY_SECONDS,
             )
-        self.taken += 1
+        self._taken[principal] += 1
         self._on_change(1)
         try:
             yield
         finally:
-            self.taken -= 1
+            self._taken[principal] -= 1
+            if not self._taken[principal]:
+                del self._taken[principal]
             self._on_change(-1)

@@ -75,6 +75,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     # -- streams --
     max_streams: int | None = 5000
     """Streams at once in this process, of runs and of those who follow them; 503 for one more."""
+    max_streams_per_principal: int | None = 100
+    """Streams at once of one principal in this process; 429 for one more. Without ``auth`` there are no principals, and it
+    does not count."""
     heartbeat_seconds: float = 15.0
     """A comment is sent on a stream that has been silent that long, so that nobody between takes it for dead."""
     stall_seconds: float = 60.0
