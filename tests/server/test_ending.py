@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+import sqlite3
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import AsyncExitStack, closing, contextmanager
 from typing import Any
 
 import pytest
@@ -99,6 +101,7 @@ async def test_a_journal_that_is_away_is_told_and_nothing_of_it(
     async with served(Stepping(free=True), callstream=cs) as server:
         with monkeypatch.context() as patch:
             patch.setattr(cs.journal, "runs", away)
+            patch.setattr(cs.journal, "check", away)
             for path in ("/api/runs", "/readyz", "/runs/x/events"):
                 answer = await server.get(path)
                 assert (answer.status_code, answer.json()["error"]["code"]) == (503, "journal_away")
@@ -107,6 +110,73 @@ async def test_a_journal_that_is_away_is_told_and_nothing_of_it(
             assert (await server.get("/healthz")).status_code == 200
         assert (await server.get("/readyz")).status_code == 200
     assert "10.0.0.1" in caplog.text
+
+
+@contextmanager
+def write_lock(url: str) -> Iterator[None]:
+    """Somebody else's transaction, in which the journal's file takes no writes."""
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+        connection.execute("ROLLBACK")
+
+
+async def test_ends_are_true_while_the_store_takes_no_writes(
+    cs: Callstream, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = Stepping()
+    settings = Settings(journal_seconds=0.3)
+    async with served(agent, callstream=cs, settings=settings) as server, AsyncExitStack() as stack:
+        streams = [await stack.enter_async_context(server.run(thread=f"thread-{number}")) for number in range(3)]
+        streams.append(await stack.enter_async_context(server.connect("thread-0")))
+        raw = await stack.enter_async_context(server.stream("GET", f"/runs/{streams[0].run_id}/events"))
+        for stream in streams:
+            await stream.until("TOOL_CALL_START")
+        with write_lock(url):
+            agent.step(15)
+            for stream in streams:
+                last = (await stream.all())[-1]
+                assert (last["type"], last["code"]) == ("RUN_ERROR", "incomplete")
+            assert not [event async for event in raw if raw.event == "end"]
+            for answer in (
+                await server.get("/readyz"),
+                await server.post("/agui", json=run_input(thread="another")),
+                await server.post("/threads/thread-0/connect"),
+                await server.get(f"/runs/{streams[0].run_id}/events"),
+            ):
+                assert (answer.status_code, answer.json()["error"]["code"]) == (503, "journal_away")
+            assert (await server.get("/healthz")).status_code == 200
+        async with asyncio.timeout(20):
+            while (await server.get("/readyz")).status_code != 200:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        # Nothing was lost: the runs end as they would have, and can be joined.
+        for stream in streams[:3]:
+            assert (await server.finished(stream.run_id))["outcome"] == "finished"
+        async with server.connect("thread-1") as joined:
+            assert (await joined.all())[-1]["outcome"] == {"type": "success"}
+        assert len(await cs.journal.runs()) == 3
+    assert len(agent.inputs) == 3
+    said = [record.getMessage() for record in caplog.records if "writes" in record.getMessage()]
+    assert [text.partition(":")[0] for text in said] == [
+        "the journal takes no writes",
+        "the journal takes writes again",
+    ]
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+async def test_ends_are_true_if_a_run_begins_while_the_store_takes_no_writes(cs: Callstream, url: str) -> None:
+    agent = Stepping(free=True)
+    async with served(agent, callstream=cs, settings=Settings(journal_seconds=0.2)) as server:
+        given = run_input()
+        with write_lock(url):
+            answer = await server.post("/agui", json=given)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "journal_away")
+        async with asyncio.timeout(20):
+            while (await server.get("/readyz")).status_code != 200:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        async with server.stream("POST", "/agui", json={**given, "runId": "again"}) as stream:
+            assert (await stream.all())[-1]["outcome"] == {"type": "success"}
+    assert len(agent.inputs) == 1
 
 
 async def test_stops_are_heard_after_the_journal_could_not_be_asked(

@@ -21,12 +21,13 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from callstream.agui import View
-from callstream.errors import CallstreamError, JournalError, UsageError
+from callstream.errors import JournalError, UsageError
 from callstream.runtime import Callstream
 from callstream.server.access import Access, Auth
 from callstream.server.agent import Agent, AgentFunction, Host, host_of
 from callstream.server.api import Api
 from callstream.server.guard import Guard
+from callstream.server.health import JournalAway
 from callstream.server.logs import RunLog, asked
 from callstream.server.once import Once
 from callstream.server.problems import Problem, json_response, problem_response, shutting_down
@@ -38,7 +39,10 @@ logger = logging.getLogger("callstream.server")
 
 PAGE: Final = Path(__file__).parent / "page"
 _JOURNAL_AWAY: Final = Problem(
-    HTTPStatus.SERVICE_UNAVAILABLE, "journal_away", "The journal cannot be reached; ask again later.", retry_after=5
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    "journal_away",
+    "The journal takes no writes; ask again later.",
+    retry_after=5,
 )
 _PHRASES: Final = {status.value: status.phrase for status in HTTPStatus}
 
@@ -72,7 +76,7 @@ def create_app(
     routes: list[Any] = RunRoutes(host, runs, access, settings, view).routes()
     if settings.api:
         routes += Api(host.callstream.journal, access, known).routes()
-    routes += _Health(host.callstream, runs).routes()
+    routes += _Health(runs).routes()
     if settings.inspector:
         routes += [Route("/", _page), Mount("/page", _PageFiles(directory=PAGE))]
 
@@ -124,10 +128,9 @@ def create_app(
 
 
 class _Health:
-    """``/healthz``: the process answers. ``/readyz``: it can take a run, and its journal can be read."""
+    """``/healthz``: the process answers. ``/readyz``: it can take a run, and its journal takes writes."""
 
-    def __init__(self, callstream: Callstream, runs: Runs) -> None:
-        self._journal = callstream.journal
+    def __init__(self, runs: Runs) -> None:
         self._runs = runs
 
     def routes(self) -> list[Route]:
@@ -139,10 +142,7 @@ class _Health:
     async def ready(self, request: Request) -> Response:
         if self._runs.is_draining:
             return problem_response(shutting_down())
-        try:
-            await self._journal.runs(limit=1)
-        except CallstreamError:
-            logger.warning("the journal cannot be read", exc_info=True)
+        if not await self._runs.health.check():
             return problem_response(_JOURNAL_AWAY)
         return json_response({"status": "ready"})
 
@@ -190,7 +190,8 @@ def _answer_usage(runs: Runs, request: Request, error: Exception) -> Response:
 def _answer_journal(runs: Runs, request: Request, error: Exception) -> Response:
     if runs.is_draining:
         return problem_response(shutting_down())
-    logger.error("%s: the journal failed", asked(request.scope), exc_info=error)
+    if not isinstance(error, JournalAway):
+        logger.error("%s: the journal failed: %s", asked(request.scope), error)
     return problem_response(_JOURNAL_AWAY)
 
 

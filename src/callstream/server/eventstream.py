@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from callstream.errors import JournalError
+from callstream.server.health import JournalAway
 from callstream.server.settings import Settings
 
 logger = logging.getLogger("callstream.server")
@@ -93,6 +94,8 @@ class EventStream(Response):
         try:
             async for frame in self._frames:
                 await self._send(send, frame)
+        except JournalAway:
+            pass  # the journal itself has said so in the log
         except JournalError:
             logger.exception(
                 "a stream of run %s ended early, because the journal could not be read",

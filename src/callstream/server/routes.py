@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import ExitStack
 from functools import partial
 from http import HTTPStatus
+from typing import Any
 
 from ag_ui.core import RunAgentInput
 from starlette.requests import Request
@@ -20,6 +22,7 @@ from callstream.runtime import remote_parent
 from callstream.server.access import Access
 from callstream.server.agent import Host, Importer, OlderClient, Presentation
 from callstream.server.eventstream import EventStream, Frame
+from callstream.server.health import watched
 from callstream.server.idroute import IdRoute
 from callstream.server.problems import Problem, json_response, not_found
 from callstream.server.repeats import earlier_run
@@ -37,7 +40,8 @@ class RunRoutes:
 
     def __init__(self, host: Host, runs: Runs, access: Access, settings: Settings, view: View | None = None) -> None:
         self._host = host
-        self._journal = host.callstream.journal
+        self._health = runs.health
+        self._journal = watched(host.callstream.journal, runs.health)
         self._runs = runs
         self._access = access
         self._settings = settings
@@ -70,19 +74,29 @@ class RunRoutes:
         ``owner``: whose that run has to be, where the host and not the server knows it. ``last_event_id``: how far the
         client has read it, who gets the rest.
         """
-        check = partial(self._access.check_thread, given.thread_id, principal)
-        await check()
+        guard, check = self._health.guard, partial(self._access.check_thread, given.thread_id, principal)
         with self._seat(principal) as seat:
+            await guard(check())
             presentation = self._presentation(given, declares=given.protocol_version)
             if last_event_id:
-                row = await earlier_run(self._journal, given, owner or principal, of_any_input=True)
+                row = await guard(earlier_run(self._journal, given, owner or principal, of_any_input=True))
                 if row is None:
                     raise not_found("run")
                 position = _position(last_event_id, row)
                 frames = self._rest(row, position, presentation)
                 return self._stream(frames, row.run_id, seat)
-            run_id = await self._runs.begin(given, principal, check, owner=owner)
+            run_id = await self._begin(self._runs.begin(given, principal, check, owner=owner))
             return self._stream(live(self._journal, run_id, self._view, presentation), run_id, seat)
+
+    async def _begin(self, beginning: Coroutine[Any, Any, str]) -> str:
+        """A write that is under way cannot be called back. If the journal is away, nobody waits for it."""
+        task = asyncio.create_task(beginning)
+        try:
+            return await self._health.guard(asyncio.shield(task))
+        finally:
+            if not task.done():
+                task.cancel()
+                task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def earlier(self, given: RunAgentInput, owner: str) -> AsyncGenerator[bytes, None] | None:
         """The stream of the run that this input has begun before; None if it has begun none."""
@@ -111,8 +125,8 @@ class RunRoutes:
         declares = body.get("protocolVersion") if isinstance(body, dict) and "threadId" in body else PROTOCOL_VERSION
         with self._seat(principal) as seat:
             if isinstance(self._host, Importer) and is_id(thread_id):
-                await self._host.import_thread(thread_id, principal)
-            rows = await self._access.runs_of(thread_id, principal)
+                await self._health.guard(self._host.import_thread(thread_id, principal))
+            rows = await self._health.guard(self._access.runs_of(thread_id, principal))
             frames = self._joins.join(rows[::-1], self._presentation(None, declares=declares))
             return self._stream(frames, rows[0].run_id, seat)
 
@@ -124,7 +138,7 @@ class RunRoutes:
         """The raw records of a run."""
         principal = await self._access.principal(request)
         with self._seat(principal) as seat:
-            row = await self._access.run(request.path_params["run_id"], principal)
+            row = await self._health.guard(self._access.run(request.path_params["run_id"], principal))
             after = number(request.query_params, "after", 0)
             after = number(request.headers, "last-event-id", after)
             if after > row.last_seq and row.outcome is not None:
@@ -147,6 +161,7 @@ class RunRoutes:
         """A seat that is given back unless ``_stream`` takes it over."""
         seat = ExitStack()
         seat.enter_context(self._seats.one(principal))
+        seat.enter_context(self._health.use())
         return seat
 
     def _stream(self, frames: AsyncGenerator[Frame, None], run_id: str, seat: ExitStack) -> EventStream:

@@ -20,6 +20,7 @@ from ag_ui.core import RunAgentInput
 from callstream.errors import AnswerRefused, CallstreamError, JournalError, LeaseLost, ThreadBusy
 from callstream.runtime import Run, TextLimits
 from callstream.server.agent import Begun, Host
+from callstream.server.health import JournalHealth
 from callstream.server.problems import Problem, shutting_down
 from callstream.server.repeats import earlier_run
 from callstream.server.settings import Settings
@@ -63,6 +64,7 @@ class Runs:
         self._drained = False
         self._hurried = False
         self._watchers = 0
+        self.health = JournalHealth(host.callstream.journal, settings.journal_seconds)
 
     def __len__(self) -> int:
         """How many runs go on or are about to."""
@@ -340,6 +342,7 @@ class Runs:
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.wait({self._watch})
+        await self.health.aclose()
 
 
 def _ids(run: Run) -> dict[str, str]:

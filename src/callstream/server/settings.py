@@ -83,6 +83,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     stall_seconds: float = 60.0
     """How long a reader may take nothing before it is cut off. It may come back."""
 
+    journal_seconds: float = 5.0
+    """How long the journal may take no writes before streams of runs in flight end with an error (the runs do not end, and
+    can be joined again), and requests are answered with 503."""
+
     # -- the page and the API --
     inspector: bool = True
     """Whether ``GET /`` serves the inspector."""

@@ -1,0 +1,118 @@
+"""Whether the journal takes writes, for streams that wait for what is to be written.
+
+What clients see is what the journal has. While it takes nothing, a run cannot show anything, not even its end, so a
+stream would stay open without a word. It is asked by writing to it, as long as somebody waits. The log has it from the
+journal itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from typing import Any, Final, TypeVar, cast
+
+from callstream.errors import JournalError, UsageError
+from callstream.events import Record
+from callstream.journal import Journal
+
+_T = TypeVar("_T")
+
+_EVERY_SECONDS: Final = 1.0
+_ANSWER_SECONDS: Final = 1.5
+
+
+class JournalHealth:
+    """``patience``: how many seconds the journal may refuse writes before those who wait for it are told."""
+
+    def __init__(self, journal: Journal, patience: float) -> None:
+        self._journal = journal
+        self._patience = patience
+        self._users = 0
+        self._watch: asyncio.Task[None] | None = None
+        self._limits: set[asyncio.Timeout] = set()
+        self._failing_since: float | None = None
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the journal has refused writes for longer than it may."""
+        since = self._failing_since
+        return since is not None and asyncio.get_running_loop().time() - since >= self._patience
+
+    async def check(self) -> bool:
+        """Whether the journal takes a write now."""
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                await self._journal.check()
+        except (JournalError, TimeoutError):
+            if self._failing_since is None:
+                self._failing_since = asyncio.get_running_loop().time()
+            return False
+        self._failing_since = None
+        return True
+
+    @contextmanager
+    def use(self) -> Iterator[None]:
+        """Has the journal asked every second."""
+        self._users += 1
+        if self._watch is None or self._watch.done():
+            self._watch = asyncio.create_task(self._ask(), name="callstream journal health")
+        try:
+            yield
+        finally:
+            self._users -= 1
+
+    async def guard(self, work: Awaitable[_T]) -> _T:
+        """Waits for the work. JournalError as soon as the journal is away; then the work is cancelled."""
+        limit = asyncio.timeout(0 if self.is_away else None)
+        try:
+            async with limit:
+                self._limits.add(limit)
+                return await work
+        except TimeoutError:
+            if limit.expired():
+                raise JournalAway("the journal takes no writes") from None
+            raise
+        finally:
+            self._limits.discard(limit)
+
+    async def _ask(self) -> None:
+        while self._users or self._failing_since is not None:
+            await asyncio.sleep(min(_EVERY_SECONDS, self._patience / 2))
+            try:
+                is_well = await self.check()
+            except UsageError:
+                return  # the journal is closed, which ends all streams
+            if not is_well and self.is_away:
+                for limit in list(self._limits):
+                    limit.reschedule(asyncio.get_running_loop().time())
+
+    async def aclose(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.wait({self._watch})
+
+
+class JournalAway(JournalError):
+    """The journal has refused writes for too long."""
+
+
+class _Watched:
+    """A journal whose followers are told when it is away."""
+
+    def __init__(self, journal: Journal, health: JournalHealth) -> None:
+        self._journal = journal
+        self._health = health
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._journal, name)
+
+    async def batches(self, run_id: str, after: int = 0) -> AsyncGenerator[Sequence[Record], None]:
+        async with aclosing(self._journal.batches(run_id, after)) as batches:
+            while (records := await self._health.guard(anext(batches, None))) is not None:
+                yield records
+
+
+def watched(journal: Journal, health: JournalHealth) -> Journal:
+    """The journal as streams read it: ``batches`` raises JournalError as soon as the journal is away."""
+    return cast(Journal, _Watched(journal, health))
