@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Self, Unpack
@@ -52,6 +52,8 @@ from callstream.runtime import Callstream, Run
 
 logger = logging.getLogger("callstream")
 
+_LAST_RECORD_SECONDS = 1.0
+"""How long a record may take that was written before the journal failed."""
 _EVENT: TypeAdapter[Any] = TypeAdapter(AnyEvent)
 
 
@@ -160,7 +162,7 @@ class ADKAgent:
         try:
             translator, presentation = Translator(self.view), self.presentation(given)
             try:
-                async for events, seq in self._followed(run, given, translator):
+                async for events, seq in self._followed(run, given, translator, task):
                     yield presentation.shown(events), seq
             except JournalError:
                 # A stream that merely stops looks like success.
@@ -191,10 +193,10 @@ class ADKAgent:
         return begun.run, task
 
     async def _followed(
-        self, run: Run, given: RunAgentInput, translator: Translator
+        self, run: Run, given: RunAgentInput, translator: Translator, task: asyncio.Task[None]
     ) -> AsyncGenerator[tuple[list[AguiEvent], int], None]:
         async with aclosing(self.callstream.journal.follow(run.run_id)) as records:  # type: ignore[type-var]
-            async for record in records:
+            while (record := await _next(records, task)) is not None:
                 events = translator.feed(record)
                 if isinstance(record.event, RunEnded) and self._settings.emit_messages_snapshot:
                     events.insert(-1, (await self._conversation(run.thread_id, self.user_of(given))).snapshot())
@@ -383,3 +385,21 @@ class ADKAgent:
         self._runners.clear()
         if self._owns_callstream:
             await self.callstream.aclose()
+
+
+async def _next(records: AsyncIterator[Record], task: asyncio.Task[None]) -> Record | None:
+    """The next record of a run. JournalError if the journal has not taken the run's end, so that none can come."""
+    limit = asyncio.timeout(None)
+
+    def give_up(done: asyncio.Task[None]) -> None:
+        if not done.cancelled() and isinstance(done.exception(), JournalError):
+            limit.reschedule(asyncio.get_running_loop().time() + _LAST_RECORD_SECONDS)
+
+    try:
+        async with limit:
+            task.add_done_callback(give_up)
+            return await anext(records, None)
+    except TimeoutError:
+        raise JournalError("the journal did not take the end of the run") from None
+    finally:
+        task.remove_done_callback(give_up)

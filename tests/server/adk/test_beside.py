@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import httpx
 import pytest
 from fastapi import Depends, FastAPI, HTTPException
 from google.adk.sessions import InMemorySessionService
@@ -14,10 +15,12 @@ from google.adk.sessions import InMemorySessionService
 from callstream import Callstream, UsageError
 from callstream.ag_ui_adk import add_adk_fastapi_endpoint
 from callstream.calls import CallState
+from callstream.journal import open_journal
 from callstream.testing import Call, Finish, Text
 from tests.adk.agent.test_run import adk_agent, gemini
 from tests.adk.hosting import Models, agent_of, scripted
 from tests.agui.model import StrictClient
+from tests.server.locking import write_lock
 from tests.server.serving import Server, run_input, serving
 
 END = [Text("Done.", size=2), Finish()]
@@ -128,6 +131,18 @@ async def test_retry_never_doubles(on_disconnect: str, cs: Callstream, models: M
         unknown = await server.client.post("/agent", json=run_input(), headers={"last-event-id": "1"})
         assert unknown.status_code == 404
         assert len(await cs.journal.runs()) == 2
+
+
+async def test_ends_are_true_while_the_store_takes_no_writes(url: str, models: Models) -> None:
+    journal = open_journal(url, retry_seconds=0.3)
+    async with Callstream(journal) as cs, endpoint(cs, models, []) as server:
+        async with server.stream("POST", "/agent", json=run_input()) as stream:
+            await stream.until("TOOL_CALL_ARGS")
+            events: list[dict[str, Any]] = []
+            with write_lock(url), pytest.raises(httpx.RemoteProtocolError):
+                async for event in stream:
+                    events.append(event)  # noqa: PERF401
+            assert (events[-1]["type"], events[-1]["code"]) == ("RUN_ERROR", "incomplete")
 
 
 async def test_dependencies_hold_for_joining_and_stopping(cs: Callstream, models: Models) -> None:
