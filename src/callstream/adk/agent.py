@@ -46,7 +46,7 @@ from callstream.agui.events import RunError, encode
 from callstream.agui.given import digest_of, since_spoken
 from callstream.agui.messages import Metadata
 from callstream.errors import AnswerRefused, CallstreamError, JournalError, RunOver, UsageError
-from callstream.events import RunEnded
+from callstream.events import Record, RunEnded
 from callstream.journal import history
 from callstream.runtime import Callstream, Run
 
