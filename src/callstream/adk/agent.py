@@ -48,6 +48,7 @@ from callstream.agui.messages import Metadata
 from callstream.errors import AnswerRefused, CallstreamError, JournalError, RunOver, UsageError
 from callstream.events import Record, RunEnded
 from callstream.journal import history
+from callstream.journal.memory import MemoryJournal
 from callstream.runtime import Callstream, Run
 
 logger = logging.getLogger("callstream")
@@ -110,8 +111,14 @@ class ADKAgent:
         self._artifacts = settings.artifact_service or (InMemoryArtifactService() if in_memory else None)
         self._memory = settings.memory_service or (InMemoryMemoryService() if in_memory else None)
         self._credentials = settings.credential_service or (InMemoryCredentialService() if in_memory else None)
+        sessions = settings.session_service or InMemorySessionService()
+        if isinstance(sessions, InMemorySessionService) and not isinstance(self.callstream.journal, MemoryJournal):
+            logger.warning(
+                "google-adk's sessions are in memory and the journal is not: after a restart, calls that await an answer "
+                "cannot be answered. Give the agent a session_service."
+            )
         self._threads = Threads(
-            settings.session_service or InMemorySessionService(),
+            sessions,
             thread_is_session=settings.use_thread_id_as_session_id,
         )
         self._toolsets = list(client_toolsets(root))

@@ -47,6 +47,11 @@ def own_callstream(target: object) -> Callstream | None:
     return found if isinstance(found, Callstream) else None
 
 
+def has_sessions(target: object) -> bool:
+    """Whether an application says itself where its sessions are."""
+    return isinstance(target, ADKAgent)
+
+
 def adk_agent(target: object, callstream: Callstream | None, **options: Any) -> ADKAgent:
     """An ``ADKAgent`` of an App, an agent or a workflow, unchanged itself; an ``ADKAgent`` is returned as it is."""
     if isinstance(target, ADKAgent):

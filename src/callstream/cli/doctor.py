@@ -20,6 +20,7 @@ _EXTRAS = {
     "server": ("starlette", "uvicorn", "ag-ui-protocol"),
     "postgres": ("asyncpg",),
     "cli": ("rich",),
+    "sessions": ("sqlalchemy",),
     "telemetry": ("opentelemetry-api",),
 }
 _OTHERS = ("msgspec", "httpx", "httpx2", "anthropic", "openai", "litellm")

@@ -26,8 +26,9 @@ from callstream.cli.options import (
     origin,
 )
 from callstream.cli.output import Output
-from callstream.cli.place import DEFAULT_FILE, journal_url, shown
+from callstream.cli.place import DEFAULT_FILE, journal_url, refuse_secret, shown
 from callstream.cli.target import HELP, Target, loaded
+from callstream.errors import MissingExtra
 
 if TYPE_CHECKING:
     from callstream.runtime import Callstream
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("callstream.server")
 
 _LOG_FORMATS = ("text", "json")
+_SESSIONS = "CALLSTREAM_SESSIONS"
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -46,7 +48,7 @@ def add_to(commands: Commands) -> None:
         description="""Serves an agent as it is: a google-adk App, agent or workflow, an ADKAgent, or any object with
             run(input). Runs belong to the server: a client that disconnects can rejoin its run. If no journal is named,
             ./callstream.db is created and used. Every option can also be set in the environment (CALLSTREAM_CORS_ORIGINS,
-            CALLSTREAM_FORGET_AFTER, CALLSTREAM_LOG_FORMAT, …), and so can the server's limits (CALLSTREAM_MAX_RUNS, …).""",
+            CALLSTREAM_SESSIONS, CALLSTREAM_FORGET_AFTER, …), and so can the server's limits (CALLSTREAM_MAX_RUNS, …).""",
         examples="""
             callstream serve agent.py:root_agent
             callstream serve shop.agents:app --port 9000 --on-disconnect stop
@@ -79,6 +81,11 @@ def add_to(commands: Commands) -> None:
         metavar="AGE",
         help="erase runs from the journal when they ended this long ago: 12h, 30d, 8w (default: never)",
     )
+    parser.add_argument(
+        "--sessions",
+        metavar="URL",
+        help="where google-adk keeps its sessions: memory:, sqlite:///FILE, postgresql://… (default: beside the journal)",
+    )
     add_env_file(parser)
     parser.add_argument(
         "--log-format", type=one_of(*_LOG_FORMATS), metavar="FORMAT", help="text or json (default: text)"
@@ -90,13 +97,18 @@ async def serve(options: argparse.Namespace, out: Output) -> int:
     out = _set_up_logs(options, out)
     target = loaded(options.target, env_file=options.env_file)
     callstream = _callstream(options, target, out)
-    agent = _agent(target, callstream)
+    sessions = _sessions(options, target, out)
+    agent = _agent(target, callstream, sessions)
     name = str(getattr(target.found, "name", "") or target.name)
     settings = {
         "on_disconnect": options.on_disconnect,
         "cors_origins": options.cors_origin and tuple(options.cors_origin),
     }
-    return await serve_app(agent, options, out, callstream=callstream, name=name, **settings)
+    try:
+        return await serve_app(agent, options, out, callstream=callstream, name=name, **settings)
+    finally:
+        if hasattr(sessions, "close"):
+            await sessions.close()
 
 
 class _LoggedNotes(Output):
@@ -191,10 +203,38 @@ def _own_callstream(found: Any) -> Callstream | None:
     return adk.own_callstream(found) if adk is not None and adk.is_adk(found) else None
 
 
-def _agent(target: Target, callstream: Callstream | None) -> Any:
+def _sessions(options: argparse.Namespace, target: Target, out: Output) -> Any:
+    """google-adk's session service; None where the application has its own, or is none of google-adk."""
+    given = options.sessions and refuse_secret(options.sessions, _SESSIONS)
+    url = given or from_environment(_SESSIONS, str)
+    adk = _adk()
+    if adk is None or not adk.is_adk(target.found) or adk.has_sessions(target.found):
+        if given is not None:
+            raise misused(
+                f"{target.given} has no sessions of google-adk to place; --sessions cannot be combined with it"
+            )
+        return None
+    from callstream.adk.sessions import open_sessions, sessions_beside
+
+    if url is not None:
+        out.note(f"sessions: {shown(url)}")
+        return open_sessions(url)
+    if _own_callstream(target.found) is not None:
+        return None  # its journal may be anywhere
+    url = sessions_beside(journal_url(options, default=f"sqlite:///{DEFAULT_FILE}"))
+    try:
+        sessions = open_sessions(url)
+    except MissingExtra as missing:
+        logger.warning("google-adk's sessions are in memory: %s", missing)
+        return None
+    out.note(f"sessions: {shown(url)}")
+    return sessions
+
+
+def _agent(target: Target, callstream: Callstream | None, sessions: Any = None) -> Any:
     adk = _adk()
     if adk is not None and adk.is_adk(target.found):
-        return adk.adk_agent(target.found, callstream)
+        return adk.adk_agent(target.found, callstream, **({} if sessions is None else {"session_service": sessions}))
     if callable(getattr(target.found, "run", None)) or callable(target.found):
         return target.found
     hint = "" if adk is not None else " (google-adk is not installed: pip install 'callstream[adk]')"

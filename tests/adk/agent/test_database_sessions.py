@@ -18,6 +18,7 @@ from google.adk.tools import LongRunningFunctionTool
 from google.adk.tools.tool_context import ToolContext
 
 from callstream import Callstream
+from callstream.adk.sessions import open_sessions, sessions_beside
 from callstream.calls import CallState
 from callstream.testing import Call as Calls
 from callstream.testing import Finish, Parallel, Text
@@ -138,3 +139,31 @@ async def test_thread_and_state_after_restart_with_database_sessions(
         said = [part["text"] for content in contents for part in content["parts"] if part.get("text")]
         assert said == ["one", "One.", "two"]
         assert len(provider.requests) == 4
+
+
+@pytest.mark.postgres
+async def test_sessions_beside_a_journal_in_postgres(postgres_uri: str, models: Models) -> None:
+    """They are in the journal's database, in a schema of their own."""
+    url = f"{postgres_uri}{'&' if '?' in postgres_uri else '?'}schema=beside"
+    assert sessions_beside(url) == url
+    async with scripted("gemini", [[Calls("approve", {"what": "x"}), Finish()], END]) as provider:
+        for number in (1, 2):
+            async with Callstream(url) as cs:
+                sessions: Any = open_sessions(url)
+                root = agent_of(gemini(models, provider), LongRunningFunctionTool(approve))
+                client = Client(adk_agent(cs, root, session_service=sessions))
+                if number == 1:
+                    await client.send()
+                    (asked,), messages = client.pending(), client.messages
+                else:
+                    client.messages, client._number = messages, 10
+                    await client.answer({asked: {"ok": True}})
+                    assert client.text() == "Done."
+                await client.agent.close()
+                await sessions.close()
+
+
+def test_sessions_beside_a_journal() -> None:
+    assert sessions_beside("memory:") == "memory:"
+    assert sessions_beside("sqlite:///calls.db?durability=power") == "sqlite:///calls-sessions.db"
+    assert sessions_beside("sqlite:////data/calls") == "sqlite:////data/calls-sessions"

@@ -1,0 +1,79 @@
+"""google-adk's sessions, by URL. A call that awaits an answer needs its session: the journal alone cannot resume it.
+
+So sessions are kept where the journal is: for a SQLite file in another file beside it, for PostgreSQL in the same database,
+in a schema of their own, and in memory for a journal in memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.adk.sessions import InMemorySessionService
+from google.adk.sessions.base_session_service import BaseSessionService
+from google.adk.sessions.sqlite_session_service import SqliteSessionService
+
+from callstream.errors import MissingExtra, UsageError
+
+_CONNECT_SECONDS = 10.0
+
+
+def sessions_beside(journal_url: str) -> str:
+    """The URL of the sessions that belong to a journal."""
+    scheme, _, place = journal_url.partition(":")
+    if scheme != "sqlite":
+        return "memory:" if scheme == "memory" else journal_url
+    path = place.partition("?")[0]
+    stem = path.removesuffix(".db")
+    return f"sqlite:{stem}-sessions{path[len(stem) :]}"
+
+
+def open_sessions(url: str) -> BaseSessionService:
+    """The session service for a URL: ``memory:``, ``sqlite:///file.db``, ``postgresql://…``, or any that SQLAlchemy knows.
+
+    A journal's URL will do for PostgreSQL. Nothing is connected before the first use.
+    """
+    match url.partition(":")[0]:
+        case "memory":
+            return InMemorySessionService()
+        case "sqlite":
+            return SqliteSessionService(url.partition("?")[0])
+        case "postgresql" | "postgres":
+            return _database("postgresql+asyncpg://", async_creator=_connecting(url))
+        case _ if "://" in url:
+            return _database(url)
+        case scheme:
+            raise UsageError(
+                f"expected memory:, sqlite:///file.db or postgresql://… for sessions, got a URL that begins with {scheme!r}"
+            )
+
+
+def _database(url: str, **options: Any) -> BaseSessionService:
+    from google.adk.sessions import DatabaseSessionService
+
+    try:
+        return DatabaseSessionService(url, **options)
+    except ImportError as error:
+        raise MissingExtra("sessions in a database need SQLAlchemy", "sessions", error) from error
+    except ValueError as error:  # google-adk's text has no password in it
+        raise UsageError(f"these sessions cannot be opened: {error}") from None
+
+
+def _connecting(url: str) -> Any:
+    """Connects as the journal does, with the options of its URL, and stays in a schema of its own."""
+    try:
+        from callstream.journal.postgres.link import Link, address
+    except ModuleNotFoundError as error:
+        raise MissingExtra("sessions in PostgreSQL need asyncpg", "postgres", error) from error
+    link = Link(address(url), _CONNECT_SECONDS)
+    schema = f"{link.address.schema}_sessions"
+
+    async def connect() -> Any:
+        connection = await link.connect()
+        if await connection.fetchval("SELECT to_regnamespace($1) IS NULL", schema):
+            await connection.execute(f"SELECT pg_advisory_lock(hashtext('{schema}'))")
+            await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+            await connection.execute(f"SELECT pg_advisory_unlock(hashtext('{schema}'))")
+        await connection.execute(f"SET search_path TO {schema}")
+        return connection
+
+    return connect
