@@ -30,7 +30,7 @@ def sessions_beside(journal_url: str) -> str:
 def open_sessions(url: str) -> BaseSessionService:
     """The session service for a URL: ``memory:``, ``sqlite:///file.db``, ``postgresql://…``, or any that SQLAlchemy knows.
 
-    A journal's URL will do for PostgreSQL. Nothing is connected before the first use.
+    A journal's URL will do for PostgreSQL, where ``prepare_sessions`` has to be awaited once before the first use.
     """
     match url.partition(":")[0]:
         case "memory":
@@ -58,22 +58,35 @@ def _database(url: str, **options: Any) -> BaseSessionService:
         raise UsageError(f"these sessions cannot be opened: {error}") from None
 
 
+async def prepare_sessions(service: BaseSessionService, url: str) -> None:
+    """Makes schema and tables in PostgreSQL, one process at a time: google-adk itself fails if two make them at once."""
+    if url.partition(":")[0] in ("postgresql", "postgres"):
+        link, schema = _link(url)
+        connection = await link.connect()
+        try:
+            await connection.execute("SELECT pg_advisory_lock(hashtext($1))", schema)
+            await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+            await service.list_sessions(app_name=schema, user_id="")
+        finally:
+            await link.close_quietly(connection)
+
+
 def _connecting(url: str) -> Any:
     """Connects as the journal does, with the options of its URL, and stays in a schema of its own."""
+    link, schema = _link(url)
+
+    async def connect() -> Any:
+        connection = await link.connect()
+        await connection.execute(f"SET search_path TO {schema}")
+        return connection
+
+    return connect
+
+
+def _link(url: str) -> tuple[Any, str]:
     try:
         from callstream.journal.postgres.link import Link, address
     except ModuleNotFoundError as error:
         raise MissingExtra("sessions in PostgreSQL need asyncpg", "postgres", error) from error
     link = Link(address(url), _CONNECT_SECONDS)
-    schema = f"{link.address.schema}_sessions"
-
-    async def connect() -> Any:
-        connection = await link.connect()
-        if await connection.fetchval("SELECT to_regnamespace($1) IS NULL", schema):
-            await connection.execute(f"SELECT pg_advisory_lock(hashtext('{schema}'))")
-            await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
-            await connection.execute(f"SELECT pg_advisory_unlock(hashtext('{schema}'))")
-        await connection.execute(f"SET search_path TO {schema}")
-        return connection
-
-    return connect
+    return link, f"{link.address.schema}_sessions"

@@ -97,7 +97,7 @@ async def serve(options: argparse.Namespace, out: Output) -> int:
     out = _set_up_logs(options, out)
     target = loaded(options.target, env_file=options.env_file)
     callstream = _callstream(options, target, out)
-    sessions = _sessions(options, target, out)
+    sessions = await _sessions(options, target, out)
     agent = _agent(target, callstream, sessions)
     name = str(getattr(target.found, "name", "") or target.name)
     settings = {
@@ -203,7 +203,7 @@ def _own_callstream(found: Any) -> Callstream | None:
     return adk.own_callstream(found) if adk is not None and adk.is_adk(found) else None
 
 
-def _sessions(options: argparse.Namespace, target: Target, out: Output) -> Any:
+async def _sessions(options: argparse.Namespace, target: Target, out: Output) -> Any:
     """google-adk's session service; None where the application has its own, or is none of google-adk."""
     given = options.sessions and refuse_secret(options.sessions, _SESSIONS)
     url = given or from_environment(_SESSIONS, str)
@@ -214,20 +214,25 @@ def _sessions(options: argparse.Namespace, target: Target, out: Output) -> Any:
                 f"{target.given} has no sessions of google-adk to place; --sessions cannot be combined with it"
             )
         return None
-    from callstream.adk.sessions import open_sessions, sessions_beside
+    from callstream.adk.sessions import open_sessions, prepare_sessions, sessions_beside
 
-    if url is not None:
-        out.note(f"sessions: {shown(url)}")
-        return open_sessions(url)
-    if _own_callstream(target.found) is not None:
-        return None  # its journal may be anywhere
-    url = sessions_beside(journal_url(options, default=f"sqlite:///{DEFAULT_FILE}"))
+    is_default = url is None
+    if url is None:
+        if _own_callstream(target.found) is not None:
+            return None  # its journal may be anywhere
+        url = sessions_beside(journal_url(options, default=f"sqlite:///{DEFAULT_FILE}"))
     try:
         sessions = open_sessions(url)
     except MissingExtra as missing:
-        logger.warning("google-adk's sessions are in memory: %s", missing)
+        if not is_default:
+            raise
+        logger.warning("%s", missing)
         return None
     out.note(f"sessions: {shown(url)}")
+    try:
+        await prepare_sessions(sessions, url)
+    except Exception as error:  # what SQLAlchemy and the driver raise is any kind of error
+        raise CommandError(f"the sessions cannot be opened: {type(error).__name__}: {error}") from error
     return sessions
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -18,7 +19,7 @@ from google.adk.tools import LongRunningFunctionTool
 from google.adk.tools.tool_context import ToolContext
 
 from callstream import Callstream
-from callstream.adk.sessions import open_sessions, sessions_beside
+from callstream.adk.sessions import open_sessions, prepare_sessions, sessions_beside
 from callstream.calls import CallState
 from callstream.testing import Call as Calls
 from callstream.testing import Finish, Parallel, Text
@@ -150,6 +151,7 @@ async def test_sessions_beside_a_journal_in_postgres(postgres_uri: str, models: 
         for number in (1, 2):
             async with Callstream(url) as cs:
                 sessions: Any = open_sessions(url)
+                await asyncio.gather(*(prepare_sessions(sessions, url) for _ in range(4)))
                 root = agent_of(gemini(models, provider), LongRunningFunctionTool(approve))
                 client = Client(adk_agent(cs, root, session_service=sessions))
                 if number == 1:
