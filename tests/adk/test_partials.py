@@ -141,6 +141,118 @@ def test_accumulated_args_of_two_calls_of_one_tool() -> None:
     assert [end for _, _, end in calls(events)] == [{"a": "1x"}, {"a": "2y"}]
 
 
+WHOLE_TWICE = [{"a": "one"}, {"a": "two"}], [{"a": "one"}, {"a": "one, too"}], [{"a": "one"}, {"a": "one"}]
+
+
+@pytest.mark.parametrize("twice", WHOLE_TWICE)
+def test_two_whole_calls_of_one_tool_in_two_responses(twice: list[dict[str, Any]]) -> None:
+    """Whatever the preview can tell of them, both run on what the whole response has."""
+    parts, whole = ([function(name="f", args=args) for args in twice] for _ in range(2))
+    events = read(*(response(part) for part in parts), final(*whole))
+    assert sorted((end for _, _, end in calls(events)), key=str) == sorted(twice, key=str)
+    assert len({part.function_call.id for part in whole if part.function_call}) == 2
+
+
+def test_two_whole_calls_keep_the_ids_of_the_preview() -> None:
+    parts, whole = ([function(name="f", args={"a": a}) for a in ("one", "two", "three")] for _ in range(2))
+    events = read(*(response(part) for part in parts), final(*whole))
+    ids = [part.function_call.id for part in whole if part.function_call]
+    assert ids == [part.function_call.id for part in parts if part.function_call]
+    assert [call_id for call_id, _, _ in calls(events)] == ids
+
+
+def diffs(*args: dict[str, str], **fields: Any) -> list[types.Part]:
+    """Calls of one tool as google-adk shows Anthropic's and OpenAI's: values by path, the name on every chunk, no end."""
+    parts = []
+    for each in args:
+        parts.append(function(name="f", will_continue=True, **fields))
+        for name, value in each.items():
+            pieces = (
+                [at(f"$.{name}", value[:1], True)],
+                [at(f"$.{name}", value[1:], True)],
+                [at(f"$.{name}", "", False)],
+            )
+            parts += [function(name="f", will_continue=True, partial_args=each, **fields) for each in pieces]
+    return parts
+
+
+@pytest.mark.parametrize("whole", [[{"a": "one"}, {"a": "two"}], [{"a": "one", "b": "x"}, {"a": "one", "b": "y"}]])
+def test_two_calls_of_one_tool_as_named_diffs(whole: list[dict[str, str]]) -> None:
+    """The text of each is shown in its own call."""
+    events = read(*map(response, diffs(*whole)), final(*(function(name="f", args=args) for args in whole)))
+    assert [(json.loads(text), end) for _, text, end in calls(events)] == [(args, args) for args in whole]
+
+
+def test_two_calls_of_one_tool_that_nothing_tells_apart() -> None:
+    """The second says what the first could have said: the preview is given up, and both run."""
+    whole = [{"a": "one"}, {"b": "two"}]
+    events = read(*map(response, diffs(*whole)), final(*(function(name="f", args=args) for args in whole)))
+    assert [end for _, _, end in calls(events)] == ["truncated", *whole]
+
+
+async def test_two_whole_calls_of_one_tool_through_a_runner(cs: Callstream) -> None:
+    ran: list[str] = []
+
+    def write(title: str) -> str:
+        ran.append(title)
+        return title
+
+    parts, whole = ([function(name="write", args={"title": title}) for title in ("one", "two")] for _ in range(2))
+    model = FakeLlm(answers=[[*map(response, parts), final(*whole)], [final(types.Part(text="Done."))]])
+    host = Host(cs, agent_of(model, write))
+    events = await host.run()
+    assert ran == ["one", "two"]
+    assert [call.state for call in await host.calls()] == [CallState.COMPLETED] * 2
+    assert [given for given, _ in responses_in(events)] == [
+        part.function_call.id for part in parts if part.function_call
+    ]
+
+
+NAMELESS = [
+    response(function(will_continue=True, partial_args=[at("$.a", "x", True)])),
+    response(function(partial_args=[at("$.a", "y", False)])),
+]
+FINALS = {
+    "without the call": final(types.Part(text="Well.")),
+    "with nothing": LlmResponse(finish_reason=STOP, partial=False, content=types.Content(role="model", parts=[])),
+    "with a call without a name": final(function(args={"a": "xy"})),
+    "with an empty name": final(function(name="", args={"a": "xy"})),
+}
+
+
+@pytest.mark.parametrize("end", FINALS)
+@pytest.mark.parametrize("on_truncated", ["tell_model", "fail"])
+async def test_a_call_that_never_got_a_name_is_not_passed_over(
+    on_truncated: Any, end: str, cs: Callstream, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two tools fit. Neither runs; the model is told, under a name that a provider accepts, or the invocation fails."""
+    ran: list[str] = []
+
+    def first(a: str) -> None:
+        ran.append(a)
+
+    def second(a: str) -> None:
+        ran.append(a)
+
+    answers = [[each.model_copy(deep=True) for each in (*NAMELESS, FINALS[end])], [final(types.Part(text="Done."))]]
+    model = FakeLlm(answers=answers)
+    host = Host(cs, agent_of(model, first, second), on_truncated=on_truncated)
+    events = await host.run()
+    assert ran == []
+    assert "without a name" in caplog.text
+    (call,) = await host.calls()
+    assert (call.name, call.state, call.reason) == ("unnamed_call", CallState.DISCARDED, "malformed")
+    (run,) = await cs.journal.runs()
+    if on_truncated == "fail":
+        assert run.outcome == "failed"
+        assert events[-1].error_code == "MALFORMED_TOOL_CALL"
+        return
+    assert run.outcome == "finished"
+    told = [part for content in model.requests[1].contents for part in content.parts or ()]
+    assert [part.function_call.name for part in told if part.function_call] == ["unnamed_call"]
+    assert "the tools are first, second" in str([part.function_response for part in told])
+
+
 def test_exact_arguments_are_those_of_the_whole_response() -> None:
     """A number that a float cannot hold, and an object with an empty list in it."""
     chunk = {"id": "c", "name": "f", "will_continue": True}

@@ -110,7 +110,7 @@ async def test_gemini_shapes(shape: Shape, path: str, cs: Callstream, models: Mo
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_nameless_held(path: str, cs: Callstream, models: Models) -> None:
-    """A call without a name is that of the one tool whose schema has all its places; else nothing runs."""
+    """A call without a name is that of the one tool whose schema has all its places; else nothing runs, and it is said."""
     ran: list[str] = []
 
     def alpha(a: str = "", shared: str = "") -> None:
@@ -127,7 +127,11 @@ async def test_nameless_held(path: str, cs: Callstream, models: Models) -> None:
         host = Host(cs, agent_of(models(provider, path), alpha, beta))
         await host.run("one")
         await host.run("two")
-    (made,) = await host.calls()
+        told = [request.body.decode() for request in provider.requests]
+    made, unnamed = await host.calls()
+    assert (unnamed.state, unnamed.reason) == (CallState.DISCARDED, "malformed")
+    assert "without a name; the tools are alpha, beta" in told[3]
+    assert ("the whole response does not have this call" in told[1]) is (path == "partial")
     assert (made.name, made.args_json) == ("beta", '{"shared":"s","b":"y"' + "}" * (path == "tap"))
     # google-adk itself loses a call that never had a name, so on its partial events it cannot be completed.
     assert ran == (["beta y s"] if path == "tap" else [])

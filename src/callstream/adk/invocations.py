@@ -23,8 +23,12 @@ from google.genai import types
 
 from callstream.adk.partials import PartialReader
 from callstream.calls import Call, CallState
+from callstream.events import CallDiscarded, CallStarted
 from callstream.runtime import Callstream, Response, Run
 from callstream.runtime.modelcall import ModelCall
+
+UNNAMED = "unnamed_call"
+"""The name under which the model is told of a call that came without one: providers refuse a history with an empty name."""
 
 _ABORT_POLL = 0.1
 """Seconds."""
@@ -40,6 +44,7 @@ class Step:
         self, model_call: ModelCall, request: LlmRequest, actions: EventActions, branch: str | None = None
     ) -> None:
         self.model_call = model_call
+        self._tool_names = tuple(request.tools_dict)
         self.actions = actions
         self.branch = branch
         self.shown: set[str] = set()
@@ -66,6 +71,18 @@ class Step:
         events = self._reader.read(response)
         if events:
             await self._response.record(events)
+
+    async def record_nameless(self) -> None:
+        """Makes calls of those that never got a name, so that the model can be told of them as of any other."""
+        for response in list(self.model_call.responses):
+            nameless, response.nameless = response.nameless, []
+            for dropped in nameless:
+                detail = f"the call came without a name; the tools are {', '.join(self._tool_names)}"
+                made = self.model_call.run.response("gemini", author=self.model_call.author)
+                self.model_call.responses.append(made)
+                await made.record(
+                    [CallStarted(dropped.call_id, UNNAMED, None), CallDiscarded(dropped.call_id, "malformed", detail)]
+                )
 
     def read_elsewhere(self) -> None:
         """The tap reads the responses, so the request, which has the whole conversation, need not be kept."""
@@ -155,6 +172,7 @@ class Invocation:
             free.remove(call)
             step.shown.add(call.call_id)
             function_call.id = call.wire_id
+            function_call.name = function_call.name or call.name
             self.bind_id(step.branch, function_call.id, call.call_id)
 
     def call_named(self, branch: str | None, function_call_id: str | None) -> Call | None:

@@ -7,6 +7,10 @@ There are three dialects:
 - raw JSON text (``partial_args`` without a path): Interactions;
 - ``args`` that grow from one response to the next.
 
+Calls without ids are told apart by what they say. A named value for a place that has its value already begins another
+call. Args that do not extend those before belong to another call, or take them back: only the whole response tells, so they
+wait for it. Where two calls were taken for one nevertheless, the preview is given up and the calls come whole.
+
 So partial responses are a preview, and the response that is not partial decides: whether a call is complete, and what
 its arguments are. What the preview lacks or has wrong is written behind it, so that the joined text parses to those
 arguments (of two equal names the last counts). A call that a preview began is complete only if its response finished
@@ -16,7 +20,9 @@ normally, or if it said itself that it had ended.
 from __future__ import annotations
 
 import base64
+import copy
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any, Literal
@@ -30,7 +36,7 @@ from callstream.jsontext.path import Path, parse_path
 from callstream.jsontext.writer import EMPTY
 from callstream.wire.argtext import json_text
 from callstream.wire.naming import PiecewiseCall
-from callstream.wire.transcript import Transcript
+from callstream.wire.transcript import Transcript, WireCall
 
 MINTED_PREFIX = "adk-"
 """How ids begin that google-adk, or Callstream for it, made up. They are not sent to the model."""
@@ -43,6 +49,12 @@ class PartialCall(PiecewiseCall[types.FunctionCall]):
 
     dialect: Literal["paths", "text", "args"] | None = None
     said_end = False
+    began_nameless = False
+
+    def __init__(self, call: WireCall, tools: Mapping[str, dict[str, Any]]) -> None:
+        super().__init__(call, tools)
+        self._args: dict[str, Any] = {}
+        self._finished: set[Path] = set()
 
     @property
     def wire_id(self) -> str:
@@ -55,9 +67,26 @@ class PartialCall(PiecewiseCall[types.FunctionCall]):
                 yield path
         yield from ((name,) for name in chunk.args or ())
 
+    def can_take(self, chunk: types.FunctionCall) -> bool:
+        """Whether a chunk can be of this call: nothing that is finished is said in it again."""
+        if chunk.args and not chunk.partial_args:
+            return _extends(self._args, chunk.args)
+        return not chunk.name or self._finished.isdisjoint(self.paths_in(chunk))
+
+    def can_become(self, args: dict[str, Any]) -> bool:
+        """Whether what was shown is a beginning of these arguments."""
+        if self.dialect == "args":
+            return _extends(self._args, args)
+        try:
+            copy.deepcopy(self).rest(args)
+        except WireError:
+            return False
+        return True
+
     def text_of(self, chunk: types.FunctionCall) -> str:
         if chunk.args and not chunk.partial_args:
             self.dialect = "args"
+            self._args = chunk.args
             return self.writer.grow(chunk.args, True)
         text = []
         for piece in chunk.partial_args or ():
@@ -66,6 +95,8 @@ class PartialCall(PiecewiseCall[types.FunctionCall]):
                 path = _path(piece.json_path)
                 if path is not None:
                     text.append(self.writer.write(path, _value(piece), bool(piece.will_continue)))
+                    if not piece.will_continue:
+                        self._finished.add(path)
             elif piece.string_value:
                 self.dialect = "text"
                 text.append(piece.string_value)
@@ -94,6 +125,15 @@ class PartialCall(PiecewiseCall[types.FunctionCall]):
         return end[:-1] + ("," if shown else "") + json_text(again)[1:], whole
 
 
+class _Waiting:
+    """Args of a partial response that cannot be shown before it is known which call they are of."""
+
+    def __init__(self, call_id: str, name: str | None, args: dict[str, Any]) -> None:
+        self.call_id = call_id
+        self.name = name
+        self.args = args
+
+
 class PartialReader:
     """Reads the responses of one call of a model. ``tools`` are the request's tools, JSON Schemas by name.
 
@@ -108,6 +148,7 @@ class PartialReader:
         self._tools = tools
         self._calls: list[PartialCall] = []  # not decided yet
         self._touched: list[PartialCall] = []  # by this response
+        self._waiting: list[_Waiting] = []
         self._shown = {False: "", True: ""}  # text and reasoning since the last response that was not partial
 
     def read(self, response: LlmResponse) -> list[WireEvent]:
@@ -132,6 +173,10 @@ class PartialReader:
 
     def _chunk(self, chunk: types.FunctionCall, signature: str | None) -> None:
         known = self._continued(chunk)
+        if isinstance(known, _Waiting):
+            known.args = chunk.args or {}
+            chunk.id = known.call_id
+            return
         if known is None:
             if not chunk.name and not chunk.args and not chunk.partial_args:
                 return  # the end of a call that had ended already
@@ -148,7 +193,7 @@ class PartialReader:
         except WireError as error:
             self._transcript.discard_call(known.call, "malformed", str(error))
 
-    def _continued(self, chunk: types.FunctionCall) -> PartialCall | None:
+    def _continued(self, chunk: types.FunctionCall) -> PartialCall | _Waiting | None:
         """The call that a chunk belongs to, None if it begins one.
 
         With an id the id tells. Without one, a chunk that has a name goes on with the last call of that name, because
@@ -163,15 +208,25 @@ class PartialReader:
                 return None
         candidates = [known for known in self._calls if not chunk.name or chunk.name == known.call.name]
         if chunk.args and not chunk.partial_args:
-            return next((known for known in candidates if known not in self._touched), None)
+            free = [known for known in candidates if known not in self._touched]
+            fitting = next((known for known in free if known.can_take(chunk)), None)
+            return self._waiting_for(chunk) if free and fitting is None else fitting
         has_more = [known for known in candidates if not (known.said_end and known.dialect == "paths")]
-        return has_more[-1] if has_more else None
+        return has_more[-1] if has_more and has_more[-1].can_take(chunk) else None
+
+    def _waiting_for(self, chunk: types.FunctionCall) -> _Waiting:
+        for waiting in self._waiting:
+            if waiting.name == chunk.name and _extends(waiting.args, chunk.args or {}):
+                return waiting
+        self._waiting.append(_Waiting(self._new_id(), chunk.name, chunk.args or {}))
+        return self._waiting[-1]
 
     def _opened(self, name: str | None, given_id: str | None, signature: str | None) -> PartialCall:
         minted = given_id is not None and given_id.startswith(MINTED_PREFIX)
         self._given_id = given_id if minted else None
         call = self._transcript.open_call(name, None if minted else given_id, signature=signature)
         known = PartialCall(call, self._tools)
+        known.began_nameless = not name
         self._calls.append(known)
         return known
 
@@ -186,19 +241,25 @@ class PartialReader:
         is_normal = finish in (None, "STOP") and not response.error_code
         self._decide_text(parts)
         chunks = [(part.function_call, signature_of(part)) for part in parts if part.function_call is not None]
+        begun = Counter(known.call.name for known in self._calls)
+        whole = Counter(chunk.name for chunk, _ in chunks)
         for chunk, signature in chunks:
-            known = self._matching(chunk) or self._opened(chunk.name, chunk.id, signature)
+            known = self._matching(chunk, may_be_anothers=whole[chunk.name] > begun[chunk.name] + begun[None])
+            if known is None:
+                known = self._opened(chunk.name, chunk.id or self._waited_as(chunk), signature)
             self._calls.remove(known)
             chunk.id = known.wire_id
             if not known.call.final:
                 if signature:
                     self._transcript.sign_call(known.call, signature)
                 self._decide_call(known, chunk, response, finish if is_normal else _trouble(response))
+        # LiteLLM has two whole responses, of which the second has the calls; google-adk loses a call that began nameless.
+        for known in [known for known in self._calls if chunks or not is_normal or known.began_nameless]:
+            if not known.call.final:
+                self._discard(known, response, "the whole response does not have this call")
+            self._calls.remove(known)
         if chunks or not is_normal:
-            for known in self._calls:
-                if not known.call.final:
-                    self._discard(known, response, "the whole response does not have this call")
-            self._calls.clear()
+            self._waiting.clear()
         if not self._calls:
             usage = (
                 response.usage_metadata.model_dump(mode="json", exclude_none=True) if response.usage_metadata else None
@@ -215,6 +276,8 @@ class PartialReader:
             self._discard(known, response, f"the response finished with {finish}")
         elif finish is None and known.dialect in ("paths", "text") and not known.said_end:
             self._discard(known, response, "the response ended without a finish reason")
+        elif not known.call.name and not chunk.name:
+            self._discard(known, response, "")
         else:
             if known.call.name is None and chunk.name:
                 known.take(types.FunctionCall(name=chunk.name, will_continue=True), self._transcript)
@@ -232,17 +295,33 @@ class PartialReader:
             reason, detail = "malformed", "the call never got a name"
         self._transcript.discard_call(known.call, reason, detail)
 
-    def _matching(self, chunk: types.FunctionCall) -> PartialCall | None:
-        """The call of the preview that a whole call completes: by its id, else the first that it can be."""
+    def _matching(self, chunk: types.FunctionCall, *, may_be_anothers: bool) -> PartialCall | None:
+        """The call of the preview that a whole call completes: by its id, else the first that can become it.
+
+        ``may_be_anothers``: there are more whole calls than the preview has, so one that cannot become this call belongs to
+        another. Else the model took back what it had shown.
+        """
         if chunk.id:
             for known in self._calls:
                 if known.wire_id == chunk.id:
                     return known
             if not chunk.id.startswith(MINTED_PREFIX):
                 return None
-        for known in self._calls:
-            if known.call.provider_id is None and known.call.name in (chunk.name, None):
-                return known
+        candidates = [
+            known for known in self._calls if known.call.provider_id is None and known.call.name in (chunk.name, None)
+        ]
+        if len(candidates) == 1 and not may_be_anothers:
+            return candidates[0]
+        args = chunk.args or {}
+        first = None if may_be_anothers or not candidates else candidates[0]
+        return next((known for known in candidates if known.can_become(args)), first)
+
+    def _waited_as(self, chunk: types.FunctionCall) -> str | None:
+        """The id that a whole call had in the preview, where it waited for this response."""
+        for waiting in self._waiting:
+            if waiting.name == chunk.name and _extends(waiting.args, chunk.args or {}):
+                self._waiting.remove(waiting)
+                return waiting.call_id
         return None
 
     def _decide_text(self, parts: Iterable[types.Part]) -> None:
@@ -311,6 +390,31 @@ def _restored(shown: Any, value: Any) -> Any:
     if isinstance(shown, list) and isinstance(value, list) and len(shown) == len(value):
         return [_restored(*pair) for pair in zip(shown, value, strict=True)]
     return shown if value is None and _is_hollow(shown) else value
+
+
+def _extends(before: Any, after: Any) -> bool:
+    """Whether a JSON value may be what another one has grown to: members and items are added, the last one grows."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        names, values = list(before), list(before.values())
+        grown = list(after)[: len(names)] == names
+        return grown and _items_extend(values, [after[name] for name in names])
+    if isinstance(before, list) and isinstance(after, list):
+        return len(after) >= len(before) and _items_extend(before, after[: len(before)])
+    if isinstance(before, str) and isinstance(after, str):
+        return after.startswith(before)
+    # Half a number looks like a number, and null may stand for what is not there yet.
+    return before is None or _same(before, after) or _are_numbers(before, after)
+
+
+def _items_extend(before: list[Any], after: list[Any]) -> bool:
+    settled = len(before) - 1 if before else 0
+    if not all(_same(*pair) for pair in zip(before[:settled], after[:settled], strict=True)):
+        return False
+    return not before or _extends(before[-1], after[-1])
+
+
+def _are_numbers(before: Any, after: Any) -> bool:
+    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in (before, after))
 
 
 def _is_hollow(value: Any) -> bool:

@@ -311,9 +311,10 @@ class CallstreamPlugin(BasePlugin):
                 step.read_elsewhere()
             else:
                 await step.read(llm_response)
+            if llm_response.partial:
+                return None
+            await step.record_nameless()
         except RunOver:
-            return None
-        if llm_response.partial:
             return None
         guarded(invocation, step, llm_response, self.settings.on_truncated)
         return None

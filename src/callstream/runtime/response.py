@@ -53,6 +53,8 @@ class Response:
         self.run = run
         self.response_id = run.callstream.new_id("response")
         self.call_ids: dict[str, str] = {}
+        self.nameless: list[CallDiscarded] = []
+        """Calls that never got a name. They have not started, so the journal does not have them."""
         """The ``call_id`` of each call, by the id that its decoder gave it."""
         self.decoder = decoder_for(wire, new_id=new_call_id or run.callstream.new_call_id, tools=tools)
         self._author = author
@@ -136,6 +138,8 @@ class Response:
                 if call_id is None:
                     # It never got a name, so it never started.
                     logger.warning("run %s: a call without a name was dropped", self.run.run_id)
+                    if isinstance(event, CallDiscarded):
+                        self.nameless.append(event)
                     return None
                 return event if call_id == event.call_id else msgspec.structs.replace(event, call_id=call_id)
             case _:
