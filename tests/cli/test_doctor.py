@@ -63,7 +63,7 @@ def test_it_tells_versions_and_extras(run: Run) -> None:
     assert (found["models"], found["journal"], found["problems"]) == (None, None, [])
     text = run("doctor").out
     assert "all extras are installed" in text
-    assert text.endswith("nothing is wrong\n")
+    assert text.endswith("no problems found\n")
 
 
 def test_it_tells_where_each_model_is_read(run: Run, agents: Path) -> None:
@@ -87,13 +87,13 @@ def test_a_model_that_cannot_be_made_is_a_problem(run: Run, agents: Path, monkey
     )
     code, found = examined(run, str(agents))
     assert code == 1
-    assert "the model of agent lost cannot be made" in found["problems"][0]  # type: ignore[index]
+    assert "the model of agent lost cannot be created" in found["problems"][0]  # type: ignore[index]
 
 
 def test_what_is_not_of_google_adk_has_no_models_to_tell_of(run: Run, agents: Path) -> None:
     code, found = examined(run, f"{agents}:number")
     assert code == 1
-    assert "is a int, nothing of google-adk's" in found["problems"][0]  # type: ignore[index]
+    assert "is a int, not a google-adk app or agent" in found["problems"][0]  # type: ignore[index]
 
 
 def test_it_tells_how_the_journal_is(run: Run, journal_url: str) -> None:
@@ -122,7 +122,7 @@ def test_runs_that_a_dead_process_left_are_a_problem(run: Run, journal_url: str)
     filled(journal_url, left=[RunStarted("t")])
     done = run("doctor", "--journal", journal_url)
     assert done.code == 1
-    assert done.out.endswith("! 1 run left open by a dead process: run callstream sweep\n")
+    assert done.out.endswith("! 1 run left open by a dead process; run callstream sweep\n")
     assert run("sweep", "--journal", journal_url).code == 0
     assert run("doctor", "--journal", journal_url).code == 0
 

@@ -58,7 +58,7 @@ def test_compact_wants_to_know_what(run: Run, journal_url: str) -> None:
     assert run("compact", "--journal", journal_url).code == 2
     assert run("compact", "run_1", "--all", "--journal", journal_url).code == 2
     done = run("compact", "run_99", "--journal", journal_url)
-    assert (done.code, done.err) == (1, f"callstream compact: there is no run 'run_99' in {journal_url}\n")
+    assert (done.code, done.err) == (1, f"callstream compact: run 'run_99' not found in {journal_url}\n")
 
 
 def test_sweep_closes_what_a_dead_process_left_and_spares_the_living(run: Run, journal_url: str) -> None:
@@ -73,7 +73,7 @@ def test_sweep_closes_what_a_dead_process_left_and_spares_the_living(run: Run, j
     call = json.loads(run("show", "c9", "--journal", journal_url, "--json").out)
     assert (call["state"], call["reason"]) == ("discarded", "interrupted")
     assert run("sweep", "--journal", journal_url).out == "closed alive\n"
-    assert run("sweep", "--journal", journal_url).out == "nothing was left open by a dead process\n"
+    assert run("sweep", "--journal", journal_url).out == "no runs of dead processes found\n"
 
 
 def test_forget_erases_what_matches_everything_given(run: Run, journal_url: str) -> None:

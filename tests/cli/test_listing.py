@@ -72,7 +72,7 @@ def test_runs_are_a_table_the_newest_last(run: Run, journal_url: str) -> None:
     assert [row[:3] for row in found] == [
         ["run_1", "t1", "finished"],
         ["run_2", "t2", "failed"],
-        ["run_3", "t1", "goes"],
+        ["run_3", "t1", "running"],
     ]
     assert "failed (it broke)" in done.out
     assert [row[-1] for row in found] == ["18", "18", "1"]
@@ -89,9 +89,9 @@ def test_runs_are_a_table_the_newest_last(run: Run, journal_url: str) -> None:
 def test_nothing_is_said_on_standard_output_where_there_is_nothing(run: Run, journal_url: str) -> None:
     done = run("calls", "--journal", journal_url, "--thread", "none")
     assert (done.code, done.out) == (0, "")
-    assert "there are no such calls" in done.err
+    assert "no such calls in" in done.err
     assert run("calls", "--journal", journal_url, "--thread", "none", "--json") == Ran(0, "", "")
-    assert "there are no such runs" in run("runs", "--journal", journal_url, "--thread", "none").err
+    assert "no such runs in" in run("runs", "--journal", journal_url, "--thread", "none").err
 
 
 def test_show_tells_all_of_a_call(run: Run, journal_url: str) -> None:
@@ -109,14 +109,14 @@ def test_show_of_a_call_that_was_cut_off_has_what_came(run: Run, journal_url: st
     shown = run("show", "c5", "--journal", journal_url).out
     assert "reason     truncated\ndetail     the answer was cut off\n" in shown
     assert shown.endswith('arguments\n  {"title":"Ha\n')
-    assert run("show", "c4", "--journal", journal_url).out.endswith("no arguments came\n")
+    assert run("show", "c4", "--journal", journal_url).out.endswith("no arguments\n")
     assert json.loads(run("show", "c5", "--journal", journal_url, "--json").out)["args_json"] == '{"title":"Ha'
 
 
 def test_a_call_that_is_not_there_is_one_sentence(run: Run, journal_url: str) -> None:
     done = run("show", "c99", "--journal", journal_url)
     assert (done.code, done.out) == (1, "")
-    assert done.err == f"callstream show: there is no call 'c99' in {journal_url}\n"
+    assert done.err == f"callstream show: call 'c99' not found in {journal_url}\n"
 
 
 def test_what_a_model_wrote_is_never_obeyed_by_the_terminal(run: Run, journal_url: str) -> None:

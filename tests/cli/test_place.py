@@ -43,8 +43,8 @@ def test_without_any_it_says_how_to_name_one(run: Run) -> None:
     assert run("calls") == Ran(
         2,
         "",
-        "callstream calls: which journal? Give --journal URL or set CALLSTREAM_JOURNAL; there is no callstream.db in this "
-        "folder either\n",
+        "callstream calls: no journal: give --journal URL or set CALLSTREAM_JOURNAL; this folder has no "
+        "callstream.db\n",
     )
 
 
@@ -74,8 +74,8 @@ def test_a_password_from_the_environment_is_never_shown(run: Run, monkeypatch: p
 @pytest.mark.parametrize(
     ("url", "code", "words"),
     [
-        ("sqlite:///nowhere.db", 1, "there is no journal at "),
-        ("memory:", 2, "lives in its own process only"),
+        ("sqlite:///nowhere.db", 1, "no journal found at "),
+        ("memory:", 2, "exists only inside its own process"),
         ("telepathy:", 2, "expected memory:, sqlite:///file.db or postgresql://"),
         ("sqlite:calls.db", 2, "expected sqlite:///relative.db"),
         ("postgresql://127.0.0.1:1/none", 1, "PostgreSQL"),
@@ -122,20 +122,20 @@ def test_an_address_that_is_none_is_told_in_one_sentence(
     monkeypatch.setenv("CALLSTREAM_JOURNAL", url)
     done = run("calls", *(["--journal", url] if way == "argument" else []))
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done.err
-    assert "is no address" in done.err
+    assert "is not a valid address" in done.err
 
 
 @pytest.mark.parametrize("url", ["http://[::1", "http://127.0.0.1:abc", "http://127.0.0.1:99999"])
 def test_a_servers_address_that_is_none_is_told_in_one_sentence(run: Run, url: str) -> None:
     done = run("calls", "--server", url)
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done.err
-    assert "is no address" in done.err
+    assert "is not a valid address" in done.err
 
 
 def test_a_password_is_not_told_with_an_address_that_is_none(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CALLSTREAM_JOURNAL", "postgresql://ada:hush/hush@db/calls")
     done = run("calls")
-    assert "is no address" in done.err
+    assert "is not a valid address" in done.err
     assert "hush" not in done.err
 
 

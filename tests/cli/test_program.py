@@ -67,15 +67,15 @@ def test_version(run: Run) -> None:
             ["serve", "x", "--port", "99999"],
             "callstream serve: argument --port: expected a port, 0 to 65535, got '99999'",
         ),
-        (["demo", "--pace", "0"], "callstream demo: argument --pace: expected more than 0 deltas a second, got '0'"),
-        (["demo", "hello"], "callstream demo: a message and --yes are for --terminal"),
+        (["demo", "--pace", "0"], "callstream demo: argument --pace: expected more than 0 deltas per second, got '0'"),
+        (["demo", "hello"], "callstream demo: a message and --yes need --terminal"),
         (
             ["watch", "--journal", "sqlite:///x.db", "--server", "http://h"],
             "callstream watch: give --journal or --server",
         ),
         (["stop", "r"], "callstream stop: expected a server: give --server URL or set CALLSTREAM_SERVER"),
         (["stop", "r", "--server", "ftp://h"], "callstream stop: expected the server's address"),
-        (["stop", "r", "--server", "http://a:b@h"], "callstream stop: a password does not belong on the command line"),
+        (["stop", "r", "--server", "http://a:b@h"], "callstream stop: passwords are not accepted on the command line"),
     ],
 )
 def test_wrong_usage_is_one_sentence_and_2(run: Run, arguments: list[str], sentence: str) -> None:
@@ -88,7 +88,7 @@ def test_wrong_usage_is_one_sentence_and_2(run: Run, arguments: list[str], sente
 def test_a_server_that_is_not_there_is_one_sentence_and_1(run: Run) -> None:
     done = run("stop", "r", "--server", "http://127.0.0.1:1")
     assert done.code == 1
-    assert done.err.startswith("callstream stop: no server answers at http://127.0.0.1:1: ")
+    assert done.err.startswith("callstream stop: cannot reach http://127.0.0.1:1: ")
     assert done.err.count("\n") == 1
 
 
@@ -96,7 +96,7 @@ def test_debug_shows_where_an_error_comes_from(run: Run) -> None:
     done = run("calls", "--journal", "sqlite:///none.db", "--debug")
     assert done.code == 1
     assert "Traceback" in done.err
-    assert "there is no journal at" in done.err
+    assert "no journal found at" in done.err
 
 
 def test_a_bug_is_told_as_such_in_one_sentence(run: Run, monkeypatch: pytest.MonkeyPatch, journal_url: str) -> None:
@@ -104,7 +104,7 @@ def test_a_bug_is_told_as_such_in_one_sentence(run: Run, monkeypatch: pytest.Mon
     done = run("calls", "--journal", journal_url)
     assert (done.code, done.err) == (
         1,
-        "callstream calls: this is a bug in callstream, and --debug shows where: ZeroDivisionError: division by zero\n",
+        "callstream calls: internal error, a bug in callstream (--debug shows the traceback): ZeroDivisionError: division by zero\n",
     )
     assert "one_line" in run("calls", "--journal", journal_url, "--debug").err
 
@@ -153,7 +153,7 @@ def test_ctrl_c_ends_with_130_and_without_a_traceback(journal_url: str) -> None:
         command("watch", "--journal", journal_url), env=environment(), stderr=subprocess.PIPE, text=True
     )
     assert process.stderr is not None
-    assert "waiting for a run to begin" in process.stderr.readline()
+    assert "waiting for a run to start" in process.stderr.readline()
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130
     assert "Traceback" not in process.stderr.read()

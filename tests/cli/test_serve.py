@@ -184,19 +184,19 @@ def test_what_cannot_be_served_is_one_sentence(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         done = ran("serve", "wrong:agent", "--port", str(port), cwd=tmp_path)
     assert done.code == 1
-    assert f"cannot listen on 127.0.0.1, port {port}: Address already in use; --port 0 takes a free one\n" in done.err
+    assert f"cannot listen on 127.0.0.1, port {port}: Address already in use; --port 0 picks a free one\n" in done.err
     done = ran("serve", "wrong:agent", "--journal", "sqlite:///no/such/folder/x.db", "--port", "0", cwd=tmp_path)
     assert (done.code, done.out) == (1, "")
     assert "could not be used" in done.err
     assert "Traceback" not in done.err
     done = ran("serve", "wrong:agent", "--auth", "wrong:app", cwd=tmp_path)
-    assert (done.code, "which is no function" in done.err) == (2, True)
+    assert (done.code, "is not callable" in done.err) == (2, True)
 
 
 def test_the_world_is_not_let_in_without_a_word(tmp_path: Path) -> None:
     (tmp_path / "plain.py").write_text("async def agent(input): pass\n")
     with serving("serve", "plain:agent", "--host", "0.0.0.0", "--port", "0", cwd=tmp_path) as server:
-        assert any("without --auth, whoever can reach 0.0.0.0 may use this agent" in line for line in server.lines)
+        assert any("without --auth, anyone who can reach 0.0.0.0 can use this agent" in line for line in server.lines)
 
 
 ECHO = """

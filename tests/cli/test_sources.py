@@ -109,7 +109,7 @@ def test_a_server_that_never_goes_on_is_given_up(run: Run) -> None:
     with server(lambda after: [b": hello\n\n", Cut()]) as (url, asked):
         done = run("watch", "r", "--server", url)
     assert done.code == 1
-    assert "broke the stream of run r off 6 times" in done.err
+    assert "closed the stream of run r 6 times" in done.err
     assert len(asked) == 6
 
 
@@ -124,7 +124,7 @@ def test_what_is_no_callstream_server_is_told_so(run: Run) -> None:
     made.start()
     url = f"http://127.0.0.1:{made.port}"
     assert "does not answer as this version of callstream expects" in run("watch", "r", "--server", url).err
-    assert "does not answer with JSON; is it a Callstream server?" in run("runs", "--server", url).err
+    assert "did not send JSON; is it a Callstream server?" in run("runs", "--server", url).err
     made.close()
 
 
@@ -141,7 +141,7 @@ def test_the_token_of_the_environment_is_sent(run: Run, monkeypatch: pytest.Monk
     monkeypatch.setenv("CALLSTREAM_SERVER", f"http://127.0.0.1:{made.port}")
     done = run("calls")
     assert (done.code, done.out) == (1, "")
-    assert done.err == f"callstream calls: http://127.0.0.1:{made.port} refused: Who are you?\n"
+    assert done.err == f"callstream calls: http://127.0.0.1:{made.port} refused the request: Who are you?\n"
     assert seen == ["Bearer hush"]
     made.close()
 

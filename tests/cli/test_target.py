@@ -69,14 +69,14 @@ def test_the_variables_beside_it_are_loaded_where_they_are_not_set(
     assert loaded("shop.py", env_file="other.env").found == ("other", "mine")
     monkeypatch.delenv("FROM_FILE")
     assert os.environ["SET_BEFORE"] == "mine"
-    assert refused("shop.py", env_file="gone.env") == (2, "there is no file gone.env")
+    assert refused("shop.py", env_file="gone.env") == (2, "file gone.env not found")
 
 
 def test_what_is_not_there_is_said_with_what_is(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text("root_agent = 1\n")
     (tmp_path / "bare.py").write_text("x = 1\n")
-    assert refused("shopp:app") == (2, "there is no module 'shopp' in this folder or on Python's path")
-    assert refused("gone.py:app") == (2, "there is no file gone.py")
+    assert refused("shopp:app") == (2, "no module 'shopp' in this folder or on Python's path")
+    assert refused("gone.py:app") == (2, "file gone.py not found")
     assert refused("shop:app") == (2, "shop has no 'app'; it has root_agent")
     code, sentence = refused("bare")
     assert (code, sentence) == (2, "bare has none of app, root_agent, agent: name the agent, as in bare:my_agent")

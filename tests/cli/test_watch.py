@@ -139,7 +139,7 @@ def test_json_lines_are_the_records(run: Run, journal_url: str) -> None:
 
 def test_a_run_that_is_not_there_is_one_sentence(run: Run, journal_url: str) -> None:
     done = run("watch", "run_99", "--journal", journal_url)
-    assert (done.code, done.err) == (1, f"callstream watch: there is no run 'run_99' in {journal_url}\n")
+    assert (done.code, done.err) == (1, f"callstream watch: run 'run_99' not found in {journal_url}\n")
 
 
 @pytest.mark.subprocess

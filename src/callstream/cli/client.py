@@ -88,7 +88,7 @@ class ServerClient:
                 for event in stream.feed(piece):
                     yield event
                 if stream.error is not None:
-                    raise CommandError(f"{self.url} does not answer with events: {stream.error}")
+                    raise CommandError(f"{self.url} did not send events: {stream.error}")
         finally:
             stop.set()
             room.release()
@@ -99,7 +99,7 @@ class ServerClient:
         try:
             return json.loads(text) if text else None
         except ValueError:
-            raise CommandError(f"{self.url}{path} does not answer with JSON; is it a Callstream server?") from None
+            raise CommandError(f"{self.url}{path} did not send JSON; is it a Callstream server?") from None
 
     def _open(self, method: str, path: str, query: Mapping[str, Any] | None, body: Any) -> Any:
         given = {name: value for name, value in (query or {}).items() if value is not None}
@@ -115,11 +115,11 @@ class ServerClient:
         try:
             return self._opener.open(request, timeout=_SECONDS)
         except urllib.error.HTTPError as error:
-            raise CommandError(f"{self.url} refused: {_message(error)}") from None
+            raise CommandError(f"{self.url} refused the request: {_message(error)}") from None
         except urllib.error.URLError as error:
-            raise CommandError(f"no server answers at {self.url}: {error.reason}") from None
+            raise CommandError(f"cannot reach {self.url}: {error.reason}") from None
         except OSError as error:
-            raise CommandError(f"no server answers at {self.url}: {error}") from None
+            raise CommandError(f"cannot reach {self.url}: {error}") from None
 
 
 def _message(error: urllib.error.HTTPError) -> str:

@@ -30,10 +30,10 @@ def add_to(commands: Commands) -> None:
     parser = commands.add(
         "doctor",
         doctor,
-        summary="check versions, the paths of an agent's models, and the journal's health",
-        description="""Tells what is installed, where the models of an agent are read (at the wire, or from google-adk's
-            partial events, which is slower), and how the journal is: schema, counts, size, processes that use it, runs
-            that dead processes left open. Ends with 1 if something needs care.""",
+        summary="check versions, how an agent's models are read, and the journal",
+        description="""Shows what is installed, how the models of an agent are read (at the wire, or from google-adk's
+            partial events, which is slower), and the state of the journal: schema, counts, size, processes that use
+            it, runs that dead processes left open. Exits with 1 if something needs attention.""",
         examples="""
             callstream doctor
             callstream doctor agent.py:root_agent
@@ -81,10 +81,10 @@ def _models(options: argparse.Namespace, problems: list[str]) -> list[dict[str, 
         problems.append(str(error))
         return []
     if not is_adk(target.found):
-        problems.append(f"{target.given} is a {type(target.found).__name__}, nothing of google-adk's")
+        problems.append(f"{target.given} is a {type(target.found).__name__}, not a google-adk app or agent")
         return []
     found = model_paths(target.found)
-    problems += [f"the model of agent {each.agent} cannot be made: {each.detail}" for each in found if each.detail]
+    problems += [f"the model of agent {each.agent} cannot be created: {each.detail}" for each in found if each.detail]
     return [
         {"agent": each.agent, "model": each.model, "kind": each.kind, "path": each.path, "detail": each.detail}
         for each in found
@@ -106,7 +106,7 @@ async def _journal(options: argparse.Namespace, problems: list[str]) -> dict[str
         return {"url": shown(url)}
     stats["live_writers"] -= 1  # this command itself
     if stats["orphaned_runs"]:
-        problems.append(f"{counted(stats['orphaned_runs'], 'run')} left open by a dead process: run callstream sweep")
+        problems.append(f"{counted(stats['orphaned_runs'], 'run')} left open by a dead process; run callstream sweep")
     return {"url": shown(url), **stats}
 
 
@@ -117,7 +117,7 @@ def _tell(found: dict[str, Any], out: Output) -> None:
     out.table(("package", "version"), rows)
     missing = [extra for extra, is_there in found["extras"].items() if not is_there]
     out.line()
-    out.line(f"extras that are not whole: {', '.join(missing)}" if missing else "all extras are installed")
+    out.line(f"incomplete extras: {', '.join(missing)}" if missing else "all extras are installed")
     if found["models"]:
         out.line()
         models = [(clean(m["agent"]), clean(m["model"]), m["kind"], m["path"]) for m in found["models"]]
@@ -125,7 +125,7 @@ def _tell(found: dict[str, Any], out: Output) -> None:
     out.line()
     journal = found["journal"]
     if journal is None:
-        out.line("no journal is named, so none was looked at (--journal URL)")
+        out.line("no journal given, so none was checked (--journal URL)")
     elif "schema_version" in journal:
         out.line(f"journal {journal['url']}, schema {journal['schema_version']}, {size(journal['stored_bytes'])}")
         out.line(
@@ -139,4 +139,4 @@ def _tell(found: dict[str, Any], out: Output) -> None:
     for problem in found["problems"]:
         out.line(f"! {clean(problem)}")
     if not found["problems"]:
-        out.line("nothing is wrong")
+        out.line("no problems found")

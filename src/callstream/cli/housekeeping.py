@@ -26,9 +26,9 @@ def add_to(commands: Commands) -> None:
     migrate_parser = commands.add(
         "migrate",
         migrate,
-        summary="bring a journal's schema up to date, or make a new journal",
-        description="""Brings the journal's schema up to date, under a lock. Running processes of the version before go on
-            meanwhile. A journal that is not there is made.""",
+        summary="upgrade a journal's schema, or create a journal",
+        description="""Upgrades the journal's schema, under a lock. Running processes of the previous version are not
+            interrupted. A journal that does not exist is created.""",
         examples="""
             callstream migrate --journal sqlite:///callstream.db
             CALLSTREAM_JOURNAL_FILE=/run/secrets/journal callstream migrate""",
@@ -36,9 +36,9 @@ def add_to(commands: Commands) -> None:
     compact_parser = commands.add(
         "compact",
         compact,
-        summary="fold the pieces of ended runs",
-        description="""Folds the pieces of each call and message of ended runs into one record each, which makes the journal
-            smaller and says the same. A serving process does this a minute after a run's end.""",
+        summary="compact ended runs",
+        description="""Merges the pieces of each call and message of ended runs into one record each. The journal gets
+            smaller and its contents stay the same. A serving process does this a minute after a run has ended.""",
         examples="""
             callstream compact run_8a1f
             callstream compact --all""",
@@ -49,10 +49,10 @@ def add_to(commands: Commands) -> None:
     sweep_parser = commands.add(
         "sweep",
         sweep,
-        summary="close what dead processes left open",
-        description="""Ends the runs of processes that died: calls before execution are discarded, executing ones have
-            failed, awaiting ones stay. Runs of living processes are left alone. A serving process does this every ten
-            seconds.""",
+        summary="end runs that dead processes left open",
+        description="""Ends the runs of processes that died. Their calls are discarded, or failed if they were
+            executing; calls that await an answer keep waiting. Runs of living processes are not touched. A serving
+            process does this every ten seconds.""",
         examples="""
             callstream sweep
             callstream sweep --json""",
@@ -61,8 +61,8 @@ def add_to(commands: Commands) -> None:
         "forget",
         forget,
         summary="erase ended runs for good",
-        description="""Erases ended runs with their calls and records: those that match everything given. It asks first,
-            and cannot be undone. Sessions that google-adk keeps itself are not erased.""",
+        description="""Erases ended runs with their calls and records: those that match everything given. It asks
+            first, and cannot be undone. Sessions that google-adk keeps itself are not erased.""",
         examples="""
             callstream forget --before 30d             # that ended more than thirty days ago
             callstream forget --before 2026-01-01 --yes
@@ -103,7 +103,7 @@ async def compact(options: argparse.Namespace, out: Output) -> int:
         elif await journal.runs(run_id=options.compacted):
             run_ids = [options.compacted]
         else:
-            raise CommandError(f"there is no run {options.compacted!r} in {shown(url)}")
+            raise CommandError(f"run {options.compacted!r} not found in {shown(url)}")
         before = (await journal.stats())["stored_bytes"]
         gone = 0
         with Ticker("compacting run", len(run_ids)) as ticker:
@@ -134,14 +134,14 @@ async def sweep(options: argparse.Namespace, out: Output) -> int:
         for run_id in swept:
             out.line(f"closed {clean(run_id)}")
         if not swept:
-            out.line("nothing was left open by a dead process")
+            out.line("no runs of dead processes found")
     return 0
 
 
 async def forget(options: argparse.Namespace, out: Output) -> int:
     before, thread, principal = options.before, options.thread, options.principal
     if before is None and thread is None and principal is None:
-        raise misused("what is to be forgotten? Give --before, --thread or --principal")
+        raise misused("expected --before, --thread or --principal")
     url = journal_url(options)
     async with opened(url) as journal:
         if not options.yes:
@@ -163,7 +163,7 @@ async def forget(options: argparse.Namespace, out: Output) -> int:
 
 def _agreed(question: str) -> bool:
     if not sys.stdin.isatty():
-        raise misused("erasing cannot be undone; add --yes where nobody can be asked")
+        raise misused("erasing cannot be undone; add --yes to confirm it without a terminal")
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")

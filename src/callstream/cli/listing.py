@@ -24,17 +24,17 @@ def add_to(commands: Commands) -> None:
         summary="list runs",
         description="Lists runs, the newest last.",
         examples="""
-            callstream runs --active               # what goes on
+            callstream runs --active               # active runs
             callstream runs --thread t1 --limit 5
             callstream runs --json | jq -r .run_id""",
     )
     runs_parser.add_argument("--thread", metavar="THREAD", help="only runs of this thread")
     which = runs_parser.add_mutually_exclusive_group()
-    which.add_argument("--active", action="store_const", const=True, default=None, help="only runs that go on")
+    which.add_argument("--active", action="store_const", const=True, default=None, help="only active runs")
     which.add_argument("--ended", dest="active", action="store_const", const=False, help="only runs that have ended")
     runs_parser.add_argument("--limit", type=positive, default=50, metavar="N", help="at most N runs (default: 50)")
     add_source(runs_parser)
-    add_json(runs_parser, "JSON lines, one a run")
+    add_json(runs_parser, "JSON lines, one per run")
 
     calls_parser = commands.add(
         "calls",
@@ -43,7 +43,7 @@ def add_to(commands: Commands) -> None:
         description="Lists tool calls, the newest last, without their arguments.",
         examples="""
             callstream calls                       # the last fifty
-            callstream calls --state awaiting      # what waits for an answer
+            callstream calls --state awaiting      # calls that need an answer
             callstream calls --state failed --state discarded --limit 10
             callstream calls --run run_8a1f --json""",
     )
@@ -58,14 +58,14 @@ def add_to(commands: Commands) -> None:
     )
     calls_parser.add_argument("--limit", type=positive, default=50, metavar="N", help="at most N calls (default: 50)")
     add_source(calls_parser)
-    add_json(calls_parser, "JSON lines, one a call")
+    add_json(calls_parser, "JSON lines, one per call")
 
     show_parser = commands.add(
         "show",
         show,
         summary="show one tool call with its arguments and its result",
-        description="Shows everything that is known of one call: its state, its arguments as far as they came, and its "
-        "result or why it has none.",
+        description="Shows everything about one call: its state, its arguments as far as they arrived, and its result or "
+        "why it has none.",
         examples="""
             callstream show call_3
             callstream show call_3 --json | jq -r .args_json""",
@@ -83,7 +83,7 @@ async def runs(options: argparse.Namespace, out: Output) -> int:
         for row in found:
             out.json(msgspec.structs.asdict(row))
     elif not found:
-        out.note(f"there are no such runs in {source.where}")
+        out.note(f"no such runs in {source.where}")
     else:
         out.table(("run", "thread", "outcome", "started", "took", "records"), [_run(row) for row in found])
     return 0
@@ -99,7 +99,7 @@ async def calls(options: argparse.Namespace, out: Output) -> int:
             del listed["args_json"]  # ``show`` has it
             out.json(listed)
     elif not found:
-        out.note(f"there are no such calls in {source.where}")
+        out.note(f"no such calls in {source.where}")
     else:
         out.table(("call", "tool", "state", "thread", "started", "outcome"), [_call(call) for call in found])
     return 0
@@ -109,14 +109,14 @@ async def show(options: argparse.Namespace, out: Output) -> int:
     async with source_of(options) as source:
         call = await source.call(options.call_id)
     if call is None:
-        raise CommandError(f"there is no call {options.call_id!r} in {source.where}")
+        raise CommandError(f"call {options.call_id!r} not found in {source.where}")
     if options.json:
         out.json(msgspec.structs.asdict(call))
         return 0
     for name, value in _facts(call):
         out.line(f"{name:10} {clean(value)}")
     out.line()
-    out.line("arguments" if call.args_json else "no arguments came")
+    out.line("arguments" if call.args_json else "no arguments")
     if call.args_json:
         out.line(_indented(_readable(call)))
     if call.result is not None:
@@ -126,7 +126,7 @@ async def show(options: argparse.Namespace, out: Output) -> int:
 
 
 def _run(row: RunRow) -> tuple[str, ...]:
-    outcome: str = row.outcome or "goes on"
+    outcome: str = row.outcome or "running"
     took = duration(row.ended_at - row.started_at) if row.ended_at is not None else ""
     if row.reason:
         outcome += f" ({one_line(row.reason, 40)})"

@@ -38,21 +38,21 @@ class Commands:
         )
         made.set_defaults(run=run)
         general = made.add_argument_group("general")
-        general.add_argument("--debug", action="store_true", help="show where an error comes from")
-        general.add_argument("--plain", action="store_true", help="plain lines, without colours and live drawing")
+        general.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        general.add_argument("--plain", action="store_true", help="plain output, without colors and live drawing")
         return made
 
 
 def add_address(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1)")
     parser.add_argument(
-        "--port", type=port, default=8000, metavar="N", help="the port; 0 takes a free one (default: 8000)"
+        "--port", type=port, default=8000, metavar="N", help="the port; 0 picks a free one (default: 8000)"
     )
 
 
 def add_env_file(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--env-file", metavar="FILE", help="variables for the application (default: the .env beside it)"
+        "--env-file", metavar="FILE", help="variables for the application (default: the .env next to it)"
     )
 
 
@@ -137,5 +137,5 @@ def pace(text: str) -> float:
     except ValueError:
         found = 0.0
     if not 0 < found < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected more than 0 deltas a second, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected more than 0 deltas per second, got {text!r}")
     return found

@@ -26,9 +26,7 @@ def journal_url(options: argparse.Namespace, *, default: str | None = None) -> s
         return f"sqlite:///{DEFAULT_FILE}"
     if default is not None:
         return default
-    raise misused(
-        "which journal? Give --journal URL or set CALLSTREAM_JOURNAL; there is no callstream.db in this folder either"
-    )
+    raise misused("no journal: give --journal URL or set CALLSTREAM_JOURNAL; this folder has no callstream.db")
 
 
 def address(url: str) -> SplitResult:
@@ -39,7 +37,7 @@ def address(url: str) -> SplitResult:
             urlsplit(f"//{host}").port  # noqa: B018  # to be checked, it has to be asked for
     except ValueError:
         scheme = url.partition("://")[0]
-        raise misused(f"{scheme}://… is no address: expected a host and, behind a colon, a port") from None
+        raise misused(f"{scheme}://… is not a valid address: expected host or host:port") from None
     return parts
 
 
@@ -48,7 +46,7 @@ def refuse_secret(url: str, variable: str) -> str:
     parts = address(url)
     if parts.password is not None or "password" in dict(parse_qsl(parts.query)):
         raise misused(
-            f"a password does not belong on the command line, where others can read it: set {variable} instead"
+            f"passwords are not accepted on the command line, where other users can read them: set {variable} instead"
         )
     return url
 
@@ -79,13 +77,15 @@ async def opened(url: str, *, must_exist: bool = True, **settings: Any) -> Async
 
 def _check_exists(url: str) -> None:
     if url.startswith("memory:"):
-        raise misused("a journal in memory lives in its own process only; name the one that your agent writes")
+        raise misused(
+            "a memory: journal exists only inside its own process; name the journal that your agent writes to"
+        )
     if url.startswith("sqlite:"):
         from callstream.journal.sqlite import sqlite_path
 
         path, _ = sqlite_path(url)
         if not Path(path).is_file():
-            raise CommandError(f"there is no journal at {path}")
+            raise CommandError(f"no journal found at {path}")
 
 
 def _checked(url: str) -> str:

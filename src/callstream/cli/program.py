@@ -18,18 +18,18 @@ from callstream.cli.options import Commands
 from callstream.cli.output import Output, clean
 from callstream.errors import CallstreamError, UsageError
 
-DESCRIPTION = "Live, durable tool calls: serve an agent, watch its runs, read and look after its journal."
+DESCRIPTION = "Live, durable tool calls: serve an agent, watch its runs, read and maintain its journal."
 EPILOG = """\
-where the journal is:
-  --journal URL, else the environment's CALLSTREAM_JOURNAL or the URL in the file that CALLSTREAM_JOURNAL_FILE
-  names, else ./callstream.db if it is there.
+the journal:
+  --journal URL, else CALLSTREAM_JOURNAL or the URL in the file named by CALLSTREAM_JOURNAL_FILE, else
+  ./callstream.db if it exists.
   A URL is sqlite:///file.db, sqlite:////absolute/file.db or postgresql://user@host/database.
 
 examples:
-  callstream demo                        see it all, without an account
+  callstream demo                        try everything, without an account
   callstream serve agent.py:root_agent   serve a google-adk agent over AG-UI, with the inspector
   callstream watch                       watch the next run in the terminal
-  callstream calls --state awaiting      what waits for an answer
+  callstream calls --state awaiting      list calls that need an answer
 
 exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted
 """
@@ -87,7 +87,9 @@ def _run(options: argparse.Namespace) -> int:
     except (CallstreamError, OSError) as error:
         return _say(options, out, error, FAILED)
     except Exception as error:  # noqa: BLE001  # a bug, and a person at a terminal is told so in a sentence as well
-        bug = CommandError(f"this is a bug in callstream, and --debug shows where: {type(error).__name__}: {error}")
+        bug = CommandError(
+            f"internal error, a bug in callstream (--debug shows the traceback): {type(error).__name__}: {error}"
+        )
         bug.__cause__ = error
         return _say(options, out, bug, FAILED)
 

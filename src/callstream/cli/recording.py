@@ -33,16 +33,16 @@ def add_to(commands: Commands) -> None:
     record_parser = commands.add(
         "record",
         record,
-        summary="keep a provider's real answers as files",
-        description="""Stands between a program and its provider: passes every request on and writes the exchange into a
-            folder, the body byte for byte. With a command after --, that command is run with the provider's address
-            replaced, and its exit code is this one's; without one, the address is printed and Ctrl-C ends it. Keys, tokens
-            and cookies are not kept; what the request's body says is.""",
+        summary="record a provider's answers",
+        description="""Sits between a program and its provider: forwards every request and writes the exchange into a
+            folder, the body byte for byte. With a command after --, it runs that command with the provider's address
+            replaced and returns its exit code; without one, it prints the address and serves until Ctrl-C. Keys,
+            tokens and cookies are not stored; request bodies are.""",
         examples="""
             callstream record answers --wire anthropic -- python agent.py
             callstream record answers --wire openai_chat --upstream https://llm.example.com --port 9000""",
     )
-    record_parser.add_argument("folder", metavar="FOLDER", help="where to keep them; one that has recordings gets more")
+    record_parser.add_argument("folder", metavar="FOLDER", help="where to store them; existing recordings are kept")
     record_parser.add_argument(
         "--wire", required=True, choices=WIRES, metavar="WIRE", help=f"one of {', '.join(WIRES)}"
     )
@@ -52,10 +52,10 @@ def add_to(commands: Commands) -> None:
     replay_parser = commands.add(
         "replay",
         replay,
-        summary="give recorded answers again, as a local provider",
-        description="""Serves recorded answers over real HTTP on this machine: a request gets the first answer to its path
-            that was not given yet. With a command after --, that command is run against it, with a key that is none; it
-            fails if the command asks for something that was not recorded.""",
+        summary="replay recorded answers, as a local provider",
+        description="""Serves recorded answers over real HTTP on this machine: a request gets the first answer to its
+            path that was not used yet. With a command after --, it runs that command with the provider's address
+            replaced and a dummy key. It fails if the command asks for something that was not recorded.""",
         examples="""
             callstream replay answers -- python agent.py
             callstream replay answers --repeat --port 9000
@@ -64,11 +64,11 @@ def add_to(commands: Commands) -> None:
     replay_parser.add_argument(
         "folder", metavar="PLACE", help="a folder of recordings, one of them, or a response body"
     )
-    replay_parser.add_argument("--wire", choices=WIRES, metavar="WIRE", help="the wire, where the place does not tell")
+    replay_parser.add_argument("--wire", choices=WIRES, metavar="WIRE", help="the wire, if the place does not say")
     replay_parser.add_argument(
-        "--size", type=positive, metavar="N", help="bodies in pieces of N bytes, not as they came"
+        "--size", type=positive, metavar="N", help="send bodies in pieces of N bytes, not as recorded"
     )
-    replay_parser.add_argument("--repeat", action="store_true", help="give answers again and again")
+    replay_parser.add_argument("--repeat", action="store_true", help="start over when all answers are used")
     record_parser.usage = "callstream record FOLDER --wire WIRE [--upstream URL] [--port N] [-- COMMAND ...]"
     replay_parser.usage = "callstream replay PLACE [--wire WIRE] [--size N] [--repeat] [--port N] [-- COMMAND ...]"
     for parser in (record_parser, replay_parser):
@@ -111,7 +111,7 @@ async def _against(address: str, wire: str, program: Sequence[str], extra: Mappi
     if program:
         return await _run(program, {**os.environ, **extra, variable: address})
     out.write(f"{address}\n")
-    out.note(f"tell your program to use it, as with {variable}={address}; Ctrl-C ends it")
+    out.note(f"set {variable}={address} for your program; press Ctrl-C to stop")
     return await ended()
 
 
@@ -119,7 +119,7 @@ async def _run(program: Sequence[str], environment: Mapping[str, str]) -> int:
     try:
         process = await asyncio.create_subprocess_exec(*program, env=environment)
     except FileNotFoundError:
-        raise misused(f"there is no command {program[0]!r}") from None
+        raise misused(f"command {program[0]!r} not found") from None
     except PermissionError as error:
         raise CommandError(f"{program[0]} cannot be run: {error}") from error
     try:

@@ -152,9 +152,11 @@ async def serve_app(
     given = {name: value for name, value in settings.items() if value is not None}
     auth = loaded(options.auth).found if getattr(options, "auth", None) else None
     if auth is not None and not callable(auth):
-        raise misused(f"--auth names {options.auth}, which is no function")
+        raise misused(f"--auth: {options.auth} is not callable")
     if auth is None and options.host not in _LOOPBACK:
-        out.note(f"callstream: without --auth, whoever can reach {options.host} may use this agent and read every run")
+        out.note(
+            f"callstream: without --auth, anyone who can reach {options.host} can use this agent and read every run"
+        )
     app = create_app(
         agent, callstream=callstream, auth=auth, settings=Settings.from_env(**given), name=name, label=label
     )
@@ -270,7 +272,7 @@ def _listening(host: str, number: int) -> socket.socket:
         return socket.create_server((host, number), family=family, backlog=2048)
     except OSError as error:
         why = os.strerror(error.errno) if error.errno and error.errno > 0 else error
-        raise CommandError(f"cannot listen on {host}, port {number}: {why}; --port 0 takes a free one") from error
+        raise CommandError(f"cannot listen on {host}, port {number}: {why}; --port 0 picks a free one") from error
 
 
 @contextmanager

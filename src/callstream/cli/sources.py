@@ -169,7 +169,7 @@ class ServerSource:
             else:
                 tries += 1
                 if tries > _RETRIES:
-                    raise CommandError(f"{self.where} broke the stream of run {run_id} off {tries} times")
+                    raise CommandError(f"{self.where} closed the stream of run {run_id} {tries} times")
                 await _sleep(0.2 * 2**tries)
 
 
@@ -181,11 +181,11 @@ def _record(data: bytes) -> Record:
         try:
             return _convert(json.loads(data), Record)
         except ValueError as error:
-            raise CommandError(f"the server sends what is no JSON: {error}") from error
+            raise CommandError(f"the server sent invalid JSON: {error}") from error
 
 
 def _convert(value: Any, kind: type[_T]) -> _T:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise CommandError(f"the server does not answer as this version of callstream expects: {error}") from error
+        raise CommandError(f"the server's response does not match this version of callstream: {error}") from error

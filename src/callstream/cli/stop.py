@@ -15,14 +15,14 @@ def add_to(commands: Commands) -> None:
         "stop",
         stop,
         summary="stop a run of a running server",
-        description="""Asks a server to stop a run of its journal, in whichever process it goes on: hooks are aborted, open
-            calls discarded, the model's stream closed. This needs --server (or CALLSTREAM_SERVER).""",
+        description="""Asks a server to stop a run, in whichever process it is active: hooks are aborted, open calls
+            discarded, the model's stream closed. This needs --server (or CALLSTREAM_SERVER).""",
         examples="""
             callstream stop run_8a1f --server http://127.0.0.1:8000
             callstream stop run_8a1f --server http://127.0.0.1:8000 --reason "wrong document" """,
     )
     parser.add_argument("stopped", metavar="RUN", help="the run's id")
-    parser.add_argument("--reason", default="stopped", help="what the journal is to say (default: stopped)")
+    parser.add_argument("--reason", default="stopped", help="the reason for the journal (default: stopped)")
     add_server(parser)
     add_json(parser, "the server's answer, one JSON document")
 

@@ -45,7 +45,7 @@ def loaded(given: str, *, env_file: str | None = None) -> Target:
         module = _package(path)
     elif place.endswith(".py"):
         if not path.is_file():
-            raise misused(f"there is no file {place}")
+            raise misused(f"file {place} not found")
         _load_variables(path.parent / ".env", env_file)
         module = _file(path)
     else:
@@ -68,7 +68,7 @@ def _imported(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise misused(f"there is no module {name!r} in this folder or on Python's path") from error
+            raise misused(f"no module {name!r} in this folder or on Python's path") from error
         raise _broken(name, error) from error
     except Exception as error:
         raise _broken(name, error) from error
@@ -78,7 +78,9 @@ def _package(folder: Path) -> ModuleType:
     """``agent.py`` in a folder, imported as the package's module so that its relative imports work."""
     folder = folder.resolve()
     if not folder.name.isidentifier():
-        raise misused(f"a google-adk agent folder is a Python package, and {folder.name!r} cannot be the name of one")
+        raise misused(
+            f"a google-adk agent folder has to be a Python package; {folder.name!r} is not a valid package name"
+        )
     sys.path.insert(0, str(folder.parent))
     return _imported(f"{folder.name}.agent")
 
@@ -126,7 +128,7 @@ def _load_variables(beside: Path, named: str | None) -> None:
     file = Path(named) if named is not None else beside
     if not file.is_file():
         if named is not None:
-            raise misused(f"there is no file {named}")
+            raise misused(f"file {named} not found")
         return
     try:
         from dotenv import dotenv_values  # google-adk brings it

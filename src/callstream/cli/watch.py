@@ -34,19 +34,19 @@ def add_to(commands: Commands) -> None:
         "watch",
         watch,
         summary="watch a run live: text, calls with growing arguments, bars",
-        description="""Shows a run as it happens, from its beginning: text, calls with their arguments while the model
-            writes them, progress, results. Without a run: the newest that goes on, or the next that begins. Ends with
-            the run. Watching never changes a run, and leaving never stops it.""",
+        description="""Shows a run live, from its start: text, calls with their arguments while the model writes them,
+            progress, results. Without a run's id: the newest active run, or the next one that starts. Exits when the run
+            ends. Watching never changes a run, and leaving never stops it.""",
         examples="""
-            callstream watch                                 # the run that goes on, or the next one
-            callstream watch run_8a1f                        # this one, also when it is over
+            callstream watch                                 # the active run, or the next one
+            callstream watch run_8a1f                        # this run, even if it has ended
             callstream watch --all --thread t1               # one after another, until Ctrl-C
             callstream watch --server http://127.0.0.1:8000  # over the network
-            callstream watch run_8a1f --json | jq .event     # its records, one a line""",
+            callstream watch run_8a1f --json | jq .event     # its records, one per line""",
     )
     parser.add_argument("watched", nargs="?", metavar="RUN", help="the run's id")
     parser.add_argument("--thread", metavar="THREAD", help="only runs of this thread")
-    parser.add_argument("--all", action="store_true", help="go on with the next run when one ends")
+    parser.add_argument("--all", action="store_true", help="continue with the next run when one ends")
     add_source(parser)
     add_json(parser, "the run's records as JSON lines")
 
@@ -55,7 +55,7 @@ async def watch(options: argparse.Namespace, out: Output) -> int:
     async with source_of(options) as source:
         if options.watched is not None:
             if not await source.runs(run_id=options.watched):
-                raise CommandError(f"there is no run {options.watched!r} in {source.where}")
+                raise CommandError(f"run {options.watched!r} not found in {source.where}")
             await follow(source, options.watched, out, as_json=options.json)
             return 0
         seen: set[str] = set()
@@ -112,5 +112,5 @@ async def _next(source: Source, thread_id: str | None, seen: set[str], out: Outp
         if not is_told:
             is_told = True
             of_thread = f" of thread {thread_id}" if thread_id else ""
-            out.note(f"waiting for a run{of_thread} to begin in {source.where} (Ctrl-C leaves)")
+            out.note(f"waiting for a run{of_thread} to start in {source.where} (Ctrl-C to exit)")
         await asyncio.sleep(_LOOK_EVERY)

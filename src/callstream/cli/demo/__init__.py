@@ -28,7 +28,7 @@ def add_to(commands: Commands) -> None:
     parser = commands.add(
         "demo",
         demo,
-        summary="see it all: an agent, its server, the inspector, a journal",
+        summary="try everything: an agent, its server, the inspector, a journal",
         description="""Starts a google-adk agent that looks things up in parallel, writes a document whose text grows while
             the model writes it, reports progress, and asks before it publishes; with server, inspector and SQLite journal.
             The model is played by a scripted provider over real HTTP, unless the environment has a key: GEMINI_API_KEY
@@ -42,18 +42,16 @@ def add_to(commands: Commands) -> None:
     )
     parser.add_argument("message", nargs="?", help="what to say, with --terminal")
     parser.add_argument("--terminal", action="store_true", help="show it in the terminal, without server and page")
-    parser.add_argument("--yes", action="store_true", help="agree to what the agent asks, with --terminal")
+    parser.add_argument("--yes", action="store_true", help="approve what the agent asks, with --terminal")
     add_address(parser)
     parser.add_argument(
-        "--pace", type=pace, default=_PACE, metavar="N", help="deltas a second of the script (default: 40)"
+        "--pace", type=pace, default=_PACE, metavar="N", help="deltas per second of the script (default: 40)"
     )
     parser.add_argument(
         "--folder", metavar="FOLDER", help="where documents and journal are kept (default: a temporary folder)"
     )
-    parser.add_argument(
-        "--model", metavar="NAME", help="another model of the provider that the environment has a key for"
-    )
-    parser.add_argument("--scripted", action="store_true", help="let the script play, whatever keys there are")
+    parser.add_argument("--model", metavar="NAME", help="another model of the provider whose key is in the environment")
+    parser.add_argument("--scripted", action="store_true", help="use the script even if there is a key")
     add_journal(parser)
 
 
@@ -69,7 +67,7 @@ def demo(options: argparse.Namespace, out: Output) -> int:
     from callstream.testing.provider import ScriptedProvider
 
     if not options.terminal and (options.message or options.yes):
-        raise misused("a message and --yes are for --terminal; on the page one types and clicks")
+        raise misused("a message and --yes need --terminal")
     logging.getLogger("google_adk").setLevel(logging.ERROR)
     with ExitStack() as stack:
         folder = Path(options.folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="callstream-demo-")))
