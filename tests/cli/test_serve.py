@@ -153,6 +153,44 @@ def test_an_adk_agent_with_a_callstream_of_its_own(tmp_path: Path, env: dict[str
     assert (refused.code, "--forget-after cannot be combined" in refused.err) == (2, True)
 
 
+FUNCTION = """
+from callstream import Callstream, current_run
+from callstream.server import create_app
+
+cs = Callstream("sqlite:///own.db")
+
+
+async def agent(given):
+    assert current_run().callstream is cs
+    yield {"type": "TEXT_MESSAGE_CHUNK", "messageId": given.run_id, "delta": "Hello."}
+
+
+app = create_app(agent, callstream=cs)
+"""
+
+
+@pytest.mark.parametrize("target", ["own.py:agent", "own.py:app", "own.py"])
+def test_a_function_and_an_app_with_a_callstream_of_their_own(tmp_path: Path, target: str) -> None:
+    (tmp_path / "own.py").write_text(FUNCTION)
+    with serving("serve", target, "--port", "0", cwd=tmp_path) as server:
+        assert "".join(event.get("delta", "") for event in asked(server)) == "Hello."
+        server.end()
+    assert not (tmp_path / "callstream.db").exists()
+    assert json.loads(ran("runs", "--json", "--journal", "sqlite:///own.db", cwd=tmp_path).out)["outcome"] == "finished"
+    refused = ran("serve", target, "--journal", "sqlite:///x.db", cwd=tmp_path)
+    assert (refused.code, "--journal cannot be combined with it" in refused.err) == (2, True)
+
+
+def test_a_function_beside_several_callstreams_has_to_name_its_own(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(FUNCTION.replace("\n\napp =", "\n\nother = Callstream()\napp ="))
+    refused = ran("serve", "own.py:agent", "--port", "0", cwd=tmp_path)
+    assert (refused.code, "several Callstreams" in refused.err) == (2, True)
+    with (tmp_path / "own.py").open("a") as file:
+        file.write("agent.callstream = cs\n")
+    with serving("serve", "own.py:agent", "--port", "0", cwd=tmp_path) as server:
+        assert asked(server)[-1]["type"] == "RUN_FINISHED"
+
+
 def test_any_object_with_run_and_who_may_ask_it(tmp_path: Path) -> None:
     (tmp_path / "plain.py").write_text(
         "class Echo:\n"

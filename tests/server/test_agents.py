@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
@@ -12,8 +13,9 @@ from ag_ui.core import RunAgentInput
 from anthropic import AsyncAnthropic
 from starlette.applications import Starlette
 
-from callstream import Callstream, Reject
+from callstream import Callstream, Reject, current_run, tool
 from callstream.errors import UsageError
+from callstream.events import ArgsAppended, CallCompleted, CallStarted
 from callstream.server import create_app
 from callstream.testing import Call, ScriptedProvider
 from tests.agui.model import StrictClient
@@ -197,6 +199,81 @@ async def test_id_reuse_new_call_of_an_agent_that_counts_its_calls_from_0(cs: Ca
         async with server.run(None, thread="one", resume=answer) as stream:
             await stream.all()
         assert (await server.get("/api/calls/0")).json()["result"] == "yours"
+
+
+@pytest.mark.parametrize("way", ["tool message", "interrupt"])
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_an_answer_reaches_the_agent_and_the_approved_tool_runs(url: str, way: str, restarted: bool) -> None:
+    ran_with: list[str] = []
+
+    @tool
+    async def delete(path: str) -> str:
+        ran_with.append(path)
+        return f"{path} is gone"
+
+    async def agent(given: RunAgentInput) -> AsyncIterator[Any]:
+        run = current_run()
+        assert run is not None
+        answers = {entry.interrupt_id: entry.payload for entry in given.resume or ()}
+        answers |= {each.tool_call_id: json.loads(each.content) for each in given.messages if each.role == "tool"}
+        for call_id, answer in answers.items():
+            if answer == "break":
+                raise RuntimeError("the agent broke before it looked at the answer")
+            call = await run.resume(call_id)
+            assert call is not None
+            if answer["approved"]:
+                await run.invoke(call.call_id)
+            else:
+                await run.fail(call.call_id, "The user does not want it.")
+        if not answers:
+            for call_id in ("a", "b", "c"):
+                text = json.dumps({"path": call_id})
+                await run.record([CallStarted(call_id, "delete", call_id), ArgsAppended(call_id, text)])
+                await run.record([CallCompleted(call_id, text)])
+                await run.await_answer(call_id)
+        yield {"type": "TEXT_MESSAGE_CHUNK", "messageId": run.run_id, "delta": "Done."}
+
+    async def answer(server: Server, call_id: str, said: Any) -> str:
+        given: dict[str, Any] = {"messages": [tool_message(call_id, said)]}
+        if way == "interrupt":
+            given = {"resume": [{"interruptId": call_id, "status": "resolved", "payload": said}]}
+        async with server.run(None, **given) as stream:
+            return str((await stream.all())[-1]["type"])
+
+    async with AsyncExitStack() as stack:
+        cs = await stack.enter_async_context(Callstream(url, [delete]))
+        server = await stack.enter_async_context(served(agent, callstream=cs))
+        await ran(server)
+        if restarted:
+            await stack.aclose()
+            cs = await stack.enter_async_context(Callstream(url, [delete]))
+            server = await stack.enter_async_context(served(agent, callstream=cs))
+        assert await answer(server, "a", "break") == "RUN_ERROR"
+        assert (await server.get("/api/calls/a")).json()["state"] == "awaiting"
+        assert await answer(server, "a", {"approved": True}) == "RUN_FINISHED"
+        assert await answer(server, "b", {"approved": False}) == "RUN_FINISHED"
+        rows = [(await server.get(f"/api/calls/{call_id}")).json() for call_id in "abc"]
+        assert [row["state"] for row in rows] == ["completed", "failed", "awaiting"]
+        assert (rows[0]["result"], ran_with) == ("a is gone", ["a"])
+
+
+async def test_an_answer_that_the_agent_leaves_as_it_is_is_the_result(cs: Callstream) -> None:
+    async def agent(given: RunAgentInput) -> AsyncIterator[Any]:
+        run = current_run()
+        assert run is not None
+        if not any(message.role == "tool" for message in given.messages):
+            await run.record([CallStarted("q", "ask", "q"), ArgsAppended("q", "{}"), CallCompleted("q", "{}")])
+            await run.await_answer("q")
+        yield {"type": "TEXT_MESSAGE_CHUNK", "messageId": run.run_id, "delta": "Done."}
+
+    async with served(agent, callstream=cs) as server:
+        await ran(server)
+        await ran(server, None, messages=[tool_message("q", "blue")])
+        row = (await server.get("/api/calls/q")).json()
+        assert (row["state"], row["result"]) == ("completed", "blue")
+        async with server.connect() as joined:
+            results = [event["content"] for event in await joined.all() if event["type"] == "TOOL_CALL_RESULT"]
+        assert results == ["blue"]
 
 
 async def test_id_reuse_new_call_in_one_run(cs: Callstream) -> None:

@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -96,6 +97,15 @@ def add_to(commands: Commands) -> None:
 async def serve(options: argparse.Namespace, out: Output) -> int:
     out = _set_up_logs(options, out)
     target = loaded(options.target, env_file=options.env_file)
+    if _is_made_by_create_app(target.found):
+        for option in ("journal", "auth", "on_disconnect", "cors_origin", "forget_after"):
+            if getattr(options, option) is not None:
+                name = f"--{option.replace('_', '-')}"
+                raise misused(
+                    f"{target.given} was made by create_app, which decides this; {name} cannot be combined with it"
+                )
+        out.note(f"journal: the one of {target.given}")
+        return await _serve_made(target.found, options, out)
     callstream = _callstream(options, target, out)
     sessions = await _sessions(options, target, out)
     agent = _agent(target, callstream, sessions)
@@ -147,7 +157,6 @@ async def serve_app(
 ) -> int:
     """Serves until Ctrl-C or a polite kill; ``settings`` are the server's. The address is printed when it is taken."""
     from callstream.server import Settings, create_app
-    from callstream.server.serving import serve as serve_with_uvicorn
 
     given = {name: value for name, value in settings.items() if value is not None}
     auth = loaded(options.auth).found if getattr(options, "auth", None) else None
@@ -160,8 +169,14 @@ async def serve_app(
     app = create_app(
         agent, callstream=callstream, auth=auth, settings=Settings.from_env(**given), name=name, label=label
     )
+    return await _serve_made(app, options, out)
+
+
+async def _serve_made(app: Any, options: argparse.Namespace, out: Output) -> int:
+    from callstream.server.serving import serve as serve_with_uvicorn
+
     with _listening(options.host, options.port) as listening, _ended_politely():
-        await (callstream or agent.callstream).journal.open()  # what is wrong with it is said before any address is
+        await app.state.callstream.journal.open()  # what is wrong with it is said before any address is
         bound = listening.getsockname()[1]
         host = (
             "127.0.0.1" if options.host == "0.0.0.0" else f"[{options.host}]" if ":" in options.host else options.host
@@ -177,32 +192,47 @@ async def serve_app(
 
 
 def _callstream(options: argparse.Namespace, target: Target, out: Output) -> Callstream | None:
-    """The Callstream with the journal that was named; None for an application that brings its own."""
+    """The application's own Callstream, or one with the journal that was named."""
     from callstream.journal import Housekeeping, open_journal
     from callstream.runtime import Callstream
 
-    own = _own_callstream(target.found)
+    own = _own_callstream(target)
     if own is not None:
         for option in ("journal", "forget_after"):
             if getattr(options, option) is not None:
                 name = f"--{option.replace('_', '-')}"
                 raise misused(f"{target.given} has its own Callstream and journal; {name} cannot be combined with it")
         out.note(f"journal: the one of {target.given}")
-        return None
+        return own
     url = journal_url(options, default=f"sqlite:///{DEFAULT_FILE}")
     out.note(f"journal: {shown(url)}")
     retain = options.forget_after or from_environment("CALLSTREAM_FORGET_AFTER", age)
     return Callstream(open_journal(url, housekeeping=Housekeeping(retain=retain)))
 
 
-def _own_callstream(found: Any) -> Callstream | None:
+def _own_callstream(target: Target) -> Callstream | None:
+    """The Callstream that an application brings: google-adk's in a plugin, any other as ``callstream``, or in its module."""
     from callstream.runtime import Callstream
 
+    found = target.found
     own = getattr(found, "callstream", None)
     if isinstance(own, Callstream):
         return own
     adk = _adk()
-    return adk.own_callstream(found) if adk is not None and adk.is_adk(found) else None
+    if adk is not None and adk.is_adk(found):
+        theirs: Callstream | None = adk.own_callstream(found)
+        return theirs
+    module = sys.modules.get(getattr(found, "__module__", None) or type(found).__module__)
+    there = [value for value in vars(module).values() if isinstance(value, Callstream)] if module is not None else []
+    if len({id(each) for each in there}) > 1:
+        raise misused(
+            f"{target.given} is in a module with several Callstreams; set its own: {target.name}.callstream = …"
+        )
+    return there[0] if there else None
+
+
+def _is_made_by_create_app(found: Any) -> bool:
+    return callable(found) and hasattr(getattr(found, "state", None), "runs")
 
 
 async def _sessions(options: argparse.Namespace, target: Target, out: Output) -> Any:

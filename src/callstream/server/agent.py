@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -162,17 +162,12 @@ class FunctionHost:
         return _Started(run, partial(self._work, run, given))
 
     async def _work(self, run: Run, given: RunAgentInput) -> None:
+        client_tools = frozenset(tool.name for tool in given.tools or ())
         async with run:
             for message in since_spoken(given.messages):
                 if isinstance(message, UserMessage):
                     await run.record([_received(message)])
-                elif isinstance(message, ToolMessage):
-                    await run.answer(
-                        message.tool_call_id, _content(message.content), error=message.error, message_id=message.id
-                    )
-            for entry in given.resume or ():
-                cancelled = CANCELLED if entry.status == "cancelled" else None
-                await run.answer(entry.interrupt_id, entry.payload, error=cancelled)
+            left_to_agent = await _take_answers(run, _answers_in(given), client_tools)
             made: Any = self._function(await with_wire_ids(given, self.callstream.journal))
             if inspect.isawaitable(made):
                 made = await made
@@ -182,7 +177,45 @@ class FunctionHost:
                 )
             if isinstance(made, AsyncIterable):
                 await record_yielded(run, made)
-            await _await_client(run, frozenset(tool.name for tool in given.tools or ()))
+            for answer in left_to_agent:
+                if run.call(answer.call_id).state is CallState.AWAITING:
+                    await run.answer(answer.call_id, answer.result, error=answer.error, message_id=answer.message_id)
+            await _await_client(run, client_tools)
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    """What a client says to a call that awaits it, as a tool message or as the answer to an interrupt."""
+
+    call_id: str
+    result: Any
+    error: str | None
+    message_id: str | None = None
+
+
+def _answers_in(given: RunAgentInput) -> Iterator[_Answer]:
+    for message in since_spoken(given.messages):
+        if isinstance(message, ToolMessage):
+            yield _Answer(message.tool_call_id, _content(message.content), message.error, message.id)
+    for entry in given.resume or ():
+        yield _Answer(entry.interrupt_id, entry.payload, CANCELLED if entry.status == "cancelled" else None)
+
+
+async def _take_answers(run: Run, answers: Iterable[_Answer], client_tools: frozenset[str]) -> list[_Answer]:
+    """Records the results of the client's own tools, and returns the other answers under their calls' ids.
+
+    These are the agent's: it knows what it has asked. It takes the call up with ``run.resume`` and runs it or refuses
+    it; a call that it leaves as it is gets the answer as its result.
+    """
+    others = []
+    for answer in answers:
+        call = await run.resume(answer.call_id)
+        if call is None:
+            continue  # it has had its answer
+        if call.name in client_tools:
+            await run.answer(call.call_id, answer.result, error=answer.error, message_id=answer.message_id)
+        else:
+            others.append(msgspec.structs.replace(answer, call_id=call.call_id))
+    return others
 
 
 async def _await_client(run: Run, client_tools: frozenset[str]) -> None:

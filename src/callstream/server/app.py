@@ -122,6 +122,7 @@ def create_app(
         },
     )
     app.router.redirect_slashes = False  # a redirect would go to whatever host the request names
+    app.state.callstream = host.callstream
     app.state.runs = runs
     app.state.close = close
     return app
