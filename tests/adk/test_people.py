@@ -11,6 +11,7 @@ from google.adk.tools import FunctionTool, LongRunningFunctionTool
 
 from callstream import Callstream, tool
 from callstream.calls import CallState
+from callstream.events import CallProgressed, MessageReceived
 from callstream.testing import Call as Calls
 from callstream.testing import Finish, Parallel, Text
 
@@ -68,6 +69,74 @@ async def test_duplicate_answer_ignored(path: str, cs: Callstream, models: Model
         body = provider.requests[2].body.decode()
     assert "true" in body
     assert "false" not in body
+
+
+def export(what: str) -> dict[str, str]:
+    """Begins a job."""
+    return {"status": "pending", "what": what}
+
+
+RESPONSES = [{"status": "pending", "done": 50}, {"status": "written"}, {"status": "checked"}]
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_later_responses_reach_the_model_as_without_the_plugin(path: str, cs: Callstream, models: Models) -> None:
+    """A job's status, its result, and what comes after it. The same again is nothing new."""
+    from google.adk.apps import App
+    from google.adk.runners import Runner
+
+    heard: dict[str, list[Any]] = {}
+    for with_plugin in (False, True):
+        script = [[Calls("export", {"what": "x"}), Finish()], *[[Text(f"{n}."), Finish()] for n in range(5)]]
+        async with scripted("gemini", script) as provider:
+            agent = agent_of(models(provider, path if with_plugin else "partial"), LongRunningFunctionTool(export))
+            host = Host(cs, agent)
+            if not with_plugin:
+                host.runner = Runner(
+                    app=App(name="app", root_agent=agent), session_service=host.sessions, auto_create_session=True
+                )
+            asked = function_calls_in(await host.run())[0]
+            for response in RESPONSES:
+                await host.run([answer("export", asked.id, response)])
+            if with_plugin:
+                asking = len(provider.requests)
+                await host.run([answer("export", asked.id, RESPONSES[-1])])
+                assert len(provider.requests) == asking
+            heard[str(with_plugin)] = [
+                [
+                    part
+                    for content in request.json["contents"]
+                    for part in content["parts"]
+                    if "functionResponse" in part
+                ]
+                for request in provider.requests
+            ]
+    assert heard["True"] == heard["False"]
+    assert [parts[-1]["functionResponse"]["response"] for parts in heard["True"][2:]] == RESPONSES
+    (call,) = await host.calls()
+    assert (call.state, call.result) == (CallState.COMPLETED, {"status": "written"})
+    events = await host.events()
+    assert [event.data for event in events if isinstance(event, CallProgressed)] == [{"status": "pending", "done": 50}]
+    assert [event.text for event in events if isinstance(event, MessageReceived) and event.role == "tool"] == [
+        '{"status":"checked"}'
+    ]
+
+
+async def test_answer_that_says_that_more_will_come(cs: Callstream, models: Models) -> None:
+    """google-genai has a word for it, which holds for tools that return nothing, too."""
+    async with scripted("gemini", [[Calls("approve", {"what": "x"}), Finish()], END, END]) as provider:
+        host = Host(cs, agent_of(models(provider), LongRunningFunctionTool(approve)))
+        (asked,) = function_calls_in(await host.run())
+        part = answer("approve", asked.id, {"seen": True})
+        assert part.function_response is not None
+        part.function_response.will_continue = True
+        await host.run([part])
+        (call,) = await host.calls()
+        assert call.state is CallState.AWAITING
+        await host.run([answer("approve", asked.id, {"approved": True})])
+        assert len(provider.requests) == 3
+    (call,) = await host.calls()
+    assert (call.state, call.result) == (CallState.COMPLETED, {"approved": True})
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -1,7 +1,8 @@
 """What an invocation was started with: a message, or answers to calls that await them.
 
 An answer counts once. One that came before is taken out of the message, so that google-adk, which lets the last of
-several answers count, does not see it; a message that had nothing else ends the invocation before it begins. Answers
+several answers count, does not see it; a message that had nothing else ends the invocation before it begins. Responses
+to a job are no answers: all of them reach the model, see ``SessionCalls``. Answers
 are put into the order of their calls, because a model that knows no ids tells them apart by their order.
 """
 
@@ -24,6 +25,7 @@ from callstream.events import (
     CallAwaiting,
     CallCompleted,
     CallDiscarded,
+    CallProgressed,
     CallStarted,
     MessageReceived,
     WireEvent,
@@ -63,7 +65,7 @@ class Incoming:
             if answer is None or not answer.id:
                 continue
             known = await calls_named(callstream.journal, thread_id, principal, answer.id)
-            if known and all(call.is_final for call in known):
+            if known and all(call.is_final for call in known) and not SessionCalls(session).is_news(answer):
                 self._parts.remove(part)
                 self._again.append(part)
         order = {call.id: number for number, call in enumerate(SessionCalls(session)) if call.id}
@@ -88,18 +90,38 @@ class Incoming:
 
 async def _answer(run: Run, session: Session, answer: types.FunctionResponse) -> None:
     named = answer.id or ""
-    asked = SessionCalls(session).named(named)
+    calls = SessionCalls(session)
+    asked = calls.named(named)
     if asked is None:
         # google-adk could not give it to the model, so it must not count as given.
         raise UsageError(f"session {session.id!r} has no call {named!r} that awaits an answer")
-    if await calls_named(run.callstream.journal, run.thread_id, run.principal, named):
-        named = await awaiting_id(run, named)
-    else:  # the call is older than the journal
+    known = await calls_named(run.callstream.journal, run.thread_id, run.principal, named)
+    if not known:  # the call is older than the journal
         named = await take_in(run, asked)
+    elif all(call.is_final for call in known):
+        await record_news(run, answer.response)
+        return
+    else:
+        named = await awaiting_id(run, named)
+    if calls.goes_on(answer):
+        await record_update(run, named, answer.response)
+        return
     result, error = outcome(answer.response)
     if answer.name == CREDENTIAL:
         result = CREDENTIAL_RECEIVED
     await run.answer(named, result, error=error)
+
+
+async def record_update(run: Run, named: str, response: Any) -> None:
+    """Records what a call that goes on awaiting its result has said."""
+    call = await run.resume(named)
+    if call is not None:
+        await run.record([CallProgressed(call.call_id, response)])
+
+
+async def record_news(run: Run, response: Any, message_id: str | None = None) -> None:
+    """Records what a job has said after its result. The call is final, so this is input of the run."""
+    await run.record([MessageReceived("tool", json_text(response), message_id)])
 
 
 async def take_in(run: Run, asked: types.FunctionCall) -> str:

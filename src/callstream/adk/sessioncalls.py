@@ -1,9 +1,15 @@
-"""The calls that stand in a session, those of the model and those with which google-adk itself asks a person."""
+"""The calls that stand in a session, those of the model and those with which google-adk itself asks a person.
+
+A long-running tool that returns nothing asks: the first answer counts, and no other. One that returns something has begun
+a job: as in google-adk, every response that comes later reaches the model. The job goes on while a response says so
+(``will_continue``), or has the ``status`` that the tool itself returned.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 from google.adk.sessions.session import Session
 from google.genai import types
@@ -18,6 +24,7 @@ class SessionCalls:
     """
 
     def __init__(self, session: Session) -> None:
+        self._session = session
         self.together = [event.get_function_calls() for event in session.events]
         self._answers = Counter(each.id for event in session.events for each in event.get_function_responses())
         self.responded = set(self._answers)
@@ -48,3 +55,33 @@ class SessionCalls:
     def question_about(self, wire_id: str) -> types.FunctionCall | None:
         """The open one that asks about the call with this id."""
         return next((question for question in self.questions() if asked_about(question) == wire_id), None)
+
+    # -- jobs --
+
+    def is_news(self, response: types.FunctionResponse) -> bool:
+        """Whether it is a response to a job, and another than the one before."""
+        if self._first_response(response.id) is None:
+            return False
+        earlier = [each.response for _, each in self._responses(response.id)]
+        return earlier[-1] != response.response
+
+    def goes_on(self, response: types.FunctionResponse) -> bool:
+        """Whether the job, or whoever is asked, has more to say."""
+        if response.will_continue:
+            return True
+        first = self._first_response(response.id)
+        status = (first or {}).get("status")
+        return status is not None and (response.response or {}).get("status") == status
+
+    def _first_response(self, wire_id: str | None) -> dict[str, Any] | None:
+        """What the tool itself returned for a long-running call."""
+        marked = {each for event in self._session.events for each in event.long_running_tool_ids or ()}
+        if wire_id not in marked:
+            return None
+        return next((each.response for author, each in self._responses(wire_id) if author != "user"), None)
+
+    def _responses(self, wire_id: str | None) -> Iterator[tuple[str, types.FunctionResponse]]:
+        for event in self._session.events:
+            for response in event.get_function_responses():
+                if response.id == wire_id:
+                    yield event.author, response

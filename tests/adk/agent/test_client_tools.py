@@ -262,6 +262,27 @@ async def test_long_running_answer_after_restart(
         assert responses_in(provider.requests[1].body) == [{"ok": True}]
 
 
+async def test_later_responses_to_a_job_reach_the_model(cs: Callstream, models: Models) -> None:
+    def export() -> dict[str, str]:
+        """Begins a job."""
+        return {"status": "pending"}
+
+    script = [[Calls("export", {}), Finish()], *[[Text(f"{n}."), Finish()] for n in range(4)]]
+    async with scripted("gemini", script) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), LongRunningFunctionTool(export))))
+        await client.send()
+        (asked,) = client.pending()
+        said = [{"status": "pending", "done": 50}, {"status": "written"}, {"status": "checked"}, {"status": "checked"}]
+        for number, response in enumerate(said):
+            message = {"role": "tool", "toolCallId": asked, "content": json.dumps(response)}
+            events = await client.run(messages=[{"id": f"said-{number}", **message}])
+            assert kinds(events)[-1] == "RUN_FINISHED"
+        assert [responses_in(request.body)[-1] for request in provider.requests[-3:]] == said[:3]
+        assert len(provider.requests) == 5
+    (call,) = await cs.journal.calls()
+    assert (call.state, call.result) == (CallState.COMPLETED, {"status": "written"})
+
+
 @pytest.mark.parametrize("confirmed", [True, False])
 @pytest.mark.parametrize("interrupts", [False, True])
 async def test_tool_confirmation(interrupts: bool, confirmed: bool, cs: Callstream, models: Models) -> None:
