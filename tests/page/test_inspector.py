@@ -280,7 +280,7 @@ def test_second_run_is_refused(inspector: Inspector, page: Page, stage: Stage) -
     inspector.send("endless")
     inspector.expect_state("write_document", "writing arguments")
     inspector.send("write")
-    expect(page.locator("#composer").get_by_role("alert")).to_contain_text("A run of this thread goes on.")
+    expect(page.locator("#composer").get_by_role("alert")).to_contain_text("This thread has an active run.")
     Inspector(deaf, stage).send("write")
     expect(deaf.locator("#composer").get_by_role("alert")).to_contain_text("thread")
     expect(deaf.get_by_label("Message", exact=True)).to_have_value("write")

@@ -311,7 +311,7 @@ async def test_an_observer_that_raises_changes_nothing(caplog: pytest.LogCapture
             await run.execute("c")
             await run.complete("c")
         assert run.outcome == "finished"
-    assert "the observer Broken failed" in caplog.text
+    assert "observer Broken failed" in caplog.text
 
 
 def test_it_is_there_by_itself_where_the_api_is_installed() -> None:

@@ -203,7 +203,7 @@ async def test_an_agent_that_ignores_its_cancellation_does_not_hold_up_whoever_s
         answer = await server.post(f"/runs/{stream.run_id}/stop")
         assert (answer.status_code, answer.json()["outcome"]) == (200, "cancelled")
         assert (await stream.all())[-1]["outcome"] == {"type": "cancelled"}
-        assert "goes on after its cancellation" in caplog.text
+        assert "is still running after its cancellation" in caplog.text
         release.set()
 
 

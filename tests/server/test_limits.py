@@ -52,7 +52,7 @@ async def test_runs_of_the_process(cs: Callstream) -> None:
             stream = await stack.enter_async_context(server.run(thread=f"thread-{number}"))
             await stream.until("TOOL_CALL_START")
         refused = await server.post("/agui", json=run_input(thread="one too many"))
-        assert "2 runs" in told(refused, 503, "too_many_runs")
+        assert "2 active runs" in told(refused, 503, "too_many_runs")
         assert int(refused.headers["retry-after"]) > 0
         agent.step(10)
         await stream.all()
@@ -81,7 +81,7 @@ async def test_runs_of_one_principal(cs: Callstream) -> None:
         server.headers = {"x-user": "ann"}
         async with server.run(thread="ann's") as stream:
             await stream.until("TOOL_CALL_START")
-            assert "1 runs" in told(await server.post("/agui", json=run_input(thread="b")), 429, "too_many_runs")
+            assert "1 active runs" in told(await server.post("/agui", json=run_input(thread="b")), 429, "too_many_runs")
             server.headers = {"x-user": "bob"}
             async with server.run(thread="bob's") as other:
                 await other.until("TOOL_CALL_START")
@@ -185,7 +185,7 @@ async def test_streams_of_the_process(cs: Callstream) -> None:
             ):
                 body = {"json": run_input(thread="another")} if path == "/agui" else {}
                 refused = await server.client.request(method, path, **body)
-                assert "2 streams" in told(refused, 503, "too_many_streams")
+                assert "2 open streams" in told(refused, 503, "too_many_streams")
                 assert int(refused.headers["retry-after"]) > 0
             agent.step(10)
             await stream.all()
@@ -208,7 +208,7 @@ async def test_streams_of_one_principal(cs: Callstream) -> None:
             ):
                 body = {"json": run_input(thread="ann's other")} if path == "/agui" else {}
                 refused = await server.client.request(method, path, headers=server.headers, **body)
-                assert "2 streams" in told(refused, 429, "too_many_streams")
+                assert "2 open streams" in told(refused, 429, "too_many_streams")
                 assert int(refused.headers["retry-after"]) > 0
             agent.step(20)
             server.headers = {"x-user": "bob"}

@@ -45,7 +45,7 @@ async def test_runs_and_calls_are_told_with_their_ids(cs: Callstream, lines: io.
     records = told(lines)
     began, *calls, ended = [record for record in records if record.get("run_id") == stream.run_id]
     assert (began["level"], began["logger"], began["thread_id"]) == ("info", "callstream.server", "thread")
-    assert began["message"] == f"run {stream.run_id} of thread thread began"
+    assert began["message"] == f"run {stream.run_id} of thread thread started"
     assert [call["state"] for call in calls] == [
         "started",
         "args_streaming",

@@ -300,7 +300,7 @@ class ADKAgent:
         names = [tool.name for tool in given.tools or ()]
         if names:
             if not self._toolsets and isinstance(self._app.root_agent, BaseAgent):
-                logger.warning("the client brought tools, but no agent has an AGUIToolset among its tools")
+                logger.warning("the client sent tools, but no agent has an AGUIToolset in its tools")
             known = dict.fromkeys([*names, *(toolset.named(name) for toolset in self._toolsets for name in names)])
             kept["tools"] = [{"name": name} for name in known]
         return kept

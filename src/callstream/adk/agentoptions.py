@@ -128,12 +128,12 @@ def settings_of(options: AgentOptions) -> AgentSettings:
     unknown = sorted(set(given) - set(AgentSettings.__struct_fields__) - UNUSED)
     if unknown:
         raise UsageError(
-            f"ADKAgent has no parameter {', '.join(map(repr, unknown))}; {MIGRATION_PAGE} says what became of each "
+            f"ADKAgent has no parameter {', '.join(map(repr, unknown))}; {MIGRATION_PAGE} lists what happened to each "
             "parameter of ag_ui_adk"
         )
     unused = sorted((set(given) & UNUSED) - _USUAL)
     if unused:
-        logger.warning("ADKAgent takes %s but has no use for it; see %s", ", ".join(unused), MIGRATION_PAGE)
+        logger.warning("ADKAgent ignores %s; see %s", ", ".join(unused), MIGRATION_PAGE)
     if given.get("user_id") and given.get("user_id_extractor"):
         raise UsageError("give ADKAgent user_id or user_id_extractor, not both")
     given["predict_state"] = mappings_in(given.get("predict_state"))

@@ -125,7 +125,7 @@ class ClientAnswers:
             thread_id = self._run.thread_id
             if alone and not self._parts and not self._sentences:
                 raise UsageError(f"no call {foreign[0]!r} awaits an answer in thread {thread_id!r}")
-            logger.warning("thread %s: answers to calls that nobody made are left out: %s", thread_id, foreign)
+            logger.warning("thread %s: ignoring answers to unknown calls: %s", thread_id, foreign)
         is_whole = await self._complete_turns()
         if alone and not is_whole:
             held = frozenset(answer.message_id for answer in answers if answer.message_id is not None)

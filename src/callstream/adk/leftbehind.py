@@ -89,7 +89,7 @@ class LeftBehind:
     def _watch(self, run: RunRow) -> None:
         if run.run_id in self._watching:
             return
-        logger.info("thread %s goes on while its run %s is open elsewhere", run.thread_id, run.run_id)
+        logger.info("thread %s continues while its run %s is still open in another process", run.thread_id, run.run_id)
         task = asyncio.create_task(self._told_at_the_end(run), name=f"callstream watches {run.run_id}")
         self._watching[run.run_id] = task
         task.add_done_callback(lambda done: self._watching.pop(run.run_id, None))

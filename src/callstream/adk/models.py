@@ -43,7 +43,7 @@ def tapped(model: str | BaseLlm, callstream: Callstream) -> BaseLlm:
         raise UsageError(f"expected a Callstream, got {type(callstream).__name__}")
     llm = LLMRegistry.new_llm(model) if isinstance(model, str) else model
     if _has_tapped_client(llm):
-        logger.info("model %s (%s) is tapped already: it is read at the wire", llm.model, type(llm).__name__)
+        logger.info("model %s (%s) is already tapped and read at the wire", llm.model, type(llm).__name__)
         return llm
     for family, tap in _FAMILIES.items():
         if any(base.__name__ == family and base.__module__.startswith("google.adk.") for base in type(llm).__mro__):

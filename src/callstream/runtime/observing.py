@@ -82,7 +82,7 @@ class Observers:
             try:
                 tell(observer)
             except Exception:  # an observer's errors are its own, never a run's
-                logger.exception("the observer %s failed", type(observer).__name__)
+                logger.exception("observer %s failed", type(observer).__name__)
 
 
 def remote_parent(headers: Mapping[str, str]) -> AbstractContextManager[None]:

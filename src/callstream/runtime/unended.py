@@ -53,12 +53,12 @@ class Unended:
             try:
                 await run.end_in_journal(ending)
             except (LeaseLost, UsageError) as error:  # it is another's, or the journal is closed
-                logger.warning("run %s is left to the next sweep: %s", run.run_id, error)
+                logger.warning("the end of run %s is left to the next sweep: %s", run.run_id, error)
                 break
             except JournalError as error:
                 pause = min(pause * 2, _LONGEST_PAUSE)
                 if not is_told:
-                    logger.warning("the end of run %s could not be written, trying again: %s", run.run_id, error)
+                    logger.warning("could not write the end of run %s, retrying: %s", run.run_id, error)
                 is_told = True
             else:
                 break

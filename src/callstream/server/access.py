@@ -38,7 +38,7 @@ class Access:
         if principal is not None and not isinstance(principal, str):
             raise TypeError(f"expected auth to return a principal's name or None, got {type(principal).__name__}")
         if not principal or not is_id(principal):
-            raise Problem(HTTPStatus.UNAUTHORIZED, "unauthorized", "This server wants to know who you are.")
+            raise Problem(HTTPStatus.UNAUTHORIZED, "unauthorized", "Authentication required.")
         return principal
 
     async def check_thread(self, thread_id: str, principal: str | None) -> None:

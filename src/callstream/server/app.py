@@ -41,7 +41,7 @@ PAGE: Final = Path(__file__).parent / "page"
 _JOURNAL_AWAY: Final = Problem(
     HTTPStatus.SERVICE_UNAVAILABLE,
     "journal_away",
-    "The journal takes no writes; ask again later.",
+    "The journal cannot be written to; try again later.",
     retry_after=5,
 )
 _PHRASES: Final = {status.value: status.phrase for status in HTTPStatus}
@@ -185,7 +185,9 @@ def _answer_usage(runs: Runs, request: Request, error: Exception) -> Response:
     if runs.is_draining:
         return problem_response(shutting_down())
     logger.warning("%s: %s", asked(request.scope), error)
-    return problem_response(Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "wrong_input", "This cannot be done."))
+    return problem_response(
+        Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "wrong_input", "The request cannot be carried out.")
+    )
 
 
 def _answer_journal(runs: Runs, request: Request, error: Exception) -> Response:

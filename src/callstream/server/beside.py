@@ -19,7 +19,7 @@ from callstream.server.runs import Runs
 from callstream.server.settings import Settings
 
 _BUSY: Final = Problem(
-    HTTPStatus.CONFLICT, "thread_busy", "A run of this thread goes on; ask again when it has ended.", retry_after=5
+    HTTPStatus.CONFLICT, "thread_busy", "This thread has an active run; try again when it has ended.", retry_after=5
 )
 
 

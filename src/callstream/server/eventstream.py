@@ -98,7 +98,7 @@ class EventStream(Response):
             pass  # the journal itself has said so in the log
         except JournalError:
             logger.exception(
-                "a stream of run %s ended early, because the journal could not be read",
+                "a stream of run %s ended early because the journal could not be read",
                 self._run_id,
                 extra={"run_id": self._run_id},
             )
@@ -137,7 +137,7 @@ class EventStream(Response):
     def _cut_off(self, scope: Scope) -> None:
         seconds = self._settings.stall_seconds
         logger.info(
-            "a reader of run %s took nothing for %s s and is cut off",
+            "disconnecting a reader of run %s that accepted no data for %s s",
             self._run_id,
             seconds,
             extra={"run_id": self._run_id},

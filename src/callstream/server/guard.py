@@ -32,7 +32,7 @@ SECURITY: Final = {
     "cross-origin-opener-policy": "same-origin",
     "x-frame-options": "DENY",
 }
-_BUG: Final = Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "failed", "Something is wrong with this server.")
+_BUG: Final = Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "failed", "Internal server error.")
 _ELSEWHERE: Final = ("cross-site", "same-site")
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
 
@@ -80,7 +80,7 @@ class Guard:
                 return Problem(
                     HTTPStatus.FORBIDDEN,
                     "cross_origin",
-                    "Pages of other origins may not ask this server; the setting cors_origins names those that may.",
+                    "Requests from pages of other origins are refused; the setting cors_origins lists the allowed ones.",
                 )
         if self._open_to_all and _is_loopback((scope.get("server") or ("",))[0]):
             host = _name_of(headers.get("host", ""))
@@ -88,8 +88,8 @@ class Guard:
                 return Problem(
                     HTTPStatus.MISDIRECTED_REQUEST,
                     "wrong_host",
-                    "This server has no auth and answers on loopback to loopback's names only; "
-                    "the setting allowed_hosts names others.",
+                    "Without auth, this server answers on loopback only to loopback names; "
+                    "the setting allowed_hosts adds others.",
                 )
         return None
 

@@ -58,7 +58,7 @@ class RunLog:
 
     def run_started(self, run: Run) -> None:
         self._began[run.run_id] = perf_counter()
-        logger.info("run %s of thread %s began", run.run_id, run.thread_id, extra=_ids(run))
+        logger.info("run %s of thread %s started", run.run_id, run.thread_id, extra=_ids(run))
 
     def call_changed(self, run: Run, call: Call) -> None:
         if logger.isEnabledFor(logging.DEBUG):

@@ -29,14 +29,14 @@ class Problem(Exception):
 
 def not_found(what: str) -> Problem:
     """The same for what is not there and for what is somebody else's."""
-    return Problem(HTTPStatus.NOT_FOUND, "not_found", f"There is no such {what}.")
+    return Problem(HTTPStatus.NOT_FOUND, "not_found", f"No such {what}.")
 
 
 def shutting_down() -> Problem:
     return Problem(
         HTTPStatus.SERVICE_UNAVAILABLE,
         "shutting_down",
-        "The server is shutting down; ask again in a moment.",
+        "The server is shutting down; try again in a moment.",
         retry_after=5,
     )
 

@@ -105,7 +105,7 @@ def _json(body: bytes, settings: Settings) -> Any:
     except RecursionError:
         raise _wrong(f"expected JSON that nests at most {settings.max_depth} deep") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Problem(HTTPStatus.BAD_REQUEST, "not_json", f"expected a body of JSON: {error}") from None
+        raise Problem(HTTPStatus.BAD_REQUEST, "not_json", f"expected a JSON body: {error}") from None
     if is_deeper(value, settings.max_depth):
         raise _wrong(f"expected JSON that nests at most {settings.max_depth} deep")
     return value

@@ -124,7 +124,7 @@ class Runs:
             raise Problem(
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 "too_many_runs",
-                f"There are {settings.max_runs} runs already; ask again later.",
+                f"The server already has {settings.max_runs} active runs; try again later.",
                 retry_after=_RETRY_SECONDS,
             )
         most = settings.max_runs_per_principal if principal is not None else None
@@ -134,7 +134,7 @@ class Runs:
                 raise Problem(
                     HTTPStatus.TOO_MANY_REQUESTS,
                     "too_many_runs",
-                    f"You have {most} runs already; ask again when one has ended.",
+                    f"You already have {most} active runs; try again when one has ended.",
                     retry_after=_RETRY_SECONDS,
                 )
         self._starting[principal] += 1
@@ -186,7 +186,7 @@ class Runs:
                     raise Problem(
                         HTTPStatus.CONFLICT,
                         "thread_busy",
-                        f"Run {busy.run_id} of this thread goes on; stop it, or ask again when it has ended.",
+                        f"Run {busy.run_id} of this thread is active; stop it, or try again when it has ended.",
                         retry_after=_RETRY_SECONDS,
                     ) from None
                 await asyncio.sleep(min(_BUSY_POLL_SECONDS, left))
@@ -267,7 +267,7 @@ class Runs:
             done, _ = await asyncio.wait({running.task}, timeout=_CANCEL_SECONDS)
             if not done:
                 run = running.run
-                logger.error("the agent of run %s goes on after its cancellation", run.run_id, extra=_ids(run))
+                logger.error("the agent of run %s is still running after its cancellation", run.run_id, extra=_ids(run))
 
     def _have_stopped(self, running: _Running, reason: str) -> None:
         if running.is_stopping:
@@ -311,7 +311,7 @@ class Runs:
             running = self._running[run_id]
             if running.run.outcome is None and running.task is not None and not running.is_stopping:
                 running.is_stopping = True
-                logger.error("run %s was taken from this process, and is given up", run_id, extra=_ids(running.run))
+                logger.error("run %s was taken over by another process; abandoning it", run_id, extra=_ids(running.run))
                 running.task.cancel()
         return now
 
@@ -320,7 +320,7 @@ class Runs:
         self._drained = True
         until = asyncio.get_running_loop().time() + self._settings.shutdown_seconds
         if len(self):
-            logger.info("%d runs have %s s to end", len(self), self._settings.shutdown_seconds)
+            logger.info("waiting for %d runs to end, up to %s s", len(self), self._settings.shutdown_seconds)
         # A run that was being started when this began is among them a moment later.
         while len(self) and not self._hurried and asyncio.get_running_loop().time() < until:  # noqa: ASYNC110
             await asyncio.sleep(_DRAIN_POLL_SECONDS)

@@ -32,14 +32,14 @@ class Seats:
             raise Problem(
                 HTTPStatus.TOO_MANY_REQUESTS,
                 "too_many_streams",
-                f"You have {most} streams already; ask again when one has ended.",
+                f"You already have {most} open streams; try again when one has ended.",
                 retry_after=_RETRY_SECONDS,
             )
         if self._most is not None and self._taken.total() >= self._most:
             raise Problem(
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 "too_many_streams",
-                f"There are {self._most} streams already; ask again later.",
+                f"The server already has {self._most} open streams; try again later.",
                 retry_after=_RETRY_SECONDS,
             )
         self._taken[principal] += 1

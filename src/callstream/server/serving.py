@@ -60,7 +60,7 @@ class _Server(uvicorn.Server):
         self._loop.call_soon_threadsafe(self._end if self._signals == 1 else self._hurry)
 
     def _end(self) -> None:
-        logger.info("the server shuts down")
+        logger.info("shutting down")
         self._ending = asyncio.ensure_future(self._ended())
 
     async def _ended(self) -> None:
@@ -68,7 +68,7 @@ class _Server(uvicorn.Server):
             await self._state.runs.drain()
             await self._state.close()
         except CallstreamError:
-            logger.exception("the server could not end as it should")
+            logger.exception("error during shutdown")
         finally:
             self.should_exit = True
 

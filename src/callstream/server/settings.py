@@ -1,4 +1,4 @@
-"""What a server can be told: one table, as arguments and as environment variables.
+"""A server's settings, as arguments and as environment variables.
 
 Every field of ``Settings`` is also the variable ``CALLSTREAM_<NAME>``, in capitals. A limit of 0 or ``none`` in the
 environment is None: no limit. ``docs/howto/server.md`` prints the table. Secrets are not settings: see
@@ -32,60 +32,61 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What happens to a run whose thread has another active run. ``wait``: it waits up to ``busy_wait``, then it is
     refused with 409. ``refuse``: it is refused at once."""
     busy_wait: float = 30.0
-    """How long a run may wait for its thread; then 409."""
+    """How long a run may wait for its thread; after that 409."""
     on_disconnect: Literal["continue", "stop"] = "continue"
-    """``stop``: a run that nobody watches any more is stopped after ``disconnect_grace``. Watchers of other processes
-    are not seen, so with several of them a thread's requests have to reach one."""
+    """``continue``: runs continue when their clients disconnect. ``stop``: a run is stopped ``disconnect_grace`` after its
+    last client has disconnected. Clients of other processes are not seen, so with several processes the requests of a
+    thread have to reach the same one."""
     disconnect_grace: float = 10.0
-    """How long a run that nobody watches goes on with ``on_disconnect="stop"``."""
+    """How long a run without clients continues with ``on_disconnect="stop"``."""
     older_clients: bool = False
-    """Whether clients that declare no protocol version are taken for older than AG-UI 1.0 and spared outcomes that these
-    refuse. CopilotKit's runtime is one of them."""
+    """Whether clients that declare no protocol version are treated as older than AG-UI 1.0, and do not get outcomes that
+    such clients reject. CopilotKit's runtime is one of them."""
     run_seconds: float | None = 1800.0
-    """How long a run may take. It fails then."""
+    """How long a run may take before it fails."""
     max_runs: int | None = 1000
-    """Runs at once in this process; 503 for one more."""
+    """Concurrent runs in this process; 503 beyond that."""
     max_runs_per_principal: int | None = 20
-    """Runs at once of one principal in this process; 429 for one more. Without ``auth`` there are no principals, and it
-    does not count."""
+    """Concurrent runs of one principal in this process; 429 beyond that. Without ``auth`` there are no principals, and no
+    such limit."""
     max_args_bytes: int | None = 16 * _MIB
-    """Argument text of one call, in UTF-8. A run that passes it fails, and the call's tool never runs."""
+    """Argument text of one call, in UTF-8. A run that exceeds it fails, and the tool does not run."""
     max_run_bytes: int | None = 128 * _MIB
-    """All text that a model writes in one run: answers, reasoning and arguments. A run that passes it fails."""
+    """All text that a model writes in one run: answers, reasoning and arguments. A run that exceeds it fails."""
     shutdown_seconds: float = 20.0
-    """How long runs may go on when the server is told to stop."""
+    """How long active runs may continue when the server is told to stop."""
 
     # -- requests --
     max_body_bytes: int | None = 16 * _MIB
-    """The body of a request; 413 for more."""
+    """The body of a request; 413 beyond that."""
     body_seconds: float | None = 30.0
-    """How long a client may take to send its body; 408 then."""
+    """How long a client may take to send its body; after that 408."""
     max_messages: int | None = 5000
-    """Messages in the input of a run; 413 for more."""
+    """Messages in the input of a run; 413 beyond that."""
     max_tools: int | None = 500
-    """Tools that a client may bring; 413 for more."""
+    """Tools in the input of a run; 413 beyond that."""
     max_items: int | None = 1000
     """Entries of every other list in the input of a run: a message's parts, its tool calls, ``context``, ``resume``. All
     messages together may have ten times as many. 413 for more."""
     max_values: int | None = 200_000
     """JSON values in a request, of all lists and objects together; 413 for more."""
     max_depth: int = 64
-    """How deep JSON may nest in a request; 422 beyond."""
+    """How deeply JSON may be nested in a request; 422 beyond that."""
 
     # -- streams --
     max_streams: int | None = 5000
-    """Streams at once in this process, of runs and of those who follow them; 503 for one more."""
+    """Concurrent streams in this process, of runs and of clients that follow them; 503 beyond that."""
     max_streams_per_principal: int | None = 100
-    """Streams at once of one principal in this process; 429 for one more. Without ``auth`` there are no principals, and it
-    does not count."""
+    """Concurrent streams of one principal in this process; 429 beyond that. Without ``auth`` there are no principals and no
+    such limit."""
     heartbeat_seconds: float = 15.0
-    """A comment is sent on a stream that has been silent that long, so that nobody between takes it for dead."""
+    """After this time without an event a comment is sent, so that proxies do not consider the stream dead."""
     stall_seconds: float = 60.0
-    """How long a reader may take nothing before it is cut off. It may come back."""
+    """How long a client may accept no data before it is disconnected. It can reconnect."""
 
     journal_seconds: float = 5.0
-    """How long the journal may take no writes before streams of runs in flight end with an error (the runs do not end, and
-    can be joined again), and requests are answered with 503."""
+    """How long the journal may be unable to accept writes before streams of active runs end with an error (the runs
+    themselves do not end, and can be rejoined) and requests are answered with 503."""
 
     # -- the page and the API --
     inspector: bool = True
@@ -93,9 +94,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     api: bool = True
     """Whether ``/api`` is served. The inspector needs it."""
     cors_origins: tuple[str, ...] = ()
-    """Origins whose pages may ask this server; in the environment, separated by commas."""
+    """Origins whose pages may use this server; in the environment, separated by commas."""
     allowed_hosts: tuple[str, ...] = ()
-    """Names by which a server on loopback without ``auth`` may be asked beside loopback's own; ``*`` is every name."""
+    """Host names that a server on loopback without ``auth`` accepts in addition to loopback's own; ``*`` is any name."""
 
     def __post_init__(self) -> None:
         for field in msgspec.structs.fields(type(self)):
@@ -104,7 +105,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 msgspec.convert(value, field.type)
             except msgspec.ValidationError as error:
                 fault = _fault(error, field.type)
-                raise UsageError(f"the setting {field.name} is no good: {fault}; got {value!r}") from None
+                raise UsageError(f"invalid value for {field.name}: {fault}; got {value!r}") from None
             if isinstance(value, float) and not math.isfinite(value):
                 raise UsageError(f"{field.name} must be a finite number (None is no limit), got {value}")
         for name in _TIMES:
@@ -117,12 +118,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_env(cls, environment: Mapping[str, str] | None = None, **given: Any) -> Self:
-        """The settings of the environment; what is ``given`` counts more. Names that look misspelt are warned of."""
+        """Settings from the environment; ``given`` takes precedence. Logs a warning for names that look misspelled."""
         found = os.environ if environment is None else environment
         known = [PREFIX + name.upper() for name in cls.__struct_fields__]
         for name in sorted(found.keys() - set(known)):
             if name.startswith(PREFIX) and (meant := get_close_matches(name, known, 1, 0.9)):
-                logger.warning("the environment variable %s means nothing; is %s meant?", name, meant[0])
+                logger.warning("unknown environment variable %s; did you mean %s?", name, meant[0])
         values: dict[str, Any] = {}
         for field in msgspec.structs.fields(cls):
             text = found.get(PREFIX + field.name.upper())
@@ -152,7 +153,9 @@ def _value(name: str, text: str, wanted: Any) -> Any:
     try:
         return msgspec.convert(text, wanted, strict=False)
     except msgspec.ValidationError as error:
-        raise UsageError(f"the environment variable {name}={text!r} is no good: {_fault(error, wanted)}") from None
+        raise UsageError(
+            f"invalid value for the environment variable {name}={text!r}: {_fault(error, wanted)}"
+        ) from None
 
 
 def _fault(error: msgspec.ValidationError, wanted: Any) -> str:

@@ -188,7 +188,7 @@ class TappedBody:
         """The wire cannot be read on. The rest is the SDK's to judge, unless it would be half a call."""
         if error.provider_message is None and self._was_interrupted:
             raise error
-        logger.warning("response %s cannot be read on: %s", self._response.response_id, error)
+        logger.warning("cannot continue to read response %s: %s", self._response.response_id, error)
         self._passes = True
 
     async def _end(self) -> None:

@@ -111,7 +111,7 @@ class TapTransport:
         decoding = decoding_of(codings[0]) if len(codings) == 1 else None
         if codings and decoding is None:
             logger.warning(
-                "an answer came with Content-Encoding %s, which cannot be read here: it passes unseen", codings
+                "a response has Content-Encoding %s, which cannot be decoded here; it passes through unread", codings
             )
             return answer
         if decoding is not None:
@@ -268,7 +268,7 @@ class _Reading:
         try:
             events = self._response.decoder.whole(body)
         except WireError as error:
-            logger.warning("an answer could not be read: %s", error)
+            logger.warning("could not read a response: %s", error)
             events = []
         await self._response.record(events)
         if self._tap.may_collapse and not self._refuses:
@@ -310,7 +310,7 @@ def _said(exchange: Exchange, body: bytes) -> list[RequestEvent]:
         return results_in(exchange.wire, body)
     except WireError as error:
         # A request that cannot be read is the provider's to refuse.
-        logger.warning("a request could not be read: %s", error)
+        logger.warning("could not read a request: %s", error)
         return []
 
 

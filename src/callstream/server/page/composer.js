@@ -57,7 +57,7 @@ export class Composer {
     const text = this.#input.value.trim();
     if (text === "" || this.#isSending) return;
     if (this.#isActive) {
-      this.#complain("A run of this thread goes on. Stop it, or wait until it ends.");
+      this.#complain("This thread has an active run. Stop it, or wait until it ends.");
       return;
     }
     this.#isSending = true;
