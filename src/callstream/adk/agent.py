@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import aclosing
 from functools import partial
@@ -36,6 +37,7 @@ from callstream.adk.contents import messages_in
 from callstream.adk.history import import_session
 from callstream.adk.hosted import HostedPlugin
 from callstream.adk.hostquestions import CREDENTIAL
+from callstream.adk.idlethreads import IdleThreads, ThreadKey
 from callstream.adk.plugin import CallstreamPlugin
 from callstream.adk.presentation import Presentation, ShownEvent
 from callstream.adk.sharedstate import shown
@@ -121,12 +123,27 @@ class ADKAgent:
             sessions,
             thread_is_session=settings.use_thread_id_as_session_id,
         )
+        self._idle = self._idle_threads()
         self._toolsets = list(client_toolsets(root))
         self._runners: dict[str, Runner] = {}
         self._active: set[Run] = set()
         self._starting = 0
         self._turns = Turns()
         self._closings = 0
+
+    def _idle_threads(self) -> IdleThreads | None:
+        """What forgets threads that nobody uses; None if nothing is to be forgotten here."""
+        settings = self._settings
+        owns_sessions = settings.session_service is None and settings.delete_session_on_cleanup
+        if settings.session_timeout_seconds is None or not (self._owns_callstream or owns_sessions):
+            return None
+        return IdleThreads(
+            settings.session_timeout_seconds,
+            self.callstream.journal,
+            self._threads if owns_sessions else None,
+            owns_journal=self._owns_callstream,
+            clock=time.monotonic,
+        )
 
     # -- a run --
 
@@ -218,6 +235,10 @@ class ADKAgent:
         but answers, and one of them cannot be given to google-adk.
         """
         user_id = principal or self.user_of(given)
+        if self._idle is not None:
+            self._idle.use((self.app_of(given), user_id, given.thread_id))
+            await self.callstream.journal.open()
+            await self._idle.forget({run.thread_id for run in self._active})
         await self._import(given, user_id)
         await self._check_answers(given, user_id)
         given_up = tuple(await self._plugin.left_behind.find(given.thread_id, user_id))
@@ -231,9 +252,14 @@ class ADKAgent:
             host_traces=True,
         )
         self._active.add(run)
-        run.on_stop(lambda reason: self._active.discard(run))
+        run.on_stop(lambda reason: self._ended(run, (self.app_of(given), user_id, given.thread_id)))
         work = AgentRun(self._runner(self.app_of(given)), self._threads, self._settings, given)
         return Begun(run, partial(work.work, run, user_id, given_up))
+
+    def _ended(self, run: Run, thread: ThreadKey) -> None:
+        self._active.discard(run)
+        if self._idle is not None:
+            self._idle.use(thread)
 
     async def import_thread(self, thread_id: str, principal: str | None = None) -> None:
         """Takes a thread that has a session but no run in the journal into the journal. Beginning a run does so too."""

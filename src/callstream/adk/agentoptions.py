@@ -24,18 +24,14 @@ MIGRATION_PAGE = "the page 'Migrating from ag_ui_adk' of Callstream's documentat
 
 UNUSED = frozenset(
     {
-        "session_timeout_seconds",
         "cleanup_interval_seconds",
         "max_sessions_per_user",
-        "delete_session_on_cleanup",
         "save_session_to_memory_on_cleanup",
         "hitl_max_wait_seconds",
         "tool_timeout_seconds",
     }
 )
-"""Accepted, so that programs need no change, and without effect: sessions are kept until their service drops them."""
-_USUAL = {"session_timeout_seconds"}
-"""Part of nearly every program, so its mere presence is not worth a warning."""
+"""Accepted, so that programs need no change, and without effect."""
 
 
 class AgentOptions(TypedDict, total=False):
@@ -81,11 +77,16 @@ class AgentOptions(TypedDict, total=False):
     """What ``GET {path}/capabilities`` answers."""
     show_errors: bool
     """Whether clients may read why a run or a tool failed, which may tell of internals; off by default."""
-    session_timeout_seconds: int | None
-    """Without effect, like all that follow: see ``UNUSED``."""
-    cleanup_interval_seconds: int
-    max_sessions_per_user: int | None
+    session_timeout_seconds: float | None
+    """Seconds without a run after which a thread that is kept in memory is forgotten; 1200 by default, None for never.
+
+    It holds for the journal and the sessions that the agent makes itself. Those that it is given are not touched.
+    """
     delete_session_on_cleanup: bool
+    """Whether a thread that is forgotten loses its session too; on by default."""
+    cleanup_interval_seconds: int
+    """Without effect, like all that follow: see ``UNUSED``."""
+    max_sessions_per_user: int | None
     save_session_to_memory_on_cleanup: bool
     hitl_max_wait_seconds: int | None
     tool_timeout_seconds: int
@@ -120,6 +121,8 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     seed_first_run_history: bool = True
     capabilities: dict[str, Any] | None = None
     show_errors: bool = False
+    session_timeout_seconds: float | None = 1200
+    delete_session_on_cleanup: bool = True
 
 
 def settings_of(options: AgentOptions) -> AgentSettings:
@@ -131,7 +134,7 @@ def settings_of(options: AgentOptions) -> AgentSettings:
             f"ADKAgent has no parameter {', '.join(map(repr, unknown))}; {MIGRATION_PAGE} lists what happened to each "
             "parameter of ag_ui_adk"
         )
-    unused = sorted((set(given) & UNUSED) - _USUAL)
+    unused = sorted(set(given) & UNUSED)
     if unused:
         logger.warning("ADKAgent ignores %s; see %s", ", ".join(unused), MIGRATION_PAGE)
     if given.get("user_id") and given.get("user_id_extractor"):
@@ -140,6 +143,10 @@ def settings_of(options: AgentOptions) -> AgentSettings:
     settings = AgentSettings(**{name: value for name, value in given.items() if name not in UNUSED})
     if settings.session_service is None and not settings.use_in_memory_services:
         raise UsageError("use_in_memory_services=False needs a session_service")
+    if settings.session_timeout_seconds is not None and settings.session_timeout_seconds <= 0:
+        raise UsageError(
+            f"session_timeout_seconds must be more than 0, or None to keep threads, got {settings.session_timeout_seconds}"
+        )
     if settings.max_concurrent_executions < 1:
         raise UsageError(f"max_concurrent_executions must be at least 1, got {settings.max_concurrent_executions}")
     return settings

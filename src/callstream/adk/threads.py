@@ -71,6 +71,13 @@ class Threads:
             self._remember(app_name, user_id, thread_id, session.id)
         return session
 
+    async def delete(self, app_name: str, user_id: str, thread_id: str) -> None:
+        """Deletes the session of a thread, if it has one."""
+        session = await self.find(app_name, user_id, thread_id)
+        if session is not None:
+            await self.service.delete_session(app_name=app_name, user_id=user_id, session_id=session.id)
+        self._session_ids.pop((app_name, user_id, thread_id), None)
+
     def _remember(self, app_name: str, user_id: str, thread_id: str, session_id: str) -> None:
         """Saves the list of sessions the next time. Clients make as many threads as they like, so not for ever."""
         if session_id == thread_id:

@@ -1,0 +1,102 @@
+"""The memory of an ``ADKAgent`` with its default services is bounded: threads that nobody uses are forgotten."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from google.adk.agents import LlmAgent
+from google.adk.sessions import InMemorySessionService
+from google.adk.tools import LongRunningFunctionTool
+
+from callstream import Callstream, UsageError
+from callstream.adk import ADKAgent
+from callstream.adk.idlethreads import IdleThreads
+from callstream.adk.threads import Threads
+from callstream.testing import Call as Calls
+from callstream.testing import Finish, Text
+from tests.adk.hosting import FakeLlm, Models, agent_of, scripted
+
+from .clients import Client
+from .test_run import END, gemini
+
+DAY = 24 * 3600.0
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def threads_in(cs: Callstream) -> list[str]:
+    return sorted({run.thread_id for run in await cs.journal.runs()})
+
+
+async def sessions_in(service: InMemorySessionService) -> list[str]:
+    listed = await service.list_sessions(app_name="app", user_id="user")
+    return sorted(session.id for session in listed.sessions)
+
+
+async def test_threads_are_forgotten_after_the_timeout(models: Models) -> None:
+    script = [[Text(f"Answer {number}."), Finish()] for number in range(4)]
+    async with scripted("gemini", script) as provider:
+        agent = ADKAgent(
+            adk_agent=agent_of(models(provider, "none")), app_name="app", user_id="user", session_timeout_seconds=0.001
+        )
+        for thread in ("one", "two", "three"):
+            await Client(agent, thread).send()
+        assert "one" not in await threads_in(agent.callstream)
+        client = Client(agent, "one")
+        client.messages = [
+            {"id": "1", "role": "user", "content": "Before"},
+            {"id": "2", "role": "assistant", "content": "Ok"},
+        ]
+        await client.send("After")
+        # It is begun anew, with the history that the client sends.
+        assert all(word in provider.requests[3].body.decode() for word in ("Before", "Ok", "After"))
+        await agent.close()
+
+
+async def test_what_the_agent_was_given_is_kept(cs: Callstream, models: Models) -> None:
+    sessions = InMemorySessionService()
+    async with scripted("gemini", [END, END, END]) as provider:
+        given: dict[str, Any] = {"app_name": "app", "user_id": "user", "session_timeout_seconds": 0.001}
+        agent = ADKAgent(agent_of(gemini(models, provider)), callstream=cs, session_service=sessions, **given)
+        for thread in ("one", "two", "three"):
+            await Client(agent, thread).send()
+    assert await threads_in(cs) == ["one", "three", "two"]
+    assert await sessions_in(sessions) == ["one", "three", "two"]
+
+
+async def test_a_thread_that_awaits_an_answer_is_kept_for_a_day(models: Models) -> None:
+    def approve(what: str) -> None:
+        """Asks."""
+
+    clock = Clock()
+    service = InMemorySessionService()
+    threads = Threads(service, thread_is_session=None)
+    async with scripted("gemini", [[Calls("approve", {"what": "x"}), Finish()], END]) as provider, Callstream() as cs:
+        root = agent_of(gemini(models, provider), LongRunningFunctionTool(approve))
+        agent = ADKAgent(root, app_name="app", user_id="user", callstream=cs, session_service=service)
+        idle = IdleThreads(60, cs.journal, threads, owns_journal=True, clock=clock)
+        for thread in ("asks", "says"):
+            await Client(agent, thread).send()
+            idle.use(("app", "user", thread))
+        clock.now += 61
+        await idle.forget({"says"})
+        assert await sessions_in(service) == ["asks", "says"]
+        clock.now += 61
+        await idle.forget(set())
+        assert await threads_in(cs) == await sessions_in(service) == ["asks"]
+        clock.now += DAY
+        await idle.forget(set())
+        assert await threads_in(cs) == await sessions_in(service) == []
+
+
+@pytest.mark.parametrize("seconds", [0, -1])
+def test_a_timeout_is_more_than_nothing(seconds: int) -> None:
+    agent = LlmAgent(name="writer", model=FakeLlm())
+    with pytest.raises(UsageError, match="session_timeout_seconds must be more than 0, or None"):
+        ADKAgent(adk_agent=agent, session_timeout_seconds=seconds)
