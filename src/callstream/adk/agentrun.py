@@ -27,6 +27,7 @@ from callstream.adk.predictions import CONFIRM_TOOL, Predictions
 from callstream.adk.sharedstate import SharedState, taken
 from callstream.adk.threads import CONTEXT_KEY, Threads, marks, split
 from callstream.calls import Call
+from callstream.events import Question
 from callstream.runtime import Run
 
 
@@ -144,9 +145,14 @@ class AgentRun:
 
         These are the last calls of a run: front ends disable the buttons of a dialog when anything comes after it.
         """
-        for _ in self._predicted:
+        for tool_name in self._predicted:
             call_id = await imported(run, f"adk-{run.callstream.new_call_id()}", CONFIRM_TOOL, {})
-            await run.await_answer(call_id)
+            question = Question(
+                reason=CONFIRM_TOOL,
+                message=f"{tool_name} has made changes. Keep them?",
+                metadata={"predict_state": self._predictions.payloads(tool_name)},
+            )
+            await run.await_answer(call_id, question)
 
     # -- the session --
 

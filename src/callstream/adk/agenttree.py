@@ -18,7 +18,7 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.workflow import BaseNode, Workflow
 
 from callstream.adk.clienttools import AGUIToolset
-from callstream.adk.models import tapped
+from callstream.adk.models import tap_model
 from callstream.adk.tools import with_progress
 from callstream.runtime import Callstream
 
@@ -89,7 +89,7 @@ def _copied(agent: BaseAgent, callstream: Callstream, *, inherits: bool) -> Base
     if isinstance(agent, LlmAgent):
         # An agent without a model has that of the nearest agent above that has one.
         if agent.model or not inherits:
-            update["model"] = tapped(agent.model or agent.canonical_model, callstream)
+            update["model"] = tap_model(agent.model or agent.canonical_model, callstream, agent.name)
             inherits = True
         taken = frozenset(name for tool in agent.tools if (name := _name_of(tool)) is not None)
         update["tools"] = [_tool(tool, callstream, taken) for tool in agent.tools]

@@ -11,6 +11,7 @@ import inspect
 import logging
 import os
 import re
+import sys
 import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, cast
@@ -37,29 +38,44 @@ def tapped(model: str | BaseLlm, callstream: Callstream) -> BaseLlm:
     Credentials that a provider's client takes from the environment are taken when this is called; where there are none
     yet, they are missed when the model is used, as they are without the tap.
     """
+    return tap_model(model, callstream)
+
+
+def tap_model(model: str | BaseLlm, callstream: Callstream, agent_name: str | None = None) -> BaseLlm:
+    """``tapped`` for the model of an agent, which the log line names."""
     if not isinstance(model, str | BaseLlm):
         raise UsageError(f"expected a model of google-adk or its name, got {model!r}")
     if not isinstance(callstream, Callstream):
         raise UsageError(f"expected a Callstream, got {type(callstream).__name__}")
     llm = LLMRegistry.new_llm(model) if isinstance(model, str) else model
+    named = f"model {llm.model} ({type(llm).__name__})"
+    named = named if agent_name is None else f"agent {agent_name}: {named}"
     if _has_tapped_client(llm):
-        logger.info("model %s (%s) is already tapped and read at the wire", llm.model, type(llm).__name__)
+        logger.info("%s is already tapped and read at the wire", named)
         return llm
     for family, tap in _FAMILIES.items():
         if any(base.__name__ == family and base.__module__.startswith("google.adk.") for base in type(llm).__mro__):
             made = tap(llm, callstream)
             if made is not None:
                 _made[id(made)] = made
-                logger.info("model %s (%s) is read at the wire", llm.model, type(llm).__name__)
+                logger.info("%s is read at the wire", named)
                 return made
             break
-    logger.info("model %s (%s) is read from its partial events", llm.model, type(llm).__name__)
+    logger.info("%s is read from its partial events", named)
     return llm
 
 
 def is_tapped(model: str | BaseLlm) -> bool:
     """Whether it is a model that has a tap already."""
     return not isinstance(model, str) and (_made.get(id(model)) is model or _has_tapped_client(model))
+
+
+def passes_by_tap(agent: Any) -> bool:
+    """Whether an agent has a LiteLlm and litellm a tapped client, which it uses for some providers only."""
+    litellm = sys.modules.get("litellm")
+    session = getattr(litellm, "aclient_session", None)
+    model = getattr(agent, "canonical_model", None) if session is not None else None
+    return type(model).__name__ == "LiteLlm" and has_tap(session)
 
 
 def _has_tapped_client(llm: BaseLlm) -> bool:

@@ -31,6 +31,7 @@ from callstream.adk.execution import Execution, current_agent_tool
 from callstream.adk.invocations import Endings, Invocation, Step, opened_run
 from callstream.adk.leftbehind import LeftBehind
 from callstream.adk.live import LiveTranscript
+from callstream.adk.models import passes_by_tap
 from callstream.adk.outputs import OutputKeys
 from callstream.adk.partials import MINTED_PREFIX
 from callstream.adk.signatures import JournalThread, repair
@@ -296,6 +297,17 @@ class CallstreamPlugin(BasePlugin):
                     name,
                 )
 
+    def _warn_of_litellm(self, context: CallbackContext) -> None:
+        name = context.agent_name
+        if (name, "litellm") in self._warned_of or not passes_by_tap(context.get_invocation_context().agent):
+            return
+        self._warned_of.add((name, "litellm"))
+        logger.warning(
+            "agent %s: litellm.aclient_session has a tap, but litellm does not use it for this provider: the model is read "
+            "from its partial events",
+            name,
+        )
+
     async def _tell_left_behind(self, invocation: Invocation) -> None:
         invocation.given_up = await self.left_behind.tell(invocation.given_up)
 
@@ -310,6 +322,7 @@ class CallstreamPlugin(BasePlugin):
             if step.model_call.read_by_tap:
                 step.read_elsewhere()
             else:
+                self._warn_of_litellm(callback_context)
                 await step.read(llm_response)
             if llm_response.partial:
                 return None

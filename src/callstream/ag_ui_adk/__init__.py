@@ -15,6 +15,7 @@ from callstream.adk import ADKAgent, AGUIToolset, PredictStateMapping  # first, 
 # isort: split
 from ag_ui.core import AssistantMessage, Message, RunAgentInput, ToolMessage
 
+from callstream.adk.agentoptions import MIGRATION_PAGE
 from callstream.adk.threads import CONTEXT_KEY
 from callstream.errors import UsageError
 
@@ -109,3 +110,25 @@ def _need_fastapi(function: str) -> None:
         import fastapi  # noqa: F401
     except ImportError:
         raise UsageError(f"{function} needs fastapi: pip install fastapi") from None
+
+
+_GONE = frozenset(
+    {
+        "A2UISubAgentTool",
+        "EventTranslator",
+        "INVOCATION_ID_STATE_KEY",
+        "SessionManager",
+        "adk_events_to_messages",
+        "get_a2ui_tool",
+        "is_auto_injected_a2ui_tool",
+        "normalize_predict_state",
+        "plan_a2ui_injection",
+    }
+)
+"""Names of ag_ui_adk that have no counterpart here."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _GONE:
+        raise ImportError(f"callstream.ag_ui_adk has no {name}; {MIGRATION_PAGE} says what to use instead", name=name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -276,3 +276,11 @@ def test_resolver_that_cannot_tell() -> None:
     for messages in ([], [user], [named, answer, user], [user, answer], [nameless, answer]):
         assert resolve_agent_from_message_history(messages, registry) is None
     assert resolve_agent_from_message_history([named, answer], {}) is None
+
+
+@pytest.mark.parametrize("name", ["SessionManager", "EventTranslator", "get_a2ui_tool"])
+def test_a_name_without_a_counterpart_says_where_to_look(name: str) -> None:
+    with pytest.raises(ImportError, match=f"has no {name}; the page 'Migrating from ag_ui_adk'"):
+        exec(f"from callstream.ag_ui_adk import {name}")
+    with pytest.raises(ImportError, match="cannot import name 'Nonsense'"):
+        exec("from callstream.ag_ui_adk import Nonsense")

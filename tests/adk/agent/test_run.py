@@ -323,8 +323,8 @@ async def test_agent_is_copied(cs: Callstream, models: Models, caplog: pytest.Lo
     assert agent.model.client_kwargs["http_options"].httpx_async_client is None  # type: ignore[union-attr, index]
     assert child.parent_agent is agent
     assert [record.getMessage() for record in caplog.records] == [
-        "model gemini-3-flash-preview (Gemini) is read at the wire"
-    ] * 2
+        f"agent {name}: model gemini-3-flash-preview (Gemini) is read at the wire" for name in ("writer", "child")
+    ]
 
 
 def test_what_is_no_agent_is_told() -> None:
@@ -340,7 +340,7 @@ def test_what_is_no_agent_is_told() -> None:
 
 def test_unknown_parameter() -> None:
     agent = LlmAgent(name="writer", model="gemini-3-flash-preview")
-    with pytest.raises(UsageError, match="'session_manager'.*Migrating from ag_ui_adk"):
+    with pytest.raises(UsageError, match=r"'session_manager'.*Migrating from ag_ui_adk"):
         ADKAgent(adk_agent=agent, session_manager=object())  # type: ignore[call-arg]
 
 
@@ -427,9 +427,10 @@ async def test_workflow_is_copied(cs: Callstream, models: Models, caplog: pytest
             agent = ADKAgent(adk_agent=flow, app_name="app", user_id="user", callstream=cs)
         client = Client(agent)
         events = await client.send()
-    assert [record.getMessage() for record in caplog.records if "model" in record.getMessage()] == [
-        "model gemini-3-flash-preview (Gemini) is read at the wire"
-    ] * 3
+    assert sorted(record.getMessage() for record in caplog.records if "model" in record.getMessage()) == [
+        f"agent {name}: model gemini-3-flash-preview (Gemini) is read at the wire"
+        for name in ("checker", "drafter", "writer")
+    ]
     assert ([id(node) for node in flow.graph.nodes], list(flow.edges)) == before  # type: ignore[union-attr]
     for each in (drafter, writer, checker):
         assert each.model.client_kwargs["http_options"].httpx_async_client is None  # type: ignore[union-attr, index]

@@ -165,6 +165,24 @@ async def test_changes_are_confirmed_last_and_once_per_tool(cs: Callstream, mode
         assert provider.requests[3].body.decode().count("The user rejected the changes.") == 2
 
 
+async def test_changes_are_confirmed_as_an_interrupt(cs: Callstream, models: Models) -> None:
+    def write(body: str) -> str:
+        """Writes."""
+        return "written"
+
+    mapping = PredictStateMapping("document", "write", "body")
+    script = [[Calls("write", {"body": "a"}), Finish()], END]
+    async with scripted("gemini", script) as provider:
+        agent = agent_of(gemini(models, provider), write)
+        client = Client(adk_agent(cs, agent, predict_state=mapping, emit_interrupt_outcome=True))
+        await client.send()
+    assert client.ended is not None
+    (interrupt,) = client.ended["outcome"]["interrupts"]
+    assert interrupt["reason"] == "confirm_changes"
+    assert interrupt["toolCallId"] == client.calls()[-1]["id"]
+    assert interrupt["metadata"] == {"predict_state": [mapping.to_payload()]}
+
+
 async def test_changes_of_a_run_that_failed_are_not_confirmed(cs: Callstream, models: Models) -> None:
     def write(body: str) -> str:
         """Writes."""
