@@ -197,6 +197,17 @@ async def test_raw_records_from_any_place(cs: Callstream) -> None:
         assert text == ARGS
 
 
+@pytest.mark.parametrize("place", ["2147483648", "999999999999999999", "9" * 40, "-1", "x", "1.5"])
+async def test_a_place_that_no_record_can_have(cs: Callstream, place: str) -> None:
+    async with served(Stepping(), callstream=cs) as server, server.run() as stream:
+        for answer in (
+            await server.get(f"/runs/{stream.run_id}/events?after={place}"),
+            await server.client.get(f"/runs/{stream.run_id}/events", headers={"last-event-id": place}),
+            await server.get(f"/api/runs?limit={place}"),
+        ):
+            assert (answer.status_code, answer.json()["error"]["code"]) == (400, "wrong_number")
+
+
 async def test_heartbeats_keep_a_silent_stream_open(cs: Callstream) -> None:
     agent = Stepping()
     settings = Settings(heartbeat_seconds=0.1)

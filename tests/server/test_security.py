@@ -584,7 +584,22 @@ async def test_a_page_of_somebody_elses_in_a_browser_that_names_its_origin_alone
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "8.8.8.8", "[2001:db8::1]"]
+    "host",
+    [
+        "evil.example",
+        "evil.example:8000",
+        "127.0.0.1.evil.example",
+        "8.8.8.8",
+        "[2001:db8::1]",
+        "[::1].evil.example",
+        "[::1]evil.example:80",
+        "[::1",
+        "127.0.0.1:80@evil.example",
+        "127.0.0.1:80.evil.example",
+        "localhost:evil.example",
+        "localhost@evil.example",
+        "localhost/evil.example",
+    ],
 )
 async def test_a_name_that_points_to_loopback_is_not_loopback(cs: Callstream, host: str) -> None:
     async with served(Stepping(free=True), callstream=cs) as server:

@@ -10,8 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from callstream import Callstream
 from callstream.errors import UsageError
-from callstream.server import Settings
+from callstream.journal.settings import Settings as JournalSettings
+from callstream.server import Settings, create_app
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 
@@ -85,7 +87,7 @@ def test_wrong_settings_say_what_is_wrong(given: dict[str, Any], told: str) -> N
     [
         ("CALLSTREAM_MAX_RUNS", "many"),
         ("CALLSTREAM_MAX_RUNS", "1.5"),
-        ("CALLSTREAM_RUN_SECONDS", ""),
+        ("CALLSTREAM_RUN_SECONDS", "soon"),
         ("CALLSTREAM_INSPECTOR", "perhaps"),
         ("CALLSTREAM_ON_DISCONNECT", "explode"),
     ],
@@ -108,3 +110,24 @@ def test_variables_of_others_are_left_alone(caplog: pytest.LogCaptureFixture) ->
 def test_a_misspelt_variable_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     assert Settings.from_env({"CALLSTREAM_MAX_RUN": "7"}) == Settings()
     assert "CALLSTREAM_MAX_RUN; did you mean CALLSTREAM_MAX_RUNS?" in caplog.text
+
+
+def test_an_empty_variable_counts_as_not_set() -> None:
+    assert Settings.from_env({"CALLSTREAM_RUN_SECONDS": "", "CALLSTREAM_CORS_ORIGINS": " "}) == Settings()
+
+
+def test_origins_are_what_browsers_send() -> None:
+    made = Settings.from_env({"CALLSTREAM_CORS_ORIGINS": "https://App.example.com/, http://localhost:3000"})
+    assert made.cors_origins == ("https://app.example.com", "http://localhost:3000")
+    assert Settings(cors_origins=("https://app.example.com/",)).cors_origins == ("https://app.example.com",)
+
+
+def test_settings_of_something_else_are_refused() -> None:
+    async def agent(given: Any) -> None: ...
+
+    with pytest.raises(
+        UsageError, match=r"expected settings to be callstream\.server\.Settings, got callstream\.journal"
+    ):
+        create_app(agent, callstream=Callstream(), settings=JournalSettings())  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"expected settings to be .*, got callstream\.server\.settings"):
+        Callstream(settings=Settings())  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from itertools import count
 
 from google.adk.events.event import Event
 from google.adk.sessions.session import Session
@@ -61,9 +62,9 @@ async def import_session(
 
     ``server_tools``: tools that no client may answer for. A call of one that has no result will never get one.
     """
-    run_id = import_run_id(session, thread_id)
     taken: set[str] = set()
-    while not await journal.runs(run_id=run_id, limit=1):
+    run_id = await _import_run_id(journal, session, thread_id)
+    while run_id is not None:
         history = _History(session, server_tools, taken)
         names = {wanted: await journal.free_call_id(wanted) for wanted in history.wanted_ids()}
         entries = [Entry(RunStarted(thread_id, session.user_id)), *history.entries(names), Entry(RunEnded("finished"))]
@@ -74,7 +75,25 @@ async def import_session(
         except (LeaseLost, UsageError):
             if not await journal.runs(run_id=run_id, limit=1):
                 raise
-            # Another process has imported it meanwhile.
+            # Another process has imported it meanwhile, or somebody has taken the id for a run of his own.
+        run_id = await _import_run_id(journal, session, thread_id)
+
+
+async def _import_run_id(journal: Journal, session: Session, thread_id: str) -> str | None:
+    """A free id for the run; None if the thread has been imported.
+
+    It is the same in every process, so that a thread is imported once. Clients choose ids of runs and can work this one
+    out, so a run of that id counts only if it is the thread's own.
+    """
+    wanted = import_run_id(session, thread_id)
+    for number in count(1):
+        run_id = wanted if number == 1 else f"{wanted}~{number}"
+        rows = await journal.runs(run_id=run_id, limit=1)
+        if not rows:
+            return run_id
+        if (rows[0].thread_id, rows[0].principal) == (thread_id, session.user_id):
+            return None
+    return None  # pragma: no cover
 
 
 def import_run_id(session: Session, thread_id: str) -> str:

@@ -103,6 +103,10 @@ class Callstream:
         if not isinstance(journal, str) and redact is not None:
             raise UsageError("give redact= to open_journal when you open the journal yourself")
         self.journal: Journal = open_journal(journal, redact=redact) if isinstance(journal, str) else journal
+        if settings is not None and not isinstance(settings, Settings):
+            raise UsageError(
+                f"expected settings to be callstream.Settings, got {type(settings).__module__}.{type(settings).__name__}"
+            )
         self.settings = settings or Settings()
         check_handler(on_tool_progress)
         self.on_tool_progress = on_tool_progress

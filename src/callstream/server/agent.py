@@ -23,6 +23,7 @@ from callstream.calls import CallState
 from callstream.errors import CallRejected, UsageError
 from callstream.events import MessageReceived
 from callstream.runtime import Callstream, Run
+from callstream.server.logs import quoted
 from callstream.server.yielded import record_yielded, with_wire_ids
 
 logger = logging.getLogger("callstream.server")
@@ -226,7 +227,7 @@ async def _await_client(run: Run, client_tools: frozenset[str]) -> None:
                 await run.await_answer(call.call_id)
             except CallRejected as dropped:
                 # Its hooks would not have it. The client is told so with the call's result.
-                logger.info("run %s: %s", run.run_id, dropped)
+                logger.info("run %s: %s", run.run_id, quoted(str(dropped)))
 
 
 def _received(message: UserMessage) -> MessageReceived:

@@ -28,7 +28,7 @@ from callstream.server.agent import Agent, AgentFunction, Host, host_of
 from callstream.server.api import Api
 from callstream.server.guard import Guard
 from callstream.server.health import JournalAway
-from callstream.server.logs import RunLog, asked
+from callstream.server.logs import RunLog, asked, quoted
 from callstream.server.once import Once
 from callstream.server.problems import Problem, json_response, problem_response, shutting_down
 from callstream.server.routes import RunRoutes
@@ -68,6 +68,10 @@ def create_app(
     The app closes the Callstream when it ends.
     """
     host = host_of(agent, callstream)
+    if settings is not None and not isinstance(settings, Settings):
+        raise UsageError(
+            f"expected settings to be callstream.server.Settings, got {type(settings).__module__}.{type(settings).__name__}"
+        )
     settings = settings or Settings.from_env()
     host.callstream.observe(RunLog())
     runs = Runs(host, settings)
@@ -184,7 +188,7 @@ def _answer_usage(runs: Runs, request: Request, error: Exception) -> Response:
     """What the journal or the runtime says of a wrong request; its text names internals, so the log gets it."""
     if runs.is_draining:
         return problem_response(shutting_down())
-    logger.warning("%s: %s", asked(request.scope), error)
+    logger.warning("%s: %s", asked(request.scope), quoted(str(error)))
     return problem_response(
         Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "wrong_input", "The request cannot be carried out.")
     )
@@ -194,7 +198,7 @@ def _answer_journal(runs: Runs, request: Request, error: Exception) -> Response:
     if runs.is_draining:
         return problem_response(shutting_down())
     if not isinstance(error, JournalAway):
-        logger.error("%s: the journal failed: %s", asked(request.scope), error)
+        logger.error("%s: the journal failed: %s", asked(request.scope), quoted(str(error)))
     return problem_response(_JOURNAL_AWAY)
 
 

@@ -8,6 +8,7 @@ a name that it makes point to loopback.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable
 from http import HTTPStatus
 from ipaddress import ip_address
@@ -33,6 +34,7 @@ SECURITY: Final = {
     "x-frame-options": "DENY",
 }
 _BUG: Final = Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "failed", "Internal server error.")
+_HOST: Final = re.compile(r"(?:\[(?P<address>[0-9a-f:.%]+)\]|(?P<name>[^\[\]:@/\s]*))(?::[0-9]*)?", re.ASCII)
 _ELSEWHERE: Final = ("cross-site", "same-site")
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
 
@@ -106,11 +108,9 @@ def _is_from_elsewhere(headers: Headers) -> bool:
 
 
 def _name_of(host: str) -> str:
-    """The Host header without its port."""
-    host = host.strip().lower()
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0]
+    """The Host header without its port. What is not a name and a port is no name that anybody could be allowed."""
+    found = _HOST.fullmatch(host.strip().lower())
+    return host if found is None else found["address"] or found["name"] or ""
 
 
 def _is_loopback(host: str) -> bool:

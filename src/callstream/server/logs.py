@@ -63,7 +63,8 @@ class RunLog:
     def call_changed(self, run: Run, call: Call) -> None:
         if logger.isEnabledFor(logging.DEBUG):
             extra = {**_ids(run), "call_id": call.call_id, "tool_name": call.name, "state": call.state.value}
-            logger.debug("call %s of tool %s is %s", call.call_id, call.name, call.state, extra=extra)
+            named = (quoted(call.call_id), quoted(call.name))
+            logger.debug("call %s of tool %s is %s", *named, call.state, extra=extra)
 
     def run_ended(self, run: Run) -> None:
         seconds = round(perf_counter() - self._began.pop(run.run_id, perf_counter()), 3)

@@ -18,6 +18,8 @@ from callstream.server.problems import Problem
 from callstream.server.settings import Settings
 
 MAX_ID: Final = 256
+MAX_NUMBER: Final = 2**31 - 1
+"""Of a record: what every store can count."""
 MAX_CALL_ID: Final = 16 * 1024
 """Ids of calls are the provider's or the host's, and some put whole signatures into them."""
 _SHOWN_ERRORS: Final = 5
@@ -166,13 +168,13 @@ def choice(asked: Mapping[str, str], name: str, choices: Iterable[str]) -> str |
     return text or None
 
 
-def number(asked: Mapping[str, str], name: str, default: int, *, most: int | None = None) -> int:
+def number(asked: Mapping[str, str], name: str, default: int, *, most: int = MAX_NUMBER) -> int:
     """A whole number of the query or a header."""
     text = asked.get(name)
     if text is None or text == "":
         return default
-    if not (text.isascii() and text.isdigit()) or len(text) > 18 or (most is not None and int(text) > most):
-        raise _wrong(f"expected {name} to be a whole number" + (f" up to {most}" if most is not None else ""))
+    if not (text.isascii() and text.isdigit()) or len(text) > len(str(most)) or int(text) > most:
+        raise Problem(HTTPStatus.BAD_REQUEST, "wrong_number", f"expected {name} to be a whole number up to {most}")
     return int(text)
 
 

@@ -1,8 +1,8 @@
 """A server's settings, as arguments and as environment variables.
 
 Every field of ``Settings`` is also the variable ``CALLSTREAM_<NAME>``, in capitals. A limit of 0 or ``none`` in the
-environment is None: no limit. ``docs/howto/server.md`` prints the table. Secrets are not settings: see
-``callstream.journal.environment``.
+environment is None: no limit. A variable that is empty counts as not set. ``docs/howto/server.md`` prints the table.
+Secrets are not settings: see ``callstream.journal.environment``.
 """
 
 from __future__ import annotations
@@ -108,6 +108,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 raise UsageError(f"invalid value for {field.name}: {fault}; got {value!r}") from None
             if isinstance(value, float) and not math.isfinite(value):
                 raise UsageError(f"{field.name} must be a finite number (None is no limit), got {value}")
+        # Browsers send an origin without a slash at its end, and in lower case.
+        origins = tuple(origin.strip().rstrip("/").lower() for origin in self.cors_origins)
+        msgspec.structs.force_setattr(self, "cors_origins", origins)
         for name in _TIMES:
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} must not be negative, got {getattr(self, name)}")
@@ -126,8 +129,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 logger.warning("unknown environment variable %s; did you mean %s?", name, meant[0])
         values: dict[str, Any] = {}
         for field in msgspec.structs.fields(cls):
-            text = found.get(PREFIX + field.name.upper())
-            if text is not None and field.name not in given:
+            text = found.get(PREFIX + field.name.upper(), "")
+            if text.strip() and field.name not in given:  # an empty variable counts as not set
                 values[field.name] = _value(PREFIX + field.name.upper(), text, field.type)
         return cls(**values, **given)
 

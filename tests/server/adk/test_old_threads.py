@@ -270,6 +270,28 @@ async def test_old_thread_is_its_owner_s(who: str, cs: Callstream, models: Model
             assert len(await cs.journal.runs()) == (1 if who == "user" else 0)
 
 
+async def test_old_thread_cannot_be_hidden_by_somebody_who_takes_its_run_s_id(cs: Callstream, models: Models) -> None:
+    sessions = InMemorySessionService()
+    async with scripted("gemini", [*SCRIPT, END, END]) as provider:
+        agent = agent_of(untapped(models, provider), look, LongRunningFunctionTool(ask))
+        await begun(sessions, agent, "Go")
+        async with Callstream() as elsewhere:
+            await hosted(elsewhere, sessions, agent).import_thread("thread")
+            [known] = await elsewhere.journal.runs()
+        host = hosted(cs, sessions, agent, user_id=None)
+        async with served(host, auth=lambda request: request.headers.get("x-user")) as server:
+            server.headers = {"x-user": "stranger"}
+            for number in ("", "~2"):
+                async with server.run("Go", thread=f"own{number}", runId=known.run_id + number) as stream:
+                    await stream.all()
+            server.headers = {"x-user": "user"}
+            for _ in range(2):
+                async with server.connect() as stream:
+                    assert stream.status == 200
+                    await stream.all()
+            assert len(await cs.journal.runs(thread_id="thread")) == 1
+
+
 async def test_new_threads_are_not_imported(cs: Callstream, models: Models) -> None:
     async with scripted("gemini", [END]) as provider:
         agent = agent_of(untapped(models, provider))
