@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, TypedDict
 import msgspec
 import pytest
 
+from callstream import Callstream
 from callstream.errors import UsageError
 from callstream.tools import AbortSignal, Hooks, Progress, is_tool, no_progress, tool
 from callstream.tools.progress import current_progress
@@ -369,7 +370,7 @@ def test_hooks_are_registered_in_order_and_given_back() -> None:
     assert made.on_args_delta(first) is first
     assert made.on_args_delta(second) is second
     assert made.on_field("content")(field) is field
-    assert made.on_field("$.items[0]['my key']")(field) is field
+    assert made.hooks.on_field("$.items[0]['my key']")(field) is field
     assert made.on_args_complete(ready) is ready
     assert made.on_args_abort(undo) is undo
     hooks = made.hooks
@@ -908,3 +909,59 @@ async def test_declaration_by_pydantics_validated_calls() -> None:
     assert await checked(title="a", content="b") == {"title": "a", "content": "b"}
     with pytest.raises(pydantic.ValidationError):
         await checked(title="a", content=3)
+
+
+class Part(TypedDict):
+    title: str
+    children: list[Part]
+
+
+@tool
+def draw(
+    parts: list[Part], colours: dict[str, str], anything: Any, pair: tuple[int, str], note: str | None = None
+) -> None: ...
+
+
+FIELDS = [
+    "$",
+    "parts",
+    "$.parts[0].title",
+    "$.parts[0].children[3].title",
+    "$.colours.sky",
+    "$.anything.x[0]",
+    "$.pair[1]",
+    "note",
+]
+
+
+@pytest.mark.parametrize("path", FIELDS)
+def test_on_field_takes_what_the_arguments_may_have(path: str) -> None:
+    draw.on_field(path)(lambda field, signal: None)
+    cs = Callstream(tools=[draw])
+    cs.on_field("draw", path, lambda field, signal: None)
+
+
+@pytest.mark.parametrize(
+    "path", ["part", "$.parts.title", "$.parts[0].titel", "$.colours.sky.x", "$.pair.x", "$.note.x", "progress"]
+)
+def test_on_field_refuses_what_the_arguments_cannot_have(path: str) -> None:
+    expected = r"tool 'draw' has no argument at '.+'; its arguments: parts, colours, anything, pair, note"
+    with pytest.raises(UsageError, match=expected):
+        draw.on_field(path)
+    with pytest.raises(UsageError, match=expected):
+        Callstream(tools=[draw]).on_field("draw", path, lambda field, signal: None)
+    cs = Callstream()
+    cs.on_field("draw", path, lambda field, signal: None)
+    with pytest.raises(UsageError, match=expected):
+        cs.add_tool(draw)
+
+
+def test_on_field_takes_anything_where_no_schema_can_be_made() -> None:
+    @tool
+    def free(**kwargs: Any) -> None: ...
+
+    free.on_field("whatever")(lambda field, signal: None)
+
+
+def test_the_wire_of_chat_completions_is_a_name_for_its_schema() -> None:
+    assert draw.schema("openai_chat") == draw.schema("openai")

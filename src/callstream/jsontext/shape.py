@@ -31,6 +31,26 @@ def has_place(schema: Any, path: Path) -> bool:
     return bool(places)
 
 
+def lacks_place(schema: Any, path: Path) -> bool:
+    """Whether nothing can be at the path: all that may be on the way is described, and none of it leads there."""
+    places = _alternatives([schema], schema)
+    for step in path:
+        if any(_is_open(place, step) for place in places):
+            return False
+        places = _alternatives([_inside(place, step) for place in places], schema)
+    return not places
+
+
+def _is_open(place: dict[str, Any], step: str | int) -> bool:
+    """Whether the place may have anything below it at that step, since the schema does not say what."""
+    kinds = _kinds(place)
+    if not kinds:
+        return not any(word in place for word in ("anyOf", "oneOf", "allOf", "$ref", "enum", "const"))
+    if isinstance(step, str):
+        return "object" in kinds and place.get("additionalProperties", "properties" not in place) is True
+    return "array" in kinds and place.get("items", "prefixItems" not in place) is True
+
+
 def _inside(place: dict[str, Any], step: str | int) -> Any:
     if isinstance(step, str):
         return (place.get("properties") or {}).get(step, place.get("additionalProperties"))

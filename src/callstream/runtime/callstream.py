@@ -23,6 +23,7 @@ from callstream.errors import CallstreamError, JournalError, UsageError
 from callstream.events import RunEvent, RunStarted
 from callstream.hooks import HookSettings
 from callstream.journal import Journal, open_journal
+from callstream.jsontext.path import format_path
 from callstream.runtime.ending import Ending
 from callstream.runtime.limits import TextLimits
 from callstream.runtime.observing import Observer, Observers, usual_observers
@@ -39,6 +40,7 @@ from callstream.tools import (
     Hooks,
     Progress,
     Tool,
+    check_field,
     check_hook_settings,
     current_progress,
     is_tool,
@@ -129,6 +131,8 @@ class Callstream:
             raise UsageError(
                 f"there is a tool {made.__name__!r} already; give one of them another name with @tool(name=…)"
             )
+        for hook in self._named_hooks.get(made.__name__, _NO_HOOKS).field:
+            check_field(made, format_path(hook.path))
         self._tools[made.__name__] = made
 
     def tool(self, name: str) -> Tool[..., Any]:
@@ -150,6 +154,8 @@ class Callstream:
 
     def on_field(self, tool_name: str, path: str, hook: FieldHook) -> None:
         """Registers a hook for one field: the name of a top-level one, or a JSON path."""
+        if tool_name in self._tools:
+            check_field(self._tools[tool_name], path)
         self._hooks_named(tool_name).on_field(path)(hook)
 
     def on_args_complete(self, tool_name: str, hook: ArgsCompleteHook) -> None:

@@ -23,6 +23,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
+from traceback import format_exception
 from types import TracebackType
 from typing import Literal, Self, get_args
 
@@ -142,7 +143,8 @@ class Provider(ABC):
         if during is None:
             raise errors[0]
         for error in errors:
-            during.add_note(f"the scripted provider failed: {type(error).__name__}: {error}")
+            trace = "".join(format_exception(error)).rstrip()
+            during.add_note(f"the scripted provider failed: {type(error).__name__}: {error}\n{trace}")
 
     async def _answering(self, request: ReceivedRequest) -> Answer:
         self._requests.append(request)

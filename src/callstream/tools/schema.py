@@ -15,7 +15,8 @@ import msgspec
 
 from callstream.errors import UsageError
 
-Provider: TypeAlias = Literal["anthropic", "openai", "openai_responses", "gemini"]
+Provider: TypeAlias = Literal["anthropic", "openai", "openai_chat", "openai_responses", "gemini"]
+"""``openai`` and ``openai_chat`` are the same: Chat Completions."""
 Schema: TypeAlias = dict[str, Any]
 
 _REF = "#/$defs/"
@@ -48,7 +49,7 @@ def declaration(provider: Provider, name: str, description: str, parameters: Sch
                 "description": description,
                 "input_schema": parameters,
             }
-        case "openai":
+        case "openai" | "openai_chat":
             function = {
                 "name": name,
                 "description": description,
@@ -64,7 +65,9 @@ def declaration(provider: Provider, name: str, description: str, parameters: Sch
             # Gemini refuses an object without properties, so a tool without parameters declares none.
             return {**told, "parameters": _for_gemini(parameters)} if parameters["properties"] else told
         case _:
-            raise UsageError(f"expected anthropic, openai, openai_responses or gemini as provider, got {provider!r}")
+            raise UsageError(
+                f"expected anthropic, openai (or openai_chat), openai_responses or gemini as provider, got {provider!r}"
+            )
 
 
 def parameters_schema(tool_name: str, signature: inspect.Signature, described: Mapping[str, str]) -> Schema:

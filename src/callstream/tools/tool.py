@@ -30,6 +30,7 @@ import msgspec
 
 from callstream.errors import UsageError, WireError
 from callstream.jsontext.path import Path, parse_path
+from callstream.jsontext.shape import lacks_place
 from callstream.tools.docstring import description_of, parameters_of, without_parameter
 from callstream.tools.functions import (
     annotations_of,
@@ -220,7 +221,7 @@ class Tool(Protocol[P, R_co]):
         ...
 
     def schema(self, provider: Provider, /) -> dict[str, Any]:
-        """The declaration for plain SDK users: ``anthropic``, ``openai`` (chat), ``openai_responses`` or ``gemini``."""
+        """The declaration for plain SDK users: ``anthropic``, ``openai`` or ``openai_chat``, ``openai_responses``, ``gemini``."""
         ...
 
 
@@ -289,7 +290,12 @@ def _made(function: Callable[..., Any], name: str | None, description: str | Non
     hooks = Hooks()
     made.hooks = hooks
     made.on_args_delta = hooks.on_args_delta
-    made.on_field = hooks.on_field
+
+    def on_field(path: str, /) -> Callable[[_F], _F]:
+        check_field(made, path)
+        return hooks.on_field(path)
+
+    made.on_field = on_field
     made.on_args_complete = hooks.on_args_complete
     made.on_args_abort = hooks.on_args_abort
     made.progress_parameter = hidden.name if hidden is not None else None
@@ -302,6 +308,17 @@ def _made(function: Callable[..., Any], name: str | None, description: str | Non
 
     made.schema = schema
     return made
+
+
+def check_field(made: Tool[..., Any], path: str) -> None:
+    """Refuses a field that the tool's arguments cannot have: its hooks would wait for it for ever."""
+    try:
+        parameters = made.schema("anthropic")["input_schema"]
+    except UsageError:  # the tool cannot be declared from its signature, so nothing is known about its arguments
+        return
+    if lacks_place(parameters, _field_path(path)):
+        names = ", ".join(parameters["properties"]) or "none"
+        raise UsageError(f"tool {made.__name__!r} has no argument at {path!r}; its arguments: {names}")
 
 
 def _checked(hook: Callable[..., Any], parameters: str, path: Path = ()) -> Hook:
