@@ -47,14 +47,14 @@ async def main() -> None:
                 model="claude-sonnet-5-5",
                 max_tokens=4000,
                 messages=messages,
-                tools=[made.schema("anthropic") for made in TOOLS.values()],  # type: ignore[misc]
+                tools=[made.schema("anthropic") for made in TOOLS.values()],
             ) as stream:
                 answer = await stream.get_final_message()
             messages.append({"role": "assistant", "content": answer.content})
             uses = [block for block in answer.content if block.type == "tool_use"]
             if not uses:
                 break
-            results = [(use.id, await TOOLS[use.name](**use.input)) for use in uses]  # type: ignore[operator]
+            results = [(use.id, await TOOLS[use.name](**use.input)) for use in uses]
             content = [
                 {"type": "tool_result", "tool_use_id": use_id, "content": str(result)} for use_id, result in results
             ]

@@ -1,15 +1,25 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.captures import ROOT
 
+PAGES = ["README.md", "docs/quickstart/plain-sdk.md"]
 
-@pytest.mark.parametrize("name", ["typing_tools.py"])
-def test_types_are_what_users_see(name: str, tmp_path: Path) -> None:
+
+def test_types_are_what_users_see(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    """For the public names, and for the code of the first pages. In one go, with a cache: the SDKs' types are many."""
     api = pytest.importorskip("mypy.api")
-    options = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(tmp_path)]
-    told, errors, status = api.run([*options, str(ROOT / "tests" / name)])
+    files = [ROOT / "tests" / "typing_tools.py"]
+    for number, page in enumerate(PAGES):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        code = "\n\n".join(re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
+        files.append(tmp_path / f"page_{number}.py")
+        files[-1].write_text(code, encoding="utf-8")
+    cache = pytestconfig.cache.mkdir("mypy") if pytestconfig.cache is not None else tmp_path
+    options = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(cache)]
+    told, errors, status = api.run([*options, *map(str, files)])
     assert status == 0, told + errors

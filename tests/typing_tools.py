@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, assert_type
 
-from callstream import Callstream
+from anthropic import AsyncAnthropic
+
+from callstream import Callstream, Run
 from callstream.calls import Call
 from callstream.hooks.deltas import ArgsDelta, FieldDelta
 from callstream.tools import AbortSignal, Hooks, Progress, Tool, is_tool, no_progress, tool
@@ -40,7 +42,6 @@ async def calls() -> None:
     count("x")  # type: ignore[arg-type]
 
 
-assert_type(write.schema("gemini"), dict[str, Any])
 write.schema("other")  # type: ignore[arg-type]
 tool(on_hook_error="other")  # type: ignore[call-overload]
 
@@ -77,13 +78,43 @@ write.on_args_abort(ready)  # type: ignore[type-var]
 async def too_few(delta: ArgsDelta) -> None: ...
 
 
-def takes_any_tool(made: Tool[..., Any], hooks: Hooks, thing: object) -> None:
+def takes_any_tool(made: Tool[Any], hooks: Hooks, thing: object) -> None:
     hooks.on_args_delta(preview)
     if is_tool(thing):
         assert_type(thing.hooks, Hooks)
 
 
 takes_any_tool(write, write.hooks, count)
+
+# Tools of different kinds, in one list
+several = [write, count, stream]
+by_name = {"write": write, "count": count}
+Callstream(tools=several)
+Callstream(tools=by_name.values())
+for each in several:
+    assert_type(each.hooks, Hooks)
+    takes_any_tool(each, each.hooks, each)
+
+
+async def declares_tools_to_sdks(cs: Callstream) -> str:
+    """An SDK takes what ``schema`` gives, its client ``http_client()``, and a run does not swallow what is raised."""
+    claude = AsyncAnthropic(http_client=cs.http_client())
+    async with cs.run("thread", rejected="forward") as run:
+        assert_type(run, Run)
+        tools = [each.schema("anthropic") for each in several]
+        await claude.messages.create(model="m", max_tokens=1, messages=[], tools=tools)
+        assert_type(run.refusals()[0].text, str)
+        return "so nothing is missing after this"
+
+
+def hears_by_position(name: str, call_id: str, data: Any) -> None: ...
+async def hears_by_name(*, tool_name: str, function_call_id: str, data: Any) -> None: ...
+def hears_too_little(data: Any) -> None: ...
+
+
+Callstream(on_tool_progress=hears_by_position)
+Callstream(on_tool_progress=hears_by_name)
+Callstream(on_tool_progress=hears_too_little)  # type: ignore[arg-type]
 
 Callstream("sqlite:///calls.db", [write, count], on_tool_progress=lambda name, call_id, data: None)
 Callstream(journal=3)  # type: ignore[arg-type]

@@ -715,7 +715,7 @@ def test_schema_refuses_what_it_cannot_describe() -> None:
         open_ended.schema("openai")
     with pytest.raises(UsageError, match="parameter 'signal' of tool 'strange': no JSON Schema"):
         strange.schema("openai")
-    with pytest.raises(UsageError, match="expected anthropic, openai"):
+    with pytest.raises(UsageError, match="expected one of the providers anthropic, openai, openai_chat"):
         order.schema("cohere")  # type: ignore[arg-type]
 
 

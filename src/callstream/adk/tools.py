@@ -125,7 +125,7 @@ def register_tools(callstream: Callstream, tools: dict[str, BaseTool]) -> None:
             _register_as(callstream, name, function)
 
 
-def _register_as(callstream: Callstream, name: str, function: Tool[..., Any]) -> None:
+def _register_as(callstream: Callstream, name: str, function: Tool[Any]) -> None:
     """Registers hooks under another name, which a toolset's prefix makes."""
     hooks = function.hooks
     for hook in hooks.args_delta:

@@ -54,7 +54,7 @@ class HookSettings(msgspec.Struct, frozen=True):
     queue_deltas: int = 64
     queue_chars: int = 65_536
 
-    def for_tool(self, tool: Tool[..., Any]) -> HookSettings:
+    def for_tool(self, tool: Tool[Any]) -> HookSettings:
         """These settings with what the tool says itself."""
         timeout = self.timeout if tool.hook_timeout is None else tool.hook_timeout
         return msgspec.structs.replace(self, timeout=timeout, on_error=tool.on_hook_error or self.on_error)

@@ -112,7 +112,7 @@ class Callstream:
         self.settings = settings or Settings()
         check_handler(on_tool_progress)
         self.on_tool_progress = on_tool_progress
-        self._tools: dict[str, Tool[..., Any]] = {}
+        self._tools: dict[str, Tool[Any]] = {}
         self._named_hooks: dict[str, Hooks] = {}
         self._runs: dict[str, Run] = {}
         self._unended = Unended()
@@ -135,7 +135,7 @@ class Callstream:
             check_field(made, format_path(hook.path))
         self._tools[made.__name__] = made
 
-    def tool(self, name: str) -> Tool[..., Any]:
+    def tool(self, name: str) -> Tool[Any]:
         try:
             return self._tools[name]
         except KeyError:
@@ -144,7 +144,7 @@ class Callstream:
             ) from None
 
     @property
-    def tools(self) -> dict[str, Tool[..., Any]]:
+    def tools(self) -> dict[str, Tool[Any]]:
         """The tools by name."""
         return dict(self._tools)
 
@@ -372,7 +372,7 @@ class Callstream:
         """The id of a call for which the provider sent none."""
         return self.new_id("call")
 
-    async def call_tool(self, made: Tool[..., Any], call: Call, progress: Progress) -> Any:
+    async def call_tool(self, made: Tool[Any], call: Call, progress: Progress) -> Any:
         """Calls a tool with a call's arguments. Sync tools run in a thread; the items of a generator are its result."""
         token = current_progress.set(progress)
         try:

@@ -28,7 +28,7 @@ CALL_ID = "call_1"
 
 
 async def stream_args(
-    tool: Tool[..., Any],
+    tool: Tool[Any],
     args: Mapping[str, Any] | str,
     size: int = 8,
     *,
@@ -88,7 +88,7 @@ class Driven:
     the tool reported when it ran.
     """
 
-    def __init__(self, tool: Tool[..., Any], call: Call, outcome: Outcome, deltas: list[str], hooks: CallHooks) -> None:
+    def __init__(self, tool: Tool[Any], call: Call, outcome: Outcome, deltas: list[str], hooks: CallHooks) -> None:
         self.call = call
         self.outcome = outcome
         self.deltas = deltas

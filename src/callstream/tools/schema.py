@@ -65,9 +65,7 @@ def declaration(provider: Provider, name: str, description: str, parameters: Sch
             # Gemini refuses an object without properties, so a tool without parameters declares none.
             return {**told, "parameters": _for_gemini(parameters)} if parameters["properties"] else told
         case _:
-            raise UsageError(
-                f"expected anthropic, openai (or openai_chat), openai_responses or gemini as provider, got {provider!r}"
-            )
+            raise UsageError(f"expected one of the providers {', '.join(get_args(Provider))}, got {provider!r}")
 
 
 def parameters_schema(tool_name: str, signature: inspect.Signature, described: Mapping[str, str]) -> Schema:

@@ -16,7 +16,6 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Literal,
-    ParamSpec,
     Protocol,
     TypeAlias,
     TypeGuard,
@@ -47,9 +46,8 @@ if TYPE_CHECKING:
     from callstream.calls import Call
     from callstream.hooks.deltas import ArgsDelta, FieldDelta
 
-P = ParamSpec("P")
-R = TypeVar("R")
-R_co = TypeVar("R_co", covariant=True)
+Function = TypeVar("Function", bound=Callable[..., Any])
+Function_co = TypeVar("Function_co", covariant=True)
 
 ErrorPolicy: TypeAlias = Literal["fail_call", "isolate", "fail_run"]
 """What a hook that raised does: ends its call, ends only its own part in the call, or ends the run."""
@@ -186,8 +184,11 @@ class Hooks:
         return hook
 
 
-class Tool(Protocol[P, R_co]):
-    """What ``tool`` returns: the function, and beside it its hooks and its declaration."""
+class Tool(Protocol[Function_co]):
+    """What ``tool`` returns: the function, and beside it its hooks and its declaration.
+
+    ``Tool[Any]`` is any tool. A list of several is one of tools, too, whatever they take: the type is covariant.
+    """
 
     __name__: str
     __signature__: inspect.Signature
@@ -199,7 +200,8 @@ class Tool(Protocol[P, R_co]):
     progress_parameter: str | None
     """The hidden parameter, by which a caller hands in a ``Progress``."""
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+    @property
+    def __call__(self) -> Function_co: ...
 
     def on_args_delta(self, hook: _D, /) -> _D:
         """Called with every piece of argument text: ``hook(delta: ArgsDelta, signal: AbortSignal)``."""
@@ -220,17 +222,20 @@ class Tool(Protocol[P, R_co]):
         """Called once if the tool will not run: ``hook(call: Call, reason: str)``."""
         ...
 
-    def schema(self, provider: Provider, /) -> dict[str, Any]:
-        """The declaration for plain SDK users: ``anthropic``, ``openai`` or ``openai_chat``, ``openai_responses``, ``gemini``."""
+    def schema(self, provider: Provider, /) -> Any:
+        """The declaration for plain SDK users, a dict. ``openai`` and ``openai_chat`` are the same, Chat Completions.
+
+        Its type is Any, because each SDK has one of its own for it.
+        """
         ...
 
 
-def is_tool(candidate: object) -> TypeGuard[Tool[..., Any]]:
+def is_tool(candidate: object) -> TypeGuard[Tool[Any]]:
     return callable(candidate) and isinstance(getattr(candidate, "hooks", None), Hooks)
 
 
 @overload
-def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
+def tool(function: Function, /) -> Tool[Function]: ...
 @overload
 def tool(
     *,
@@ -238,7 +243,7 @@ def tool(
     description: str | None = None,
     hook_timeout: float | None = None,
     on_hook_error: ErrorPolicy | None = None,
-) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+) -> Callable[[Function], Tool[Function]]: ...
 def tool(
     function: Callable[..., Any] | None = None,
     /,
@@ -310,7 +315,7 @@ def _made(function: Callable[..., Any], name: str | None, description: str | Non
     return made
 
 
-def check_field(made: Tool[..., Any], path: str) -> None:
+def check_field(made: Tool[Any], path: str) -> None:
     """Refuses a field that the tool's arguments cannot have: its hooks would wait for it for ever."""
     try:
         parameters = made.schema("anthropic")["input_schema"]

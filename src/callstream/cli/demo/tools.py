@@ -32,13 +32,13 @@ class Workshop:
         self.pause = pause
         self.published: list[str] = []
 
-    def tools(self) -> list[Tool[..., Any]]:
+    def tools(self) -> list[Tool[Any]]:
         return [self._look_up(), self._write_document(), self._typeset()]
 
     def document(self, title: str) -> Path:
         return self.folder / f"{_slug(title)}.md"
 
-    def _look_up(self) -> Tool[..., Any]:
+    def _look_up(self) -> Tool[Any]:
         @tool
         async def look_up(topic: str) -> dict[str, str]:
             """Looks a topic up in the library.
@@ -52,7 +52,7 @@ class Workshop:
 
         return look_up
 
-    def _write_document(self) -> Tool[..., Any]:
+    def _write_document(self) -> Tool[Any]:
         @tool
         async def write_document(title: str, content: str) -> dict[str, Any]:
             """Writes a document and keeps it.
@@ -82,7 +82,7 @@ class Workshop:
 
         return write_document
 
-    def _typeset(self) -> Tool[..., Any]:
+    def _typeset(self) -> Tool[Any]:
         @tool
         async def typeset(title: str, progress: Progress = no_progress) -> dict[str, Any]:
             """Typesets a document that was written before. This takes a while.
