@@ -96,7 +96,9 @@ class Execution:
         asks = named in actions.requested_tool_confirmations or named in actions.requested_auth_configs
         if asks or tool.is_long_running:
             # A live session never puts google-adk's question, so there the call itself is to be answered.
-            await invocation.run.await_answer(call.call_id, is_paused=asks and not invocation.is_live)
+            asked = types.FunctionCall(name=call.name, args=call.args) if call.name in HOST_QUESTIONS else None
+            question = question_in(asked) if asked is not None else None
+            await invocation.run.await_answer(call.call_id, question, is_paused=asks and not invocation.is_live)
         elif result is not None and not self._changes_later(tool_context):
             await self._finish(invocation, call, result)
 

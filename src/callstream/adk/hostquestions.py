@@ -112,8 +112,9 @@ def misfit(question: types.FunctionCall, response: dict[str, Any]) -> str | None
 
 
 def given_input(question: types.FunctionCall, response: dict[str, Any]) -> dict[str, Any]:
-    """An answer as google-adk takes it: text is read as JSON there, so where a string is asked for it is quoted."""
-    if set(response) != {"result"} or (_schema(question) or {}).get("type") != "string":
+    """An answer as google-adk takes it: a workflow reads text as JSON, so where it asks for a string it is quoted."""
+    is_workflows = "interruptId" in (question.args or {})  # else a model has asked, with google-adk's tool
+    if not is_workflows or set(response) != {"result"} or (_schema(question) or {}).get("type") != "string":
         return response
     value = response["result"]
     return {"result": json.dumps(value if isinstance(value, str) else json.dumps(value))}

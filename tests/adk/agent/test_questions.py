@@ -16,7 +16,7 @@ from google.adk.auth.auth_tool import AuthConfig
 from google.adk.events.request_input import RequestInput
 from google.adk.sessions.sqlite_session_service import SqliteSessionService
 from google.adk.tools import FunctionTool, ToolContext
-from google.adk.workflow import START, Workflow
+from google.adk.workflow import START, FunctionNode, Workflow
 
 from callstream import Callstream
 from callstream.adk import ADKAgent
@@ -27,6 +27,7 @@ from tests.adk.hosting import Host, Models, agent_of, function_calls_in, scripte
 from tests.adk.hosting import answer as response
 
 from .clients import Client, kinds
+from .test_client_tools import responses_in
 from .test_run import END, adk_agent, gemini
 
 ASKED = [Text("A manager is asked."), Finish()]
@@ -430,3 +431,60 @@ async def test_plugin_journals_a_workflows_question(cs: Callstream) -> None:
     assert (call.state, call.result) == (CallState.COMPLETED, {"result": "red"})
     await host.run([response("adk_request_input", asked.id, {"result": "blue"})])
     assert painting.painted == ["red"]
+
+
+async def test_workflow_asks_before_a_model_is_asked(cs: Callstream, models: Models) -> None:
+    """The model hears the answer, and nothing of google-adk's question."""
+
+    def ask(node_input: Any) -> RequestInput:
+        return RequestInput(message="Which color?")
+
+    async with scripted("gemini", [END]) as provider:
+        agent = agent_of(gemini(models, provider), instruction="Paint.")
+        client = Client(adk_agent(cs, Workflow(name="painting", edges=[(START, ask, agent)])))
+        await client.send()
+        assert provider.requests == []
+        await client.answer({client.pending()[0]: "a deep blue"})
+        assert client.text() == "Done."
+        body = provider.requests[0].body.decode()
+    assert "a deep blue" in body
+    assert "adk_request_input" not in body
+
+
+async def test_node_of_a_workflow_is_confirmed(cs: Callstream) -> None:
+    ran: list[Any] = []
+
+    def wipe(node_input: Any) -> str:
+        ran.append(node_input)
+        return "wiped"
+
+    workflow = Workflow(
+        name="wiping", edges=[(START, FunctionNode(func=wipe, require_confirmation=True, rerun_on_resume=True))]
+    )
+    client = Client(adk_agent(cs, workflow))
+    await client.send()
+    assert ran == []
+    asked = asked_in(client, interrupts=False)
+    assert asked["args"]["payload"]["tool_name"] == "wipe"
+    await client.answer({asked["id"]: {"confirmed": True}})
+    assert len(ran) == 1
+
+
+async def test_model_asks_with_the_tool_of_google_adk(cs: Callstream, models: Models) -> None:
+    """Its name is that of google-adk's own questions, but the call is the model's, and so is the answer."""
+    from google.adk.tools import request_input
+
+    args = {"message": "Which color?", "response_schema": {"type": "string"}}
+    async with scripted("gemini", [[Calls("adk_request_input", args), Finish()], END]) as provider:
+        root = agent_of(gemini(models, provider), request_input)
+        client = Client(adk_agent(cs, root, emit_interrupt_outcome=True))
+        await client.send()
+        asked = asked_in(client, interrupts=True)
+        assert len(client.calls()) == 1
+        assert asked["interrupt"]["message"] == "Which color?"
+        assert asked["interrupt"]["responseSchema"] == {"type": "string"}
+        await reply(client, asked["id"], "blue", interrupts=True)
+        assert client.text() == "Done."
+        assert responses_in(provider.requests[1].body) == [{"result": "blue"}]
+    (call,) = await cs.journal.calls()
+    assert (call.state, call.result) == (CallState.COMPLETED, "blue")
