@@ -99,7 +99,8 @@ async def _answer(run: Run, session: Session, answer: types.FunctionResponse) ->
     if not known:  # the call is older than the journal
         named = await take_in(run, asked)
     elif all(call.is_final for call in known):
-        await record_news(run, answer.response)
+        # What a job says after its result: the call is final, so this is input of the run.
+        await run.record([MessageReceived("tool", json_text(answer.response))])
         return
     else:
         named = await awaiting_id(run, named)
@@ -117,11 +118,6 @@ async def record_update(run: Run, named: str, response: Any) -> None:
     call = await run.resume(named)
     if call is not None:
         await run.record([CallProgressed(call.call_id, response)])
-
-
-async def record_news(run: Run, response: Any, message_id: str | None = None) -> None:
-    """Records what a job has said after its result. The call is final, so this is input of the run."""
-    await run.record([MessageReceived("tool", json_text(response), message_id)])
 
 
 async def take_in(run: Run, asked: types.FunctionCall) -> str:

@@ -17,7 +17,7 @@ from google.adk.workflow import BaseNode
 from google.genai import types
 
 from callstream.adk.agenttree import server_tools
-from callstream.adk.answers import imported, record_news, record_update, take_in
+from callstream.adk.answers import imported, record_update, take_in
 from callstream.adk.contents import Answer, answer_in, response_part
 from callstream.adk.hostquestions import (
     CREDENTIAL,
@@ -148,9 +148,6 @@ class ClientAnswers:
             self._parts[call.wire_id] = part
         elif call.state is CallState.AWAITING:
             await self._record(call, answer)
-        elif call.state in HAS_OUTCOME and self._calls.is_news(part.function_response):
-            await record_news(self._run, answer.result, answer.message_id)
-            self._parts[call.wire_id] = part
         elif call.state in HAS_OUTCOME and call.wire_id in self._order and call.wire_id not in self._calls.responded:
             # One that came before counts only where a crash has kept it from the session.
             kept = self._part(call, answer) if call.name == CREDENTIAL else self._kept(call, answer.media)
