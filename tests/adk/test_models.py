@@ -162,7 +162,7 @@ def test_model_that_is_tapped_already(cs: Callstream, caplog: pytest.LogCaptureF
             caplog.clear()
             assert tapped(model, cs) is model
         (line,) = [record.getMessage() for record in caplog.records]
-        assert line == "model gemini-3-pro-preview (Gemini) is tapped already: it is read at the wire"
+        assert line == "model gemini-3-pro-preview (Gemini) is already tapped and read at the wire"
 
 
 def test_arguments_for_live_mode_are_not_httpx_arguments(cs: Callstream) -> None:

@@ -98,7 +98,7 @@ async def serve(options: argparse.Namespace, out: Output) -> int:
     out = _set_up_logs(options, out)
     target = loaded(options.target, env_file=options.env_file)
     if _is_made_by_create_app(target.found):
-        for option in ("journal", "auth", "on_disconnect", "cors_origin", "forget_after"):
+        for option in ("journal", "sessions", "auth", "on_disconnect", "cors_origin", "forget_after"):
             if getattr(options, option) is not None:
                 name = f"--{option.replace('_', '-')}"
                 raise misused(
@@ -250,7 +250,7 @@ async def _sessions(options: argparse.Namespace, target: Target, out: Output) ->
 
     is_default = url is None
     if url is None:
-        if _own_callstream(target.found) is not None:
+        if _own_callstream(target) is not None:
             return None  # its journal may be anywhere
         url = sessions_beside(journal_url(options, default=f"sqlite:///{DEFAULT_FILE}"))
     try:
