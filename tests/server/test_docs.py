@@ -10,9 +10,10 @@ import pytest
 from starlette.applications import Starlette
 
 from callstream.server.serving import HEAD_SECONDS
-from callstream.testing import Finish, Text
+from callstream.testing import Call, Finish, Text
 from tests.adk.conftest import IGNORED
 from tests.adk.hosting import scripted
+from tests.agui.model import StrictClient
 from tests.captures import ROOT
 
 from .serving import run_input, serving
@@ -59,7 +60,27 @@ def test_the_program_with_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("logging.basicConfig", lambda **given: handlers.extend(given["handlers"]))
     made(PROGRAMS[2])
     assert [type(handler.formatter).__name__ for handler in handlers] == ["JsonFormatter"]
-    assert len(PROGRAMS) == 3
+    assert len(PROGRAMS) == 4
+
+
+async def test_the_program_with_a_route_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = [[Call("write_document", {"title": "A", "content": "abc"}), Finish()], [Text("Written."), Finish()]]
+    async with scripted("anthropic", script) as provider:
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "none")
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.base_url)
+        program = made(PROGRAMS[3])
+        async with serving(program["app"]) as server:
+            async with server.stream("POST", "/chat/thread", json={"question": "Write."}) as stream:
+                events = await stream.all()
+            [call] = await program["cs"].journal.calls(thread_id="thread")
+        await program["client"].close()
+    client = StrictClient()
+    for event in events:
+        client.take(event)
+    assert events[-1]["outcome"] == {"type": "success"}
+    assert (call.name, call.state, call.result) == ("write_document", "completed", {"characters": 3})
+    assert "Written." in str(client.messages)
 
 
 def test_the_page_knows_every_metric_and_how_long_a_head_may_take() -> None:
