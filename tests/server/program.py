@@ -1,6 +1,7 @@
 """A server as a process of its own: ``python -m tests.server.program JOURNAL`` prints its port and serves.
 
-Its agent writes a piece of an argument every 50 ms until it has written enough: ``pieces`` of the forwarded properties.
+Its agent writes a piece of an argument every 50 ms until it has written enough: ``pieces`` and ``piece`` of the forwarded
+properties.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ async def writing(given: RunAgentInput) -> AsyncIterator[Any]:
     await run.record([CallStarted(call_id, "write", call_id)])
     try:
         for _ in range(props.get("pieces", 1)):
-            await run.record([ArgsAppended(call_id, "[")])
+            await run.record([ArgsAppended(call_id, props.get("piece", "["))])
             await asyncio.sleep(0.05)
-        await run.record([CallCompleted(call_id, "[" * props.get("pieces", 1))])
+        await run.record([CallCompleted(call_id, props.get("piece", "[") * props.get("pieces", 1))])
     except asyncio.CancelledError:
         if props.get("stubborn"):
             await asyncio.sleep(3600)

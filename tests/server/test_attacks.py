@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -62,6 +64,23 @@ async def test_lists_are_bounded(url: str) -> None:
         wrong = await server.post("/agui", content=body("messages.0.content", many("0", 2000)))
         assert (wrong.status_code, wrong.json()["error"]["code"]) == (422, "wrong_input")
         assert server.megabytes("VmHWM") - before < 100
+        assert (await server.get("/readyz")).status_code == 200
+
+
+async def test_stalled_joiners_cost_little(url: str) -> None:
+    """Each of them takes nothing of a thread of 8 MB; together they cost less than four that would be kept in memory."""
+    async with process(url) as server, AsyncExitStack() as stack:
+        given = run_input(forwardedProps={"pieces": 1, "piece": '"' + "x" * SIZE * 2 + '"'})
+        async with server.stream("POST", "/agui", json=given) as stream:
+            await stream.all()
+        before = server.megabytes()
+        for _ in range(20):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1024)
+            stack.callback(writer.close)
+            writer.write(b"POST /threads/thread/connect HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")
+            assert b"200 OK" in await reader.readuntil(b"\r\n")
+            await reader.readuntil(b"data: ")  # it is being told, and takes no more
+        assert server.megabytes("VmHWM") - before < 4 * 8 * 5
         assert (await server.get("/readyz")).status_code == 200
 
 
