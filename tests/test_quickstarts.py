@@ -134,10 +134,13 @@ async def test_the_journal_read_with_sql() -> None:
     args = [ArgsAppended("toolu_01", '{"why":'), ArgsAppended("toolu_01", '"sea"}'), CallCompleted("toolu_01")]
     async with open_journal("sqlite:///calls.db") as journal:
         await journal.append("r1", [*begun, *args, CallAwaiting("toolu_01"), RunEnded("finished")])
-        [statements] = blocks("howto/journal.md", "sql")
-        calls, pieces = statements.strip().split("\n")
+        of_a_day, yesterday, _, pieces = blocks("howto/journal.md", "sql")
+        state = "WHERE thread_id = 't' AND state = 'awaiting'"
+        of_a_day = of_a_day.replace("WHERE thread_id = 'thread-1' AND state = 'failed'", state)
+        of_a_day = of_a_day.replace("2026-01-30", "1970-01-01").replace("2026-01-31", "9999-01-01")
         with contextlib.closing(sqlite3.connect("calls.db")) as database:
-            assert [row[:2] for row in database.execute(calls)] == [("ask", "awaiting")]
+            assert [row[:2] for row in database.execute(of_a_day)] == [("toolu_01", "ask")]
+            assert database.execute(yesterday.split(";")[0]).fetchall() == []
             assert database.execute(pieces).fetchall() == [('{"why":',), ('"sea"}',)]
             await journal.compact("r1")
             assert database.execute(pieces).fetchall() == [('{"why":"sea"}',)]
