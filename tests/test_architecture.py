@@ -24,7 +24,7 @@ ORDER = (
     ("runtime",),
     ("hooks",),
     ("journal",),
-    ("calls", "agui", "wire"),
+    ("calls", "view", "agui", "wire"),
     ("tools", "jsontext"),
     ("events",),
     ("errors",),

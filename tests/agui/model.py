@@ -15,8 +15,8 @@ from ag_ui.core import Event
 from pydantic import BaseModel, TypeAdapter
 
 from callstream.agui import AguiEvent, encode
-from callstream.agui.jsonpatch import patched
 from callstream.errors import UsageError
+from callstream.jsontext.patch import patched
 
 _EVENT: TypeAdapter[Any] = TypeAdapter(Event)
 _QUESTIONS = ("adk_request_confirmation", "adk_request_credential")

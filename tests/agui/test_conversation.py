@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from callstream.agui import Conversation, encode
+from callstream.agui import Conversation, Translator, View, encode
+from callstream.agui.events import ToolCallResult
 from callstream.errors import UsageError
 from callstream.events import (
     ArgsAppended,
@@ -27,7 +28,7 @@ from callstream.events import (
     StateChanged,
     TextAppended,
 )
-from tests.agui.model import as_json, fold
+from tests.agui.model import StrictClient, as_json, fold
 from tests.agui.test_translator import FINISHED, records
 
 
@@ -165,7 +166,60 @@ def test_an_answer_within_the_run_is_told_once() -> None:
     assert [message["id"] for message in shown] == ["m", "x"]
 
 
+def test_a_message_whose_id_comes_again_in_a_later_run_is_continued() -> None:
+    """As the official client does it, for hosts that count their messages anew in every run."""
+    first = [ReasoningAppended("m", "Hm"), TextAppended("m", "one"), CallStarted("a", "write", message_id="m")]
+    first += [CallCompleted("a", "{}"), CallProgressed("a", 1), CallAwaiting("a"), MessageEnded("m"), FINISHED]
+    second = [CallProgressed("a", 2), CallReturned("a", "done"), ReasoningAppended("m", "!"), TextAppended("m", " two")]
+    second += [CallStarted("b", "write", message_id="m"), CallCompleted("b", "{}"), CallReturned("b", "well"), FINISHED]
+    third = [CallStarted("c", "write", message_id="m"), FINISHED]
+    runs = [records(*first), records(*second, run_id="second"), records(*third, run_id="third")]
+    client = StrictClient()
+    for run in runs:
+        translator = Translator()
+        for record in run:
+            fold(translator.feed(record), client)
+    conversation = Conversation.of([record for run in runs for record in run])
+    assert as_json(conversation.snapshot())["messages"] == client.messages
+    assert [message.id for message in conversation.messages][:2] == ["reasoning-m", "m"]
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        [],
+        [MessageEnded("m")],
+        [MessageEnded("m"), FINISHED],
+        [CallStarted("c", "write", message_id="m")],
+        [TextAppended("m", " two")],
+        [TextAppended("m", " two"), ReasoningAppended("m", "?"), MessageEnded("m")],
+    ],
+)
+def test_reasoning_that_is_not_shown_ends_no_text(rest: list[RunEvent]) -> None:
+    view = View(reasoning=False)
+    whole = records(TextAppended("m", "one"), ReasoningAppended("m", "Hm"), *rest)
+    translator, client = Translator(view), StrictClient()
+    for record in whole:
+        fold(translator.feed(record), client)
+    conversation = Conversation.of(whole, view)
+    assert as_json(conversation.snapshot())["messages"] == client.messages
+    joined = fold(conversation.prelude())
+    assert (joined.messages, joined.open.keys()) == (client.messages, client.open.keys())
+
+
+def test_progress_of_an_earlier_call_is_shown_without_its_name() -> None:
+    [message] = messages(CallProgressed("earlier", 1))
+    assert message["content"] == {"toolCallId": "earlier", "progress": 1}
+
+
 # -- joining --
+
+
+def test_an_answer_after_joining_is_told_once() -> None:
+    first, *rest = records(CallStarted("c", "ask"), CallCompleted("c"), CallAwaiting("c"), CallReturned("c", 1, "x"))
+    conversation = Conversation.of([first])
+    told = [event for record in rest for event in conversation.feed(record)]
+    assert [as_json(event)["messageId"] for event in told if isinstance(event, ToolCallResult)] == ["x"]
 
 
 def test_join_mid_arguments_has_the_arguments_so_far_and_starts_again() -> None:
@@ -203,6 +257,18 @@ def test_joining_an_ended_run_ends_with_its_end() -> None:
         "MESSAGES_SNAPSHOT",
         "RUN_ERROR",
     ]
+
+
+def test_calls_that_await_an_answer_are_pending_for_a_client_that_joined_before_the_end() -> None:
+    asked = [CallStarted(name, "ask") for name in "ab"] + [CallCompleted(name) for name in "ab"]
+    paused = [CallAwaiting("a", is_paused=True), CallAwaiting("b")]
+    *before, last = records(*asked, *paused, FINISHED)
+    conversation = Conversation.of(before)
+    client = fold(conversation.prelude())
+    fold(conversation.feed(last), client)
+    assert client.ended is not None
+    assert client.ended["outcome"] == {"type": "success", "pendingToolCallIds": ["b"]}
+    assert as_json(Conversation.of([*before, last]).prelude()[-1]) == client.ended
 
 
 def test_late_results_are_told_again_in_their_order() -> None:

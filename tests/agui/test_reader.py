@@ -202,5 +202,5 @@ def test_an_error_is_raised() -> None:
 def test_a_joined_stream_that_ends_early_says_so() -> None:
     conversation = Conversation.of([Record("r", 1, 0.0, RunStarted("t"))])
     assert not conversation.has_ended
-    (last,) = conversation.end()
+    (last,) = conversation.onlooker.end()
     assert getattr(last, "code", None) == "incomplete"

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from callstream.cli.livepane import LivePane
-from callstream.cli.scene import Called, Said, Scene, bar_of
+from callstream.cli.scene import Scene, answer_text, bar_of
 from callstream.events import (
     ArgsAppended,
     CallCompleted,
@@ -23,6 +23,7 @@ from callstream.events import (
     RunStarted,
     TextAppended,
 )
+from callstream.view import AnswerView, CallView, InputView, Passage
 
 from .commands import screen
 from .conftest import BROKEN, WRITING
@@ -124,14 +125,15 @@ def test_a_scene_is_the_run_as_it_is_until_now() -> None:
     scene = Scene()
     for record in records(*WRITING[:10]):
         scene.take(record)
-    user, reasoning, said, called = scene.items
-    assert isinstance(user, Said)
-    assert isinstance(reasoning, Said)
-    assert isinstance(said, Said)
-    assert isinstance(called, Called)
-    assert [each.text for each in (user, reasoning, said)] == ["Write it down.", "Hm. Yes.", "I will write."]
-    assert called.fields() == [("title", "Tides"), ("content", "# Tides\nThe moon")]
-    assert [item.is_settled for item in scene.items] == [True, True, True, False]
+    user, reasoning, said, called = scene.view.items
+    assert isinstance(user, InputView)
+    assert isinstance(reasoning, Passage)
+    assert isinstance(said, Passage)
+    assert isinstance(called, CallView)
+    assert [user.received.text, reasoning.text, said.text] == ["Write it down.", "Hm. Yes.", "I will write."]
+    assert [reasoning.kind, said.kind] == ["reasoning", "text"]
+    assert scene.previews[called.call_id].fields(called) == [("title", "Tides"), ("content", "# Tides\nThe moon")]
+    assert [scene.is_settled(item) for item in scene.view.items] == [True, True, True, False]
 
 
 def test_a_scene_shows_arguments_that_are_no_object_and_answers_to_earlier_calls() -> None:
@@ -140,13 +142,13 @@ def test_a_scene_shows_arguments_that_are_no_object_and_answers_to_earlier_calls
     broken = [CallStarted("d", "f"), ArgsAppended("d", "{'a'"), ArgsAppended("d", ": 1}")]
     for record in records(RunStarted("t"), CallReturned("old", {"approved": True}), *free, *broken):
         scene.take(record)
-    answer, text, raw = scene.items
-    assert isinstance(answer, Said)
-    assert isinstance(text, Called)
-    assert isinstance(raw, Called)
-    assert (answer.role, answer.text) == ("answer", '{"approved": true}')
-    assert text.fields() == [("", "*** one\ntwo")]
-    assert raw.fields() == [("", "{'a': 1}")]
+    answer, text, raw = scene.view.items
+    assert isinstance(answer, AnswerView)
+    assert isinstance(text, CallView)
+    assert isinstance(raw, CallView)
+    assert answer_text(answer) == '{"approved": true}'
+    assert scene.previews["c"].fields(text) == [("", "*** one\ntwo")]
+    assert scene.previews["d"].fields(raw) == [("", "{'a': 1}")]
 
 
 def test_a_bar_is_drawn_where_it_is_told_how_far_of_what() -> None:

@@ -17,7 +17,7 @@ from google.genai import types
 
 from callstream.adk.answers import attachments
 from callstream.adk.hostquestions import HOST_QUESTIONS
-from callstream.agui.results import result_value
+from callstream.agui.given import result_value
 from callstream.errors import UsageError
 from callstream.events import MessageReceived
 

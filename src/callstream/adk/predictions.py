@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
+from callstream.agui.given import result_value
 from callstream.agui.messages import Metadata
-from callstream.agui.results import result_value
 
 CONFIRM_TOOL: Final = "confirm_changes"
 """The call that asks the client's user whether what was shown may stay. The model knows nothing of it."""

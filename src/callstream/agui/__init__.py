@@ -9,12 +9,11 @@ wants a thread's messages; ``Onlooker`` follows a run for one that joined it. ``
 from __future__ import annotations
 
 from callstream.agui.conversation import Conversation, Onlooker
-from callstream.agui.events import AguiEvent, Position, encode, encode_sse, merge
+from callstream.agui.events import AguiEvent, Position, encode, encode_sse, for_older_client, merge
 from callstream.agui.messages import Message
-from callstream.agui.older import for_older_client
 from callstream.agui.reader import Reader
+from callstream.agui.shown import View
 from callstream.agui.translator import Translator
-from callstream.agui.view import View
 
 __all__ = [
     "AguiEvent",

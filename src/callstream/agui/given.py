@@ -1,4 +1,7 @@
-"""What a client's input means, whoever runs the agent."""
+"""What clients send: what their input and their answers mean, whoever runs the agent.
+
+How deep a value nests is measured without recursion, and before anything recurses into it.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,15 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final, Protocol, TypeVar
 
+import msgspec
+
+from callstream.errors import UsageError
+
 CANCELLED: Final = "The user cancelled this."
 """What is said of a call whose interrupt was cancelled instead of answered."""
+
+_MAX_DEPTH: Final = 64
+"""Models' clients, session stores and validators recurse into an answer, and each gives up somewhere deeper than that."""
 
 
 class _Message(Protocol):
@@ -33,3 +43,35 @@ def digest_of(given: _Input) -> str:
     """A name for an input: equal inputs have the same, in every process. A run keeps it, so that a repetition is known."""
     text = json.dumps(given.model_dump(by_alias=True), sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def result_value(text: str) -> Any:
+    """What a client's answer says: a value where it is JSON (without NaN and numbers that are endless), else the text.
+
+    Raises UsageError where it nests too deep: as a text, too, others would read it and fail.
+    """
+    too_deep = UsageError(f"expected an answer whose JSON nests at most {_MAX_DEPTH} deep")
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return text
+    except RecursionError:
+        raise too_deep from None
+    if is_deeper(value, _MAX_DEPTH):
+        raise too_deep
+    return value
+
+
+def is_deeper(value: Any, depth: int) -> bool:
+    """Whether objects and arrays nest more than ``depth`` deep."""
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(depth):
+        if not level:
+            return False
+        level = [
+            child
+            for each in level
+            for child in (each.values() if isinstance(each, dict) else each)
+            if isinstance(child, dict | list)
+        ]
+    return bool(level)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum, auto
-from typing import Any, Final, assert_never
+from typing import Any, Final, Self, assert_never
 
 from callstream.agui.events import (
     PROTOCOL_VERSION,
@@ -47,8 +47,8 @@ from callstream.agui.events import (
 )
 from callstream.agui.events import RunStarted as AguiRunStarted
 from callstream.agui.messages import Metadata
-from callstream.agui.results import result_text
-from callstream.agui.view import View
+from callstream.agui.shown import View, result_text
+from callstream.calls import CallState
 from callstream.errors import UsageError
 from callstream.events import (
     ArgsAppended,
@@ -70,10 +70,12 @@ from callstream.events import (
     Record,
     ResponseEnded,
     RunEnded,
+    RunOutcome,
     RunStarted,
     StateChanged,
     TextAppended,
 )
+from callstream.view import CallView, Passage, RunView, message_of
 
 TOOL_PROGRESS: Final = "tool_progress"
 """The activity type of progress."""
@@ -94,7 +96,7 @@ class _Call:
 
     __slots__ = ("call_id", "is_text", "message_id", "name", "question", "seq", "stage", "wrote")
 
-    def __init__(self, started: CallStarted, message_id: str, seq: int) -> None:
+    def __init__(self, started: CallStarted | CallView, message_id: str, seq: int) -> None:
         self.call_id = started.call_id
         self.name = started.name
         self.message_id = message_id
@@ -123,6 +125,23 @@ class Translator:
         self._calls: dict[str, _Call] = {}
         self._client_tools = self.view.client_tools
 
+    @classmethod
+    def resume(cls, run: RunView, view: View | None = None) -> Self:
+        """The translator that has been fed all records of which this is the view."""
+        translator = cls(view)
+        translator._start(run.run_id or "", run.thread_id or "", run.input)
+        translator.seq = run.seq
+        translator._is_over = run.outcome is not None
+        for passage in open_passages(run, translator.view):
+            opened = translator._texts if passage.kind == "text" else translator._thoughts
+            opened[passage.message_id] = passage.seq
+        for call in run.calls.values():
+            known = translator._calls[call.call_id] = _Call(call, call.message_id, call.args_seq)
+            known.stage = _stage_of(call)
+            known.question = call.question or known.question
+            known.wrote = call.has_pieces
+        return translator
+
     def feed(self, record: Record) -> list[AguiEvent]:
         """What the client is to be told of the record; nothing, for many of them."""
         if self._is_over:
@@ -139,6 +158,11 @@ class Translator:
         closing = [*self._closing_texts(), *(self._end_of(call) for call in self._open_calls())]
         self._is_over = True
         return [*closing, self._error("The stream ended before the run did.", "incomplete")]
+
+    def first_event(self) -> AguiEvent:
+        """What a client is told first of the run."""
+        assert self._run is not None
+        return self._run
 
     def reopening(self) -> list[AguiEvent]:
         """START again for what is open, for a client that has its beginning from a snapshot."""
@@ -162,14 +186,7 @@ class Translator:
             case TextAppended(message_id=message_id, text=text):
                 yield from self._text(message_id, text)
             case RunStarted(thread_id=thread_id, input=given):
-                self._client_tools |= _tools_in(given)
-                self._run = AguiRunStarted(
-                    thread_id=thread_id,
-                    run_id=record.run_id,
-                    protocol_version=PROTOCOL_VERSION,
-                    metadata=self._metadata,
-                )
-                yield self._run
+                yield self._start(record.run_id, thread_id, given)
             case ReasoningAppended(message_id=message_id, text=text):
                 yield from self._thought(message_id, text)
             case MessageEnded(message_id=message_id):
@@ -204,6 +221,13 @@ class Translator:
     @property
     def _metadata(self) -> Metadata:
         return Metadata(self.seq)
+
+    def _start(self, run_id: str, thread_id: str, run_input: Any) -> AguiEvent:
+        self._client_tools |= _tools_in(run_input)
+        self._run = AguiRunStarted(
+            thread_id=thread_id, run_id=run_id, protocol_version=PROTOCOL_VERSION, metadata=Metadata(1)
+        )
+        return self._run
 
     # -- text and reasoning --
 
@@ -248,7 +272,7 @@ class Translator:
         return [call for call in self._calls.values() if call.stage is _Stage.OPEN]
 
     def _started(self, started: CallStarted, response_id: str | None) -> Iterator[AguiEvent]:
-        message_id = started.message_id or response_id or f"message-{started.call_id}"
+        message_id = message_of(started, response_id)
         yield from self._closing(message_id)
         call = self._calls[started.call_id] = _Call(started, message_id, self.seq)
         yield _call_start(call, self._metadata)
@@ -321,17 +345,21 @@ class Translator:
             if call.stage in (_Stage.OPEN, _Stage.CLOSED):
                 yield from self._outcome(CallDiscarded(call.call_id, "interrupted"))
         self._is_over = True
-        match ended.outcome:
+        yield self.last_event(ended.outcome, ended.reason)
+
+    def last_event(self, outcome: RunOutcome, reason: str | None) -> AguiEvent:
+        """What the client is told at last of a run that ended so."""
+        match outcome:
             case "finished":
-                yield self._finished(self._waiting_for())
+                return self._finished(self._waiting_for())
             case "cancelled":
-                yield self._finished(Cancelled())
+                return self._finished(Cancelled())
             case "failed":
-                told = f": {ended.reason}" if self.view.errors and ended.reason else ""
-                code = "interrupted" if ended.reason == "interrupted" else "failed"
-                yield self._error(f"The run failed{told or '.'}", code)
+                told = f": {reason}" if self.view.errors and reason else ""
+                code = "interrupted" if reason == "interrupted" else "failed"
+                return self._error(f"The run failed{told or '.'}", code)
             case _:
-                assert_never(ended.outcome)
+                assert_never(outcome)
 
     def _waiting_for(self) -> Success | Interrupted:
         waiting = [call for call in self._calls.values() if call.stage is _Stage.AWAITING]
@@ -359,6 +387,30 @@ class Translator:
 
     def _error(self, message: str, code: str) -> AguiEvent:
         return RunError(message=message, code=code, metadata=self._metadata)
+
+
+def open_passages(run: RunView, view: View) -> list[Passage]:
+    """What is being said at the moment, in the order in which it began.
+
+    Reasoning that is not shown ends no text.
+    """
+    found = []
+    for message in run.messages.values():
+        passage = message.open_passage
+        if passage is not None and passage.kind == "reasoning" and not view.reasoning:
+            before = message.parts[-2] if len(message.parts) > 1 else None
+            passage = before if isinstance(before, Passage) else None
+        if passage is not None:
+            found.append(passage)
+    return sorted(found, key=lambda passage: passage.first_seq)
+
+
+def _stage_of(call: CallView) -> _Stage:
+    if call.outcome is not None:
+        return _Stage.ANSWERED
+    if call.state is CallState.AWAITING:
+        return _Stage.PAUSED if call.is_paused else _Stage.AWAITING
+    return _Stage.OPEN if call.is_being_written else _Stage.CLOSED
 
 
 def _tools_in(run_input: Any) -> frozenset[str]:

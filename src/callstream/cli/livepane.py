@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
-from callstream.calls import CallState
+from callstream.calls import AT_REST, CallState
 from callstream.cli.output import clean, duration, one_line
-from callstream.cli.scene import Called, Item, Said, Scene, bar_of
-from callstream.events import Record
+from callstream.cli.scene import Preview, Scene, answer_text, bar_of
+from callstream.events import CallDiscarded, CallFailed, CallReturned, Record
+from callstream.view import AnswerView, CallView, InputView, Item, Passage
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -17,6 +18,7 @@ _TAIL = 10
 """Lines of one value that are shown while it grows."""
 _KEPT = 40
 """Lines of one value that are shown in the end."""
+_LONG = 1000
 _WIDTH = 100
 _STYLES = {
     CallState.COMPLETED: ("✓", "green"),
@@ -47,12 +49,13 @@ class LivePane:
         self._live.start()
 
     def show(self, record: Record) -> None:
-        is_first = self._scene.thread_id is None
+        view = self._scene.view
+        is_first = view.run_id is None
         self._scene.take(record)
         if is_first:
-            self._console.rule(clean(f"run {record.run_id}, thread {self._scene.thread_id}"), align="left", style="dim")
+            self._console.rule(clean(f"run {record.run_id}, thread {view.thread_id}"), align="left", style="dim")
         self._print_settled()
-        if self._scene.outcome is not None:
+        if view.outcome is not None:
             self._finish()
 
     def restart(self) -> None:
@@ -65,42 +68,54 @@ class LivePane:
     def _finish(self) -> None:
         if not self._live.is_started:
             return
-        rest = self._scene.items[self._printed :]
-        self._printed = len(self._scene.items)
+        view = self._scene.view
+        rest = view.items[self._printed :]
+        self._printed = len(view.items)
         self._live.stop()
         for item in rest:
-            self._console.print(_item(item, _KEPT))
-        if self._scene.outcome is not None:
-            ended = self._scene.outcome + (f": {self._scene.reason}" if self._scene.reason else "")
+            self._console.print(self._item(item, _KEPT))
+        if view.outcome is not None:
+            ended = view.outcome + (f": {view.reason}" if view.reason else "")
             self._console.print(clean(f"run {ended}"), style="dim")
 
     def _print_settled(self) -> None:
-        items = self._scene.items
+        items = self._scene.view.items
         settled: list[Item] = []
-        while self._printed < len(items) and items[self._printed].is_settled:
+        while self._printed < len(items) and self._scene.is_settled(items[self._printed]):
             settled.append(items[self._printed])
             self._printed += 1
         if settled:
             self._live.refresh()  # else what is printed above would stand in the pane once more
             for item in settled:
-                self._console.print(_item(item, _KEPT))
+                self._console.print(self._item(item, _KEPT))
 
     def _drawn(self) -> RenderableType:
         from rich.console import Group
 
-        return Group(*(_item(item, _TAIL) for item in self._scene.items[self._printed :]))
+        return Group(*(self._item(item, _TAIL) for item in self._scene.view.items[self._printed :]))
+
+    def _item(self, item: Item, lines: int) -> RenderableType:
+        match item:
+            case CallView():
+                return _card(item, self._scene.previews[item.call_id], lines)
+            case InputView(received=received):
+                return _said(received.role, received.text, _LONG)
+            case Passage(kind=kind, text=text):
+                return _said(kind, text, _LONG if self._scene.is_settled(item) else lines)
+            case AnswerView():
+                return _said("answer", answer_text(item), _LONG)
+            case _:
+                assert_never(item)
 
 
-def _item(item: Item, lines: int) -> RenderableType:
+def _said(who: str, text: str, lines: int) -> RenderableType:
     from rich.text import Text
 
-    if isinstance(item, Said):
-        mark = {"user": "> ", "answer": "> answer: "}.get(item.role, "")
-        return Text(mark + _tail(item.text, lines if not item.is_settled else 1000), style=_ROLES.get(item.role, ""))
-    return _card(item, lines)
+    mark = {"user": "> ", "answer": "> answer: "}.get(who, "")
+    return Text(mark + _tail(text, lines), style=_ROLES.get(who, ""))
 
 
-def _card(called: Called, lines: int) -> RenderableType:
+def _card(called: CallView, preview: Preview, lines: int) -> RenderableType:
     from rich.console import Group
     from rich.padding import Padding
     from rich.text import Text
@@ -108,12 +123,12 @@ def _card(called: Called, lines: int) -> RenderableType:
     mark, colour = _STYLES.get(called.state, ("●", "blue"))
     heading = Text(f"{mark} ", style=colour)
     heading.append(clean(called.name), style="bold")
-    card: list[RenderableType] = [Text.assemble(heading, (f"  {_facts(called)}", "dim"))]
+    card: list[RenderableType] = [Text.assemble(heading, (f"  {_facts(called, preview)}", "dim"))]
 
     def add(renderable: Text, indent: int) -> None:
         card.append(Padding(renderable, (0, 0, 0, indent)))
 
-    for name, value in called.fields():
+    for name, value in preview.fields(called):
         shown = _tail(value, lines)
         label = f"{clean(name)}: " if name else ""
         if "\n" not in shown:
@@ -123,33 +138,33 @@ def _card(called: Called, lines: int) -> RenderableType:
             add(Text(shown), 6)
     if called.progress is not None and called.state is CallState.EXECUTING:
         add(Text(clean(bar_of(called.progress) or one_line(called.progress)), style=colour), 4)
-    if called.is_settled:
+    if called.state in AT_REST:
         add(Text(_told(called), style=colour), 4)
     return Group(*card)
 
 
-def _facts(called: Called) -> str:
+def _facts(called: CallView, preview: Preview) -> str:
     facts = [str(called.state)]
-    if called.state is CallState.ARGS_STREAMING and called.first_at is not None:
-        seconds = max(called.changed_at - called.first_at, 0.001)
-        facts.append(f"{called.chars} characters")
-        if called.deltas > 1:
-            facts.append(f"{called.deltas / seconds:.0f} deltas/s")
-    elif called.is_settled:
-        facts += [duration(called.changed_at - called.started_at), clean(called.call_id)]
+    if called.state is CallState.ARGS_STREAMING and preview.first_at is not None:
+        seconds = max(called.changed_at - preview.first_at, 0.001)
+        facts.append(f"{preview.chars} characters")
+        if preview.deltas > 1:
+            facts.append(f"{preview.deltas / seconds:.0f} deltas/s")
+    elif called.state in AT_REST:
+        facts += [duration(called.changed_at - called.at), clean(called.call_id)]
     return ", ".join(facts)
 
 
-def _told(called: Called) -> str:
+def _told(called: CallView) -> str:
     """A call's state and what it ended in, on one line."""
-    match called.state:
-        case CallState.COMPLETED:
-            return f"→ {one_line(called.result, 200)}"
-        case CallState.FAILED:
-            return f"failed: {one_line(called.error or '', 200)}"
-        case CallState.DISCARDED:
-            return f"discarded: {one_line(called.reason or '', 200)}"
-        case CallState.AWAITING:
+    match called.outcome:
+        case CallReturned(result=result):
+            return f"→ {one_line(result, 200)}"
+        case CallFailed(error=error):
+            return f"failed: {one_line(error, 200)}"
+        case CallDiscarded(reason=reason, detail=detail):
+            return f"discarded: {one_line(f'{reason}: {detail}' if detail else reason, 200)}"
+        case None:
             return "awaits an answer"
         case _:
             return str(called.state)

@@ -17,8 +17,7 @@ import msgspec
 from ag_ui.core import RunAgentInput, ToolMessage, UserMessage
 
 from callstream.agui import View, for_older_client
-from callstream.agui.given import CANCELLED, digest_of, since_spoken
-from callstream.agui.results import result_value
+from callstream.agui.given import CANCELLED, digest_of, result_value, since_spoken
 from callstream.calls import CallState
 from callstream.errors import CallRejected, UsageError
 from callstream.events import MessageReceived

@@ -13,7 +13,7 @@ from ag_ui.core import AssistantMessage, Message, RunAgentInput, ToolMessage
 from pydantic import TypeAdapter, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
-from callstream.agui.depth import is_deeper
+from callstream.agui.given import is_deeper
 from callstream.server.problems import Problem
 from callstream.server.settings import Settings
 

@@ -1,4 +1,4 @@
-"""What a call's result says to the client, and what a client's answer says."""
+"""What a client is shown of a run, and how its results read."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from typing import Any, Final, assert_never
 
 import msgspec
 
-from callstream.agui.depth import is_deeper
 from callstream.agui.events import json_bytes
-from callstream.agui.view import View
-from callstream.errors import UsageError
 from callstream.events import CallDiscarded, CallFailed, CallReleased, CallReturned, DiscardReason
 
 _DISCARDED: Final[Mapping[DiscardReason, str]] = {
@@ -21,25 +18,23 @@ _DISCARDED: Final[Mapping[DiscardReason, str]] = {
     "interrupted": "the call was interrupted; the tool did not run",
 }
 
-_MAX_DEPTH: Final = 64
-"""Models' clients, session stores and validators recurse into an answer, and each gives up somewhere deeper than that."""
 
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client is shown, and how.
 
-def result_value(text: str) -> Any:
-    """What a client's answer says: a value where it is JSON (without NaN and numbers that are endless), else the text.
-
-    Raises UsageError where it nests too deep: as a text, too, others would read it and fail.
+    ``errors``: whether it may read the text of errors (why a run or a tool failed), which may tell of internals;
+    without it, it learns that they failed. What a hook says with ``Reject`` is meant to be read and is always shown.
+    ``emit_interrupt_outcome``: calls that await an answer end the run as interrupts, except those of ``client_tools``
+    (the names of the tools that the client brought; those in the run's journalled input are added), which it answers
+    with tool messages in any case; without it, all of them are ``pendingToolCallIds``. ``response_schemas``: the JSON
+    Schema of the answer, by tool name.
     """
-    too_deep = UsageError(f"expected an answer whose JSON nests at most {_MAX_DEPTH} deep")
-    try:
-        value = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError):
-        return text
-    except RecursionError:
-        raise too_deep from None
-    if is_deeper(value, _MAX_DEPTH):
-        raise too_deep
-    return value
+
+    reasoning: bool = True
+    errors: bool = False
+    emit_interrupt_outcome: bool = False
+    client_tools: frozenset[str] = frozenset()
+    response_schemas: Mapping[str, dict[str, Any]] = {}
 
 
 def result_text(outcome: CallReturned | CallFailed | CallDiscarded | CallReleased, view: View) -> str:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from callstream.agui.jsonpatch import patched
 from callstream.errors import UsageError
+from callstream.jsontext.patch import patched
 
 # The examples of RFC 6902, appendix A, by their numbers.
 APPLY: list[tuple[str, Any, list[dict[str, Any]], Any]] = [

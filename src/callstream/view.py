@@ -1,0 +1,538 @@
+"""A run as it stands: its records folded into messages and calls. Pure.
+
+There is one fold in Callstream, and this is it: what an AG-UI client is told when it joins, what a terminal draws and
+what ``GET /api/runs/{run_id}/view`` answers are all made from it. A record costs the same however many came before it:
+text is kept in pieces, and joined when it is asked for.
+
+What is in a view belongs to it and changes as it is fed; ``as_json()`` is a copy that stays as it is.
+
+Records are fed in the order of the places where they began: ``seq``, or ``first_seq`` of those that compaction has folded
+(``RunView.of`` sees to that). A compacted run gives the same view, except that all text of a message is one passage then,
+where its first one stood, and the numbers of records that are gone are those of the record that took their place.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any, Literal, Self, TypeAlias, assert_never
+
+import msgspec
+
+from callstream.calls import AT_REST, BEING_WRITTEN, CallState
+from callstream.errors import UsageError
+from callstream.events import (
+    ArgsAppended,
+    CallAwaiting,
+    CallCompleted,
+    CallDiscarded,
+    CallExecuting,
+    CallFailed,
+    CallProgressed,
+    CallReleased,
+    CallReturned,
+    CallSigned,
+    CallStarted,
+    MessageEnded,
+    MessageReceived,
+    MessageStarted,
+    Question,
+    ReasoningAppended,
+    Record,
+    ResponseEnded,
+    RunEnded,
+    RunOutcome,
+    RunStarted,
+    StateChanged,
+    TextAppended,
+)
+from callstream.jsontext.patch import patched
+
+Outcome: TypeAlias = CallReturned | CallFailed | CallDiscarded | CallReleased
+"""What ended a call."""
+
+_MANY = 1024
+
+
+class _Text:
+    """A text that grows. Small pieces are joined now and then, so that they do not cost more than the text itself."""
+
+    __slots__ = ("_chunks", "_pieces")
+
+    def __init__(self) -> None:
+        self._chunks: list[str] = []
+        self._pieces: list[str] = []
+
+    def append(self, piece: str) -> None:
+        self._pieces.append(piece)
+        if len(self._pieces) == _MANY:
+            self._chunks.append("".join(self._pieces))
+            self._pieces.clear()
+
+    def __bool__(self) -> bool:
+        return bool(self._pieces or self._chunks)
+
+    def __str__(self) -> str:
+        if self._pieces or len(self._chunks) > 1:
+            self._chunks = ["".join([*self._chunks, *self._pieces])]
+            self._pieces.clear()
+        return self._chunks[0] if self._chunks else ""
+
+
+class InputView:
+    """A message that the run was given, or that was read from a request to the provider."""
+
+    __slots__ = ("at", "author", "received", "seq")
+
+    def __init__(self, received: MessageReceived, record: Record) -> None:
+        self.received = received
+        self.author = record.author
+        self.at = record.at
+        self.seq = record.seq
+
+    def as_json(self) -> dict[str, Any]:
+        received = self.received
+        message = {"type": "input", "role": received.role, "text": received.text, "message_id": received.message_id}
+        attachments = list(received.attachments) or None
+        return _without_none({**message, "attachments": attachments, "author": self.author, "at": self.at})
+
+
+class Passage:
+    """Text or reasoning of one message, up to where something else of that message began.
+
+    ``first_seq`` and ``seq`` are the numbers of the first and the last record that added to it, ``end_seq`` of the one
+    that ended it; None while it is open.
+    """
+
+    __slots__ = ("_text", "at", "author", "end_seq", "first_seq", "kind", "message_id", "seq")
+
+    def __init__(self, kind: Literal["text", "reasoning"], message_id: str, record: Record) -> None:
+        self.kind = kind
+        self.message_id = message_id
+        self.author = record.author
+        self.at = record.at
+        self.first_seq = record.first_seq or record.seq
+        self.seq = record.seq
+        self.end_seq: int | None = None
+        self._text = _Text()
+
+    @property
+    def text(self) -> str:
+        return str(self._text)
+
+    def append(self, text: str, seq: int) -> None:
+        self._text.append(text)
+        self.seq = seq
+
+    def as_json(self) -> dict[str, Any]:
+        passage = {"type": self.kind, "message_id": self.message_id, "text": self.text, "is_open": self.end_seq is None}
+        return _without_none({**passage, "author": self.author, "at": self.at})
+
+
+class CallView:
+    """A call that a model made in the run.
+
+    ``first_seq``: where it started; ``args_seq``: the last record of its arguments, the one that ended them included;
+    ``progress_first_seq`` and ``progress_seq``: the first and the last report; ``outcome_seq``: what ended the call. A
+    number is 0 where there is no such record.
+    """
+
+    __slots__ = (
+        "_text",
+        "_whole",
+        "args_seq",
+        "at",
+        "author",
+        "call_id",
+        "changed_at",
+        "encoding",
+        "first_seq",
+        "has_all_args",
+        "is_paused",
+        "message_id",
+        "name",
+        "outcome",
+        "outcome_seq",
+        "progress",
+        "progress_first_seq",
+        "progress_seq",
+        "provider_id",
+        "question",
+        "signature",
+        "state",
+    )
+
+    def __init__(self, started: CallStarted, message_id: str, record: Record) -> None:
+        self.call_id = started.call_id
+        self.name = started.name
+        self.provider_id = started.provider_id
+        self.signature = started.signature
+        self.encoding = started.encoding
+        self.message_id = message_id
+        self.author = record.author
+        self.at = self.changed_at = record.at
+        self.state = CallState.STARTED
+        self.first_seq = self.args_seq = record.seq
+        self.has_all_args = False
+        """Whether the provider ended the arguments."""
+        self.question: Question | None = None
+        """What whoever has to answer the call is asked."""
+        self.is_paused = False
+        """Whether another call asks about this one, and that one is to be answered."""
+        self.progress: Any = None
+        self.progress_first_seq = self.progress_seq = 0
+        self.outcome: Outcome | None = None
+        self.outcome_seq = 0
+        self._text = _Text()
+        self._whole: str | None = None
+
+    @property
+    def args_json(self) -> str:
+        """What there is of the arguments, as JSON text. Of a free-text tool, a JSON string that is closed at its end."""
+        if not self._text:
+            nothing = '""' if self.encoding == "text" else "{}"
+            return (self._whole or nothing) if self.has_all_args else ""
+        if self.encoding == "json":
+            return str(self._text)
+        return _json_string(str(self._text)) if self.has_all_args else _json_string(str(self._text))[:-1]
+
+    @property
+    def args_text(self) -> str:
+        """What there is of the arguments: JSON text, or the input itself of a free-text tool."""
+        if self.encoding == "text" and (self._text or not self._whole):
+            return str(self._text)
+        return str(json.loads(self.args_json)) if self.encoding == "text" else self.args_json
+
+    @property
+    def has_pieces(self) -> bool:
+        """Whether the arguments came piece by piece."""
+        return bool(self._text)
+
+    @property
+    def is_being_written(self) -> bool:
+        return self.state in BEING_WRITTEN
+
+    @property
+    def result(self) -> Any:
+        """What the tool returned; None where it has not."""
+        return self.outcome.result if isinstance(self.outcome, CallReturned) else None
+
+    def as_json(self) -> dict[str, Any]:
+        call = {name: getattr(self, name) for name in _CALL_FIELDS}
+        question = None if self.question is None else msgspec.to_builtins(self.question)
+        return _without_none({**call, "type": "call", "question": question, **_outcome_json(self.outcome)})
+
+    def append(self, text: str, record: Record) -> None:
+        self.state = CallState.ARGS_STREAMING
+        if text or self.encoding == "text":  # an empty piece begins the string of a free-text tool
+            self._text.append(text)
+            self.args_seq, self.changed_at = record.seq, record.at
+
+    def complete(self, whole: str | None, record: Record) -> None:
+        self._whole = whole
+        self.has_all_args = True
+        self.state = CallState.ARGS_COMPLETE
+        self.args_seq, self.changed_at = record.seq, record.at
+
+    def report(self, data: Any, record: Record) -> None:
+        self.progress = data
+        self.progress_first_seq = self.progress_first_seq or record.seq
+        self.progress_seq, self.changed_at = record.seq, record.at
+
+    def end(self, outcome: Outcome, record: Record) -> None:
+        if self.is_being_written:
+            self.args_seq = record.seq
+        self.state = _STATE_AFTER[type(outcome)]
+        self.outcome, self.outcome_seq, self.changed_at = outcome, record.seq, record.at
+
+
+class AnswerView:
+    """What the run says of a call of an earlier run, which it continued or brought an answer to."""
+
+    __slots__ = ("at", "call_id", "outcome", "outcome_seq", "progress", "progress_first_seq", "progress_seq")
+
+    def __init__(self, call_id: str, record: Record) -> None:
+        self.call_id = call_id
+        self.at = record.at
+        self.progress: Any = None
+        self.progress_first_seq = self.progress_seq = 0
+        self.outcome: Outcome | None = None
+        self.outcome_seq = 0
+
+    def as_json(self) -> dict[str, Any]:
+        answer = {"type": "answer", "call_id": self.call_id, "at": self.at, "progress": self.progress}
+        return _without_none({**answer, **_outcome_json(self.outcome)})
+
+
+Part: TypeAlias = Passage | CallView
+
+
+class MessageView:
+    """A message of a model: passages and calls, in the order in which they began."""
+
+    __slots__ = ("at", "author", "first_seq", "message_id", "parts")
+
+    def __init__(self, message_id: str, record: Record) -> None:
+        self.message_id = message_id
+        self.author = record.author
+        self.at = record.at
+        self.first_seq = record.first_seq or record.seq
+        self.parts: list[Part] = []
+
+    @property
+    def text(self) -> str:
+        return self._joined("text")
+
+    @property
+    def reasoning(self) -> str:
+        return self._joined("reasoning")
+
+    @property
+    def calls(self) -> list[CallView]:
+        return [part for part in self.parts if isinstance(part, CallView)]
+
+    @property
+    def open_passage(self) -> Passage | None:
+        last = self.parts[-1] if self.parts else None
+        return last if isinstance(last, Passage) and last.end_seq is None else None
+
+    def _joined(self, kind: str) -> str:
+        return "".join([part.text for part in self.parts if isinstance(part, Passage) and part.kind == kind])
+
+
+Item: TypeAlias = InputView | Passage | CallView | AnswerView
+
+
+class RunView:
+    """Records of one run in, from its first on; what there is to see of it out.
+
+    ``items`` are its input, the passages and calls of its messages, and its answers, in the order in which they began;
+    ``messages`` are the same passages and calls by message, ``calls`` and ``answers`` are by ``call_id``, all in order.
+    ``state`` is the shared state, ``msgspec.UNSET`` until something sets it; a run that continues a thread is given the
+    state that the run before it left.
+    """
+
+    def __init__(self, *, state: Any = msgspec.UNSET) -> None:
+        self.run_id: str | None = None
+        self.thread_id: str | None = None
+        self.principal: str | None = None
+        self.input: Any = None
+        self.started_at: float | None = None
+        self.ended_at: float | None = None
+        self.outcome: RunOutcome | None = None
+        self.reason: str | None = None
+        self.seq = 0
+        """The number of the last record that was fed."""
+        self.items: list[Item] = []
+        self.messages: dict[str, MessageView] = {}
+        self.calls: dict[str, CallView] = {}
+        self.answers: dict[str, AnswerView] = {}
+        self.state: Any = state
+
+    @classmethod
+    def of(cls, records: Iterable[Record]) -> Self:
+        """The view after these records, which may be those of a compacted run."""
+        view = cls()
+        for record in sorted(records, key=lambda record: record.first_seq or record.seq):
+            view.feed(record)
+        return view
+
+    def feed(self, record: Record) -> None:
+        self.seq = record.seq
+        event = record.event
+        match event:
+            # A run is made of these mostly, so they are asked for first.
+            case ArgsAppended(call_id=call_id, text=text):
+                self._call(call_id, record).append(text, record)
+            case TextAppended(message_id=message_id, text=text):
+                self._say("text", message_id, text, record)
+            case ReasoningAppended(message_id=message_id, text=text):
+                self._say("reasoning", message_id, text, record)
+            case MessageStarted(message_id=message_id):
+                self._message(message_id, record)
+            case MessageEnded(message_id=message_id):
+                self._end_passage(message_id, record)
+            case CallStarted() as started:
+                self._start(started, record)
+            case CallCompleted(call_id=call_id, args_json=whole):
+                self._call(call_id, record).complete(whole, record)
+            case CallReturned() | CallFailed() | CallDiscarded() | CallReleased() as outcome:
+                self._end(outcome, record)
+            case MessageReceived() as received:
+                self.items.append(InputView(received, record))
+            case RunStarted(thread_id=thread_id, principal=principal, input=run_input):
+                self.run_id, self.started_at = record.run_id, record.at
+                self.thread_id, self.principal, self.input = thread_id, principal, run_input
+            case RunEnded() as ended:
+                self._end_run(ended, record)
+            case CallSigned() | CallExecuting() | CallAwaiting() | CallProgressed():
+                self._change(event, record)
+            case StateChanged(snapshot=snapshot, patch=patch):
+                self._change_state(snapshot, patch)
+            case ResponseEnded():
+                pass
+            case _:
+                assert_never(event)
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it as plain values, which no later record changes."""
+        run = {name: getattr(self, name) for name in _RUN_FIELDS}
+        state = {} if self.state is msgspec.UNSET else {"state": self.state}
+        return {**run, "items": [item.as_json() for item in self.items], **state}
+
+    # -- messages --
+
+    def _message(self, message_id: str, record: Record) -> MessageView:
+        message = self.messages.get(message_id)
+        if message is None:
+            message = self.messages[message_id] = MessageView(message_id, record)
+        return message
+
+    def _say(self, kind: Literal["text", "reasoning"], message_id: str, text: str, record: Record) -> None:
+        if not text:
+            return
+        message = self._message(message_id, record)
+        passage = message.open_passage
+        if passage is None or passage.kind != kind:
+            self._end_passage(message_id, record)
+            passage = Passage(kind, message_id, record)
+            message.parts.append(passage)
+            self.items.append(passage)
+        passage.append(text, record.seq)
+
+    def _end_passage(self, message_id: str, record: Record) -> None:
+        message = self.messages.get(message_id)
+        passage = None if message is None else message.open_passage
+        if passage is not None:
+            passage.end_seq = record.seq
+
+    # -- calls --
+
+    def _call(self, call_id: str, record: Record) -> CallView:
+        if call_id not in self.calls:
+            raise UsageError(
+                f"expected the records of run {record.run_id!r} from its first on; call {call_id!r} is unknown"
+            )
+        return self.calls[call_id]
+
+    def _start(self, started: CallStarted, record: Record) -> None:
+        message_id = message_of(started, record.response_id)
+        message = self._message(message_id, record)
+        self._end_passage(message_id, record)
+        call = self.calls[started.call_id] = CallView(started, message_id, record)
+        message.parts.append(call)
+        self.items.append(call)
+
+    def _change(self, event: CallSigned | CallExecuting | CallAwaiting | CallProgressed, record: Record) -> None:
+        call = self.calls.get(event.call_id)
+        if call is None:
+            if isinstance(event, CallProgressed):
+                answer = self._answer(event.call_id, record)
+                answer.progress = event.data
+                answer.progress_first_seq = answer.progress_first_seq or record.seq
+                answer.progress_seq = record.seq
+            return
+        call.changed_at = record.at
+        match event:
+            case CallSigned(signature=signature):
+                call.signature = signature
+            case CallExecuting():
+                call.state = CallState.EXECUTING
+            case CallAwaiting(question=question, is_paused=is_paused):
+                call.state = CallState.AWAITING
+                call.question, call.is_paused = question or call.question, is_paused
+            case CallProgressed(data=data):
+                call.report(data, record)
+            case _:
+                assert_never(event)
+
+    def _end(self, outcome: Outcome, record: Record) -> None:
+        call = self.calls.get(outcome.call_id)
+        if call is not None:
+            call.end(outcome, record)
+        else:
+            answer = self._answer(outcome.call_id, record)
+            answer.outcome, answer.outcome_seq = outcome, record.seq
+
+    def _answer(self, call_id: str, record: Record) -> AnswerView:
+        answer = self.answers.get(call_id)
+        if answer is None:
+            answer = self.answers[call_id] = AnswerView(call_id, record)
+            self.items.append(answer)
+        return answer
+
+    # -- the rest --
+
+    def _end_run(self, ended: RunEnded, record: Record) -> None:
+        self.outcome, self.reason, self.ended_at = ended.outcome, ended.reason, record.at
+        for message_id in self.messages:
+            self._end_passage(message_id, record)
+        for call in self.calls.values():
+            # A journal closes every call before its run; should one be left, nobody must take it for pending.
+            if call.state not in AT_REST:
+                call.end(CallDiscarded(call.call_id, "interrupted"), record)
+
+    def _change_state(self, snapshot: Any, patch: list[dict[str, Any]] | None) -> None:
+        if patch is None:
+            self.state = snapshot
+            return
+        try:
+            self.state = patched({} if self.state is msgspec.UNSET else self.state, patch)
+        except UsageError:
+            pass  # Clients keep their state when a patch does not apply, so what they have is still this one.
+
+
+def message_of(started: CallStarted, response_id: str | None) -> str:
+    """The id of the message that a call belongs to."""
+    return started.message_id or response_id or f"message-{started.call_id}"
+
+
+_RUN_FIELDS = ("run_id", "thread_id", "principal", "started_at", "ended_at", "outcome", "reason", "seq")
+_CALL_FIELDS = (
+    "call_id",
+    "message_id",
+    "name",
+    "state",
+    "provider_id",
+    "signature",
+    "encoding",
+    "author",
+    "at",
+    "changed_at",
+    "args_json",
+    "has_all_args",
+    "progress",
+)
+_STATE_AFTER: dict[type[Outcome], CallState] = {
+    CallReturned: CallState.COMPLETED,
+    CallFailed: CallState.FAILED,
+    CallDiscarded: CallState.DISCARDED,
+    CallReleased: CallState.RELEASED,
+}
+
+
+def _outcome_json(outcome: Outcome | None) -> dict[str, Any]:
+    match outcome:
+        case None:
+            return {}
+        case CallReturned(result=result):
+            return {"state": CallState.COMPLETED, "result": result}
+        case CallFailed(error=error):
+            return {"state": CallState.FAILED, "error": error}
+        case CallDiscarded(reason=reason, detail=detail):
+            return {"state": CallState.DISCARDED, "reason": reason, "detail": detail}
+        case CallReleased():
+            return {"state": CallState.RELEASED}
+        case _:
+            assert_never(outcome)
+
+
+def _json_string(text: str) -> str:
+    try:
+        return msgspec.json.encode(text).decode()
+    except UnicodeEncodeError:  # half a surrogate pair, which a model may send
+        return json.dumps(text)
+
+
+def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}

@@ -1,0 +1,367 @@
+"""The one fold: a run's records as messages and calls as they stand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from callstream.calls import CallState
+from callstream.errors import UsageError
+from callstream.events import (
+    ArgsAppended,
+    CallAwaiting,
+    CallCompleted,
+    CallDiscarded,
+    CallExecuting,
+    CallFailed,
+    CallProgressed,
+    CallReleased,
+    CallReturned,
+    CallSigned,
+    CallStarted,
+    MessageEnded,
+    MessageReceived,
+    MessageStarted,
+    Question,
+    ReasoningAppended,
+    Record,
+    ResponseEnded,
+    RunEnded,
+    RunEvent,
+    RunStarted,
+    StateChanged,
+    TextAppended,
+)
+from callstream.journal import Entry, open_journal
+from callstream.view import CallView, Passage, RunView, message_of
+from tests.agui.scenes import Scene
+from tests.agui.test_properties import scenes
+
+
+def records(*events: RunEvent, author: str | None = None) -> list[Record]:
+    whole = [RunStarted("thread", "alice", {"question": "?"}), *events]
+    return [Record("run", number, float(number), event, None, author) for number, event in enumerate(whole, 1)]
+
+
+def view_of(*events: RunEvent, author: str | None = None) -> RunView:
+    return RunView.of(records(*events, author=author))
+
+
+def call_of(*events: RunEvent) -> CallView:
+    view = view_of(*events)
+    [call] = view.calls.values()
+    return call
+
+
+# -- messages --
+
+
+def test_a_message_is_its_passages_and_calls_in_the_order_in_which_they_began() -> None:
+    view = view_of(
+        MessageReceived("user", "Write.", "u", ("image/png",)),
+        MessageStarted("m"),
+        ReasoningAppended("m", "Hm"),
+        ReasoningAppended("m", "."),
+        TextAppended("m", ""),
+        TextAppended("m", "I will "),
+        TextAppended("m", "write."),
+        CallStarted("c", "write", message_id="m"),
+        TextAppended("m", " Now."),
+        MessageEnded("m"),
+        MessageEnded("m"),
+        MessageEnded("nobody"),
+        ResponseEnded("stop"),
+        author="writer",
+    )
+    message = view.messages["m"]
+    assert (message.text, message.reasoning) == ("I will write. Now.", "Hm.")
+    assert [call.call_id for call in message.calls] == ["c"]
+    assert message.author == "writer"
+    passages = [part for part in message.parts if isinstance(part, Passage)]
+    assert [(part.kind, part.text, part.first_seq, part.seq, part.end_seq) for part in passages] == [
+        ("reasoning", "Hm.", 4, 5, 7),
+        ("text", "I will write.", 7, 8, 9),
+        ("text", " Now.", 10, 10, 11),
+    ]
+    assert view.items[1:] == message.parts
+    assert view.as_json()["items"][0] == {
+        "type": "input",
+        "role": "user",
+        "text": "Write.",
+        "message_id": "u",
+        "attachments": ["image/png"],
+        "author": "writer",
+        "at": 2.0,
+    }
+
+
+def test_messages_of_several_agents_stand_in_the_order_in_which_they_began() -> None:
+    view = view_of(TextAppended("a", "one"), TextAppended("b", "two"), TextAppended("a", " three"))
+    assert {message_id: message.text for message_id, message in view.messages.items()} == {"a": "one three", "b": "two"}
+    assert [passage.text for passage in view.items if isinstance(passage, Passage)] == ["one three", "two"]
+    assert all(message.open_passage is not None for message in view.messages.values())
+
+
+def test_a_call_without_a_message_belongs_to_its_response_or_to_one_of_its_own() -> None:
+    assert message_of(CallStarted("c", "t", message_id="m"), "response") == "m"
+    assert message_of(CallStarted("c", "t"), "response") == "response"
+    assert message_of(CallStarted("c", "t"), None) == "message-c"
+    assert view_of(CallStarted("c", "t")).messages.keys() == {"message-c"}
+
+
+def test_a_long_text_is_whole() -> None:
+    pieces = [str(number) for number in range(5000)]
+    view = view_of(*(TextAppended("m", piece) for piece in pieces))
+    assert view.messages["m"].text == view.messages["m"].text == "".join(pieces)
+    view.feed(Record("run", 9999, 0.0, TextAppended("m", "!")))
+    assert view.messages["m"].text == "".join(pieces) + "!"
+
+
+# -- calls --
+
+STARTED = CallStarted("c", "write", "wire-id", "signature", message_id="m")
+
+
+@pytest.mark.parametrize(
+    ("events", "state"),
+    [
+        ([], CallState.STARTED),
+        ([ArgsAppended("c", "{")], CallState.ARGS_STREAMING),
+        ([CallCompleted("c")], CallState.ARGS_COMPLETE),
+        ([CallCompleted("c"), CallExecuting("c")], CallState.EXECUTING),
+        ([CallCompleted("c"), CallExecuting("c"), CallProgressed("c", 1)], CallState.EXECUTING),
+        ([CallCompleted("c"), CallAwaiting("c")], CallState.AWAITING),
+        ([CallCompleted("c"), CallAwaiting("c"), RunEnded("finished")], CallState.AWAITING),
+        ([CallCompleted("c"), CallReturned("c", 1)], CallState.COMPLETED),
+        ([CallCompleted("c"), CallFailed("c", "no")], CallState.FAILED),
+        ([CallCompleted("c"), CallReleased("c")], CallState.RELEASED),
+        ([CallDiscarded("c", "truncated")], CallState.DISCARDED),
+        ([ArgsAppended("c", "{"), RunEnded("failed", "interrupted")], CallState.DISCARDED),
+    ],
+)
+def test_a_call_is_in_the_state_of_its_last_record(events: list[RunEvent], state: CallState) -> None:
+    call = call_of(STARTED, *events)
+    assert call.state is state
+    assert call.as_json()["state"] == state
+    assert call.is_being_written == (state in (CallState.STARTED, CallState.ARGS_STREAMING))
+
+
+@pytest.mark.parametrize(
+    ("encoding", "events", "args_json", "args_text"),
+    [
+        ("json", [], "", ""),
+        ("json", [ArgsAppended("c", "")], "", ""),
+        ("json", [ArgsAppended("c", '{"a":'), ArgsAppended("c", "")], '{"a":', '{"a":'),
+        ("json", [ArgsAppended("c", "[1"), ArgsAppended("c", "]"), CallCompleted("c")], "[1]", "[1]"),
+        ("json", [CallCompleted("c", '{"a":1}')], '{"a":1}', '{"a":1}'),
+        ("json", [CallCompleted("c")], "{}", "{}"),
+        ("text", [], "", ""),
+        ("text", [ArgsAppended("c", "")], '"', ""),
+        ("text", [ArgsAppended("c", 'a"')], '"a\\"', 'a"'),
+        ("text", [ArgsAppended("c", "\ud83d"), CallCompleted("c")], '"\\ud83d"', "\ud83d"),
+        ("text", [ArgsAppended("c", "a\n"), CallCompleted("c")], '"a\\n"', "a\n"),
+        ("text", [CallCompleted("c", '"a\\u00e9"')], '"a\\u00e9"', "aé"),
+        ("text", [CallCompleted("c")], '""', ""),
+    ],
+)
+def test_arguments_so_far(encoding: Any, events: list[RunEvent], args_json: str, args_text: str) -> None:
+    call = call_of(CallStarted("c", "write", encoding=encoding), *events)
+    assert (call.args_json, call.args_text) == (args_json, args_text)
+    assert call.has_all_args == any(isinstance(event, CallCompleted) for event in events)
+    assert call.has_pieces == (not isinstance(events[0], CallCompleted) and args_json != "" if events else False)
+
+
+def test_a_call_has_all_that_was_said_of_it() -> None:
+    question = Question("confirmation", "Really?")
+    call = call_of(
+        STARTED,
+        ArgsAppended("c", "{}"),
+        CallSigned("c", "a better one"),
+        CallCompleted("c"),
+        CallAwaiting("c", question, True),
+        CallAwaiting("c"),
+        CallExecuting("c"),
+        CallProgressed("c", {"done": 1}),
+        CallProgressed("c", {"done": 2}),
+        CallReturned("c", {"written": True}),
+    )
+    assert (call.signature, call.question, call.is_paused) == ("a better one", question, False)
+    assert (call.progress, call.progress_first_seq, call.progress_seq) == ({"done": 2}, 9, 10)
+    assert (call.result, call.outcome_seq, call.first_seq, call.args_seq) == ({"written": True}, 11, 2, 5)
+    assert call.as_json() == {
+        "type": "call",
+        "call_id": "c",
+        "message_id": "m",
+        "name": "write",
+        "state": "completed",
+        "provider_id": "wire-id",
+        "signature": "a better one",
+        "encoding": "json",
+        "at": 2.0,
+        "changed_at": 11.0,
+        "args_json": "{}",
+        "has_all_args": True,
+        "progress": {"done": 2},
+        "question": {"reason": "confirmation", "message": "Really?"},
+        "result": {"written": True},
+    }
+
+
+def test_why_a_call_has_no_result() -> None:
+    failed = call_of(STARTED, CallFailed("c", "no"))
+    assert failed.result is None
+    assert failed.as_json()["error"] == "no"
+    discarded = call_of(STARTED, CallDiscarded("c", "rejected", "not that one")).as_json()
+    assert (discarded["reason"], discarded["detail"]) == ("rejected", "not that one")
+
+
+def test_a_call_that_its_run_left_open_is_discarded() -> None:
+    call = call_of(STARTED, ArgsAppended("c", "{"), RunEnded("finished"))
+    assert call.outcome == CallDiscarded("c", "interrupted")
+    assert call.args_seq == 4
+
+
+def test_an_answer_to_a_call_of_an_earlier_run_is_an_item_of_its_own() -> None:
+    view = view_of(
+        CallExecuting("old"),
+        CallProgressed("old", 1),
+        CallProgressed("old", 2),
+        CallReturned("old", "blue", "its-message"),
+        CallDiscarded("other", "rejected"),
+        CallReleased("third"),
+        CallSigned("unheard", "of"),
+    )
+    assert view.calls == {}
+    assert [item.as_json() for item in view.items] == [
+        {"type": "answer", "call_id": "old", "at": 3.0, "progress": 2, "state": "completed", "result": "blue"},
+        {"type": "answer", "call_id": "other", "at": 6.0, "state": "discarded", "reason": "rejected"},
+        {"type": "answer", "call_id": "third", "at": 7.0, "state": "released"},
+    ]
+    answer = view.answers["old"]
+    assert (answer.progress_first_seq, answer.progress_seq, answer.outcome_seq) == (3, 4, 5)
+
+
+def test_records_have_to_begin_with_the_first() -> None:
+    view = RunView()
+    with pytest.raises(UsageError, match="from its first on; call 'c' is unknown"):
+        view.feed(Record("run", 5, 0.0, ArgsAppended("c", "x")))
+
+
+# -- the run --
+
+
+def test_a_run_says_whose_it_is_and_how_it_ended() -> None:
+    view = view_of(RunEnded("failed", "it broke"))
+    assert view.input == {"question": "?"}
+    assert view.as_json() == {
+        "run_id": "run",
+        "thread_id": "thread",
+        "principal": "alice",
+        "started_at": 1.0,
+        "ended_at": 2.0,
+        "outcome": "failed",
+        "reason": "it broke",
+        "seq": 2,
+        "items": [],
+    }
+
+
+def test_state_is_what_the_last_change_left() -> None:
+    patch = [{"op": "add", "path": "/b", "value": 2}]
+    wrong = [{"op": "remove", "path": "/nothing"}]
+    assert view_of().state is msgspec.UNSET
+    assert view_of(StateChanged(patch=patch)).state == {"b": 2}
+    assert view_of(StateChanged({"a": 1}), StateChanged(patch=patch), StateChanged(patch=wrong)).state == {
+        "a": 1,
+        "b": 2,
+    }
+    assert view_of(StateChanged(None)).as_json()["state"] is None
+    later = RunView(state={"a": 1})
+    for record in records(StateChanged(patch=patch)):
+        later.feed(record)
+    assert later.as_json()["state"] == {"a": 1, "b": 2}
+
+
+# -- what holds for all runs --
+
+
+def plain(view: RunView) -> Any:
+    return json.loads(json.dumps(view.as_json()))
+
+
+def fed(found: Iterable[Record], view: RunView | None = None) -> RunView:
+    view = view or RunView()
+    for record in found:
+        view.feed(record)
+    return view
+
+
+@given(scenes, st.data())
+def test_view_of_any_prefix_and_the_rest_is_the_view_of_the_whole(scene: Scene, data: st.DataObject) -> None:
+    for run in scene.runs:
+        seen = data.draw(st.integers(0, len(run.records)))
+        view = fed(run.records[:seen])
+        before, at_that_time = view.as_json(), plain(view)
+        fed(run.records[seen:], view)
+        assert plain(view) == plain(RunView.of(run.records))
+        assert json.loads(json.dumps(before)) == at_that_time  # what was copied does not change
+
+
+@given(scenes)
+def test_compaction_preserves_fold_of_a_run(scene: Scene) -> None:
+    for run in scene.runs:
+        assert essence(RunView.of(run.compacted)) == essence(RunView.of(run.records))
+
+
+def essence(view: RunView) -> Any:
+    """All but the passages: compaction joins those of a message."""
+    messages = [
+        (message.message_id, message.text, message.reasoning, [call.as_json() for call in message.calls])
+        for message in view.messages.values()
+    ]
+    others = [item.as_json() for item in view.items if not isinstance(item, Passage | CallView)]
+    state = None if view.state is msgspec.UNSET else view.state
+    return messages, others, state, view.outcome, view.reason
+
+
+async def test_view_says_of_calls_what_the_journal_says() -> None:
+    events: list[RunEvent | Entry] = [
+        RunStarted("thread"),
+        *(CallStarted(name, "write", f"wire-{name}", message_id="m") for name in "abcdef"),
+        ArgsAppended("a", '{"x":'),
+        ArgsAppended("b", "[1,"),
+        ArgsAppended("a", "1}"),
+        *(CallCompleted(name, '{"x":1}' if name == "a" else "{}") for name in "acde"),
+        CallDiscarded("b", "malformed", "cut"),
+        CallExecuting("a"),
+        CallReturned("a", {"done": True}),
+        CallExecuting("c"),
+        CallFailed("c", "no"),
+        CallAwaiting("d"),
+        CallReleased("e"),
+        CallDiscarded("f", "truncated"),
+        RunEnded("finished"),
+    ]
+    async with open_journal("memory:") as journal:
+        await journal.append("r", events)
+        for is_compacted in (False, True):
+            if is_compacted:
+                await journal.compact("r")
+            view = RunView.of([record async for record in journal.read("r")])
+            for row in await journal.calls(run_id="r"):
+                call, whole = view.calls[row.call_id], await journal.call(row.call_id)
+                assert whole is not None
+                fields = (call.name, call.state, call.provider_id, call.message_id, call.result, call.args_json)
+                assert fields == (row.name, row.state, row.provider_id, row.message_id, row.result, whole.args_json)
+                shown = call.as_json()
+                assert (shown.get("error"), shown.get("reason"), shown.get("detail")) == (
+                    row.error,
+                    row.reason,
+                    row.detail,
+                )
