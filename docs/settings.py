@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from callstream.server import settings
-from callstream.server.settings import PREFIX, Settings
+from callstream.server.settings import PREFIX, ServerSettings
 
 PAGE = Path(__file__).parent / "howto" / "server.md"
 BEGIN = "<!-- settings: written by docs/settings.py -->"
@@ -20,7 +20,7 @@ END = "<!-- end of settings -->"
 def described() -> dict[str, str]:
     """What the source says below each field."""
     tree = ast.parse(inspect.getsource(settings))
-    [body] = [node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Settings"]
+    [body] = [node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "ServerSettings"]
     found: dict[str, str] = {}
     for field, after in zip(body, [*body[1:], None], strict=True):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
@@ -33,7 +33,7 @@ def table() -> str:
     """One row a setting."""
     texts = described()
     lines = ["| setting | variable | default | |", "|---|---|---|---|"]
-    for field in msgspec.structs.fields(Settings):
+    for field in msgspec.structs.fields(ServerSettings):
         shown = texts[field.name].replace("``", "`")
         lines.append(f"| `{field.name}` | `{PREFIX}{field.name.upper()}` | {_default(field.default)} | {shown} |")
     return "\n".join(lines)

@@ -15,7 +15,7 @@ from callstream import Callstream
 from callstream.server import Settings
 from callstream.server.logs import JsonFormatter
 
-from .agents import Stepping
+from .agents import Scripted, Stepping
 from .serving import served
 
 
@@ -111,3 +111,18 @@ def test_json_is_one_line_whatever_is_in_it() -> None:
     assert made["size"] == 1.5
     assert made["thing"] == str(object)
     assert set(made) == {"time", "level", "logger", "message", "size", "thing"}
+
+
+async def test_a_tool_s_name_writes_no_line_of_its_own(cs: Callstream, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "callstream.server")
+    name = "write\nERROR callstream: all is lost\x1b[31m"
+    events = [
+        {"type": "TOOL_CALL_START", "toolCallId": "c\nd", "toolCallName": name},
+        {"type": "TOOL_CALL_ARGS", "toolCallId": "c\nd", "delta": "{}"},
+        {"type": "TOOL_CALL_END", "toolCallId": "c\nd"},
+    ]
+    async with served(Scripted(events), callstream=cs) as server, server.run() as stream:
+        await stream.all()
+    said = [record.getMessage() for record in caplog.records if "of tool" in record.getMessage()]
+    assert said
+    assert all(text.isprintable() for text in said)

@@ -125,9 +125,7 @@ def test_origins_are_what_browsers_send() -> None:
 def test_settings_of_something_else_are_refused() -> None:
     async def agent(given: Any) -> None: ...
 
-    with pytest.raises(
-        UsageError, match=r"expected settings to be callstream\.server\.Settings, got callstream\.journal"
-    ):
+    with pytest.raises(UsageError, match=r"expected settings to be a ServerSettings, got callstream\.journal"):
         create_app(agent, callstream=Callstream(), settings=JournalSettings())  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"expected settings to be .*, got callstream\.server\.settings"):
         Callstream(settings=Settings())  # type: ignore[arg-type]

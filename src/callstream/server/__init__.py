@@ -13,8 +13,11 @@ try:
     from callstream.server.access import Auth
     from callstream.server.agent import Agent, Host
     from callstream.server.app import create_app
-    from callstream.server.settings import Settings
+    from callstream.server.settings import ServerSettings
 except ModuleNotFoundError as error:
     raise MissingExtra("callstream.server needs starlette and ag-ui-protocol", "server", error) from error
 
-__all__ = ["Agent", "Auth", "Host", "Settings", "create_app"]
+Settings = ServerSettings
+"""The former name of ``ServerSettings``."""
+
+__all__ = ["Agent", "Auth", "Host", "ServerSettings", "Settings", "create_app"]

@@ -33,7 +33,7 @@ from callstream.server.once import Once
 from callstream.server.problems import Problem, json_response, problem_response, shutting_down
 from callstream.server.routes import RunRoutes
 from callstream.server.runs import Runs
-from callstream.server.settings import Settings
+from callstream.server.settings import ServerSettings
 
 logger = logging.getLogger("callstream.server")
 
@@ -52,7 +52,7 @@ def create_app(
     *,
     callstream: Callstream | None = None,
     auth: Auth | None = None,
-    settings: Settings | None = None,
+    settings: ServerSettings | None = None,
     view: View | None = None,
     name: str | None = None,
     label: str | None = None,
@@ -68,11 +68,10 @@ def create_app(
     The app closes the Callstream when it ends.
     """
     host = host_of(agent, callstream)
-    if settings is not None and not isinstance(settings, Settings):
-        raise UsageError(
-            f"expected settings to be callstream.server.Settings, got {type(settings).__module__}.{type(settings).__name__}"
-        )
-    settings = settings or Settings.from_env()
+    kind = type(settings)
+    if settings is not None and not isinstance(settings, ServerSettings):
+        raise UsageError(f"expected settings to be a ServerSettings, got {kind.__module__}.{kind.__name__}")
+    settings = settings or ServerSettings.from_env()
     host.callstream.observe(RunLog())
     runs = Runs(host, settings)
     access = Access(auth, host.callstream.journal)

@@ -16,7 +16,7 @@ from callstream.server.problems import Problem, problem_response
 from callstream.server.requests import check_ids
 from callstream.server.routes import RunRoutes
 from callstream.server.runs import Runs
-from callstream.server.settings import Settings
+from callstream.server.settings import ServerSettings
 
 _BUSY: Final = Problem(
     HTTPStatus.CONFLICT, "thread_busy", "This thread has an active run; try again when it has ended.", retry_after=5
@@ -30,7 +30,7 @@ class Beside:
     Problems are answered here, since the app around has handlers of its own.
     """
 
-    def __init__(self, host: Host, settings: Settings, whose: Auth | None = None) -> None:
+    def __init__(self, host: Host, settings: ServerSettings, whose: Auth | None = None) -> None:
         runs, journal = Runs(host, settings), host.callstream.journal
         self._joining = RunRoutes(host, runs, Access(whose, journal), settings)
         self._running = RunRoutes(host, runs, Access(None, journal), settings)

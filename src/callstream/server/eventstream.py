@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from callstream.errors import JournalError
 from callstream.server.health import JournalAway
-from callstream.server.settings import Settings
+from callstream.server.settings import ServerSettings
 
 logger = logging.getLogger("callstream.server")
 
@@ -47,7 +47,7 @@ class EventStream(Response):
     def __init__(
         self,
         frames: AsyncGenerator[Frame, None],
-        settings: Settings,
+        settings: ServerSettings,
         *,
         run_id: str,
         watching: AbstractAsyncContextManager[None],

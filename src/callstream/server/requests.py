@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from callstream.agui.given import is_deeper
 from callstream.server.problems import Problem
-from callstream.server.settings import Settings
+from callstream.server.settings import ServerSettings
 
 MAX_ID: Final = 256
 MAX_NUMBER: Final = 2**31 - 1
@@ -35,14 +35,14 @@ _SURROGATES: Final = re.compile(
 )
 
 
-async def run_input(request: Request, settings: Settings) -> RunAgentInput:
+async def run_input(request: Request, settings: ServerSettings) -> RunAgentInput:
     """The body as AG-UI's RunAgentInput."""
     given = parse_input(await _read(request, settings), settings)
     check_ids(given)
     return given
 
 
-def parse_input(body: bytes, settings: Settings) -> RunAgentInput:
+def parse_input(body: bytes, settings: ServerSettings) -> RunAgentInput:
     """AG-UI's RunAgentInput. Its lists are counted before anything is built from them.
 
     Messages are validated one by one up to the first that is wrong: pydantic describes every error that it finds, and a
@@ -71,7 +71,7 @@ def _checked(given: dict[str, Any]) -> RunAgentInput:
         raise _wrong(_told(error)) from None
 
 
-def _check_lists(given: dict[str, Any], settings: Settings) -> None:
+def _check_lists(given: dict[str, Any], settings: ServerSettings) -> None:
     most = settings.max_items
     _check_list(given.get("messages"), "messages", settings.max_messages)
     _check_list(given.get("tools"), "tools", settings.max_tools)
@@ -93,13 +93,13 @@ def _check_list(value: Any, name: str, most: int | None) -> None:
         raise _too_many(name, most, len(value))
 
 
-async def json_body(request: Request, settings: Settings, *, optional: bool = False) -> Any:
+async def json_body(request: Request, settings: ServerSettings, *, optional: bool = False) -> Any:
     """The body's JSON; with ``optional``, an empty body is None."""
     body = await _read(request, settings)
     return None if not body and optional else _json(body, settings)
 
 
-def _json(body: bytes, settings: Settings) -> Any:
+def _json(body: bytes, settings: ServerSettings) -> Any:
     if settings.max_values is not None and (count := _count_values(body, settings.max_values)) > settings.max_values:
         raise _too_many("JSON values in the body", settings.max_values, count)
     try:
@@ -197,7 +197,7 @@ def check_ids(given: RunAgentInput) -> None:
         checked_id(tool.name, f"tools.{number}.name")
 
 
-async def _read(request: Request, settings: Settings) -> bytes:
+async def _read(request: Request, settings: ServerSettings) -> bytes:
     most = settings.max_body_bytes
     chunks: list[bytes] = []
     size = 0

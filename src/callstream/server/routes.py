@@ -29,7 +29,7 @@ from callstream.server.repeats import earlier_run
 from callstream.server.requests import is_id, json_body, number, run_input
 from callstream.server.runs import Runs
 from callstream.server.seats import Seats
-from callstream.server.settings import Settings
+from callstream.server.settings import ServerSettings
 from callstream.server.streams import Joins, live, raw, resumed
 
 _MAX_REASON = 500
@@ -38,7 +38,9 @@ _MAX_REASON = 500
 class RunRoutes:
     """``runs`` are those of this process; everything else is in the journal."""
 
-    def __init__(self, host: Host, runs: Runs, access: Access, settings: Settings, view: View | None = None) -> None:
+    def __init__(
+        self, host: Host, runs: Runs, access: Access, settings: ServerSettings, view: View | None = None
+    ) -> None:
         self._host = host
         self._health = runs.health
         self._journal = watched(host.callstream.journal, runs.health)

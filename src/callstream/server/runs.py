@@ -23,7 +23,7 @@ from callstream.server.agent import Begun, Host
 from callstream.server.health import JournalHealth
 from callstream.server.problems import Problem, shutting_down
 from callstream.server.repeats import earlier_run
-from callstream.server.settings import Settings
+from callstream.server.settings import ServerSettings
 
 logger = logging.getLogger("callstream.server")
 
@@ -52,7 +52,7 @@ class _Running:
 class Runs:
     """Starts runs within the limits, and knows those that go on."""
 
-    def __init__(self, host: Host, settings: Settings) -> None:
+    def __init__(self, host: Host, settings: ServerSettings) -> None:
         self._host = host
         self._settings = settings
         self._limits = TextLimits(max_args_bytes=settings.max_args_bytes, max_run_bytes=settings.max_run_bytes)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from http import HTTPStatus
 
 from callstream.server.problems import Problem
-from callstream.server.settings import Settings
+from callstream.server.settings import ServerSettings
 
 _RETRY_SECONDS = 5
 
@@ -19,7 +19,7 @@ class Seats:
     ``on_change`` is told of every one more and one less.
     """
 
-    def __init__(self, settings: Settings, on_change: Callable[[int], None]) -> None:
+    def __init__(self, settings: ServerSettings, on_change: Callable[[int], None]) -> None:
         self._most = settings.max_streams
         self._most_of_one = settings.max_streams_per_principal
         self._on_change = on_change

@@ -1,6 +1,6 @@
 """A server's settings, as arguments and as environment variables.
 
-Every field of ``Settings`` is also the variable ``CALLSTREAM_<NAME>``, in capitals. A limit of 0 or ``none`` in the
+Every field of ``ServerSettings`` is also the variable ``CALLSTREAM_<NAME>``, in capitals. A limit of 0 or ``none`` in the
 environment is None: no limit. A variable that is empty counts as not set. ``docs/howto/server.md`` prints the table.
 Secrets are not settings: see ``callstream.journal.environment``.
 """
@@ -24,7 +24,7 @@ PREFIX: Final = "CALLSTREAM_"
 _MIB: Final = 1024 * 1024
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Times are seconds, sizes bytes. None, where a field allows it, means no limit."""
 
     # -- runs --
@@ -138,7 +138,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 _TIMES: Final = ("busy_wait", "disconnect_grace", "shutdown_seconds")
 _COUNTED: Final = tuple(
     name
-    for name in Settings.__struct_fields__
+    for name in ServerSettings.__struct_fields__
     if name.startswith("max_") or (name.endswith("_seconds") and name not in _TIMES)
 )
 
