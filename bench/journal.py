@@ -35,9 +35,9 @@ from bench.postgres import postgres_url, with_schema
 from bench.table import Table
 from callstream.events import ArgsAppended, CallCompleted, CallStarted, RunEnded, RunStarted, TextAppended
 from callstream.journal import Journal, open_journal
-from callstream.journal.draft import RecordColumns
 from callstream.journal.postgres import address
-from callstream.journal.queries import queries
+from callstream.journal.rows import RecordColumns
+from callstream.journal.sql import queries
 
 PIECE = 8
 LETTERS = string.ascii_letters + string.digits + "+/"

@@ -15,6 +15,7 @@ import pytest_asyncio
 from callstream.journal import Journal, open_journal
 
 from .server import postgres_server
+from .zombie import zombie
 
 BACKENDS = ("memory", "sqlite", "postgres")
 POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
@@ -43,6 +44,10 @@ class Place:
         journal = open_journal(self.url, **settings)
         self._journals.append(journal)
         return journal
+
+    def zombie(self, **settings: Any) -> Journal:
+        self._journals.append(zombie(self.url, **settings))
+        return self._journals[-1]
 
     async def close(self) -> None:
         for journal in self._journals:

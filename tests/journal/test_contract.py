@@ -123,7 +123,9 @@ async def fold(journal: Journal, run_id: str = "r") -> dict[str, Any]:
 
 async def test_one_suite_three_backends(place: Place) -> None:
     assert place.backend in BACKENDS
-    assert type(place.journal()).__name__ == ("MemoryJournal" if place.backend == "memory" else "StoredJournal")
+    store = place.journal()._store  # type: ignore[attr-defined]
+    assert type(store).__name__.removesuffix("Store").lower() == place.backend
+    assert place.journal().is_persistent == (place.backend != "memory")
 
 
 async def test_append_numbers_from_one_and_reads_back_what_was_written(journal: Journal) -> None:
@@ -759,7 +761,7 @@ async def test_history_is_what_the_runs_have_whatever_their_length(journal: Jour
 
 
 async def test_zombie_fenced(place: Place, eventually: Callable[..., Any]) -> None:
-    zombie = place.journal(lease_ttl=0.2, renew=False)
+    zombie = place.zombie()
     await zombie.append("r", [START, CallStarted("c", "t"), ArgsAppended("c", "{")])
     live = place.journal()
     task = asyncio.create_task(followed(live))
@@ -1092,7 +1094,7 @@ async def test_stats_count(journal: Journal) -> None:
 
 
 async def test_stats_tell_who_is_alive_and_what_the_dead_left(place: Place, eventually: Callable[..., Any]) -> None:
-    dead = place.journal(lease_ttl=0.2, renew=False)
+    dead = place.zombie()
     await dead.append("r", [START])
     journal = place.journal()
     assert (await journal.stats())["live_writers"] in (1, 2)
@@ -1182,7 +1184,7 @@ async def test_exclusive_run_may_begin_in_the_batch_in_which_the_one_before_ends
 
 
 async def test_exclusive_run_of_a_dead_process_gives_its_thread_back_when_swept(place: Place) -> None:
-    dead = place.journal(lease_ttl=0.2, renew=False)
+    dead = place.zombie()
     await dead.append("r1", [EXCLUSIVE])
     await asyncio.sleep(0.4)
     alive = place.journal()

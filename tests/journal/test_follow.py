@@ -64,8 +64,8 @@ class Counted:
 
     def __init__(self, journal: Journal) -> None:
         self.pages = 0
-        self._inner = journal._store.page  # type: ignore[attr-defined]
-        journal._store.page = self.page  # type: ignore[attr-defined]
+        self._inner = journal._store.reader.page  # type: ignore[attr-defined]
+        journal._store.reader.page = self.page  # type: ignore[attr-defined]
 
     async def page(self, run_id: str, after: int, limit: int, is_first: bool) -> Page | Folded | None:
         self.pages += 1

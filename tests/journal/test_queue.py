@@ -8,7 +8,7 @@ import pytest
 
 from callstream.errors import JournalError, UsageError
 from callstream.events import RunStarted, TextAppended
-from callstream.journal.queue import MAX_BATCH, ROW_OVERHEAD, AppendQueue
+from callstream.journal.commits import MAX_BATCH, ROW_OVERHEAD, AppendQueue
 from callstream.journal.rows import prepared
 
 pytestmark = pytest.mark.asyncio

@@ -1,4 +1,4 @@
-"""Random programs on the reference in memory and on SQLite: the same answers, the same records, the same rows."""
+"""Random programs on every journal and on the reference: the same answers, the same records, the same rows."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ from callstream.events import (
     RunStarted,
     TextAppended,
 )
-from callstream.journal import Entry, Journal, open_journal
+from callstream.journal import Entry, open_journal
 
 from .conftest import drop_schema, schema_url
+from .reference import ReferenceJournal
 
 RUNS = ("r1", "r2", "r3")
 call_ids = st.sampled_from(["a", "b", "c"])
@@ -68,46 +69,95 @@ appends = st.tuples(
     st.none() | st.integers(0, 6),
 )
 steps = st.one_of(
-    appends, appends, appends, st.tuples(st.just("compact"), st.sampled_from(RUNS)), st.just(("forget", "t1"))
+    *[appends] * 4,
+    st.tuples(st.just("compact"), st.sampled_from(RUNS)),
+    st.just(("forget", "t1")),
+    st.just(("sweep",)),
 )
 
 
-async def outcome(journal: Journal, step: Any) -> Any:
-    try:
+class Pair:
+    """A journal and the reference, side by side. When a process dies, a new one takes its place."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.reference = ReferenceJournal()
+        self.journal = open_journal(url, housekeeping=None)
+
+    async def outcomes(self, step: Any) -> tuple[Any, Any]:
+        try:
+            expected: Any = self._expected(step)
+        except CallstreamError as error:
+            expected = type(error).__name__
+        try:
+            return await self._actual(step), expected
+        except CallstreamError as error:
+            return type(error).__name__, expected
+
+    def _expected(self, step: Any) -> Any:
         match step:
             case ("append", run_id, batch, after):
-                return await journal.append(run_id, batch, after=after)
+                return self.reference.append(run_id, batch, after)
             case ("compact", run_id):
-                return await journal.compact(run_id)
-            case (_, thread):
-                return await journal.forget(thread=thread)
-    except CallstreamError as error:
-        return type(error).__name__
+                return self.reference.compact(run_id)
+            case ("forget", thread):
+                return self.reference.forget(thread)
+            case _:
+                return sorted(self.reference.sweep())
 
+    async def _actual(self, step: Any) -> Any:
+        match step:
+            case ("append", run_id, batch, after):
+                return await self.journal.append(run_id, batch, after=after)
+            case ("compact", run_id):
+                return await self.journal.compact(run_id)
+            case ("forget", thread):
+                return await self.journal.forget(thread=thread)
+            case _:
+                dead, self.journal = self.journal, open_journal(self._url, housekeeping=None)
+                await self.journal.open()
+                await dead.aclose()
+                return sorted(await self.journal.sweep())
 
-async def everything(journal: Journal) -> Any:
-    """All that can be read, without the times, which differ."""
-    listed = await journal.runs()
-    calls = [await journal.call(call.call_id) for call in await journal.calls()]
-    return (
-        [msgspec.structs.replace(run, started_at=0.0, ended_at=None) for run in listed],
-        sorted(repr(msgspec.structs.replace(call, started_at=None, updated_at=None)) for call in calls if call),
-        {
-            run.run_id: [msgspec.structs.replace(record, at=0.0) async for record in journal.read(run.run_id)]
-            for run in listed
-        },
-    )
+    async def everything(self) -> tuple[Any, Any]:
+        """All that can be read of both, without the times, which differ."""
+        listed = await self.journal.runs()
+        calls = [await self.journal.call(call.call_id) for call in await self.journal.calls()]
+        actual = (
+            [msgspec.structs.replace(run, started_at=0.0, ended_at=None) for run in listed],
+            sorted(repr(msgspec.structs.replace(call, started_at=None, updated_at=None)) for call in calls if call),
+            {
+                run.run_id: [msgspec.structs.replace(record, at=0.0) async for record in self.journal.read(run.run_id)]
+                for run in listed
+            },
+        )
+        rows = self.reference.runs()
+        expected = (
+            rows,
+            sorted(
+                repr(msgspec.structs.replace(call, started_at=None, updated_at=None)) for call in self.reference.calls()
+            ),
+            {row.run_id: self.reference.records(row.run_id) for row in rows},
+        )
+        return actual, expected
 
 
 async def compare(url: str, program: list[Any]) -> None:
-    reference, other = open_journal("memory:", housekeeping=None), open_journal(url, housekeeping=None)
+    pair = Pair(url)
     try:
         for step in program:
-            assert await outcome(other, step) == await outcome(reference, step), step
-        assert await everything(other) == await everything(reference)
+            actual, expected = await pair.outcomes(step)
+            assert actual == expected, step
+        actual, expected = await pair.everything()
+        assert actual == expected
     finally:
-        await other.aclose()
-        await reference.aclose()
+        await pair.journal.aclose()
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(steps, max_size=25))
+def test_one_suite_three_backends_agree_on_random_programs_in_memory(program: list[Any]) -> None:
+    asyncio.run(compare(f"memory:{uuid.uuid4().hex}", program))
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

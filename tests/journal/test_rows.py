@@ -10,8 +10,8 @@ from callstream.calls import Call
 from callstream.errors import UsageError
 from callstream.events import ArgsAppended, CallReturned, CallStarted, ReasoningAppended, RunEvent, TextAppended
 from callstream.journal import Entry
-from callstream.journal.queries import queries
 from callstream.journal.rows import ESCAPED, Kind, Stored, clean, event_of, folded, folded_range, joined, prepared
+from callstream.journal.sql import queries
 
 any_text = st.text(st.characters(exclude_categories=()))
 

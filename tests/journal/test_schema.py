@@ -96,7 +96,7 @@ async def test_a_duty_is_done_by_one_process_at_a_time(place: Place) -> None:
     journals: list[Any] = [place.journal() for _ in range(2)]
 
     async def hold(number: int, seconds: float) -> bool:
-        held: bool = await journals[number]._on_thread(journals[number]._store.hold, "duty", seconds)
+        held: bool = await journals[number]._worker.do(journals[number]._store.hold, "duty", seconds)
         return held
 
     assert await hold(0, 0.2)

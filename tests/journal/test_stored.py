@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import sys
+import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from callstream.journal import Housekeeping, open_journal
 from callstream.journal.sqlite import SqliteStore
 
 from .conftest import sqlite_url
+from .zombie import zombie
 
 pytestmark = pytest.mark.asyncio
 
@@ -31,7 +35,7 @@ async def test_nobody_waits_for_a_thread_that_is_gone(tmp_path: Path, monkeypatc
     def broken(*_: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(SqliteStore, "_commit", broken)
+    monkeypatch.setattr(SqliteStore, "commit", broken)
     outcomes = await asyncio.gather(
         *(journal.append("r", [TextAppended("m", "x")]) for _ in range(5)), return_exceptions=True
     )
@@ -42,14 +46,16 @@ async def test_nobody_waits_for_a_thread_that_is_gone(tmp_path: Path, monkeypatc
     with pytest.raises(JournalError, match="thread has ended"):
         await journal.sweep()
     await journal.aclose()
-    journal._thread.join()  # type: ignore[attr-defined]
+    for thread in threading.enumerate():
+        if thread.name == "callstream-journal":
+            thread.join()
 
 
 async def collected(records: Any) -> list[Any]:
     return [record async for record in records]
 
 
-async def test_the_lease_is_renewed_under_full_load(tmp_path: Path) -> None:
+async def test_the_lease_is_renewed_under_full_load(tmp_path: Path, eventually: Any) -> None:
     url = sqlite_url(tmp_path / "j.db")
     busy, other = open_journal(url, housekeeping=None, lease_ttl=1.5), open_journal(url, housekeeping=None)
     stop = asyncio.Event()
@@ -62,30 +68,36 @@ async def test_the_lease_is_renewed_under_full_load(tmp_path: Path) -> None:
         return count
 
     writers = [asyncio.create_task(write(number)) for number in range(20)]
-    for _ in range(10):
-        await asyncio.sleep(0.2)
-        assert await other.sweep() == []
+    await other.open()
+    seen: set[float] = set()
+    with closing(sqlite3.connect(tmp_path / "j.db")) as reader:
+
+        async def is_renewed_twice() -> bool:
+            query = "SELECT expires_at FROM lease JOIN run ON run.writer = lease.holder"
+            seen.update(expires_at for (expires_at,) in reader.execute(query))
+            assert await other.sweep() == []
+            return len(seen) > 2
+
+        await eventually(is_renewed_twice)
     stop.set()
     assert all(count > 1 for count in await asyncio.gather(*writers))
     await busy.aclose()
     await other.aclose()
 
 
-async def test_a_process_that_was_late_itself_does_not_judge_others(
-    tmp_path: Path,
-) -> None:
+async def test_a_process_that_was_late_itself_does_not_judge_others(tmp_path: Path) -> None:
     """A machine that was suspended: all leases have run out, and whoever wakes first must not take the others' runs."""
     url = sqlite_url(tmp_path / "j.db")
-    other = open_journal(url, housekeeping=None, lease_ttl=0.2, renew=False)
-    await other.append("r", [RunStarted("t")])
-    judge: Any = open_journal(url, housekeeping=None, lease_ttl=30.0)
+    judge: Any = open_journal(url, housekeeping=Housekeeping(sweep_every=3600.0, compact_after=None), lease_ttl=30.0)
     await judge.open()
-    await asyncio.sleep(0.3)
-    judge._renewed_at -= 60.0
-    await judge._on_thread(judge._do_duties, True, None, None)
+    other = zombie(url)
+    await other.append("r", [RunStarted("t")])
+    worker = judge._worker
+    worker._renewed_at -= 60.0
+    await worker.do(worker._tidy, 3600.0)
     assert [run.run_id for run in await judge.runs(active=True)] == ["r"]
-    judge._renewed_at += 60.0
-    await judge._on_thread(judge._do_duties, True, None, None)
+    worker._renewed_at += 60.0
+    await worker.do(worker._tidy, 3600.0)
     assert await judge.runs(active=True) == []
     await judge.aclose()
     await other.aclose()

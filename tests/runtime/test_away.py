@@ -16,6 +16,7 @@ from callstream.errors import JournalError, LeaseLost
 from callstream.events import CallAwaiting, CallCompleted, CallExecuting, CallStarted, RunStarted
 from callstream.journal import RunRow, open_journal
 from tests.journal.conftest import sqlite_url
+from tests.journal.zombie import zombie
 
 
 async def ended(cs: Callstream, run_id: str) -> RunRow:
@@ -112,7 +113,7 @@ async def test_every_run_ends_that_may_have_been_started(cs: Callstream, monkeyp
 async def test_zombie_fenced_and_its_run_is_over_in_its_own_process(tmp_path: Path) -> None:
     url = sqlite_url(tmp_path / "calls.db")
     async with (
-        Callstream(open_journal(url, housekeeping=None, lease_ttl=0.1, renew=False)) as cs,
+        Callstream(zombie(url)) as cs,
         open_journal(url, housekeeping=None) as judge,
     ):
         run = await cs.start("thread")

@@ -14,6 +14,7 @@ from callstream.server import Settings
 from callstream.server.agent import FunctionHost
 from callstream.server.streams import live
 from tests.agui.model import StrictClient
+from tests.journal.zombie import zombie
 
 from .agents import Scripted, Stepping
 from .serving import run_input, served, tool_message
@@ -360,8 +361,7 @@ async def test_client_that_declares_no_version_is_told_all_unless_the_server_was
 async def test_zombie_fenced_and_its_agent_stopped(url: str) -> None:
     """A process that was taken for dead finds its run ended by another: its agent must not go on."""
     agent = Stepping()
-    zombie = Callstream(open_journal(url, lease_ttl=0.5, renew=False, housekeeping=None))
-    async with served(agent, callstream=zombie) as server, server.run() as stream:
+    async with served(agent, callstream=Callstream(zombie(url))) as server, server.run() as stream:
         await stream.until("TOOL_CALL_START")
         async with open_journal(url, housekeeping=None) as living:
             async with asyncio.timeout(20):

@@ -50,7 +50,6 @@ from callstream.agui.messages import Metadata
 from callstream.errors import AnswerRefused, CallstreamError, JournalError, RunOver, UsageError
 from callstream.events import Record, RunEnded
 from callstream.journal import history
-from callstream.journal.memory import MemoryJournal
 from callstream.runtime import Callstream, Run
 
 logger = logging.getLogger("callstream")
@@ -114,7 +113,7 @@ class ADKAgent:
         self._memory = settings.memory_service or (InMemoryMemoryService() if in_memory else None)
         self._credentials = settings.credential_service or (InMemoryCredentialService() if in_memory else None)
         sessions = settings.session_service or InMemorySessionService()
-        if isinstance(sessions, InMemorySessionService) and not isinstance(self.callstream.journal, MemoryJournal):
+        if isinstance(sessions, InMemorySessionService) and self.callstream.journal.is_persistent:
             logger.warning(
                 "google-adk's sessions are in memory and the journal is not: after a restart, calls that await an answer "
                 "cannot be answered. Give the agent a session_service."

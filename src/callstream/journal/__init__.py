@@ -8,6 +8,8 @@ from callstream.errors import MissingExtra, UsageError
 from callstream.journal.history import history
 from callstream.journal.protocol import Entry, Journal, RunRow
 from callstream.journal.settings import Housekeeping, Settings
+from callstream.journal.stored import StoredJournal
+from callstream.journal.worker import Inline
 
 __all__ = ["Entry", "Housekeeping", "Journal", "RunRow", "history", "open_journal"]
 
@@ -34,12 +36,11 @@ def open_journal(url: str, **settings: Any) -> Journal:
         raise UsageError(f"durability= is a setting of SQLite's journal; how {scheme} keeps its data is its own affair")
     match scheme:
         case "memory":
-            from callstream.journal.memory import MemoryJournal, shared_store
+            from callstream.journal.memory import MemoryStore, shared_tables
 
-            return MemoryJournal(shared_store(rest), common)
+            return StoredJournal(MemoryStore(shared_tables(rest)), common, Inline)
         case "sqlite":
             from callstream.journal.sqlite import SqliteStore, sqlite_path
-            from callstream.journal.stored import StoredJournal
 
             path, options = sqlite_path(url)
             store = SqliteStore(
@@ -55,8 +56,6 @@ def open_journal(url: str, **settings: Any) -> Journal:
                 from callstream.journal.postgres import PostgresStore, address
             except ModuleNotFoundError as error:
                 raise MissingExtra("a PostgreSQL journal needs asyncpg", "postgres", error) from error
-            from callstream.journal.stored import StoredJournal
-
             return StoredJournal(
                 PostgresStore(
                     address(url), patience=common.retry_seconds, lease_ttl=common.lease_ttl, migrate=common.migrate

@@ -29,8 +29,6 @@ _WRITING = frozenset({CallState.STARTED, CallState.ARGS_STREAMING})
 _OF_ARGUMENTS: frozenset[type[Event]] = frozenset({ArgsAppended, CallSigned, CallCompleted})
 
 
-RecordColumns: TypeAlias = tuple[int, int, int, int, int | None, int, str]
-"""run_key, seq, at_ms, source, call, kind, body"""
 SourceColumns: TypeAlias = tuple[int, int, str | None, str | None, str | None]
 """run_key, number, response_id, author, message_id"""
 
@@ -96,7 +94,6 @@ class Draft:
         self._ms = run_clock(run, now) if run.started_at else 0
         self._at = moment(self._started_at, self._ms)
         self._seq = run.last_seq
-        self.records: list[RecordColumns] = []
         self._sources: dict[Source, int] = {}
         self._source: tuple[Source | None, int] = (None, 0)
         self._states: dict[str, CallState] = {}
@@ -110,9 +107,10 @@ class Draft:
             raise ended_error(self._run.run_id)
         self._seq += 1
         event = row.event
-        kind, body, number = row.kind, row.body, None
+        row.run_key, row.seq, row.at_ms = self._run.key, self._seq, self._ms
+        row.source_number = self._number(row.source)
         if type(event) is ArgsAppended:
-            number = self._piece(event)
+            row.call = self._piece(event)
         elif isinstance(event, RunStarted):
             if self._seq != 1:
                 raise UsageError(f"RunStarted is the first record of a run; {self._run.run_id!r} has {self._seq - 1}")
@@ -122,8 +120,7 @@ class Draft:
         elif isinstance(event, CallEvent):
             before = self._call(event)
             if before is CallState.STARTED and isinstance(event, CallCompleted) and event.args_json is not None:
-                kind, body = whole_completion(event)
-        self.records.append((self._run.key, self._seq, self._ms, self._number(row.source), number, kind, body))
+                row.kind, row.body = whole_completion(event)
 
     @property
     def exclusive_thread(self) -> str | None:

@@ -16,18 +16,18 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from contextlib import aclosing
 from itertools import islice
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
 from callstream.errors import Compacted, JournalError, UsageError
 from callstream.events import ArgsAppended, ReasoningAppended, Record, RunEnded, TextAppended
-from callstream.journal.queue import call_in
 from callstream.journal.rows import checked_place
 
 PAGE = 500
 PAGE_CHARACTERS = 256 * 1024
 """Where the pieces of a text are long, pages have fewer: what a reader holds that takes nothing is about this much."""
+_NOBODY: frozenset[str] = frozenset()
 TAIL = 500
 """Records that are kept in memory of a run that is both written and followed in this process."""
 
@@ -120,6 +120,8 @@ class Followers:
 
     def runs(self) -> Set[str]:
         """The runs that somebody follows."""
+        if not self._by_run:
+            return _NOBODY
         with self._lock:
             return set(self._by_run)
 
@@ -278,6 +280,15 @@ async def batches(
             raise followers.error
     finally:
         followers.remove(follower)
+
+
+def call_in(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: Any) -> None:
+    """Calls something in a loop of any thread. A loop that is closed has nobody left who waits."""
+    try:
+        loop.call_soon_threadsafe(callback, *args)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise
 
 
 def _notify(woken: Iterable[Follower]) -> None:

@@ -1,470 +1,378 @@
-"""The journal in memory: the reference for the others, and for tests and programs that need no disk.
+"""The journal in memory, for tests and for programs that need no disk.
 
 ``memory:`` is a store of its own. ``memory:name`` is shared by all journals of the process that name it, and lives as
-long as one of them; each stands for a process of its own, with its own lease. There is no thread: every method does its
-work at once, under a lock, so any event loop may call it. What a journal does by itself it does when it is next used.
+long as one of them; each counts as a process of its own. There is no thread, so there is nothing to close: the work is
+done at once, where it is asked for, in any event loop. What a journal does by itself it does when it is next used.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-import uuid
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from callstream.calls import BEFORE_EXECUTING, Call, CallEvent, CallState, advanced, next_state, numbered, opened
-from callstream.errors import CallIdTaken, LeaseLost, ThreadBusy, TransitionError, UsageError
-from callstream.events import (
-    ArgsAppended,
-    CallCompleted,
-    CallDiscarded,
-    CallFailed,
-    CallSigned,
-    CallStarted,
-    Record,
-    RunEnded,
-    RunEvent,
-    RunStarted,
-)
-from callstream.journal import follow as following
-from callstream.journal.filters import CallFilter, RunFilter, forgettable
+from callstream.calls import Call
+from callstream.events import Record
+from callstream.journal.draft import CallChange, RunChange
 from callstream.journal.follow import Folded, Followers, Page
-from callstream.journal.owned import Append, ended_error
-from callstream.journal.plan import left_executing, same_rows
-from callstream.journal.protocol import Entry, Openable, RunRow
+from callstream.journal.owned import Append, Held, RunFacts
+from callstream.journal.plan import Plan
+from callstream.journal.protocol import RunRow
 from callstream.journal.rows import (
+    NOWHERE,
     Kind,
-    Row,
-    checked_limit,
-    checked_run_id,
+    Source,
+    Stored,
+    call_with_pieces,
     event_of,
     folded_range,
-    piece_text,
-    prepared,
-    redacted,
-    whole_completion,
-    with_args,
+    from_json,
+    moment,
 )
-from callstream.journal.settings import Settings
-from callstream.journal.store import log_swept
+from callstream.journal.store import SCHEMA_VERSION, CallFilter, Log, RunFilter
+from callstream.journal.writer import Committed, Writer
+
+_CALL_COLUMNS = (
+    *("name", "state", "provider_id", "message_id", "signature", "encoding", "reason", "detail", "error"),
+    *("started_at", "updated_at"),
+)
+_PIECE = Kind.ARGS | Kind.TEXT | Kind.REASONING
 
 
-class _Line(msgspec.Struct, frozen=True, gc=False):
-    """A record; the event is kept as text, so that nobody can change it later."""
-
-    seq: int
-    at: float
-    row: Row
-    call_id: str | None
-    first_seq: int | None = None
+class _Call(msgspec.Struct, eq=False):
+    row: Call
+    run: _Run
+    number: int
+    first_seq: int
+    args_seq: int | None = None
 
 
 class _Run(msgspec.Struct, eq=False):
+    key: int
     row: RunRow
     writer: str
-    epoch: int = 1
-    lines: list[_Line] = []
+    epoch: int
+    exclusive: bool
     compacted: bool = False
-    exclusive: bool = False
     stop_reason: str | None = None
+    log: list[Stored] = []
+    sources: dict[int, Source] = msgspec.field(default_factory=lambda: {0: NOWHERE})
+    calls: list[_Call] = []
+
+    def facts(self) -> RunFacts:
+        last_ms = self.log[-1].at_ms if self.log else 0
+        row = self.row
+        ended = row.outcome is not None
+        return RunFacts(row.run_id, self.key, self.writer, self.epoch, row.started_at, row.last_seq, last_ms, ended)
+
+    def records(self, lines: Iterable[Stored]) -> list[Record]:
+        found = []
+        run_id, started_at = self.row.run_id, self.row.started_at
+        for line in lines:
+            seq, at_ms, number, call, kind, body, message_id, first_seq = line
+            source = self.sources[number]
+            event = event_of(kind, body, None if call is None else self.calls[call - 1].row.call_id, message_id)
+            at = moment(started_at, at_ms)
+            found.append(Record(run_id, seq, at, event, source.response_id, source.author, first_seq))
+        return found
+
+
+class MemoryTables:
+    """What the journals of one name share. ``writes`` counts the transactions; ``leases`` end at their times."""
+
+    def __init__(self, *, is_shared: bool) -> None:
+        self.is_shared = is_shared
+        self.lock = threading.RLock()
+        self.runs: dict[str, _Run] = {}
+        self.keys: dict[int, _Run] = {}
+        self.calls: dict[str, _Call] = {}
+        self.leases: dict[str, float] = {}
+        self.writes = 0
+        self.last_key = 0
+        self.stores: weakref.WeakSet[MemoryStore] = weakref.WeakSet()
+
+
+_named: weakref.WeakValueDictionary[str, MemoryTables] = weakref.WeakValueDictionary()
+
+
+def shared_tables(name: str) -> MemoryTables:
+    return _named.setdefault(name, MemoryTables(is_shared=True)) if name else MemoryTables(is_shared=False)
 
 
 class MemoryStore:
-    """What the journals of one name share. ``leases`` says until when each writer counts as alive."""
+    """See ``Store``, ``Reader`` and ``Tables``: it is all three, since nothing here ever waits."""
 
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.runs: dict[str, _Run] = {}
-        self.calls: dict[str, Call] = {}
-        self.leases: dict[str, float] = {}
-        self.journals: weakref.WeakSet[MemoryJournal] = weakref.WeakSet()
+    where = "the journal in memory"
+    is_persistent = False
+    reads_anywhere = True
 
-    def wake(self, run_ids: Iterable[str]) -> None:
-        for journal in list(self.journals):
-            journal.followers.wake(run_ids)
+    def __init__(self, tables: MemoryTables) -> None:
+        self.reader = self
+        self._tables = tables
+        self._lock = tables.lock
+        self._writes = 0
 
+    async def open(self, writer: str, followers: Followers) -> None:
+        self._writer = Writer(writer)
+        self._followers = followers
+        self._tables.stores.add(self)
+        await self.renew()
 
-_named: weakref.WeakValueDictionary[str, MemoryStore] = weakref.WeakValueDictionary()
-
-
-def shared_store(name: str) -> MemoryStore:
-    return _named.setdefault(name, MemoryStore()) if name else MemoryStore()
-
-
-class MemoryJournal(Openable):
-    """See ``Journal``."""
-
-    def __init__(self, store: MemoryStore, settings: Settings) -> None:
-        self.followers = Followers()
-        self._store = store
-        self._settings = settings
-        self._writer = f"{settings.writer_id or 'memory'}/{uuid.uuid4().hex[:12]}"
-        self._is_open = False
-        self._is_closed = False
-        self._duties_at = 0.0
-
-    async def open(self) -> None:
-        self._enter()
+    async def close(self) -> None:
+        with self._lock:
+            self._tables.leases.pop(self._writer.name, None)
+            self._tables.stores.discard(self)
 
     async def migrate(self) -> int:
-        return 1
+        return SCHEMA_VERSION
 
-    async def aclose(self) -> None:
-        with self._store.lock:
-            self._is_closed = True
-            self._store.leases.pop(self._writer, None)
-            self._store.journals.discard(self)
-        self.followers.close()
+    async def renew(self) -> None:
+        """For good: nothing but the end of the process stops a journal in memory, and then the store is gone too."""
+        with self._lock:
+            self._tables.leases[self._writer.name] = float("inf")
 
-    async def append(self, run_id: str, events: Sequence[RunEvent | Entry], *, after: int | None = None) -> int:
-        checked_run_id(run_id)
-        redact = self._settings.redact
-        rows = [prepared(redacted(event, redact) if redact else event) for event in events]
-        with self._store.lock:
-            self._enter()
-            last_seq = self._append(run_id, rows, after)
-        self._store.wake([run_id])
-        return last_seq
+    async def check(self) -> None: ...
 
-    def read(self, run_id: str, after: int = 0) -> AsyncIterator[Record]:
-        return following.read(self._page, run_id, after)
+    async def hold(self, name: str, seconds: float) -> bool:
+        return True  # a duty is done at once, under the lock
 
-    async def read_whole(self, run_ids: Sequence[str]) -> list[Record]:
-        with self._store.lock:
-            self._enter()
-            runs = [(run_id, list(self._store.runs[run_id].lines)) for run_id in run_ids if run_id in self._store.runs]
-        return [
-            _record(run_id, line)
-            for run_id, lines in runs
-            for line in sorted(lines, key=lambda line: line.first_seq or line.seq)
-        ]
+    async def watch(self) -> None: ...
 
-    def follow(self, run_id: str, after: int = 0) -> AsyncIterator[Record]:
-        return following.follow(self._page, self.followers, run_id, after)
+    # -- writing -------------------------------------------------------------------------------------------------------
 
-    def batches(self, run_id: str, after: int = 0) -> AsyncGenerator[Sequence[Record], None]:
-        return following.batches(self._page, self.followers, run_id, after)
+    async def commit(self, batch: Sequence[Append]) -> Committed:
+        with self._lock:
+            if self._writes != self._tables.writes:
+                self._writer.memory.clear()  # somebody else has written
+            try:
+                committed = await self._writer.commit(self, batch, time.time(), self._followers.runs())
+            except BaseException:
+                self._writer.memory.clear()
+                raise
+            self._writes = self._tables.writes
+        self._wake_others(committed.changed)
+        return committed
 
-    async def call(self, call_id: str) -> Call | None:
-        with self._store.lock:
-            self._enter()
-            call = self._store.calls.get(call_id)
-            if call is None or call.run_id is None:
-                return None
-            lines = [line for line in self._store.runs[call.run_id].lines if line.call_id == call_id]
-        pieces = "".join([piece_text(line.row.kind, line.row.body) for line in lines if line.row.kind & Kind.ARGS])
-        whole = next((line.row.event.args_json for line in lines if isinstance(line.row.event, CallCompleted)), None)
-        return with_args(call, pieces, whole)
-
-    async def calls(
-        self,
-        *,
-        run_id: str | None = None,
-        thread_id: str | None = None,
-        principal: str | None = None,
-        states: Sequence[CallState] | None = None,
-        provider_id: str | None = None,
-        limit: int | None = None,
-        newest: bool = False,
-    ) -> list[Call]:
-        limit = checked_limit(limit)
-        wanted = CallFilter(
-            run_id=run_id, thread_id=thread_id, principal=principal, states=states, provider_id=provider_id
-        )
-        with self._store.lock:
-            self._enter()
-            runs, calls = self._store.runs, self._store.calls.values()
-            found = [call for call in calls if wanted.fits(call, runs[call.run_id or ""].row)]
-        return found[max(0, len(found) - limit) :] if newest and limit is not None else found[:limit]
-
-    async def runs(
-        self,
-        *,
-        run_id: str | None = None,
-        thread_id: str | None = None,
-        principal: str | None = None,
-        active: bool | None = None,
-        limit: int | None = None,
-    ) -> list[RunRow]:
-        limit = checked_limit(limit)
-        wanted = RunFilter(run_id=run_id, thread_id=thread_id, principal=principal, active=active)
-        with self._store.lock:
-            self._enter()
-            found = [run.row for run in reversed(self._store.runs.values()) if wanted.fits(run.row)]
-        return found[:limit]
-
-    async def free_call_id(self, wanted: str) -> str:
-        checked_run_id(wanted)
-        with self._store.lock:
-            self._enter()
-            return numbered(wanted, self._store.calls)
-
-    async def compact(self, run_id: str) -> int:
-        with self._store.lock:
-            self._enter()
-            run = self._store.runs.get(run_id)
-            if run is None:
-                raise UsageError(f"the journal has no run {run_id!r}")
-            if run.row.outcome is None:
-                raise UsageError(f"run {run_id!r} goes on; only an ended run can be compacted")
-            return _compact(run)
-
-    async def sweep(self) -> list[str]:
-        with self._store.lock:
-            self._enter()
-            swept = self._sweep()
-        self._store.wake(swept)
+    async def sweep(self, limit: int) -> list[str]:
+        with self._lock:
+            swept = await self._writer.sweep(self, limit, time.time())
+            self._writes = -1
+        self._wake_others(swept)
         return swept
 
-    async def forget(
-        self, *, before: float | None = None, thread: str | None = None, principal: str | None = None
-    ) -> int:
-        wanted = forgettable(before, thread, principal)
-        with self._store.lock:
-            self._enter()
-            gone = {run.row.run_id for run in self._store.runs.values() if wanted.fits(run.row)}
-            self._forget(gone)
-        self._store.wake(gone)
-        return len(gone)
+    def _wake_others(self, run_ids: Sequence[str]) -> None:
+        if self._tables.is_shared:
+            for store in list(self._tables.stores):
+                if store is not self:
+                    store._followers.wake(run_ids)
+
+    async def archive(self, run_id: str, run_key: int, rows: Iterable[Stored]) -> bool:
+        with self._lock:
+            run = self._tables.runs.get(run_id)
+            if run is None or run.key != run_key or run.compacted:
+                return False
+            run.log, run.compacted = list(rows), True
+            return True
+
+    async def due(self, age: float) -> list[str]:
+        before = time.time() - age
+        with self._lock:
+            runs = [run for run in self._tables.runs.values() if not run.compacted]
+            return [run.row.run_id for run in runs if run.row.ended_at is not None and run.row.ended_at < before]
+
+    async def forget(self, wanted: RunFilter, limit: int) -> list[str]:
+        with self._lock:
+            gone = [run for run in self._tables.runs.values() if wanted.fits(run.row)][:limit]
+            for run in gone:
+                del self._tables.runs[run.row.run_id], self._tables.keys[run.key]
+                for call in run.calls:
+                    del self._tables.calls[call.row.call_id]
+            self._tables.writes += 1
+        run_ids = [run.row.run_id for run in gone]
+        self._wake_others(run_ids)
+        return run_ids
 
     async def ask_to_stop(self, run_id: str, reason: str) -> bool:
-        with self._store.lock:
-            self._enter()
-            run = self._store.runs.get(run_id)
+        with self._lock:
+            run = self._tables.runs.get(run_id)
             if run is None or run.row.outcome is not None:
                 return False
             run.stop_reason = run.stop_reason or reason
             return True
 
     async def asked_to_stop(self) -> dict[str, str]:
-        with self._store.lock:
-            self._enter()
-            return {
-                run.row.run_id: run.stop_reason
-                for run in self._store.runs.values()
-                if run.stop_reason is not None and run.row.outcome is None and run.writer == self._writer
-            }
+        with self._lock:
+            mine = [run for run in self._tables.runs.values() if run.writer == self._writer.name]
+            asked = {run.row.run_id: run.stop_reason for run in mine if run.row.outcome is None}
+            return {run_id: reason for run_id, reason in asked.items() if reason is not None}
 
-    async def check(self) -> None:
-        self._enter()
+    # -- the tables, under the lock ------------------------------------------------------------------------------------
 
-    async def stats(self) -> dict[str, Any]:
-        with self._store.lock:
-            self._enter()
-            runs = self._store.runs.values()
-            alive = {writer for writer, until in self._store.leases.items() if until > time.time()}
-            return {
-                "schema_version": 1,
-                "runs": len(runs),
-                "active_runs": sum(run.row.outcome is None for run in runs),
-                "live_writers": len(alive),
-                "orphaned_runs": sum(run.row.outcome is None and run.writer not in alive for run in runs),
-                "calls": len(self._store.calls),
-                "records": sum(len(run.lines) for run in runs),
-                "stored_bytes": sum(len(line.row.body) for run in runs for line in run.lines),
-                "pending_bytes": 0,
-            }
+    async def rows(self, run_key: int, first: int, last: int) -> Sequence[tuple[int, str]] | None:
+        run = self._tables.keys[run_key]
+        return None if run.compacted else [(line.kind, line.body) for line in run.log[first - 1 : last]]
 
-    # -- under the lock ------------------------------------------------------------------------------------------------
+    async def run_facts(self, run_ids: Sequence[str]) -> Iterable[RunFacts]:
+        return [
+            self._tables.runs[run_id].facts() if run_id in self._tables.runs else self._new(run_id)
+            for run_id in run_ids
+        ]
 
-    def _enter(self) -> None:
-        with self._store.lock:
-            if self._is_closed:
-                raise UsageError("the journal is closed")
-            if not self._is_open:
-                self._is_open = True
-                self._store.journals.add(self)
-                self._store.leases[self._writer] = time.time() + self._settings.lease_ttl
-            if self._settings.renew:
-                # Nothing but the end of the process stops the renewing here, and then the store is gone too.
-                self._store.leases[self._writer] = float("inf")
-            self._do_duties()
+    def _new(self, run_id: str) -> RunFacts:
+        self._tables.last_key += 1
+        return RunFacts(run_id, self._tables.last_key)
 
-    def _do_duties(self) -> None:
-        duties, now = self._settings.housekeeping, time.time()
-        if duties is None or now < self._duties_at:
-            return
-        self._duties_at = now + 1.0
-        if duties.sweep_every is not None:
-            swept = self._sweep()
-            log_swept(swept)
-            self._store.wake(swept)
-        ended = [(run, run.row.ended_at) for run in self._store.runs.values() if run.row.ended_at is not None]
-        for run, ended_at in ended:
-            if duties.compact_after is not None and ended_at < now - duties.compact_after:
-                _compact(run)
-        if duties.retain is not None:
-            self._forget({run.row.run_id for run, ended_at in ended if ended_at < now - duties.retain})
+    async def sources_of(self, run_keys: Sequence[int]) -> Iterable[tuple[int, Source, int]]:
+        runs = [self._tables.keys[key] for key in run_keys]
+        return [(run.key, source, number) for run in runs for number, source in run.sources.items()]
 
-    def _append(self, run_id: str, rows: Sequence[Row], after: int | None) -> int:
-        run = self._store.runs.get(run_id)
-        last_seq = run.row.last_seq if run else 0
-        if after is not None and after != last_seq:
-            return self._repeated(run_id, run, rows, after)
-        if run is not None:
-            self._check_owner(run)
-        if not rows:
-            return last_seq
-        if run is None:
-            now = round(time.time(), 3)
-            run = _Run(RunRow(run_id, run_id, None, None, None, now, None, 0), self._writer)
-        self._write(run, rows)
-        return run.row.last_seq
+    async def calls_of(self, run_keys: Sequence[int]) -> Iterable[Held]:
+        return [_held(call) for key in run_keys for call in self._tables.keys[key].calls]
 
-    def _check_owner(self, run: _Run) -> None:
-        if run.writer != self._writer:
-            if run.row.outcome is None or run.epoch > 1:
-                raise LeaseLost(f"run {run.row.run_id!r} belongs to writer {run.writer!r}; this is {self._writer!r}")
-            raise ended_error(run.row.run_id)
-        if run.row.outcome is not None:
-            raise ended_error(run.row.run_id)
+    async def held_calls(self, call_ids: Sequence[str]) -> Iterable[Held]:
+        return [_held(self._tables.calls[call_id]) for call_id in call_ids if call_id in self._tables.calls]
 
-    def _repeated(self, run_id: str, run: _Run | None, rows: Sequence[Row], after: int) -> int:
-        last_seq = run.row.last_seq if run else 0
-        last = after + len(rows)
-        if run is not None and rows and last_seq >= last:
-            there = [(line.row.kind, line.row.body) for line in run.lines if after < line.seq <= last]
-            if same_rows(Append(run_id, rows), there) or (run.compacted and run.epoch == 1):
-                return last
-            self._check_owner(run)
-        if run is not None and run.writer != self._writer:
-            self._check_owner(run)  # whoever took the run over has written to it
-        raise UsageError(
-            f"run {run_id!r} has {last_seq} records; what follows record {after} is not this append of {len(rows)}: "
-            "either it skips records, or two tasks write to the run"
-        )
+    async def exclusive_runs(self, thread_ids: Sequence[str]) -> Mapping[str, str]:
+        active = [run.row for run in self._tables.runs.values() if run.exclusive and run.row.outcome is None]
+        return {row.thread_id: row.run_id for row in active if row.thread_id in thread_ids}
 
-    def _write(self, run: _Run, rows: Sequence[Row]) -> None:
-        """All of the rows or none: the store is changed only after the last one was allowed."""
-        run_id = run.row.run_id
-        changed: dict[str, Call] = {}
-        lines: list[_Line] = []
-        row, seq = run.row, run.row.last_seq
-        at = max(round(time.time(), 3), run.lines[-1].at if run.lines else 0.0)
-        for line in rows:
-            if row.outcome is not None:
-                raise ended_error(run_id)
-            seq += 1
-            call_id = None
-            match line.event:
-                case RunStarted(thread_id=thread_id, principal=principal):
-                    if seq != 1:
-                        raise UsageError(f"RunStarted is the first record of a run; {run_id!r} has {seq - 1}")
-                    if line.event.exclusive:
-                        self._take_thread(thread_id, run_id)
-                    row = msgspec.structs.replace(row, thread_id=thread_id, principal=principal)
-                    run.exclusive = line.event.exclusive
-                case RunEnded(outcome=outcome, reason=reason):
-                    row = msgspec.structs.replace(row, outcome=outcome, reason=reason, ended_at=at)
-                case event if isinstance(event, CallEvent):
-                    before = changed.get(event.call_id) or self._store.calls.get(event.call_id)
-                    changed[event.call_id] = _next(before, event, row, at)
-                    if isinstance(event, ArgsAppended):
-                        call_id = event.call_id
-                    elif isinstance(event, CallCompleted) and before is not None and before.state is CallState.STARTED:
-                        call_id, line = event.call_id, Row(event, *whole_completion(event), line.source)
-                    elif isinstance(event, CallCompleted):
-                        line = msgspec.structs.replace(line, event=CallCompleted(event.call_id))
-            lines.append(_Line(seq, at, line, call_id))
-        run.lines += lines
-        run.row = msgspec.structs.replace(row, last_seq=seq)
-        self._store.runs[run_id] = run
-        self._store.calls.update(changed)
+    async def events_of(self, run_keys: Sequence[int]) -> Iterable[tuple[int, int, str]]:
+        lines = [(key, line) for key in run_keys for line in self._tables.keys[key].log]
+        return [(key, line.kind, line.body) for key, line in lines if not line.kind & _PIECE]
 
-    def _take_thread(self, thread_id: str, run_id: str) -> None:
-        for other in self._store.runs.values():
-            row = other.row
-            if other.exclusive and row.thread_id == thread_id and row.outcome is None and row.run_id != run_id:
-                raise ThreadBusy(thread_id, row.run_id)
+    async def orphans(self, limit: int) -> Iterable[RunFacts]:
+        active = [run for run in self._tables.runs.values() if run.row.outcome is None]
+        alive = {*self._alive(), self._writer.name}
+        return [run.facts() for run in active if run.writer not in alive][:limit]
 
-    def _sweep(self) -> list[str]:
+    def _alive(self) -> list[str]:
         now = time.time()
-        swept = []
-        for run in list(self._store.runs.values()):
-            alive = self._store.leases.get(run.writer, 0.0) > now
-            if run.row.outcome is not None or alive or run.writer == self._writer:
-                continue
-            run.writer, run.epoch = self._writer, run.epoch + 1
-            events: list[RunEvent] = []
-            resumed = left_executing(line.row.event for line in run.lines)
-            for call in self._store.calls.values():
-                own = call.run_id == run.row.run_id
-                if own and call.state in BEFORE_EXECUTING:
-                    events.append(CallDiscarded(call.call_id, "interrupted"))
-                elif call.state is CallState.EXECUTING and (own or call.call_id in resumed):
-                    events.append(CallFailed(call.call_id, "interrupted"))
-            self._write(run, [prepared(event) for event in [*events, RunEnded("failed", "interrupted")]])
-            swept.append(run.row.run_id)
-        return swept
+        return [writer for writer, until in self._tables.leases.items() if until > now]
 
-    def _forget(self, gone: set[str]) -> None:
-        for run_id in gone:
-            del self._store.runs[run_id]
-        for call_id in [call.call_id for call in self._store.calls.values() if call.run_id in gone]:
-            del self._store.calls[call_id]
+    async def write(self, plan: Plan) -> None:
+        tables = self._tables
+        for change in plan.runs.values():
+            if change.is_new:
+                run = _Run(change.key, _new_row(change), change.writer, change.epoch, change.exclusive)
+                tables.runs[change.run_id] = tables.keys[change.key] = run
+        for key, number, *source in plan.sources:
+            tables.keys[key].sources[number] = Source(*source)
+        for row in plan.rows:
+            where = (row.seq, row.at_ms, row.source_number, row.call)
+            tables.keys[row.run_key].log.append(Stored(*where, row.kind, row.body, row.source.message_id))
+        for owned in plan.bases:
+            self._end(tables.keys[owned.key], plan.runs.get(owned), owned.last_seq)
+        for call_id, news in plan.calls.items():
+            columns = _columns(news)
+            if news.old_state is None:
+                run = tables.keys[news.run_key]
+                new = Call(call_id, run_id=run.row.run_id, thread_id=run.row.thread_id, **columns)
+                tables.calls[call_id] = _Call(new, run, news.number, news.first_seq or 0)
+                run.calls.append(tables.calls[call_id])
+            call = tables.calls[call_id]
+            call.row = msgspec.structs.replace(call.row, **columns)
+            call.args_seq = news.args_seq or call.args_seq
+        tables.writes += 1
 
-    async def _page(self, run_id: str, after: int, limit: int, is_first: bool) -> Page | Folded | None:
-        with self._store.lock:
-            self._enter()
-            run = self._store.runs.get(run_id)
+    @staticmethod
+    def _end(run: _Run, change: RunChange | None, last_seq: int) -> None:
+        """The run's row after its last record; with a change that ends it, its end too."""
+        run.row = msgspec.structs.replace(run.row, last_seq=last_seq)
+        if change is not None and change.outcome is not None:
+            run.writer, run.epoch = change.writer, change.epoch
+            run.row = msgspec.structs.replace(
+                run.row, outcome=change.outcome, reason=change.reason, ended_at=change.ended_at
+            )
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    async def page(self, run_id: str, after: int, limit: int, is_first: bool) -> Page | Folded | None:
+        with self._lock:
+            run = self._tables.runs.get(run_id)
             if run is None:
                 return None
             if run.compacted:
-                ranges = [(line.first_seq, line.seq) for line in run.lines if line.first_seq is not None]
+                ranges = [(line.first_seq, line.seq) for line in run.log if line.first_seq is not None]
                 if is_first and (inside := folded_range(ranges, after)):
                     return Folded(*inside)
-                lines = [line for line in run.lines if line.seq > after][:limit]
+                lines = [line for line in run.log if line.seq > after][:limit]
             else:
-                lines = run.lines[after : after + limit]  # numbered 1, 2, 3, … without gaps
+                lines = run.log[after : after + limit]  # numbered 1, 2, 3, … without gaps
             ended = run.row.outcome is not None and (not lines or lines[-1].seq == run.row.last_seq)
-        return Page([_record(run_id, line) for line in lines], ended)
+            return Page(run.records(lines), ended)
+
+    async def read_whole(self, run_ids: Sequence[str]) -> list[Record]:
+        found: list[Record] = []
+        with self._lock:
+            for run_id in run_ids:
+                if run := self._tables.runs.get(run_id):
+                    found += run.records(sorted(run.log, key=lambda line: line.first_seq or line.seq))
+        return found
+
+    async def call(self, call_id: str) -> Call | None:
+        with self._lock:
+            call = self._tables.calls.get(call_id)
+            if call is None:
+                return None
+            run, first, last = call.run, call.first_seq, call.args_seq or call.run.row.last_seq
+            if run.compacted:
+                lines = [line for line in run.log if first <= line.seq <= last]
+            else:
+                lines = run.log[first - 1 : last]
+            own = [(line.seq, line.kind, line.body) for line in lines if line.call == call.number or line.seq == last]
+        return call_with_pieces(call.row, own)
+
+    async def calls(self, wanted: CallFilter, limit: int | None, newest: bool) -> list[Call]:
+        with self._lock:
+            found = [call.row for call in self._tables.calls.values() if wanted.fits(call.row, call.run.row)]
+        return found[max(0, len(found) - limit) :] if newest and limit is not None else found[:limit]
+
+    async def runs(self, wanted: RunFilter, limit: int | None) -> list[RunRow]:
+        with self._lock:
+            return [run.row for run in reversed(self._tables.runs.values()) if wanted.fits(run.row)][:limit]
+
+    async def taken(self, call_ids: Sequence[str]) -> set[str]:
+        with self._lock:
+            return {call_id for call_id in call_ids if call_id in self._tables.calls}
+
+    async def log(self, run_id: str) -> Log | None:
+        with self._lock:
+            run = self._tables.runs.get(run_id)
+            return None if run is None else Log(run.key, run.row.outcome is not None, run.compacted, list(run.log))
+
+    async def stats(self) -> dict[str, Any]:
+        with self._lock:
+            runs = self._tables.runs.values()
+            active, alive = [run for run in runs if run.row.outcome is None], self._alive()
+            return {
+                "schema_version": SCHEMA_VERSION,
+                "runs": len(runs),
+                "active_runs": len(active),
+                "calls": len(self._tables.calls),
+                "records": sum(len(run.log) for run in runs),
+                "live_writers": len(alive),
+                "orphaned_runs": sum(run.writer not in alive for run in active),
+                "stored_bytes": sum(len(line.body) for run in runs for line in run.log),
+            }
 
 
-def _next(call: Call | None, event: CallEvent, row: RunRow, at: float) -> Call:
-    if isinstance(event, CallStarted):
-        if call is not None:
-            raise CallIdTaken(event.call_id)
-        return opened(event, run_id=row.run_id, thread_id=row.thread_id, at=at)
-    if call is None:
-        raise TransitionError(f"call {event.call_id!r} has not started: the first record of a call is CallStarted")
-    being_written = call.state in (CallState.STARTED, CallState.ARGS_STREAMING)
-    if call.run_id != row.run_id and (being_written or isinstance(event, ArgsAppended | CallSigned | CallCompleted)):
-        raise TransitionError(
-            f"call {call.call_id!r} is {call.state} and of another run, which alone may say {type(event).__name__}"
-        )
-    if isinstance(event, ArgsAppended) and next_state(call, event) is call.state:
-        return call  # the row is not touched for every piece: its time is that of the last change of state
-    return advanced(call, event, at=at)
+def _new_row(change: RunChange) -> RunRow:
+    thread_id = change.thread_id or change.run_id
+    return RunRow(change.run_id, thread_id, change.principal, None, None, change.started_at, None, 0)
 
 
-def _record(run_id: str, line: _Line) -> Record:
-    event = event_of(line.row.kind, line.row.body, line.call_id, line.row.source.message_id)
-    source = line.row.source
-    return Record(run_id, line.seq, line.at, event, source.response_id, source.author, line.first_seq)
+def _columns(change: CallChange) -> dict[str, Any]:
+    """What a change says of a call's row, without what it leaves as it is."""
+    found = {name: getattr(change, name) for name in _CALL_COLUMNS}
+    found = {name: value for name, value in found.items() if value is not None}
+    if change.result is not None:
+        found["result"] = from_json(change.result)
+    return found
 
 
-def _compact(run: _Run) -> int:
-    if run.compacted:
-        return 0
-    groups: dict[object, list[_Line]] = {}
-    for line in run.lines:
-        kind = line.row.kind & 7
-        whose = line.call_id if kind == Kind.ARGS else line.row.source.message_id
-        groups.setdefault(line.seq if kind == Kind.EVENT else (kind, whose), []).append(line)
-    lines = [lines[0] if len(lines) == 1 else _folded(lines) for lines in groups.values()]
-    gone = len(run.lines) - len(lines)
-    run.lines, run.compacted = sorted(lines, key=lambda line: line.seq), True
-    return gone
-
-
-def _folded(lines: Sequence[_Line]) -> _Line:
-    last = lines[-1]
-    text = "".join([piece_text(line.row.kind, line.row.body) for line in lines])
-    event = msgspec.structs.replace(last.row.event, text=text)
-    source = last.row.source
-    row = prepared(Entry(event, source.response_id, source.author))
-    return msgspec.structs.replace(last, row=row, first_seq=lines[0].seq)
+def _held(call: _Call) -> Held:
+    return Held(call.row.call_id, call.run.key, call.number, call.row.state)

@@ -56,16 +56,19 @@ class Owned(msgspec.Struct, eq=False):
 
 
 class RunFacts(msgspec.Struct, frozen=True):
-    """A run's row as far as ownership goes. Of a compacted run the writer may be forgotten: nobody writes to it."""
+    """A run's row as far as ownership goes. Epoch 0 is a run that is not there yet.
+
+    Of a compacted run the writer may be forgotten: nobody writes to it.
+    """
 
     run_id: str
     key: int
-    writer: str | None
-    epoch: int
-    started_at: float
-    last_seq: int
-    last_ms: int
-    ended: bool
+    writer: str | None = None
+    epoch: int = 0
+    started_at: float = 0.0
+    last_seq: int = 0
+    last_ms: int = 0
+    ended: bool = False
 
 
 def claimed(facts: RunFacts, writer: str | None = None) -> Owned:

@@ -6,28 +6,20 @@ stays with that append: it is refused as a whole, and its neighbours are written
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
 
-from callstream.calls import BEFORE_EXECUTING, CallState
-from callstream.errors import CallstreamError, LeaseLost, ThreadBusy, UsageError
+from callstream.calls import CallState
+from callstream.errors import CallstreamError, ThreadBusy, UsageError
 from callstream.events import (
     ArgsAppended,
-    CallAwaiting,
-    CallCompleted,
-    CallDiscarded,
-    CallExecuting,
-    CallFailed,
-    CallReturned,
     Record,
-    RunEnded,
-    RunEvent,
 )
-from callstream.journal.draft import CallChange, Draft, RecordColumns, RunChange, SourceColumns, run_clock
+from callstream.journal.draft import CallChange, Draft, RunChange, SourceColumns, run_clock
 from callstream.journal.owned import Append, Held, Memory, Owned, ended_error
-from callstream.journal.rows import ESCAPED, Kind, Row, event_of, moment, prepared, whole_completion
+from callstream.journal.rows import ESCAPED, Kind, Row, event_of, moment
 
 MAX_KEPT = 64 * 1024
 """Records with more text than that are not handed to followers in memory: they read them."""
@@ -59,8 +51,7 @@ class Plan:
         self.outcomes: list[Outcome] = [0] * len(batch)
         self.bases: dict[Owned, int] = {}
         self.runs: dict[Owned, RunChange] = {}
-        self.records: list[RecordColumns] = []
-        self._rows: list[Row] = []
+        self.rows: list[Row] = []
         self.sources: list[SourceColumns] = []
         self.calls: dict[str, CallChange] = {}
         self._busy: dict[str, str] = {}
@@ -75,13 +66,14 @@ class Plan:
         found: dict[str, list[Record]] = {run.run_id: [] for run in runs.values()}
         if not found:
             return found
-        for row, (key, seq, ms, _, _, kind, body) in zip(self._rows, self.records, strict=True):
-            run = runs.get(key)
-            if run is not None and len(body) <= MAX_KEPT:
+        for row in self.rows:
+            run = runs.get(row.run_key)
+            if run is not None and len(row.body) <= MAX_KEPT:
                 # Pieces are text and cannot change; anything else is read from what is stored, as others read it.
-                event = event_of(kind, body, None, None) if kind & ~ESCAPED == Kind.EVENT else row.event
-                at = moment(run.started_at, ms)
-                found[run.run_id].append(Record(run.run_id, seq, at, event, row.source.response_id, row.source.author))
+                is_piece = row.kind & ~ESCAPED != Kind.EVENT
+                event = row.event if is_piece else event_of(row.kind, row.body, None, None)
+                at, source = moment(run.started_at, row.at_ms), row.source
+                found[run.run_id].append(Record(run.run_id, row.seq, at, event, source.response_id, source.author))
         return found
 
     def add_pieces(self) -> Sequence[int]:
@@ -133,26 +125,23 @@ class Plan:
             return False
         ms = run_clock(run, self._now)
         key, sources, calls = run.key, run.sources, run.calls
-        records: list[RecordColumns] = []
         for row in append.rows:
             source = sources.get(row.source)
             if source is None:
                 return False
             event = row.event
-            number = None
             if type(event) is ArgsAppended:
                 held = calls.get(event.call_id)
                 if held is None or held.state is not CallState.ARGS_STREAMING:
                     return False
-                number = held.number
+                row.call = held.number
             elif not row.kind & Kind.TEXT:  # reasoning has this bit too
                 return False
             seq += 1
-            records.append((key, seq, ms, source, number, row.kind, row.body))
+            row.run_key, row.seq, row.at_ms, row.source_number = key, seq, ms, source
         append.base = run.last_seq
         self.bases.setdefault(run, run.last_seq)
-        self.records += records
-        self._rows += append.rows
+        self.rows += append.rows
         run.last_seq, run.last_ms = seq, ms
         return True
 
@@ -189,8 +178,7 @@ class Plan:
         if change is not None:
             earlier = self.runs.get(run)
             self.runs[run] = change if earlier is None else earlier.followed_by(change)
-        self.records += draft.records
-        self._rows += append.rows
+        self.rows += append.rows
         self.sources += draft.new_sources
         return run.last_seq
 
@@ -202,57 +190,3 @@ class Plan:
             self._busy[thread_id] = run_id
         if draft.ends:
             self._busy = {thread: other for thread, other in self._busy.items() if other != run_id}
-
-
-def same_rows(append: Append, stored: Sequence[tuple[int, str]]) -> bool:
-    """Whether the stored (kind, body) are what the append would have written."""
-    if len(stored) != len(append.rows):
-        return False
-    return all(
-        columns == (row.kind, row.body)
-        or (isinstance(row.event, CallCompleted) and columns == whole_completion(row.event))
-        for row, columns in zip(append.rows, stored, strict=True)
-    )
-
-
-def repeated(
-    append: Append, repeat: Repeat, stored: Sequence[tuple[int, str]], compacted: bool
-) -> int | CallstreamError:
-    """What a repeat comes to.
-
-    Folded rows cannot be compared. If nobody else has ever written to the run the number is taken for true.
-    """
-    refusal = repeat.run.refusal
-    if same_rows(append, stored) or (compacted and not isinstance(refusal, LeaseLost)):
-        return repeat.last
-    return refusal or UsageError(
-        f"records {repeat.first} to {repeat.last} of run {append.run_id!r} are others than this append brings: "
-        "two tasks write to the run with the same numbers"
-    )
-
-
-def left_executing(events: Iterable[RunEvent]) -> list[str]:
-    """The calls that a run, by its log, has begun to execute and has not said anything final of."""
-    begun: dict[str, None] = {}
-    for event in events:
-        if isinstance(event, CallExecuting):
-            begun[event.call_id] = None
-        elif isinstance(event, CallAwaiting | CallReturned | CallFailed | CallDiscarded):
-            begun.pop(event.call_id, None)
-    return list(begun)
-
-
-def closing(run: Owned, resumed: Iterable[Held] = ()) -> list[Row]:
-    """The records that end a run whose process died: by state, and the run's end.
-
-    ``resumed``: calls of earlier runs that this one was executing.
-    """
-    events: list[RunEvent] = []
-    for held in run.calls.values():
-        if held.state in BEFORE_EXECUTING:
-            events.append(CallDiscarded(held.call_id, "interrupted"))
-        elif held.state is CallState.EXECUTING:
-            events.append(CallFailed(held.call_id, "interrupted"))
-    events += [CallFailed(held.call_id, "interrupted") for held in resumed if held.state is CallState.EXECUTING]
-    events.append(RunEnded("failed", "interrupted"))
-    return [prepared(event) for event in events]

@@ -6,7 +6,6 @@ A journal keeps one append-only log of records a run and one row a call, in one 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -38,28 +37,6 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     author: str | None = None
 
 
-class Openable(ABC):
-    """What opens itself at the first use and may be opened earlier: ``async with journal``, or ``await journal``."""
-
-    @abstractmethod
-    async def open(self) -> None: ...
-
-    @abstractmethod
-    async def aclose(self) -> None: ...
-
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    def __await__(self) -> Generator[Any, None, Self]:
-        return self.__aenter__().__await__()
-
-
 class Journal(Protocol):
     """The durable log of runs and calls. May be used from any event loop, from several at once too."""
 
@@ -70,6 +47,11 @@ class Journal(Protocol):
     ) -> None: ...
 
     def __await__(self) -> Generator[Any, None, Self]: ...
+
+    @property
+    def is_persistent(self) -> bool:
+        """Whether what it has is still there after the process has ended."""
+        ...
 
     async def open(self) -> None:
         """Opens the store and brings its schema up to date. Called by the first use; calling it again does nothing."""

@@ -54,13 +54,26 @@ NOWHERE = Source(None, None, None)
 """Of a record that is nothing but its event. It is number 0 of every run, and has no row."""
 
 
-class Row(msgspec.Struct, frozen=True, gc=False):
-    """An event made ready for the table by the task that appends it."""
+class Row(msgspec.Struct, eq=False, gc=False):
+    """An event made ready for the log by the task that appends it; planning gives it its place there."""
 
     event: RunEvent
     kind: int
     body: str
     source: Source
+    run_key: int = 0
+    seq: int = 0
+    at_ms: int = 0
+    source_number: int = 0
+    call: int | None = None
+
+    @property
+    def columns(self) -> RecordColumns:
+        return self.run_key, self.seq, self.at_ms, self.source_number, self.call, self.kind, self.body
+
+
+RecordColumns: TypeAlias = tuple[int, int, int, int, int | None, int, str]
+"""run_key, seq, at_ms, source, call, kind, body: what is inserted into the log."""
 
 
 class Stored(NamedTuple):

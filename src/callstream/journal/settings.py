@@ -29,17 +29,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings that all journals share.
 
     ``writer_id``: a name for this process in the store; made unique by the journal. ``lease_ttl``: seconds after which
-    a process that no longer renews its lease counts as dead. ``renew``: False stops the renewing, which makes a zombie
-    (for tests). ``retry_seconds``: how long an append or a read waits for a store that is away, and an append for room in
-    the queue, before it fails.
-    ``max_pending_bytes``: how much may wait to be written. ``redact`` is applied to every event before it is stored; it
-    sees the pieces of a call one by one, so what is spread over several pieces it cannot recognise. ``migrate``: bring
-    an older schema up to date at opening; otherwise that is an error.
+    a process that no longer renews its lease counts as dead. ``retry_seconds``: how long an append or a read waits for a
+    store that is away, and an append for room in the queue, before it fails. ``max_pending_bytes``: how much may wait to
+    be written. ``redact`` is applied to every event before it is stored; it sees the pieces of a call one by one, so what
+    is spread over several pieces it cannot recognise. ``migrate``: bring an older schema up to date at opening; otherwise
+    that is an error.
     """
 
     writer_id: str | None = None
     lease_ttl: float = 15.0
-    renew: bool = True
     retry_seconds: float = 5.0
     max_pending_bytes: int = 64 * 1024 * 1024
     redact: Redact | None = None

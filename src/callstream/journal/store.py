@@ -1,24 +1,27 @@
-"""What a database has to offer so that ``StoredJournal`` makes a journal of it."""
+"""What a database has to offer so that ``StoredJournal`` makes a journal of it, and what it is asked for."""
 
 from __future__ import annotations
 
 import logging
+import math
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from callstream.calls import Call
-from callstream.errors import CallstreamError, JournalError
+import msgspec
+
+from callstream.calls import Call, CallState
+from callstream.errors import JournalError, UsageError
 from callstream.events import Record
-from callstream.journal.filters import CallFilter, RunFilter
 from callstream.journal.follow import Folded, Followers, Page
 from callstream.journal.owned import Append
 from callstream.journal.protocol import RunRow
+from callstream.journal.rows import Stored
+from callstream.journal.writer import Committed
 
 _log = logging.getLogger("callstream.journal")
 _PASSING_SECONDS = 1.0
-_NAMED_RUNS = 10
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 SCHEMA_VERSION = 1
@@ -69,22 +72,6 @@ def loggable(text: object) -> str:
     return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))
 
 
-def log_swept(run_ids: Sequence[str]) -> None:
-    """Says which runs of other processes this one has ended, and how many more than it names."""
-    if run_ids:
-        named = ", ".join(loggable(run_id) for run_id in run_ids[:_NAMED_RUNS])
-        more = f" and {len(run_ids) - _NAMED_RUNS} more" if len(run_ids) > _NAMED_RUNS else ""
-        _log.warning("ended as interrupted, because the process that ran them is gone: %s%s", named, more)
-
-
-class Committed(NamedTuple):
-    """What became of each append of a batch, the runs that got records, and the records of those that are followed."""
-
-    outcomes: Sequence[int | CallstreamError]
-    changed: Sequence[str]
-    fresh: Mapping[str, Sequence[Record]]
-
-
 def check_version(version: int, oldest_code: int, where: str) -> None:
     """Raises JournalError if this code cannot use a store of that version."""
     if version > SCHEMA_VERSION and oldest_code > SCHEMA_VERSION:
@@ -101,10 +88,114 @@ def must_migrate(version: int, where: str) -> JournalError:
     )
 
 
+class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
+    run_id: str | None = None
+    thread_id: str | None = None
+    principal: str | None = None
+    active: bool | None = None
+    ended_before: float | None = None
+
+    def fits(self, run: RunRow) -> bool:
+        return (
+            (self.run_id is None or run.run_id == self.run_id)
+            and (self.thread_id is None or run.thread_id == self.thread_id)
+            and (self.principal is None or run.principal == self.principal)
+            and (self.active is None or (run.outcome is None) == self.active)
+            and (self.ended_before is None or (run.ended_at is not None and run.ended_at < self.ended_before))
+        )
+
+    def conditions(self) -> dict[str, Any]:
+        """The named conditions of a query, each with its value; True for one that takes none."""
+        found = _given(self)
+        active = found.pop("where_active", None)
+        if active is not None:
+            found["where_active" if active else "where_ended"] = True
+        return found
+
+
+class CallFilter(msgspec.Struct, frozen=True, kw_only=True):
+    run_id: str | None = None
+    thread_id: str | None = None
+    principal: str | None = None
+    states: Sequence[CallState] | None = None
+    provider_id: str | None = None
+
+    def fits(self, call: Call, run: RunRow) -> bool:
+        return (
+            (self.run_id is None or call.run_id == self.run_id)
+            and (self.thread_id is None or call.thread_id == self.thread_id)
+            and (self.principal is None or run.principal == self.principal)
+            and (self.states is None or call.state in self.states)
+            and (self.provider_id is None or call.provider_id == self.provider_id)
+        )
+
+    def conditions(self) -> dict[str, Any]:
+        """The named conditions of a query, each with its value."""
+        found = _given(self)
+        if self.states is not None:
+            found["where_states"] = [state.value for state in self.states]
+        return found
+
+
+def forgettable(before: float | None, thread: str | None, principal: str | None) -> RunFilter:
+    """The ended runs that match all that is given."""
+    if before is None and thread is None and principal is None:
+        raise UsageError("forget needs before=, thread= or principal=: without them it would erase everything")
+    if before is not None and math.isnan(before):
+        raise UsageError("forget needs before= as seconds since 1970, got nan")
+    return RunFilter(thread_id=thread, principal=principal, active=False, ended_before=before)
+
+
+def _given(wanted: RunFilter | CallFilter) -> dict[str, Any]:
+    return {f"where_{name}": value for name, value in msgspec.structs.asdict(wanted).items() if value is not None}
+
+
+class Log(NamedTuple):
+    """The whole log of a run, for compaction. Without rows if the run goes on or is compacted."""
+
+    run_key: int
+    ended: bool
+    compacted: bool
+    rows: Sequence[Stored] = ()
+
+
+class Reader(Protocol):
+    """The questions that nothing is written for."""
+
+    async def page(self, run_id: str, after: int, limit: int, is_first: bool) -> Page | Folded | None: ...
+
+    async def read_whole(self, run_ids: Sequence[str]) -> list[Record]:
+        """See ``Journal``."""
+        ...
+
+    async def call(self, call_id: str) -> Call | None: ...
+
+    async def calls(self, wanted: CallFilter, limit: int | None, newest: bool) -> list[Call]: ...
+
+    async def runs(self, wanted: RunFilter, limit: int | None) -> list[RunRow]: ...
+
+    async def taken(self, call_ids: Sequence[str]) -> set[str]:
+        """Which of those ids are calls in the store."""
+        ...
+
+    async def log(self, run_id: str) -> Log | None: ...
+
+    async def stats(self) -> dict[str, Any]: ...
+
+
 class Store(Protocol):
-    """One database. The first group is awaited on the journal's thread only, the second in any event loop."""
+    """One database. It is awaited on the journal's thread only; so is its reader, unless that ``reads_anywhere``.
+
+    Anything may raise StoreAway if it should be tried again, JournalError if not.
+    """
 
     where: str
+    is_persistent: bool
+    reads_anywhere: bool
+    """Whether the reader may be awaited in any event loop."""
+
+    @property
+    def reader(self) -> Reader: ...
 
     async def open(self, writer: str, followers: Followers) -> None:
         """Connects, brings the schema up to date or refuses it, and takes the writer's lease."""
@@ -117,7 +208,7 @@ class Store(Protocol):
         """Gives the leases back and disconnects."""
 
     async def commit(self, batch: Sequence[Append]) -> Committed:
-        """Writes the batch in one transaction. StoreAway if it should be tried again, JournalError if not."""
+        """Writes the batch in one transaction."""
         ...
 
     async def renew(self) -> None:
@@ -137,10 +228,16 @@ class Store(Protocol):
         """Closes up to so many runs of dead processes and returns their ids."""
         ...
 
-    async def compact(self, run_id: str) -> int: ...
+    async def archive(self, run_id: str, run_key: int, rows: Iterable[Stored]) -> bool:
+        """Puts the folded log in the place of the log. False if another process has compacted or erased the run."""
+        ...
 
     async def due(self, age: float) -> list[str]:
         """Some runs that ended longer ago than that and are not compacted."""
+        ...
+
+    async def forget(self, wanted: RunFilter, limit: int) -> list[str]:
+        """Erases up to so many of those runs and returns their ids. They have ended: the filter says so."""
         ...
 
     async def asked_to_stop(self) -> dict[str, str]:
@@ -148,29 +245,3 @@ class Store(Protocol):
         ...
 
     async def ask_to_stop(self, run_id: str, reason: str) -> bool: ...
-
-    async def forget(self, wanted: RunFilter, limit: int) -> list[str]:
-        """Erases up to so many of those runs and returns their ids. They have ended: the filter says so."""
-        ...
-
-    # -- in any event loop ---------------------------------------------------------------------------------------------
-
-    async def page(self, run_id: str, after: int, limit: int, is_first: bool) -> Page | Folded | None:
-        """See ``ReadPage``."""
-        ...
-
-    async def read_whole(self, run_ids: Sequence[str]) -> list[Record]:
-        """See ``Journal``."""
-        ...
-
-    async def call(self, call_id: str) -> Call | None: ...
-
-    async def calls(self, wanted: CallFilter, limit: int | None, *, newest: bool) -> list[Call]: ...
-
-    async def runs(self, wanted: RunFilter, limit: int | None) -> list[RunRow]: ...
-
-    async def taken(self, call_ids: Sequence[str]) -> set[str]:
-        """Which of those ids are calls in the store."""
-        ...
-
-    async def stats(self) -> dict[str, Any]: ...

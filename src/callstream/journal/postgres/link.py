@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import asyncpg  # type: ignore[import-untyped]
@@ -16,12 +15,10 @@ import msgspec
 from callstream.errors import JournalError, UsageError
 from callstream.journal.store import StoreAway
 
-_T = TypeVar("_T")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,40}")
 _CONNECT_SECONDS = 10.0
 _COMMAND_SECONDS = 30.0
 _READERS = 4
-_MAX_BACK_OFF = 1.0
 LONG_SECONDS = 600.0
 """For what reads or deletes a whole run."""
 
@@ -124,19 +121,6 @@ class Link:
         with failure(self.where):
             async with self._pool.acquire() as connection:
                 yield connection
-
-    async def patiently(self, work: Callable[[], Awaitable[_T]]) -> _T:
-        """Does something that may be done again, again and again while the server is away."""
-        deadline = time.monotonic() + self._patience
-        back_off = 0.01
-        while True:
-            try:
-                return await work()
-            except StoreAway:
-                if time.monotonic() + back_off > deadline:
-                    raise
-            await asyncio.sleep(back_off)
-            back_off = min(back_off * 2, _MAX_BACK_OFF)
 
     def _options(self) -> dict[str, Any]:
         return {

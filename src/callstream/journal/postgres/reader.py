@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 from callstream.calls import Call
 from callstream.events import Record, RunEnded
-from callstream.journal.filters import CallFilter, RunFilter
 from callstream.journal.follow import Folded, Page
-from callstream.journal.postgres.link import Link
+from callstream.journal.postgres.link import LONG_SECONDS, Link
 from callstream.journal.protocol import RunRow
-from callstream.journal.rows import call_of, call_with_pieces, folded_range, record_of
+from callstream.journal.rows import Stored, call_of, call_with_pieces, folded_range, record_of
+from callstream.journal.store import CallFilter, Log, RunFilter
 
 _MAX_HEADS = 10_000
 
@@ -74,7 +74,7 @@ class PostgresReader:
             pieces = await connection.fetch(self._sql["read_call_pieces"], key, number, first, last)
         return call_with_pieces(call_of(row), pieces)
 
-    async def calls(self, wanted: CallFilter, limit: int | None, *, newest: bool) -> list[Call]:
+    async def calls(self, wanted: CallFilter, limit: int | None, newest: bool) -> list[Call]:
         query, values = self.filtered("list_calls", wanted.conditions(), limit)
         async with self._link.reading() as connection:
             rows = await connection.fetch(query.replace("{way}", "DESC" if newest else "ASC"), *values)
@@ -88,6 +88,17 @@ class PostgresReader:
     async def taken(self, call_ids: Sequence[str]) -> set[str]:
         async with self._link.reading() as connection:
             return {row[0] for row in await connection.fetch(self._sql["taken_call_ids"], list(call_ids))}
+
+    async def log(self, run_id: str) -> Log | None:
+        async with self._link.reading() as connection:
+            row = await connection.fetchrow(self._sql["read_run"], run_id)
+            if row is None:
+                return None
+            key, _, ended, _, compacted = row
+            if not ended or compacted:
+                return Log(key, ended, compacted)
+            rows = await connection.fetch(self._sql["log_of_run"], key, timeout=LONG_SECONDS)
+        return Log(key, True, False, [Stored(*columns) for columns in rows])
 
     async def stats(self) -> dict[str, Any]:
         async with self._link.reading() as connection:

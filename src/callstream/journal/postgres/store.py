@@ -17,30 +17,30 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
 
-from callstream.calls import Call
-from callstream.errors import CallstreamError, UsageError
-from callstream.events import Record
-from callstream.journal.filters import CallFilter, RunFilter
-from callstream.journal.follow import Folded, Followers, Page
-from callstream.journal.owned import Append, Memory, RunFacts, claimed
-from callstream.journal.plan import Plan, closing
-from callstream.journal.postgres.link import LONG_SECONDS, Address, Link
+import asyncpg  # type: ignore[import-untyped]
+
+from callstream.errors import CallstreamError
+from callstream.journal.follow import Followers
+from callstream.journal.owned import Append
+from callstream.journal.postgres.link import LONG_SECONDS, PASSING, Address, Link, failure
 from callstream.journal.postgres.reader import PostgresReader
+from callstream.journal.postgres.tables import PostgresTables
 from callstream.journal.postgres.watch import PostgresWatch
-from callstream.journal.postgres.writer import PostgresWriter, Stale
-from callstream.journal.protocol import RunRow
-from callstream.journal.queries import queries, schema
-from callstream.journal.rows import Stored, folded
-from callstream.journal.store import SCHEMA_VERSION, Committed, StoreAway, check_version, must_migrate
-
-_T = TypeVar("_T")
+from callstream.journal.rows import Stored
+from callstream.journal.sql import queries, schema
+from callstream.journal.store import SCHEMA_VERSION, RunFilter, StoreAway, check_version, must_migrate
+from callstream.journal.writer import Committed, Stale, Writer
 
 
 class PostgresStore:
-    """See ``Store``. Everything runs on the journal's loop; readers of other loops are brought there."""
+    """See ``Store``. The writer's memory holds from one turn to the next; when the turn is lost, both are taken anew."""
+
+    is_persistent = True
+    reads_anywhere = False
 
     def __init__(self, address: Address, *, patience: float, lease_ttl: float, migrate: bool) -> None:
         self.where = address.where
@@ -52,16 +52,16 @@ class PostgresStore:
         self._ttl = lease_ttl
         self._may_migrate = migrate
         self._link = Link(address, patience)
-        self._reader = PostgresReader(self._link, self._sql)
+        self._turn: int | None = None
+        self._connection: Any = None
+        self.reader = PostgresReader(self._link, self._sql)
 
     # -- opening and closing -------------------------------------------------------------------------------------------
 
     async def open(self, writer: str, followers: Followers) -> None:
-        self._writer = writer
+        self._writer = Writer(writer)
         self._followers = followers
-        self._reader.followed = followers.runs
-        self._loop = asyncio.get_running_loop()
-        self._log = PostgresWriter(self._link, self._sql, self._channel, followers, writer, self._ttl)
+        self.reader.followed = followers.runs
         try:
             await self._link.open()
             if self._may_migrate:
@@ -96,10 +96,11 @@ class PostgresStore:
     async def close(self) -> None:
         try:
             async with self._link.reading() as connection:
-                await connection.execute(self._sql["release_leases"], self._writer)
+                await connection.execute(self._sql["release_leases"], self._writer.name)
         except CallstreamError:
             pass  # they run out by themselves
-        await self._log.close()
+        if self._connection is not None:
+            await self._link.close_quietly(self._connection)
         await self._link.close()
 
     async def _check_schema(self) -> None:
@@ -116,22 +117,60 @@ class PostgresStore:
         version, oldest = await connection.fetchrow(self._sql["read_version"]) or (0, 0)
         return version, oldest
 
+    # -- writing -------------------------------------------------------------------------------------------------------
+
     async def commit(self, batch: Sequence[Append]) -> Committed:
-        return await self._log.commit(batch)
+        async with self._connected() as connection:
+            for _ in range(5):
+                try:
+                    return await self._commit(connection, batch)
+                except Stale:
+                    self._forget_turn()
+                except BaseException:
+                    self._forget_turn()
+                    raise
+        raise StoreAway(f"{self.where} changed under the writer's hands five times")
+
+    async def _commit(self, connection: Any, batch: Sequence[Append]) -> Committed:
+        if self._turn is None:
+            # Waits for what a broken connection is still doing; what it has not begun is refused from now on.
+            self._turn = await connection.fetchval(self._sql["take_turn"], self._writer.name, self._ttl)
+        tables = PostgresTables(connection, self._sql, self._writer.name, self._channel, self._turn)
+        committed = await self._writer.commit(tables, batch, time.time(), self._followers.runs())
+        self._turn = tables.turn
+        return committed
+
+    def _forget_turn(self) -> None:
+        self._turn = None
+        self._writer.memory.clear()
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[Any]:
+        """The connection that writes, made anew if it broke."""
+        with failure(self.where):
+            if self._connection is None or self._connection.is_closed():
+                self._connection = await self._link.connect()
+            try:
+                yield self._connection
+            except (*PASSING, asyncpg.InterfaceError, asyncio.CancelledError):
+                # What it was doing is not known any more.
+                self._connection.terminate()
+                self._connection = None
+                raise
 
     # -- leases --------------------------------------------------------------------------------------------------------
 
     async def renew(self) -> None:
         async with self._link.reading() as connection:
-            await connection.execute(self._sql["renew_writer"], self._writer, self._ttl)
+            await connection.execute(self._sql["renew_writer"], self._writer.name, self._ttl)
 
     async def check(self) -> None:
         async with self._link.reading() as connection:
-            await connection.execute(self._sql["write_check"], self._writer)
+            await connection.execute(self._sql["write_check"], self._writer.name)
 
     async def hold(self, name: str, seconds: float) -> bool:
         async with self._link.reading() as connection:
-            held = bool(await connection.fetchval(self._sql["hold_lease"], name, self._writer, seconds))
+            held = bool(await connection.fetchval(self._sql["hold_lease"], name, self._writer.name, seconds))
             if held:
                 await connection.execute(self._sql["drop_dead_leases"])
         return held
@@ -142,108 +181,46 @@ class PostgresStore:
 
     async def asked_to_stop(self) -> dict[str, str]:
         async with self._link.reading() as connection:
-            return dict(await connection.fetch(self._sql["asked_to_stop"], self._writer))
+            return dict(await connection.fetch(self._sql["asked_to_stop"], self._writer.name))
 
     async def watch(self) -> None:
-        await PostgresWatch(self._link, self._sql, self._channel, self._followers, self._reader.run_of).run()
+        await PostgresWatch(self._link, self._sql, self._channel, self._followers, self.reader.run_of).run()
 
     # -- housekeeping --------------------------------------------------------------------------------------------------
 
     async def sweep(self, limit: int) -> list[str]:
-        """First the dead lose their turns: what they had under way is done then, and what comes later is refused."""
         async with self._link.reading() as connection, connection.transaction():
-            memory = Memory()
-            fenced = await connection.fetch(self._sql["fence_dead"], self._writer, limit)
-            if not fenced:
-                return []
-            rows = await connection.fetch(self._sql["orphaned_runs"], [row[0] for row in fenced], limit)
-            orphans = [claimed(facts) for facts in (RunFacts(*row) for row in rows)]
-            if not orphans:  # another sweeper was quicker
-                return []
-            await self._log.fill(connection, orphans)
-            for owned in orphans:
-                memory.add(owned)
-            resumed = await self._log.resumed(connection, memory)
-            appends = [Append(owned.run_id, closing(owned, resumed[owned.key])) for owned in orphans]
-            plan = Plan(appends, memory, time.time())
-            named = {held.call_id: held for calls in resumed.values() for held in calls}
-            plan.add_others(range(len(appends)), named, taker=self._writer)
+            tables = PostgresTables(connection, self._sql, self._writer.name, self._channel, None)
             try:
-                await self._log.write(connection, plan, None)
+                return await self._writer.sweep(tables, limit, time.time())
             except Stale as stale:
                 # An answer of another run came between; the next sweep finds the run again.
                 raise StoreAway(f"{self.where} changed while it was swept") from stale
-        return plan.changed_runs
 
-    async def compact(self, run_id: str) -> int:
+    async def archive(self, run_id: str, run_key: int, rows: Iterable[Stored]) -> bool:
         async with self._link.reading() as connection:
             async with connection.transaction():
                 row = await connection.fetchrow(self._sql["lock_run"], run_id)
-                if row is None:
-                    raise UsageError(f"the journal has no run {run_id!r}")
-                key, ended, compacted = row
-                if not ended:
-                    raise UsageError(f"run {run_id!r} goes on; only an ended run can be compacted")
-                if compacted:
-                    return 0
-                log = await connection.fetch(self._sql["log_of_run"], key, timeout=LONG_SECONDS)
-                before = [Stored(*columns) for columns in log]
-                after = await asyncio.to_thread(folded, before)
+                if row is None or row[0] != run_key or row[1]:
+                    return False
                 await connection.executemany(
                     self._sql["insert_archive"],
-                    [(key, r.seq, r.at_ms, r.source, r.call, r.kind, r.body, r.first_seq) for r in after],
+                    [(run_key, r.seq, r.at_ms, r.source, r.call, r.kind, r.body, r.first_seq) for r in rows],
                 )
-                await connection.execute(self._sql["delete_log"], [key], timeout=LONG_SECONDS)
-                await connection.execute(self._sql["mark_compacted"], key)
-                await connection.execute(self._sql["delete_live"], [key])
+                await connection.execute(self._sql["delete_log"], [run_key], timeout=LONG_SECONDS)
+                await connection.execute(self._sql["mark_compacted"], run_key)
+                await connection.execute(self._sql["delete_live"], [run_key])
             await connection.execute(self._sql["give_back"])
-        return len(before) - len(after)
+        return True
 
     async def due(self, age: float) -> list[str]:
         async with self._link.reading() as connection:
             return [row[0] for row in await connection.fetch(self._sql["compactable_runs"], age, 50)]
 
     async def forget(self, wanted: RunFilter, limit: int) -> list[str]:
-        query, values = self._reader.filtered("forgettable_runs", wanted.conditions(), limit)
+        query, values = self.reader.filtered("forgettable_runs", wanted.conditions(), limit)
         async with self._link.reading() as connection, connection.transaction():
             rows = await connection.fetch(query, *values)
             for table in ("log", "archive", "sources", "calls", "live", "run"):
                 await connection.execute(self._sql[f"delete_{table}"], [row[0] for row in rows], timeout=LONG_SECONDS)
         return [row[1] for row in rows]
-
-    # -- reading, in any event loop ------------------------------------------------------------------------------------
-
-    async def page(self, run_id: str, after: int, limit: int, is_first: bool) -> Page | Folded | None:
-        return await self._here(lambda: self._reader.page(run_id, after, limit, is_first))
-
-    async def read_whole(self, run_ids: Sequence[str]) -> list[Record]:
-        return await self._here(lambda: self._reader.read_whole(run_ids))
-
-    async def call(self, call_id: str) -> Call | None:
-        return await self._here(lambda: self._reader.call(call_id))
-
-    async def calls(self, wanted: CallFilter, limit: int | None, *, newest: bool) -> list[Call]:
-        return await self._here(lambda: self._reader.calls(wanted, limit, newest=newest))
-
-    async def runs(self, wanted: RunFilter, limit: int | None) -> list[RunRow]:
-        return await self._here(lambda: self._reader.runs(wanted, limit))
-
-    async def taken(self, call_ids: Sequence[str]) -> set[str]:
-        return await self._here(lambda: self._reader.taken(call_ids))
-
-    async def stats(self) -> dict[str, Any]:
-        return await self._here(self._reader.stats)
-
-    async def _here(self, work: Callable[[], Awaitable[_T]]) -> _T:
-        """Reads on the journal's loop, again if the server is away, for the loop that asks."""
-        try:
-            reading = asyncio.run_coroutine_threadsafe(self._link.patiently(work), self._loop)
-        except RuntimeError as error:
-            raise UsageError("the journal is closed") from error
-        try:
-            return await asyncio.wrap_future(reading)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if reading.cancelled() and task is not None and not task.cancelling():
-                raise UsageError("the journal was closed meanwhile") from None
-            raise

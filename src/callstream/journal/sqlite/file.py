@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 from urllib.parse import quote
 
 from callstream.errors import JournalError, UsageError
-from callstream.journal.queries import queries, schema
+from callstream.journal.sql import queries, schema
 from callstream.journal.store import SCHEMA_VERSION, StoreAway, check_version, must_migrate
 
 Durability: TypeAlias = Literal["process", "power"]

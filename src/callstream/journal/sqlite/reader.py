@@ -7,23 +7,24 @@ import sqlite3
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 
 from callstream.calls import FINAL, Call
 from callstream.errors import UsageError
 from callstream.events import Record
-from callstream.journal.filters import CallFilter, RunFilter
 from callstream.journal.follow import Folded, Page
 from callstream.journal.protocol import RunRow
-from callstream.journal.queries import queries
-from callstream.journal.rows import Stored, call_of, call_with_pieces, folded, folded_range, record_of
+from callstream.journal.rows import Stored, call_of, call_with_pieces, folded_range, record_of
+from callstream.journal.sql import queries
 from callstream.journal.sqlite.file import connected, failure
+from callstream.journal.store import CallFilter, Log, RunFilter
 
 _T = TypeVar("_T")
 _SQL = queries("sqlite")
 _READERS = 4
+_BUSY_SECONDS = 5.0
 
 
 def filtered(name: str, conditions: Mapping[str, Any], limit: int | None) -> tuple[str, dict[str, Any]]:
@@ -33,21 +34,12 @@ def filtered(name: str, conditions: Mapping[str, Any], limit: int | None) -> tup
     return _SQL[name].replace("{where}", where), {**values, "limit": -1 if limit is None else limit}
 
 
-class Ended(NamedTuple):
-    """An ended run, folded: what goes into the archive, and how many records are gone then."""
-
-    key: int
-    rows: Sequence[tuple[Any, ...]]
-    gone: int
-
-
 class SqliteReader:
     """Reads in any event loop. Each reading thread has a connection of its own."""
 
-    def __init__(self, path: str, busy_seconds: float) -> None:
+    def __init__(self, path: str) -> None:
         self._where = f"the SQLite file {path!r}"
         self._path = path
-        self._busy_seconds = busy_seconds
         self._threads = ThreadPoolExecutor(_READERS, thread_name_prefix="callstream-read")
         self._local = threading.local()
         self._connections: list[sqlite3.Connection] = []
@@ -63,14 +55,13 @@ class SqliteReader:
     async def read_whole(self, run_ids: Sequence[str]) -> list[Record]:
         return await self._in_thread(_read_whole, list(run_ids))
 
-    async def folded(self, run_id: str) -> Ended | None:
-        """The log of an ended run as compaction leaves it; None if that was done before."""
-        return await self._in_thread(_folded, run_id)
+    async def log(self, run_id: str) -> Log | None:
+        return await self._in_thread(_log, run_id)
 
     async def call(self, call_id: str) -> Call | None:
         return await self._in_thread(_call, call_id)
 
-    async def calls(self, wanted: CallFilter, limit: int | None, *, newest: bool) -> list[Call]:
+    async def calls(self, wanted: CallFilter, limit: int | None, newest: bool) -> list[Call]:
         conditions = wanted.conditions()
         if wanted.states is not None:
             conditions["where_states"] = msgspec.json.encode(conditions["where_states"]).decode()
@@ -114,7 +105,7 @@ class SqliteReader:
     def _work(self, work: Callable[..., _T], *args: Any) -> _T:
         connection = getattr(self._local, "connection", None)
         if connection is None:
-            connection = self._local.connection = connected(self._path, self._busy_seconds)
+            connection = self._local.connection = connected(self._path, _BUSY_SECONDS)
             self._connections.append(connection)
         with failure(self._where):
             connection.execute("PRAGMA query_only = ON")
@@ -146,18 +137,15 @@ def _read_whole(connection: sqlite3.Connection, run_ids: list[str]) -> list[Reco
     return [record_of(run_id, started_at, columns) for run_id, started_at, _, _, *columns in rows]
 
 
-def _folded(connection: sqlite3.Connection, run_id: str) -> Ended | None:
+def _log(connection: sqlite3.Connection, run_id: str) -> Log | None:
     row = connection.execute(_SQL["read_run"], {"run_id": run_id}).fetchone()
     if row is None:
-        raise UsageError(f"the journal has no run {run_id!r}")
-    key, _, ended, _, compacted = row
-    if not ended:
-        raise UsageError(f"run {run_id!r} goes on; only an ended run can be compacted")
-    if compacted:
         return None
-    before = [Stored(*columns) for columns in connection.execute(_SQL["log_of_run"], {"run_key": key})]
-    after = [(r.seq, r.at_ms, r.source, r.call, r.kind, r.body, r.first_seq) for r in folded(before)]
-    return Ended(key, after, len(before) - len(after))
+    key, _, ended, _, compacted = row
+    if not ended or compacted:
+        return Log(key, bool(ended), bool(compacted))
+    rows = connection.execute(_SQL["log_of_run"], {"run_key": key})
+    return Log(key, True, False, [Stored(*columns) for columns in rows])
 
 
 def _call(connection: sqlite3.Connection, call_id: str) -> Call | None:

@@ -101,6 +101,9 @@ WHERE live.stop_reason IS NOT NULL AND live.ended_at IS NULL AND live.writer = $
 -- name: append
 SELECT {schema}.append_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::json, $11, $12)
 
+-- name: is_compacted
+SELECT compacted FROM {schema}.run WHERE run_key = $1
+
 -- name: stored_rows
 SELECT kind, body FROM {schema}.record WHERE run_key = $1 AND seq BETWEEN $2 AND $3 ORDER BY seq
 
@@ -236,7 +239,7 @@ WHERE live.ended_at < extract(epoch FROM clock_timestamp())::double precision - 
 ORDER BY live.ended_at LIMIT $2
 
 -- name: lock_run
-SELECT run_key, outcome IS NOT NULL, compacted FROM {schema}.run WHERE run_id = $1 FOR UPDATE
+SELECT run_key, compacted FROM {schema}.run WHERE run_id = $1 FOR UPDATE
 
 -- name: log_of_run
 SELECT record.seq, record.at_ms, record.source, record.call, record.kind, record.body, source.message_id

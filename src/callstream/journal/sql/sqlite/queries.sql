@@ -54,13 +54,15 @@ SELECT run_id, run_key, writer, epoch, started_at,
 FROM run WHERE run_id = :run_id
 
 -- name: load_run_calls
-SELECT call_id, run_key, number, state FROM tool_call WHERE run_key = :run_key ORDER BY number
+SELECT call_id, run_key, number, state FROM tool_call
+WHERE run_key IN (SELECT value FROM json_each(:run_keys)) ORDER BY run_key, number
 
 -- name: load_run_sources
-SELECT response_id, author, message_id, number FROM source WHERE run_key = :run_key ORDER BY number
+SELECT run_key, response_id, author, message_id, number FROM source
+WHERE run_key IN (SELECT value FROM json_each(:run_keys)) ORDER BY run_key, number
 
 -- name: load_call
-SELECT call_id, run_key, number, state FROM tool_call WHERE call_id = :call_id
+SELECT call_id, run_key, number, state FROM tool_call WHERE call_id IN (SELECT value FROM json_each(:call_ids))
 
 -- name: insert_run
 INSERT INTO run (run_key, run_id, thread_id, principal, started_at, writer, epoch, exclusive)
@@ -109,6 +111,9 @@ UPDATE tool_call SET
     error = coalesce(:error, error),
     args_seq = coalesce(:args_seq, args_seq)
 WHERE run_key = :run_key AND number = :number AND state = :old_state
+
+-- name: is_compacted
+SELECT compacted FROM run WHERE run_key = :run_key
 
 -- name: stored_rows
 SELECT kind, body FROM record WHERE run_key = :run_key AND seq BETWEEN :first AND :last ORDER BY seq
@@ -237,7 +242,8 @@ WHERE compacted = 0 AND ended_at IS NULL AND writer <> :writer
 ORDER BY run_key LIMIT :limit
 
 -- name: events_of_run
-SELECT kind, body FROM record WHERE run_key = :run_key AND kind IN (0, 8) ORDER BY seq
+SELECT run_key, kind, body FROM record
+WHERE run_key IN (SELECT value FROM json_each(:run_keys)) AND kind IN (0, 8) ORDER BY run_key, seq
 
 -- name: compactable_runs
 SELECT run_id FROM run

@@ -28,4 +28,4 @@ def schema(dialect: Dialect, version: int) -> str:
 
 
 def _text(dialect: Dialect, name: str) -> str:
-    return resources.files("callstream.journal").joinpath("sql", dialect, name).read_text("utf-8")
+    return resources.files("callstream.journal.sql").joinpath(dialect, name).read_text("utf-8")

@@ -1,0 +1,281 @@
+"""Where the work of a journal is done: on a thread of its own, or at once.
+
+The thread runs an event loop, on which the store is used: it commits what waits, renews the lease, keeps house, and hears
+of other processes. A store that blocks (SQLite) blocks only this thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol, TypeVar
+
+from callstream.errors import CallstreamError, JournalError, UsageError
+from callstream.journal.commits import GroupCommit
+from callstream.journal.follow import Followers, call_in
+from callstream.journal.housekeeping import Housekeeper
+from callstream.journal.owned import Append
+from callstream.journal.rows import Row
+from callstream.journal.settings import Settings
+from callstream.journal.store import Outage, Store, StoreAway, loggable
+
+_T = TypeVar("_T")
+_log = logging.getLogger("callstream.journal")
+_HOUSEKEEPING = "housekeeping"
+_RENEW_AGAIN = 1.0
+_DUTIES_SECONDS = 1.0
+
+
+class Worker(Protocol):
+    """Where the work of a journal is done. Everything may be awaited in any event loop, in several at once too."""
+
+    @property
+    def pending_bytes(self) -> int:
+        """How much waits to be written."""
+        ...
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def append(self, run_id: str, rows: Sequence[Row], after: int | None) -> int:
+        """Commits the rows, in the order in which appends come; returns the number of the last one."""
+        ...
+
+    async def do(self, work: Callable[..., Coroutine[Any, Any, _T]], *args: Any) -> _T:
+        """Awaits work that uses the store, and opens it before if need be."""
+        ...
+
+
+class JournalThread:
+    """See ``Worker``. After a fork the thread is the parent's, and so is the journal."""
+
+    def __init__(self, store: Store, followers: Followers, settings: Settings, housekeeper: Housekeeper) -> None:
+        self._store = store
+        self._followers = followers
+        self._settings = settings
+        self._housekeeper = housekeeper
+        self._outage = Outage(store.where)
+        self._commits = GroupCommit(store, followers, settings, self._outage)
+        self._queue = self._commits.queue
+        self._lock = threading.Lock()
+        self._opening: concurrent.futures.Future[None] | None = None
+        self._closing: concurrent.futures.Future[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._has_ended = False
+        self._process: int | None = None
+        self._renewed_at = 0.0
+        self._judges_from = 0.0
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._queue.pending_bytes
+
+    async def open(self) -> None:
+        if self._process is not None and self._process != os.getpid():
+            raise UsageError(
+                "this journal was opened before the process was forked, and its thread is the parent's: open a journal "
+                "in each process, after the fork"
+            )
+        with self._lock:
+            if self._closing is not None:
+                raise UsageError("the journal is closed")
+            opening = self._opening
+            if opening is None:
+                opening = self._opening = concurrent.futures.Future()
+                self._process = os.getpid()
+                threading.Thread(target=self._run, args=(opening,), name="callstream-journal", daemon=True).start()
+        if opening.done():
+            opening.result()
+        else:
+            await asyncio.shield(asyncio.wrap_future(opening))
+
+    async def close(self) -> None:
+        if self._process is not None and self._process != os.getpid():
+            return  # it is the parent's to close
+        with self._lock:
+            closing = self._closing
+            if closing is None:
+                closing = self._closing = concurrent.futures.Future()
+                self._queue.close(UsageError("the journal is closed"))
+                if self._opening is None or self._has_ended:
+                    closing.set_result(None)
+                elif self._opening.done() and self._loop is not None and self._stop is not None:
+                    call_in(self._loop, self._stop.set)
+        self._followers.close()
+        await asyncio.shield(asyncio.wrap_future(closing))
+
+    async def append(self, run_id: str, rows: Sequence[Row], after: int | None) -> int:
+        if self._loop is None or self._process != os.getpid():
+            await self.open()
+        return await self._queue.put(run_id, rows, after)
+
+    async def do(self, work: Callable[..., Coroutine[Any, Any, _T]], *args: Any) -> _T:
+        await self.open()
+        if self._loop is None or self._has_ended:
+            raise JournalError("the journal's thread has ended")
+        doing = work(*args)
+        try:
+            done = asyncio.run_coroutine_threadsafe(doing, self._loop)
+        except RuntimeError as error:
+            doing.close()
+            raise UsageError("the journal is closed") from error
+        try:
+            return await asyncio.wrap_future(done)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self._closing is not None and task is not None and not task.cancelling():
+                raise UsageError("the journal was closed meanwhile") from None
+            raise
+
+    # -- on the thread -------------------------------------------------------------------------------------------------
+
+    def _run(self, opening: concurrent.futures.Future[None]) -> None:
+        try:
+            asyncio.run(self._serve(opening))
+        finally:
+            self._end(opening)
+
+    def _end(self, opening: concurrent.futures.Future[None]) -> None:
+        """Nobody may wait for a thread that is gone."""
+        lost = JournalError(f"the journal's thread has ended; {self._store.where} is not written any more")
+        with self._lock:
+            if self._closing is not None and not self._closing.done():
+                self._closing.set_result(None)
+            if self._opening is not opening:
+                return  # it could not be opened, which was told already
+            if not opening.done():
+                opening.set_exception(lost)
+            self._has_ended = True
+        self._queue.close(UsageError("the journal is closed") if self._closing else lost)
+        self._queue.abandon(lost)
+        self._followers.close(None if self._closing else lost)
+
+    async def _serve(self, opening: concurrent.futures.Future[None]) -> None:
+        try:
+            await self._housekeeper.patiently(self._store.open, writer_name(self._settings), self._followers)
+        except CallstreamError as error:
+            with self._lock:
+                self._opening = None  # the next use tries again
+            opening.set_exception(error)
+            return
+        self._renewed_at = time.time()
+        with self._lock:
+            self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+            if self._closing is not None:
+                self._stop.set()
+            opening.set_result(None)
+        async with asyncio.TaskGroup() as tasks:
+            committing = tasks.create_task(self._commits.run(self._stop))
+            others = [tasks.create_task(work()) for work in (self._store.watch, self._keep_house, self._renew)]
+            await asyncio.wait([committing])
+            for task in others:
+                task.cancel()
+        await self._store.close()
+
+    async def _renew(self) -> None:
+        pause = self._settings.lease_ttl / 3
+        failed = False
+        while True:
+            await asyncio.sleep(min(pause, _RENEW_AGAIN) if failed else pause)
+            try:
+                await self._store.renew()
+            except JournalError as error:
+                failed = True
+                self._outage.begin(error)
+            else:
+                failed = False
+                self._outage.end(by_append=False)
+                if self._is_late():
+                    self._judges_from = time.monotonic() + self._settings.lease_ttl
+                self._renewed_at = time.time()
+
+    def _is_late(self) -> bool:
+        """Whether this process has not renewed its own lease in time: it was stopped, or the store was away."""
+        return time.time() - self._renewed_at > self._settings.lease_ttl
+
+    async def _keep_house(self) -> None:
+        period = self._housekeeper.period
+        complaint = ""
+        while period is not None:
+            try:
+                await self._tidy(period)
+                complaint = ""
+            except StoreAway as error:
+                self._outage.begin(error)
+            except JournalError as error:
+                if complaint != (complaint := loggable(error)):
+                    _log.warning("housekeeping of the journal failed, trying again: %s", complaint)
+            await asyncio.sleep(period)
+
+    async def _tidy(self, period: float) -> None:
+        """One process at a time does the duties.
+
+        What made this process late (a suspended machine, a store that was away) made others late too. They get the time
+        of a lease to come back before this one takes their runs.
+        """
+        may_sweep = not self._is_late() and time.monotonic() >= self._judges_from
+        if await self._store.hold(_HOUSEKEEPING, period * 3):
+            await self._housekeeper.do_duties(may_sweep=may_sweep)
+
+
+class Inline:
+    """See ``Worker``: everything is done at once by the task that asks for it, for a store that never waits.
+
+    There is no thread, so there is nothing to close. What a journal does by itself it does when it is next used.
+    """
+
+    pending_bytes = 0
+
+    def __init__(self, store: Store, followers: Followers, settings: Settings, housekeeper: Housekeeper) -> None:
+        self._store = store
+        self._followers = followers
+        self._settings = settings
+        self._housekeeper = housekeeper
+        self._period = housekeeper.period
+        self._next_duties = 0.0
+        self._is_open = False
+        self._is_closed = False
+
+    async def open(self) -> None:
+        if self._is_closed:
+            raise UsageError("the journal is closed")
+        if not self._is_open:
+            self._is_open = True
+            await self._store.open(writer_name(self._settings), self._followers)
+        if self._period is not None and (now := time.monotonic()) >= self._next_duties:
+            self._next_duties = now + min(self._period, _DUTIES_SECONDS)
+            await self._housekeeper.do_duties()
+
+    async def close(self) -> None:
+        if self._is_open and not self._is_closed:
+            await self._store.close()
+        self._is_closed = True
+        self._followers.close()
+
+    async def append(self, run_id: str, rows: Sequence[Row], after: int | None) -> int:
+        await self.open()
+        committed = await self._store.commit([Append(run_id, rows, after)])
+        self._followers.push(committed.fresh)
+        self._followers.wake(committed.changed)
+        (outcome,) = committed.outcomes
+        if isinstance(outcome, CallstreamError):
+            raise outcome
+        return outcome
+
+    async def do(self, work: Callable[..., Coroutine[Any, Any, _T]], *args: Any) -> _T:
+        await self.open()
+        return await work(*args)
+
+
+def writer_name(settings: Settings) -> str:
+    """A name for this process in the store that no other has."""
+    return f"{settings.writer_id or f'{socket.gethostname()}:{os.getpid()}'}/{uuid.uuid4().hex[:12]}"
