@@ -51,6 +51,31 @@ async def test_runs_and_calls_are_listed(cs: Callstream) -> None:
         assert (await server.get("/api/agent")).json()["name"] == "stepping"
 
 
+async def test_a_run_is_shown_as_it_stands(cs: Callstream) -> None:
+    agent = Stepping()
+    async with served(agent, callstream=cs) as server, server.run("Go", thread="a") as stream:
+        await stream.until("TOOL_CALL_START")
+        agent.step(2)
+        await stream.until("TOOL_CALL_ARGS")
+        path = f"/api/runs/{stream.run_id}/view"
+        view = (await server.get(path)).json()
+        assert [item["type"] for item in view["items"]] == ["input", "text", "call"]
+        assert view["items"][2]["state"] == "args_streaming"
+        assert "".join(agent.pieces).startswith(view["items"][2]["args_json"])
+        assert "outcome" not in view or view["outcome"] is None
+        agent.step(3)
+        await stream.all()
+        await server.finished(stream.run_id)
+        view = (await server.get(path)).json()
+        assert (view["run_id"], view["thread_id"], view["outcome"]) == (stream.run_id, "a", "finished")
+        asked, said, call = view["items"]
+        assert (asked["role"], asked["text"], said["text"], said["is_open"]) == ("user", "Go", "I write.", False)
+        assert (call["name"], call["args_json"], call["result"]) == ("write", "".join(agent.pieces), {"written": True})
+        await cs.journal.compact(stream.run_id)
+        assert (await server.get(path)).json() == view
+        assert (await server.get("/api/runs/nobody/view")).status_code == 404
+
+
 async def test_the_newest_calls_are_listed_in_their_order(cs: Callstream) -> None:
     async with served(Stepping(free=True), callstream=cs) as server:
         for _ in range(3):

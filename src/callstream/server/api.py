@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from importlib.metadata import version
 from typing import Any, Final
@@ -13,11 +14,12 @@ from starlette.routing import Route
 
 from callstream.calls import Call, CallState
 from callstream.events import MessageReceived
-from callstream.journal import Journal, RunRow
+from callstream.journal import Journal, RunRow, history
 from callstream.server.access import Access
 from callstream.server.idroute import IdRoute
 from callstream.server.problems import json_response
 from callstream.server.requests import asked_id, choice, number
+from callstream.view import RunView
 
 MOST: Final = 1000
 _TITLE: Final = 120
@@ -41,6 +43,7 @@ class Api:
             Route("/api/agent", self.agent),
             Route("/api/threads", self.threads),
             Route("/api/runs", self.runs),
+            IdRoute("/api/runs/{run_id}/view", self.view),
             IdRoute("/api/runs/{run_id}", self.run),
             Route("/api/calls", self.calls),
             IdRoute("/api/calls/{call_id}", self.call),
@@ -103,6 +106,15 @@ class Api:
         row = await self._access.run(request.path_params["run_id"], await self._access.principal(request))
         calls = await self._journal.calls(run_id=row.run_id)
         return json_response({**_run(row), "calls": [_call(call) for call in calls]})
+
+    async def view(self, request: Request) -> Response:
+        row = await self._access.run(request.path_params["run_id"], await self._access.principal(request))
+        view = RunView()
+        async for records in history(self._journal, [row]):
+            for record in records:
+                view.feed(record)
+            await asyncio.sleep(0)  # an answer from memory does not wait, and others want their turn
+        return json_response(view.as_json())
 
     async def calls(self, request: Request) -> Response:
         principal = await self._access.principal(request)
