@@ -29,7 +29,9 @@ ORDER = (
     ("events",),
     ("errors",),
 )
-PACKAGES = frozenset({"hooks", "tools", "jsontext", "server", "adk", "testing", "tap", "runtime", "journal", "wire"})
+PACKAGES = frozenset(
+    {"view", "hooks", "tools", "jsontext", "server", "adk", "testing", "tap", "runtime", "journal", "wire"}
+)
 # Where an external package may be imported, and a place that is near enough to be tempting where it may not.
 ALLOWED_EXTERNALS = {
     "google": (("adk.plugin",), ("runtime", "testing", "ag_ui_adk", "cli")),

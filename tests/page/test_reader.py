@@ -13,6 +13,7 @@ from callstream import Callstream
 from callstream.errors import WireError
 from callstream.events import ReasoningAppended, Record, TextAppended
 from callstream.jsontext.stream import JsonStream
+from callstream.view import AnswerView, CallView, InputView, Item, Passage, RunView
 from tests.page.conftest import Watch
 from tests.page.inspector import Inspector
 from tests.page.stage import DOCUMENT, Stage
@@ -188,6 +189,19 @@ _FOLD = """
 """
 
 
+def in_the_view(item: Item, calls: list[Any]) -> list[str]:
+    """What the page shows of an item. It shows a call with the answer of a later run, so its state is the journal's."""
+    match item:
+        case InputView(received=received):
+            return ["input", received.text]
+        case Passage(kind=kind, text=text):
+            return [kind, text]
+        case CallView(call_id=call_id, name=name):
+            return ["call", call_id, name, str(next(call.state for call in calls if call.call_id == call_id))]
+        case _:
+            raise AssertionError(item)
+
+
 def test_fold_is_what_the_journal_says(inspector: Inspector, stage: Stage) -> None:
     """Of a real run: before compaction, after it, in one batch, record by record, and with records that come twice."""
     inspector.send("everything about tides")
@@ -224,6 +238,13 @@ def test_fold_is_what_the_journal_says(inspector: Inspector, stage: Stage) -> No
     assert (
         json.loads(next(item[5] for item in shown if item[1:3] == [published.call_id, "publish"])) == published.result
     )
+    for row, (run_id, _, last_seq, items) in zip(reversed(rows), first, strict=True):
+        view = RunView.of([record for record in records if record.run_id == row.run_id])
+        assert (view.run_id, view.seq) == (run_id, last_seq)
+        kinds = ("input", "text", "reasoning")
+        assert [item[:4] if item[0] == "call" else item for item in items if item[0] in (*kinds, "call")] == [
+            in_the_view(item, calls) for item in view.items if not isinstance(item, AnswerView)
+        ]
     for kind, event in (("text", TextAppended), ("reasoning", ReasoningAppended)):
         said = "".join(record.event.text for record in records if isinstance(record.event, event))
         assert "".join(item[1] for item in shown if item[0] == kind) == said != ""
