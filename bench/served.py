@@ -33,10 +33,10 @@ def agent_of(base_url: str) -> Any:
 def callstream_app(base_url: str, folder: str) -> Any:
     from callstream import Callstream
     from callstream.adk import ADKAgent
-    from callstream.server import Settings, create_app
+    from callstream.server import ServerSettings, create_app
 
     agent = ADKAgent(agent_of(base_url), app_name="bench", callstream=Callstream(f"sqlite:///{folder}/calls.db"))
-    return create_app(agent, settings=Settings(max_runs=None, max_streams=None))
+    return create_app(agent, settings=ServerSettings(max_runs=None, max_streams=None))
 
 
 def ag_ui_adk_app(base_url: str) -> Any:

@@ -15,7 +15,7 @@ import yaml
 from starlette.requests import Request
 
 from callstream.cli.program import _parser
-from callstream.server import Settings
+from callstream.server import ServerSettings
 from tests.captures import ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -78,11 +78,11 @@ def test_the_compose_file_has_a_server_and_its_database(compose: dict[str, Any])
 
 
 def test_the_compose_file_sets_variables_that_mean_something(compose: dict[str, Any]) -> None:
-    known = OWN | {f"CALLSTREAM_{field.name.upper()}" for field in msgspec.structs.fields(Settings)}
+    known = OWN | {f"CALLSTREAM_{field.name.upper()}" for field in msgspec.structs.fields(ServerSettings)}
     given = compose["services"]["server"]["environment"]
     assert {name for name in given if name.startswith("CALLSTREAM_")} <= known
     grace = int(compose["services"]["server"]["stop_grace_period"].removesuffix("s"))
-    assert grace >= Settings().shutdown_seconds + 10
+    assert grace >= ServerSettings().shutdown_seconds + 10
 
 
 def test_the_agent_of_the_image_knows_its_users(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,13 +16,14 @@ from callstream.events import Record
 from callstream.hooks import ArgsDelta, FieldDelta
 from callstream.journal import Journal, open_journal
 from callstream.jsontext import Change, JsonStream, JsonWriter
-from callstream.runtime import Callstream, Run, current_run
+from callstream.runtime import Callstream, Run, Settings, current_run
 from callstream.tools import AbortSignal, Progress, no_progress, tool
 from callstream.wire import decoder_for, results_in
 
 __all__ = [
     # running
     "Callstream",
+    "Settings",
     "Run",
     "current_run",
     # tools and their hooks

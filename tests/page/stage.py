@@ -21,7 +21,7 @@ from google.adk.tools.function_tool import FunctionTool
 
 from callstream import Callstream, Progress, no_progress, tool
 from callstream.adk import ADKAgent
-from callstream.server import Settings, create_app
+from callstream.server import ServerSettings, create_app
 from callstream.testing import Call, Delay, Finish, ReceivedRequest, Script, ScriptedProvider, Text, Thought
 from callstream.testing.httpserver import Answer, Frame
 from callstream.testing.routes import Route
@@ -260,7 +260,7 @@ class Stage:
         app = create_app(
             served,
             auth=None if wanted is None else lambda request: _principal(request.headers.get("authorization"), wanted),
-            settings=Settings(when_busy="refuse", shutdown_seconds=0.2),
+            settings=ServerSettings(when_busy="refuse", shutdown_seconds=0.2),
             name="writer",
             label="scripted provider",
         )

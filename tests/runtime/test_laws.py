@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callstream import CallState, Callstream, Reject
+from callstream import CallState, Callstream, Reject, Settings
 from callstream.errors import CallstreamError
 from callstream.events import ArgsAppended, CallCompleted, CallDiscarded, CallExecuting, RunEnded
-from callstream.runtime.callstream import Settings
 from callstream.testing import Call, Failure, Finish, Step, Truncated, encode
 from callstream.wire import WIRES
 

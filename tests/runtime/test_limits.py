@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from anthropic import AsyncAnthropic
 
-from callstream import Call, CallState, Callstream, testing
+from callstream import Call, CallState, Callstream, Settings, testing
 from callstream.errors import LimitExceeded, RunOver
 from callstream.events import (
     ArgsAppended,
@@ -20,7 +20,6 @@ from callstream.events import (
     TextAppended,
 )
 from callstream.runtime import TextLimits
-from callstream.runtime.callstream import Settings
 
 
 def limited(**limits: int) -> Callstream:

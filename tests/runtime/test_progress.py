@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from callstream import CallState, Callstream, Progress, Run, UsageError, no_progress, tool
+from callstream import CallState, Callstream, Progress, Run, Settings, UsageError, no_progress, tool
 from callstream.events import CallCompleted, CallProgressed, CallStarted
 from callstream.runtime import progress as feeds
-from callstream.runtime.callstream import Settings
 
 Heard = list[tuple[str, str, Any]]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from callstream import ArgsDelta, CallState, Callstream, Progress, Reject, Run, current_run, no_progress, tool
+from callstream import ArgsDelta, CallState, Callstream, Progress, Reject, Run, Settings, current_run, no_progress, tool
 from callstream.calls import Call as JournalCall
 from callstream.errors import CallRejected, JournalError, RunOver, TransitionError, UsageError, WireError
 from callstream.events import (
@@ -26,7 +26,6 @@ from callstream.events import (
     RunEnded,
     RunStarted,
 )
-from callstream.runtime.callstream import Settings
 from callstream.testing import Call, Failure, Finish, Text, Truncated, encode, encode_whole
 from callstream.wire import WIRES, results_in
 

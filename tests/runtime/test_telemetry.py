@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from callstream import Call, Callstream
+from callstream import Call, Callstream, Settings
 from callstream.errors import LimitExceeded
 from callstream.events import (
     ArgsAppended,
@@ -29,7 +29,6 @@ from callstream.events import (
     CallStarted,
 )
 from callstream.runtime import Run
-from callstream.runtime.callstream import Settings
 from callstream.runtime.observing import Observers
 from callstream.runtime.telemetry import Telemetry
 

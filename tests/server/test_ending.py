@@ -12,7 +12,7 @@ from ag_ui.core import RunAgentInput
 
 from callstream import Callstream
 from callstream.errors import JournalError, UsageError
-from callstream.server import Settings, create_app
+from callstream.server import ServerSettings, create_app
 
 from .agents import Stepping
 from .locking import write_lock
@@ -21,7 +21,7 @@ from .serving import Server, run_input, served
 
 async def test_a_run_that_waits_for_its_thread_is_told_when_the_server_drains(cs: Callstream) -> None:
     agent = Stepping()
-    async with served(agent, callstream=cs, settings=Settings(busy_wait=600, shutdown_seconds=600)) as server:
+    async with served(agent, callstream=cs, settings=ServerSettings(busy_wait=600, shutdown_seconds=600)) as server:
         async with server.run() as stream:
             await stream.until("TOOL_CALL_START")
             waiting = asyncio.create_task(server.post("/agui", json=run_input()))
@@ -72,7 +72,10 @@ async def test_whoever_watches_a_run_reads_its_end_before_the_journal_is_closed(
 
     monkeypatch.setattr(cs.journal, "batches", slow)
     agent = Stepping()
-    async with served(agent, callstream=cs, settings=Settings(shutdown_seconds=0)) as server, server.run() as stream:
+    async with (
+        served(agent, callstream=cs, settings=ServerSettings(shutdown_seconds=0)) as server,
+        server.run() as stream,
+    ):
         async with server.stream("GET", f"/runs/{stream.run_id}/events") as raw:
             await stream.until("TOOL_CALL_START")
             ended = asyncio.create_task(server.app.state.close())
@@ -116,7 +119,7 @@ async def test_ends_are_true_while_the_store_takes_no_writes(
     cs: Callstream, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     agent = Stepping()
-    settings = Settings(journal_seconds=0.3)
+    settings = ServerSettings(journal_seconds=0.3)
     async with served(agent, callstream=cs, settings=settings) as server, AsyncExitStack() as stack:
         streams = [await stack.enter_async_context(server.run(thread=f"thread-{number}")) for number in range(3)]
         streams.append(await stack.enter_async_context(server.connect("thread-0")))
@@ -154,7 +157,7 @@ async def test_ends_are_true_while_the_store_takes_no_writes(
 
 async def test_ends_are_true_if_a_run_begins_while_the_store_takes_no_writes(cs: Callstream, url: str) -> None:
     agent = Stepping(free=True)
-    async with served(agent, callstream=cs, settings=Settings(journal_seconds=0.2)) as server:
+    async with served(agent, callstream=cs, settings=ServerSettings(journal_seconds=0.2)) as server:
         given = run_input()
         with write_lock(url):
             answer = await server.post("/agui", json=given)

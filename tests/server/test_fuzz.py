@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from callstream import Callstream
 from callstream.adk import ADKAgent, AGUIToolset
-from callstream.server import Settings
+from callstream.server import ServerSettings
 from callstream.testing import Finish, Text
 from tests.adk.conftest import IGNORED
 from tests.adk.hosting import Models, agent_of, scripted
@@ -32,7 +32,7 @@ from .serving import Server, run_input, served, tool_message
 __all__ = ["postgres_url"]
 pytestmark = [pytest.mark.filterwarnings(warning) for warning in IGNORED]
 
-LIMITS = Settings(max_body_bytes=50_000, body_seconds=5, busy_wait=1, max_messages=50, max_tools=50)
+LIMITS = ServerSettings(max_body_bytes=50_000, body_seconds=5, busy_wait=1, max_messages=50, max_tools=50)
 EXAMPLES = int(os.environ.get("CALLSTREAM_FUZZ_EXAMPLES", "60"))
 fuzzed = settings(
     max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]

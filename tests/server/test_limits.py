@@ -12,10 +12,10 @@ import httpx
 import pytest
 from ag_ui.core import RunAgentInput
 
-from callstream import Callstream, current_run
+from callstream import Callstream, Settings, current_run
 from callstream.errors import LimitExceeded, RunOver
 from callstream.events import ArgsAppended, CallStarted, MessageStarted, TextAppended
-from callstream.server import Settings
+from callstream.server import ServerSettings
 
 from .agents import Stepping
 from .serving import Server, run_input, served
@@ -47,7 +47,7 @@ def by_name(request: Any) -> str | None:
 
 async def test_runs_of_the_process(cs: Callstream) -> None:
     agent = Stepping()
-    async with served(agent, callstream=cs, settings=Settings(max_runs=2)) as server, AsyncExitStack() as stack:
+    async with served(agent, callstream=cs, settings=ServerSettings(max_runs=2)) as server, AsyncExitStack() as stack:
         for number in range(2):
             stream = await stack.enter_async_context(server.run(thread=f"thread-{number}"))
             await stream.until("TOOL_CALL_START")
@@ -62,7 +62,7 @@ async def test_runs_of_the_process(cs: Callstream) -> None:
 
 async def test_runs_that_are_asked_for_at_once_do_not_pass_together(cs: Callstream) -> None:
     agent = Stepping()
-    async with served(agent, callstream=cs, settings=Settings(max_runs=3)) as server:
+    async with served(agent, callstream=cs, settings=ServerSettings(max_runs=3)) as server:
         asked = [_status(server, f"thread-{number}") for number in range(10)]
         statuses = await asyncio.gather(*asked)
         assert sorted(statuses) == [200] * 3 + [503] * 7
@@ -76,7 +76,7 @@ async def _status(server: Server, thread: str) -> int:
 
 async def test_runs_of_one_principal(cs: Callstream) -> None:
     agent = Stepping()
-    settings = Settings(max_runs_per_principal=1)
+    settings = ServerSettings(max_runs_per_principal=1)
     async with served(agent, callstream=cs, settings=settings, auth=by_name) as server:
         server.headers = {"x-user": "ann"}
         async with server.run(thread="ann's") as stream:
@@ -93,7 +93,7 @@ async def test_runs_of_one_principal(cs: Callstream) -> None:
 
 async def test_time_of_a_run(cs: Callstream) -> None:
     agent = Stepping()
-    async with served(agent, callstream=cs, settings=Settings(run_seconds=0.2)) as server, server.run() as stream:
+    async with served(agent, callstream=cs, settings=ServerSettings(run_seconds=0.2)) as server, server.run() as stream:
         assert (await stream.all())[-1]["type"] == "RUN_ERROR"
         row = await server.finished(stream.run_id)
         assert (row["outcome"], row["calls"][0]["state"]) == ("failed", "discarded")
@@ -103,7 +103,7 @@ async def test_time_of_a_run(cs: Callstream) -> None:
 @pytest.mark.parametrize(("limit", "told_of"), [("max_args_bytes", "of arguments"), ("max_run_bytes", "in this run")])
 async def test_bytes_of_arguments_and_of_a_run(cs: Callstream, limit: str, told_of: str) -> None:
     agent = Stepping(['{"content":"', *["x" * 100] * 50, '"}'], free=True)
-    async with served(agent, callstream=cs, settings=Settings(**{limit: 1000})) as server:
+    async with served(agent, callstream=cs, settings=ServerSettings(**{limit: 1000})) as server:
         async with server.run() as stream:
             events = await stream.all()
         assert (events[-1]["type"], events[-1]["code"]) == ("RUN_ERROR", "failed")
@@ -137,7 +137,7 @@ async def test_an_agent_that_ignores_the_end_of_its_run_is_cancelled(
         finally:
             cancelled.set()
 
-    async with served(stubborn, callstream=cs, settings=Settings(max_run_bytes=100)) as server:
+    async with served(stubborn, callstream=cs, settings=ServerSettings(max_run_bytes=100)) as server:
         async with server.run() as stream:
             assert (await stream.all())[-1]["type"] == "RUN_ERROR"
         async with asyncio.timeout(10):
@@ -147,10 +147,8 @@ async def test_an_agent_that_ignores_the_end_of_its_run_is_cancelled(
 
 
 async def test_the_runtimes_own_limits_count_too(url: str) -> None:
-    from callstream.runtime.callstream import Settings as RuntimeSettings
-
     agent = Stepping(free=True)
-    async with Callstream(url, settings=RuntimeSettings(max_args_bytes=5)) as cs:
+    async with Callstream(url, settings=Settings(max_args_bytes=5)) as cs:
         async with served(agent, callstream=cs) as server, server.run() as stream:
             assert (await stream.all())[-1]["type"] == "RUN_ERROR"
             assert agent.executed == []
@@ -163,7 +161,7 @@ async def test_a_call_in_the_middle_is_discarded_when_text_passes_the_limit(cs: 
         await run.record([MessageStarted("m"), CallStarted("c", "write"), ArgsAppended("c", '{"a":')])
         await run.record([TextAppended("m", "x" * 200)])
 
-    async with served(talkative, callstream=cs, settings=Settings(max_run_bytes=100)) as server:
+    async with served(talkative, callstream=cs, settings=ServerSettings(max_run_bytes=100)) as server:
         async with server.run() as stream:
             await stream.all()
         assert (await server.get("/api/calls/c")).json()["state"] == "discarded"
@@ -174,7 +172,7 @@ async def test_a_call_in_the_middle_is_discarded_when_text_passes_the_limit(cs: 
 
 async def test_streams_of_the_process(cs: Callstream) -> None:
     agent = Stepping()
-    async with served(agent, callstream=cs, settings=Settings(max_streams=2)) as server:
+    async with served(agent, callstream=cs, settings=ServerSettings(max_streams=2)) as server:
         async with server.run() as stream, server.connect() as joined:
             await stream.until("TOOL_CALL_START")
             await joined.until("TOOL_CALL_START")
@@ -196,7 +194,7 @@ async def test_streams_of_the_process(cs: Callstream) -> None:
 
 async def test_streams_of_one_principal(cs: Callstream) -> None:
     agent = Stepping()
-    settings = Settings(max_streams=5, max_streams_per_principal=2)
+    settings = ServerSettings(max_streams=5, max_streams_per_principal=2)
     async with served(agent, callstream=cs, settings=settings, auth=by_name) as server:
         server.headers = {"x-user": "ann"}
         async with server.run(thread="ann's") as stream, server.connect("ann's") as joined:
@@ -223,7 +221,7 @@ async def test_streams_of_one_principal(cs: Callstream) -> None:
 
 async def test_streams_that_are_refused_or_broken_give_their_seat_back(cs: Callstream) -> None:
     agent = Stepping(free=True)
-    async with served(agent, callstream=cs, settings=Settings(max_streams=1)) as server:
+    async with served(agent, callstream=cs, settings=ServerSettings(max_streams=1)) as server:
         for _ in range(3):
             assert (await server.post("/threads/unknown/connect")).status_code == 404
             assert (await server.get("/runs/unknown/events")).status_code == 404
@@ -233,7 +231,7 @@ async def test_streams_that_are_refused_or_broken_give_their_seat_back(cs: Calls
 
 async def test_streams_asked_for_at_once_do_not_pass_together(cs: Callstream) -> None:
     agent = Stepping()
-    async with served(agent, callstream=cs, settings=Settings(max_streams=3)) as server:
+    async with served(agent, callstream=cs, settings=ServerSettings(max_streams=3)) as server:
         statuses = await asyncio.gather(*(_status(server, f"thread-{number}") for number in range(10)))
         assert sorted(statuses) == [200] * 3 + [503] * 7
         agent.step(100)
@@ -244,7 +242,7 @@ async def test_streams_asked_for_at_once_do_not_pass_together(cs: Callstream) ->
 
 async def test_body(cs: Callstream) -> None:
     agent = Stepping(free=True)
-    async with served(agent, callstream=cs, settings=Settings(max_body_bytes=10_000)) as server:
+    async with served(agent, callstream=cs, settings=ServerSettings(max_body_bytes=10_000)) as server:
         large = json.dumps(run_input("x" * 20_000)).encode()
         assert "10000 bytes" in told(await server.post("/agui", content=large), 413, "too_large")
 
@@ -258,7 +256,7 @@ async def test_body(cs: Callstream) -> None:
 
 async def test_time_of_a_body(cs: Callstream) -> None:
     agent = Stepping(free=True)
-    async with served(agent, callstream=cs, settings=Settings(body_seconds=0.2)) as server:
+    async with served(agent, callstream=cs, settings=ServerSettings(body_seconds=0.2)) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"POST /agui HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{")
         head, _, body = (await reader.read()).partition(b"\r\n\r\n")
@@ -275,7 +273,7 @@ async def test_messages_and_tools(cs: Callstream, setting: str, name: str) -> No
         "messages": {"id": "m", "role": "user", "content": "x"},
         "tools": {"name": "t", "description": "", "parameters": {}},
     }
-    async with served(agent, callstream=cs, settings=Settings(**{setting: 3})) as server:
+    async with served(agent, callstream=cs, settings=ServerSettings(**{setting: 3})) as server:
         refused = await server.post("/agui", json=run_input(**{name: [made[name]] * 4}))
         assert f"at most 3 {name}, got 4" in told(refused, 413, "too_many")
         async with server.run(**{name: [made[name]] * 3}) as stream:
@@ -293,7 +291,7 @@ async def test_lists_are_bounded(cs: Callstream) -> None:
         },
         "context": lambda count: {"context": [{"description": "", "value": ""}] * count},
     }
-    async with served(agent, callstream=cs, settings=Settings(max_items=3)) as server:
+    async with served(agent, callstream=cs, settings=ServerSettings(max_items=3)) as server:
         for name, made in lists.items():
             refused = await server.post("/agui", json=run_input(**made(4)))
             assert f"at most 3 entries in {name}, got 4" in told(refused, 413, "too_many")
@@ -308,7 +306,7 @@ async def test_lists_are_bounded(cs: Callstream) -> None:
 
 async def test_values(cs: Callstream) -> None:
     agent = Stepping(free=True)
-    async with served(agent, callstream=cs, settings=Settings(max_values=100)) as server:
+    async with served(agent, callstream=cs, settings=ServerSettings(max_values=100)) as server:
         refused = await server.post("/agui", json=run_input(state={"a": [0] * 100}))
         assert "at most 100 JSON values" in told(refused, 413, "too_many")
         refused = await server.post("/agui", json=run_input(state={str(number): "" for number in range(300)}))
@@ -323,7 +321,7 @@ async def test_values(cs: Callstream) -> None:
 @pytest.mark.parametrize("depth", [5, 6, 1000, 100_000])
 async def test_nesting(cs: Callstream, depth: int) -> None:
     agent = Stepping(free=True)
-    async with served(agent, callstream=cs, settings=Settings(max_depth=5)) as server:
+    async with served(agent, callstream=cs, settings=ServerSettings(max_depth=5)) as server:
         body = json.dumps(run_input(forwardedProps=0)).replace(
             '"forwardedProps": 0', '"forwardedProps": ' + "[" * (depth - 1) + "]" * (depth - 1)
         )
@@ -336,9 +334,9 @@ async def test_nesting(cs: Callstream, depth: int) -> None:
 
 
 async def test_streams_are_told_to_observers(cs: Callstream) -> None:
-    from callstream.server.logs import RunLog
+    from callstream.server.logs import LogObserver
 
-    class Counting(RunLog):
+    class Counting(LogObserver):
         streams = most = 0
 
         def streams_changed(self, change: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from callstream import Callstream
-from callstream.server import Settings
+from callstream.server import ServerSettings
 from callstream.server.logs import JsonFormatter
 
 from .agents import Scripted, Stepping
@@ -75,7 +75,7 @@ async def test_a_run_that_takes_too_long_is_logged_once(cs: Callstream, lines: i
     async def slow(given: Any) -> None:
         await asyncio.Event().wait()
 
-    settings = Settings(run_seconds=0.05)
+    settings = ServerSettings(run_seconds=0.05)
     async with served(slow, callstream=cs, settings=settings) as server, server.run() as stream:
         await stream.all()
         await server.finished(stream.run_id)

@@ -12,7 +12,7 @@ from ag_ui.core import RunAgentInput
 from callstream import Callstream, current_run
 from callstream.events import ArgsAppended, CallCompleted, CallStarted, MessageEnded, MessageStarted, TextAppended
 from callstream.journal import open_journal
-from callstream.server import Settings
+from callstream.server import ServerSettings
 from tests.agui.model import StrictClient
 
 from .agents import Stepping
@@ -225,7 +225,7 @@ async def test_another_process_began_it_in_the_same_moment(url: str) -> None:
 @pytest.mark.parametrize("limit", ["max_runs", "max_runs_per_principal"])
 async def test_a_retry_needs_no_room_of_its_own(cs: Callstream, limit: str) -> None:
     agent = Stepping()
-    settings = Settings(**{limit: 1})
+    settings = ServerSettings(**{limit: 1})
     async with served(agent, callstream=cs, settings=settings, auth=lambda request: "ann") as server:
         given = run_input()
         async with (

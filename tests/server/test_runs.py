@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from callstream import Callstream, open_journal
-from callstream.server import Settings
+from callstream.server import ServerSettings
 from callstream.server.agent import FunctionHost
 from callstream.server.streams import live
 from tests.agui.model import StrictClient
@@ -114,7 +114,7 @@ async def test_stop_reaches_a_run_of_another_process(cs: Callstream, url: str) -
 
 async def test_on_disconnect_stop_ends_it_after_the_grace_time(cs: Callstream) -> None:
     agent = Stepping()
-    settings = Settings(on_disconnect="stop", disconnect_grace=0.3)
+    settings = ServerSettings(on_disconnect="stop", disconnect_grace=0.3)
     async with served(agent, callstream=cs, settings=settings) as server:
         async with server.run() as stream:
             await stream.until("TOOL_CALL_START")
@@ -125,7 +125,7 @@ async def test_on_disconnect_stop_ends_it_after_the_grace_time(cs: Callstream) -
 
 async def test_on_disconnect_stop_spares_a_run_that_somebody_joins(cs: Callstream) -> None:
     agent = Stepping()
-    settings = Settings(on_disconnect="stop", disconnect_grace=1.0)
+    settings = ServerSettings(on_disconnect="stop", disconnect_grace=1.0)
     async with served(agent, callstream=cs, settings=settings) as server:
         async with server.run() as stream:
             await stream.until("TOOL_CALL_START")
@@ -154,7 +154,7 @@ async def test_second_run_of_a_thread_waits_for_the_first(cs: Callstream) -> Non
 
 async def test_second_run_of_a_thread_is_refused_where_that_is_wanted(cs: Callstream) -> None:
     agent = Stepping()
-    settings = Settings(when_busy="refuse")
+    settings = ServerSettings(when_busy="refuse")
     async with served(agent, callstream=cs, settings=settings) as server, server.run() as first:
         await first.until("TOOL_CALL_START")
         answer = await server.post("/agui", json=run_input())
@@ -169,7 +169,7 @@ async def test_second_run_of_a_thread_is_refused_where_that_is_wanted(cs: Callst
 
 
 async def test_a_run_that_takes_too_long_fails(cs: Callstream) -> None:
-    settings = Settings(run_seconds=0.3)
+    settings = ServerSettings(run_seconds=0.3)
     async with served(Stepping(), callstream=cs, settings=settings) as server, server.run() as stream:
         events = await stream.all()
         assert (events[-1]["type"], events[-1]["code"]) == ("RUN_ERROR", "failed")
@@ -211,7 +211,7 @@ async def test_a_place_that_no_record_can_have(cs: Callstream, place: str) -> No
 
 async def test_heartbeats_keep_a_silent_stream_open(cs: Callstream) -> None:
     agent = Stepping()
-    settings = Settings(heartbeat_seconds=0.1)
+    settings = ServerSettings(heartbeat_seconds=0.1)
     async with served(agent, callstream=cs, settings=settings) as server, server.run() as stream:
         await stream.until("TOOL_CALL_START")
         reading = asyncio.create_task(stream.all())
@@ -327,7 +327,7 @@ async def test_client_older_than_ag_ui_1_is_spared_what_it_refuses(cs: Callstrea
         {"type": "TOOL_CALL_END", "toolCallId": "c1"},
     ]
     tools = [{"name": "paint", "description": "", "parameters": {}}]
-    settings = Settings(older_clients=True)
+    settings = ServerSettings(older_clients=True)
     async with served(Scripted(call), callstream=cs, settings=settings) as server:
         async with server.run("Go", tools=tools, protocolVersion=None) as stream:
             assert (await stream.all())[-1]["outcome"] == {"type": "success"}
@@ -341,7 +341,7 @@ async def test_client_older_than_ag_ui_1_is_spared_what_it_refuses(cs: Callstrea
 
 
 async def test_client_older_than_ag_ui_1_sees_a_stopped_run_end(cs: Callstream) -> None:
-    agent, settings = Stepping(), Settings(older_clients=True)
+    agent, settings = Stepping(), ServerSettings(older_clients=True)
     async with served(agent, callstream=cs, settings=settings) as server, server.run(protocolVersion=None) as stream:
         await stream.until("TOOL_CALL_START")
         await server.post(f"/runs/{stream.run_id}/stop")

@@ -14,10 +14,9 @@ from google.adk.tools import FunctionTool
 from starlette.exceptions import HTTPException
 from starlette.routing import Mount, Route
 
-from callstream import Callstream
+from callstream import Callstream, Settings
 from callstream.adk import ADKAgent, AGUIToolset
-from callstream.runtime.callstream import Settings as RuntimeSettings
-from callstream.server import Settings, create_app
+from callstream.server import ServerSettings, create_app
 from callstream.server.guard import SECURITY
 from callstream.testing import Call as Calls
 from callstream.testing import Failure, Finish, Text, Truncated
@@ -123,7 +122,7 @@ async def test_a_principal_has_what_is_his(cs: Callstream) -> None:
 async def test_two_principals_with_one_thread_id_at_once(cs: Callstream) -> None:
     """One of them owns the thread; the other is refused before his agent does anything."""
     agent = Stepping(free=True)
-    async with served(agent, callstream=cs, auth=by_name, settings=Settings(busy_wait=5)) as server:
+    async with served(agent, callstream=cs, auth=by_name, settings=ServerSettings(busy_wait=5)) as server:
 
         async def begin(user: str) -> int:
             answer = await server.client.post("/agui", json=run_input(f"of {user}"), headers={"x-user": user})
@@ -154,7 +153,7 @@ async def test_who_comes_too_late_to_own_a_thread_does_not_hear_of_its_run(
         return await free_run_id(wanted)
 
     monkeypatch.setattr(cs, "free_run_id", slow_for_bob)
-    async with served(agent, callstream=cs, auth=by_name, settings=Settings(when_busy=when_busy)) as server:
+    async with served(agent, callstream=cs, auth=by_name, settings=ServerSettings(when_busy=when_busy)) as server:
         late = asyncio.create_task(
             server.client.post("/agui", json=run_input(runId="bob's"), headers={"x-user": "bob"})
         )
@@ -316,7 +315,10 @@ async def test_a_client_cannot_answer_a_server_tool(cs: Callstream, models: Mode
     script = [[Calls("look", {"where": "here"}), Finish()], END]
     async with scripted("gemini", script) as provider:
         agent = ADKAgent(agent_of(models(provider), look, AGUIToolset()), callstream=cs)
-        async with served(agent, settings=Settings(when_busy="refuse")) as server, server.run(tools=[PAINT]) as stream:
+        async with (
+            served(agent, settings=ServerSettings(when_busy="refuse")) as server,
+            server.run(tools=[PAINT]) as stream,
+        ):
             started = await stream.until("TOOL_CALL_END")
             [call_id] = [event["toolCallId"] for event in started if event["type"] == "TOOL_CALL_START"]
             await entered.wait()
@@ -541,7 +543,7 @@ async def test_no_cors_unless_asked(cs: Callstream) -> None:
 
 
 async def test_cors_for_those_who_were_named(cs: Callstream) -> None:
-    settings = Settings(cors_origins=("https://app.example",))
+    settings = ServerSettings(cors_origins=("https://app.example",))
     headers = {"origin": "https://app.example", "sec-fetch-site": "cross-site"}
     preflight = {**headers, "access-control-request-method": "POST", "access-control-request-headers": "authorization"}
     async with served(Stepping(free=True), callstream=cs, settings=settings) as server:
@@ -574,7 +576,7 @@ async def test_a_page_of_somebody_elses_in_a_browser_that_names_its_origin_alone
     """Browsers say where a request comes from (Sec-Fetch-Site) over HTTPS and to loopback, and older ones not at all."""
     agent = Stepping(free=True)
     headers = {"origin": origin, "content-type": "text/plain"}
-    async with served(agent, callstream=cs, settings=Settings(cors_origins=("https://app.example",))) as server:
+    async with served(agent, callstream=cs, settings=ServerSettings(cors_origins=("https://app.example",))) as server:
         for path in ("/agui", "/runs/x/stop", "/threads/x/connect"):
             refused(await server.client.post(path, content=json.dumps(run_input()), headers=headers), 403)
         assert agent.inputs == []
@@ -605,7 +607,9 @@ async def test_a_name_that_points_to_loopback_is_not_loopback(cs: Callstream, ho
     async with served(Stepping(free=True), callstream=cs) as server:
         answer = await server.client.get("/api/runs", headers={"host": host})
         refused(answer, 421)
-    async with served(Stepping(free=True), callstream=Callstream(), settings=Settings(allowed_hosts=("*",))) as server:
+    async with served(
+        Stepping(free=True), callstream=Callstream(), settings=ServerSettings(allowed_hosts=("*",))
+    ) as server:
         assert (await server.client.get("/api/runs", headers={"host": host})).status_code == 200
     async with served(Stepping(free=True), callstream=Callstream(), auth=by_name) as server:
         assert (await server.client.get("/api/runs", headers={"host": host, "x-user": "ann"})).status_code == 200
@@ -620,7 +624,7 @@ async def test_loopbacks_own_names_are(cs: Callstream, host: str) -> None:
 
 
 async def test_allowed_hosts_are_allowed(cs: Callstream) -> None:
-    settings = Settings(allowed_hosts=("Agent.example",))
+    settings = ServerSettings(allowed_hosts=("Agent.example",))
     async with served(Stepping(free=True), callstream=cs, settings=settings) as server:
         assert (await server.client.get("/api/runs", headers={"host": "agent.example:80"})).status_code == 200
         refused(await server.client.get("/api/runs", headers={"host": "other.example"}), 421)
@@ -703,13 +707,13 @@ async def test_argument_text_is_in_no_log(
 
     wire = "anthropic"
     async with (
-        Callstream(url, settings=RuntimeSettings(max_args_bytes=1000)) as cs,
+        Callstream(url, settings=Settings(max_args_bytes=1000)) as cs,
         scripted(wire, [script, END, END]) as provider,
     ):
         cs.on_args_delta("write", hook)
         models = Models(cs)
         agent = ADKAgent(agent_of(models(provider, path), write), callstream=cs)
-        app = create_app(agent, settings=Settings())
+        app = create_app(agent, settings=ServerSettings())
         with caplog.at_level(logging.DEBUG):
             for name in ("callstream", "callstream.server", "uvicorn", "uvicorn.error"):
                 logging.getLogger(name).setLevel(logging.DEBUG)

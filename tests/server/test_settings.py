@@ -13,7 +13,7 @@ import pytest
 from callstream import Callstream
 from callstream.errors import UsageError
 from callstream.journal.settings import Settings as JournalSettings
-from callstream.server import Settings, create_app
+from callstream.server import ServerSettings, create_app
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 
@@ -35,21 +35,23 @@ def test_table_in_the_documentation_is_that_of_the_code(documented: ModuleType) 
 
 def test_every_setting_is_described(documented: ModuleType) -> None:
     texts = documented.described()
-    assert set(texts) == set(Settings.__struct_fields__)
+    assert set(texts) == set(ServerSettings.__struct_fields__)
     assert [name for name, text in texts.items() if not text.endswith(".")] == []
 
 
-@pytest.mark.parametrize("field", msgspec.structs.fields(Settings), ids=lambda field: field.name)
+@pytest.mark.parametrize("field", msgspec.structs.fields(ServerSettings), ids=lambda field: field.name)
 def test_every_setting_is_a_variable(field: Any) -> None:
     variable = f"CALLSTREAM_{field.name.upper()}"
     for text, value in _samples(field):
-        made = Settings.from_env({variable: text})
+        made = ServerSettings.from_env({variable: text})
         assert getattr(made, field.name) == value
-        assert made == Settings(**{field.name: value})
+        assert made == ServerSettings(**{field.name: value})
     with pytest.raises(UsageError) as refused:
-        Settings.from_env({variable: "nonsense"} if field.type != tuple[str, ...] else {"CALLSTREAM_MAX_RUNS": "x"})
+        ServerSettings.from_env(
+            {variable: "nonsense"} if field.type != tuple[str, ...] else {"CALLSTREAM_MAX_RUNS": "x"}
+        )
     assert "CALLSTREAM_" in str(refused.value)
-    assert Settings.from_env({variable: "nonsense"}, **{field.name: field.default}) == Settings()
+    assert ServerSettings.from_env({variable: "nonsense"}, **{field.name: field.default}) == ServerSettings()
 
 
 def _samples(field: Any) -> list[tuple[str, Any]]:
@@ -79,7 +81,7 @@ def _samples(field: Any) -> list[tuple[str, Any]]:
 )
 def test_wrong_settings_say_what_is_wrong(given: dict[str, Any], told: str) -> None:
     with pytest.raises(UsageError, match=told):
-        Settings(**given)
+        ServerSettings(**given)
 
 
 @pytest.mark.parametrize(
@@ -94,32 +96,32 @@ def test_wrong_settings_say_what_is_wrong(given: dict[str, Any], told: str) -> N
 )
 def test_wrong_variables_are_named(variable: str, text: str) -> None:
     with pytest.raises(UsageError, match=variable):
-        Settings.from_env({variable: text})
+        ServerSettings.from_env({variable: text})
 
 
 def test_a_wrong_choice_is_told_the_right_ones() -> None:
     with pytest.raises(UsageError, match="CALLSTREAM_ON_DISCONNECT='explode': expected 'continue' or 'stop'"):
-        Settings.from_env({"CALLSTREAM_ON_DISCONNECT": "explode"})
+        ServerSettings.from_env({"CALLSTREAM_ON_DISCONNECT": "explode"})
 
 
 def test_variables_of_others_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
-    assert Settings.from_env({"CALLSTREAM_JOURNAL": "memory:", "CALLSTREAM_COLOUR": "blue"}) == Settings()
+    assert ServerSettings.from_env({"CALLSTREAM_JOURNAL": "memory:", "CALLSTREAM_COLOUR": "blue"}) == ServerSettings()
     assert caplog.text == ""
 
 
 def test_a_misspelt_variable_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    assert Settings.from_env({"CALLSTREAM_MAX_RUN": "7"}) == Settings()
+    assert ServerSettings.from_env({"CALLSTREAM_MAX_RUN": "7"}) == ServerSettings()
     assert "CALLSTREAM_MAX_RUN; did you mean CALLSTREAM_MAX_RUNS?" in caplog.text
 
 
 def test_an_empty_variable_counts_as_not_set() -> None:
-    assert Settings.from_env({"CALLSTREAM_RUN_SECONDS": "", "CALLSTREAM_CORS_ORIGINS": " "}) == Settings()
+    assert ServerSettings.from_env({"CALLSTREAM_RUN_SECONDS": "", "CALLSTREAM_CORS_ORIGINS": " "}) == ServerSettings()
 
 
 def test_origins_are_what_browsers_send() -> None:
-    made = Settings.from_env({"CALLSTREAM_CORS_ORIGINS": "https://App.example.com/, http://localhost:3000"})
+    made = ServerSettings.from_env({"CALLSTREAM_CORS_ORIGINS": "https://App.example.com/, http://localhost:3000"})
     assert made.cors_origins == ("https://app.example.com", "http://localhost:3000")
-    assert Settings(cors_origins=("https://app.example.com/",)).cors_origins == ("https://app.example.com",)
+    assert ServerSettings(cors_origins=("https://app.example.com/",)).cors_origins == ("https://app.example.com",)
 
 
 def test_settings_of_something_else_are_refused() -> None:
@@ -128,4 +130,4 @@ def test_settings_of_something_else_are_refused() -> None:
     with pytest.raises(UsageError, match=r"expected settings to be a ServerSettings, got callstream\.journal"):
         create_app(agent, callstream=Callstream(), settings=JournalSettings())  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"expected settings to be .*, got callstream\.server\.settings"):
-        Callstream(settings=Settings())  # type: ignore[arg-type]
+        Callstream(settings=ServerSettings())  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from callstream import Callstream
-from callstream.server import Settings
+from callstream.server import ServerSettings
 from tests.agui.model import StrictClient
 
 from .agents import Stepping
@@ -158,7 +158,7 @@ async def test_slow_reader_that_stalls_too_long_is_cut_off_and_may_come_back(
 ) -> None:
     agent = writer()
     caplog.set_level(logging.INFO, logger="callstream.server")
-    async with served(agent, callstream=cs, settings=Settings(stall_seconds=0.5)) as server:
+    async with served(agent, callstream=cs, settings=ServerSettings(stall_seconds=0.5)) as server:
         async with server.run() as stream:
             await stream.until("TOOL_CALL_START")
             path = f"/runs/{stream.run_id}/events"
@@ -206,7 +206,9 @@ async def test_slow_reader_is_cut_off_by_a_heartbeat_too(
     """Nothing more comes of the run, and what came before still waits."""
     agent = writer()
     caplog.set_level(logging.INFO, logger="callstream.server")
-    async with served(agent, callstream=cs, settings=Settings(stall_seconds=0.5, heartbeat_seconds=0.1)) as server:
+    async with served(
+        agent, callstream=cs, settings=ServerSettings(stall_seconds=0.5, heartbeat_seconds=0.1)
+    ) as server:
         async with server.run() as stream:
             await stream.until("TOOL_CALL_START")
             stalled = stalling(server.port, get(f"/runs/{stream.run_id}/events"))
@@ -223,7 +225,7 @@ async def test_slow_reader_is_cut_off_by_a_heartbeat_too(
 async def test_a_stalled_readers_run_goes_on(cs: Callstream, stalling: Any) -> None:
     """The one who asked for the run is the one who does not read."""
     agent = writer()
-    async with served(agent, callstream=cs, settings=Settings(stall_seconds=0.3)) as server:
+    async with served(agent, callstream=cs, settings=ServerSettings(stall_seconds=0.3)) as server:
         stalled = stalling(server.port, post("/agui", run_input()))
         await stalled.read(1)
         agent.step(PIECES + 2)
@@ -237,7 +239,10 @@ async def test_a_stalled_readers_run_goes_on(cs: Callstream, stalling: Any) -> N
 
 async def test_idle_streams_wake_the_loop_together(cs: Callstream, stalling: Any) -> None:
     agent = Stepping()
-    async with served(agent, callstream=cs, settings=Settings(heartbeat_seconds=0.3)) as server, server.run() as stream:
+    async with (
+        served(agent, callstream=cs, settings=ServerSettings(heartbeat_seconds=0.3)) as server,
+        server.run() as stream,
+    ):
         await stream.until("TOOL_CALL_START")
         readers = [stalling(server.port, get(f"/runs/{stream.run_id}/events")) for _ in range(60)]
         for reader in readers:

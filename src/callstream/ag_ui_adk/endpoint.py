@@ -19,7 +19,7 @@ from callstream.adk import ADKAgent
 from callstream.adk.sharedstate import taken
 from callstream.errors import UsageError
 from callstream.runtime import remote_parent
-from callstream.server import Settings
+from callstream.server import ServerSettings
 from callstream.server.beside import Beside
 from callstream.server.problems import Problem
 from callstream.server.requests import parse_input
@@ -150,7 +150,7 @@ class Endpoint:
     def _beside(self, agent: ADKAgent) -> Beside:
         """What joins and stops the runs of an agent."""
         if id(agent) not in self._neighbours:
-            settings = Settings(on_disconnect="continue", older_clients=True, max_streams_per_principal=None)
+            settings = ServerSettings(on_disconnect="continue", older_clients=True, max_streams_per_principal=None)
             self._neighbours[id(agent)] = (agent, Beside(agent, settings, _joining_user))
         return self._neighbours[id(agent)][1]
 
@@ -172,7 +172,7 @@ async def _bound_lists(request: Request) -> None:
     body = await request.body()
     if len(body) > _SMALL_BODY:
         try:
-            parse_input(body, Settings(max_body_bytes=None))
+            parse_input(body, ServerSettings(max_body_bytes=None))
         except Problem as problem:
             if problem.code == "too_many":
                 raise HTTPException(problem.status, problem.message) from None
@@ -184,7 +184,7 @@ async def _joining_input(request: Request) -> RunAgentInput:
     """What a client sends that joins: an input, or nothing. The thread is that of the path."""
     thread_id = request.path_params["thread_id"]
     try:
-        given = parse_input(await request.body(), Settings(max_body_bytes=None))
+        given = parse_input(await request.body(), ServerSettings(max_body_bytes=None))
     except Problem:
         return _bare_input(thread_id)
     return given.model_copy(update={"thread_id": thread_id})

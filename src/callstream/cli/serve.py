@@ -156,7 +156,7 @@ async def serve_app(
     **settings: Any,
 ) -> int:
     """Serves until Ctrl-C or a polite kill; ``settings`` are the server's. The address is printed when it is taken."""
-    from callstream.server import Settings, create_app
+    from callstream.server import ServerSettings, create_app
 
     given = {name: value for name, value in settings.items() if value is not None}
     auth = loaded(options.auth).found if getattr(options, "auth", None) else None
@@ -167,7 +167,7 @@ async def serve_app(
             f"callstream: without --auth, anyone who can reach {options.host} can use this agent and read every run"
         )
     app = create_app(
-        agent, callstream=callstream, auth=auth, settings=Settings.from_env(**given), name=name, label=label
+        agent, callstream=callstream, auth=auth, settings=ServerSettings.from_env(**given), name=name, label=label
     )
     return await _serve_made(app, options, out)
 

@@ -27,7 +27,7 @@ _RUNS = 500
 """How many runs of a server are looked through."""
 
 
-class Source(Protocol):
+class RecordSource(Protocol):
     """What a command reads from. ``where`` names it for people."""
 
     where: str
@@ -57,7 +57,7 @@ class Source(Protocol):
 
 
 @asynccontextmanager
-async def source_of(options: argparse.Namespace) -> AsyncIterator[Source]:
+async def source_of(options: argparse.Namespace) -> AsyncIterator[RecordSource]:
     """The server that ``--server`` names, else the journal."""
     server = options.server or (os.environ.get("CALLSTREAM_SERVER") if options.journal is None else None)
     if server:
@@ -71,7 +71,7 @@ async def source_of(options: argparse.Namespace) -> AsyncIterator[Source]:
 
 
 class JournalSource:
-    """See ``Source``."""
+    """See ``RecordSource``."""
 
     def __init__(self, journal: Journal, where: str) -> None:
         self.where = where
@@ -110,7 +110,7 @@ class JournalSource:
 
 
 class ServerSource:
-    """See ``Source``."""
+    """See ``RecordSource``."""
 
     def __init__(self, client: ServerClient) -> None:
         self.where = client.url

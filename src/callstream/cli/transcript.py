@@ -32,7 +32,7 @@ _STEPS = 10
 """How many lines one bar becomes at most."""
 
 
-class Transcript:
+class RecordPrinter:
     """Prints records. What is being written stays on its line until something else is written. Calls are numbered here."""
 
     def __init__(self, out: Output) -> None:

@@ -12,8 +12,8 @@ from callstream.cli.failure import CommandError
 from callstream.cli.livepane import LivePane
 from callstream.cli.options import Commands, add_json, add_source
 from callstream.cli.output import Output
-from callstream.cli.sources import Source, source_of
-from callstream.cli.transcript import Transcript
+from callstream.cli.sources import RecordSource, source_of
+from callstream.cli.transcript import RecordPrinter
 from callstream.events import Record
 
 _LOOK_EVERY = 0.25
@@ -67,7 +67,7 @@ async def watch(options: argparse.Namespace, out: Output) -> int:
                 return 0
 
 
-async def follow(source: Source, run_id: str, out: Output, *, as_json: bool = False) -> None:
+async def follow(source: RecordSource, run_id: str, out: Output, *, as_json: bool = False) -> None:
     """Shows a run until its end."""
     screen = screen_for(out, as_json=as_json)
     try:
@@ -84,7 +84,7 @@ async def follow(source: Source, run_id: str, out: Output, *, as_json: bool = Fa
 def screen_for(out: Output, *, as_json: bool = False) -> Screen:
     if as_json:
         return _Lines(out)
-    return Transcript(out) if out.console is None else LivePane(out.console)
+    return RecordPrinter(out) if out.console is None else LivePane(out.console)
 
 
 class _Lines:
@@ -103,7 +103,7 @@ class _Lines:
         """Every line is out."""
 
 
-async def _next(source: Source, thread_id: str | None, seen: set[str], out: Output) -> str:
+async def _next(source: RecordSource, thread_id: str | None, seen: set[str], out: Output) -> str:
     is_told = False
     while True:
         for row in await source.runs(thread_id=thread_id, active=True, limit=50):

@@ -17,7 +17,4 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtra("callstream.server needs starlette and ag-ui-protocol", "server", error) from error
 
-Settings = ServerSettings
-"""The former name of ``ServerSettings``."""
-
-__all__ = ["Agent", "Auth", "Host", "ServerSettings", "Settings", "create_app"]
+__all__ = ["Agent", "Auth", "Host", "ServerSettings", "create_app"]

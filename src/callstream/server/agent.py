@@ -28,7 +28,7 @@ from callstream.server.yielded import record_yielded, with_wire_ids
 logger = logging.getLogger("callstream.server")
 
 
-class Begun(Protocol):
+class StartedRun(Protocol):
     """A run that has been started. ``work`` is to be awaited once; it ends the run, however it ends."""
 
     @property
@@ -38,7 +38,7 @@ class Begun(Protocol):
     def work(self) -> Callable[[], Coroutine[Any, Any, None]]: ...
 
 
-class Presentation(Protocol):
+class Presenter(Protocol):
     """What becomes of the translator's events on one stream."""
 
     def shown(self, events: Iterable[Any]) -> Sequence[Any]: ...
@@ -54,9 +54,9 @@ class Host(Protocol):
     @property
     def view(self) -> View: ...
 
-    async def begin(self, given: RunAgentInput, principal: str | None, *, exclusive: bool) -> Begun: ...
+    async def begin(self, given: RunAgentInput, principal: str | None, *, exclusive: bool) -> StartedRun: ...
 
-    def presentation(self, given: RunAgentInput | None) -> Presentation: ...
+    def presentation(self, given: RunAgentInput | None) -> Presenter: ...
 
 
 @runtime_checkable
@@ -119,7 +119,7 @@ class _Started(msgspec.Struct, frozen=True):
 class OlderClient:
     """A stream for a client of AG-UI before 1.0."""
 
-    def __init__(self, presentation: Presentation) -> None:
+    def __init__(self, presentation: Presenter) -> None:
         self._presentation = presentation
 
     def shown(self, events: Iterable[Any]) -> Sequence[Any]:
@@ -142,10 +142,10 @@ class FunctionHost:
     def view(self) -> View:
         return View()
 
-    def presentation(self, given: RunAgentInput | None) -> Presentation:
+    def presentation(self, given: RunAgentInput | None) -> Presenter:
         return _AsItIs()
 
-    async def begin(self, given: RunAgentInput, principal: str | None, *, exclusive: bool) -> Begun:
+    async def begin(self, given: RunAgentInput, principal: str | None, *, exclusive: bool) -> StartedRun:
         kept = {
             "messages": [message.model_dump(mode="json", by_alias=True) for message in since_spoken(given.messages)],
             "tools": [{"name": tool.name} for tool in given.tools or ()],

@@ -28,7 +28,7 @@ from callstream.server.agent import Agent, AgentFunction, Host, host_of
 from callstream.server.api import Api
 from callstream.server.guard import Guard
 from callstream.server.health import JournalAway
-from callstream.server.logs import RunLog, asked, quoted
+from callstream.server.logs import LogObserver, asked, quoted
 from callstream.server.once import Once
 from callstream.server.problems import Problem, json_response, problem_response, shutting_down
 from callstream.server.routes import RunRoutes
@@ -72,7 +72,7 @@ def create_app(
     if settings is not None and not isinstance(settings, ServerSettings):
         raise UsageError(f"expected settings to be a ServerSettings, got {kind.__module__}.{kind.__name__}")
     settings = settings or ServerSettings.from_env()
-    host.callstream.observe(RunLog())
+    host.callstream.observe(LogObserver())
     runs = Runs(host, settings)
     access = Access(auth, host.callstream.journal)
     known = {"name": name or _name_of(agent), "label": label}

@@ -50,7 +50,7 @@ class JsonFormatter(logging.Formatter):
         return json_bytes(told).decode()
 
 
-class RunLog:
+class LogObserver:
     """An ``Observer`` that writes to the log: runs at INFO, calls at DEBUG."""
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ from callstream.errors import Compacted
 from callstream.journal import RunRow
 from callstream.runtime import remote_parent
 from callstream.server.access import Access
-from callstream.server.agent import Host, Importer, OlderClient, Presentation
+from callstream.server.agent import Host, Importer, OlderClient, Presenter
 from callstream.server.eventstream import EventStream, Frame
 from callstream.server.health import watched
 from callstream.server.idroute import IdRoute
@@ -108,7 +108,7 @@ class RunRoutes:
         presentation = self._presentation(given, declares=given.protocol_version)
         return live(self._journal, row.run_id, self._view, presentation)
 
-    async def _rest(self, row: RunRow, position: Position, presentation: Presentation) -> AsyncGenerator[Frame, None]:
+    async def _rest(self, row: RunRow, position: Position, presentation: Presenter) -> AsyncGenerator[Frame, None]:
         """What a client has not read of a run; if that cannot be told any more, the whole thread up to its end."""
         try:
             async for frame in resumed(self._journal, row.run_id, position, self._view, presentation):
@@ -132,7 +132,7 @@ class RunRoutes:
             frames = self._joins.join(rows[::-1], self._presentation(None, declares=declares))
             return self._stream(frames, rows[0].run_id, seat)
 
-    def _presentation(self, given: RunAgentInput | None, *, declares: str | None) -> Presentation:
+    def _presentation(self, given: RunAgentInput | None, *, declares: str | None) -> Presenter:
         made = self._host.presentation(given)
         return OlderClient(made) if self._settings.older_clients and declares is None else made
 

@@ -19,7 +19,7 @@ from ag_ui.core import RunAgentInput
 
 from callstream.errors import AnswerRefused, CallstreamError, JournalError, LeaseLost, ThreadBusy
 from callstream.runtime import Run, TextLimits
-from callstream.server.agent import Begun, Host
+from callstream.server.agent import Host, StartedRun
 from callstream.server.health import JournalHealth
 from callstream.server.problems import Problem, shutting_down
 from callstream.server.repeats import earlier_run
@@ -151,7 +151,7 @@ class Runs:
         principal: str | None,
         check: Callable[[], Awaitable[None]] | None,
         owner: str | None,
-    ) -> Begun | str:
+    ) -> StartedRun | str:
         """Waits for the thread's other run, if it may. The id of a run that another process began for the same input."""
         journal = self._host.callstream.journal
         wait = self._settings.busy_wait if self._settings.when_busy == "wait" else 0.0
@@ -193,7 +193,7 @@ class Runs:
 
     # -- going on --
 
-    async def _work(self, begun: Begun, running: _Running) -> None:
+    async def _work(self, begun: StartedRun, running: _Running) -> None:
         run, limit = begun.run, self._settings.run_seconds
         work = asyncio.ensure_future(begun.work())
         ended = asyncio.Event()

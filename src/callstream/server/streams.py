@@ -22,7 +22,7 @@ from callstream.agui.events import is_delta, json_bytes
 from callstream.errors import CallstreamError, Compacted, JournalError
 from callstream.events import Record, RunEnded
 from callstream.journal import Journal, RunRow, history
-from callstream.server.agent import Presentation
+from callstream.server.agent import Presenter
 from callstream.server.eventstream import Frame
 
 END: Final = b"event: end\ndata: {}\n\n"
@@ -35,7 +35,7 @@ _Told: TypeAlias = list[tuple[int, list[AguiEvent]]]
 """Events by the number of the record that caused them."""
 
 
-async def live(journal: Journal, run_id: str, view: View, presentation: Presentation) -> AsyncGenerator[bytes, None]:
+async def live(journal: Journal, run_id: str, view: View, presentation: Presenter) -> AsyncGenerator[bytes, None]:
     """A run from its beginning."""
     translator = Translator(view)
     async with aclosing(journal.batches(run_id)) as batches:
@@ -44,7 +44,7 @@ async def live(journal: Journal, run_id: str, view: View, presentation: Presenta
 
 
 async def resumed(
-    journal: Journal, run_id: str, position: Position, view: View, presentation: Presentation
+    journal: Journal, run_id: str, position: Position, view: View, presentation: Presenter
 ) -> AsyncGenerator[bytes, None]:
     """The rest of a run for a client that has read it up to a position. Compacted if that can no longer be told."""
     translator = Translator(view)
@@ -89,7 +89,7 @@ class Joins:
         self._view = view
         self._turns = asyncio.Semaphore(_JOINS_AT_ONCE)
 
-    async def join(self, runs: Sequence[RunRow], presentation: Presentation) -> AsyncGenerator[Frame, None]:
+    async def join(self, runs: Sequence[RunRow], presentation: Presenter) -> AsyncGenerator[Frame, None]:
         """A thread whose runs are given, the oldest first: what has been, then the last run live."""
         last = runs[-1]
         async with aclosing(self._journal.batches(last.run_id)) as batches:
@@ -158,7 +158,7 @@ async def _rest(
     batches: _Batches,
     translator: Translator | Onlooker,
     tell: Callable[[Sequence[Record]], Awaitable[_Told]],
-    presentation: Presentation,
+    presentation: Presenter,
 ) -> AsyncGenerator[bytes, None]:
     """What comes, to the run's end, or to the journal's, of which the client is told: a mere end looks like success."""
     try:
@@ -180,7 +180,7 @@ def _in_order(records: Sequence[Record]) -> Sequence[Record]:
     return sorted(records, key=lambda record: record.first_seq or record.seq)
 
 
-def _encode(told: _Told, presentation: Presentation) -> bytes:
+def _encode(told: _Told, presentation: Presenter) -> bytes:
     return b"".join(
         [encode_sse(presentation.shown(events), seq, first=first) for (first, seq), events in _merged(told)]
     )

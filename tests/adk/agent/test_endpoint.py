@@ -21,7 +21,7 @@ from callstream.ag_ui_adk import (
     resolve_agent_from_message_history,
 )
 from callstream.errors import ThreadBusy
-from callstream.server import Settings
+from callstream.server import ServerSettings
 from callstream.testing import Call as Calls
 from callstream.testing import Finish
 from tests.adk.hosting import Models, agent_of, scripted
@@ -213,7 +213,7 @@ async def test_a_busy_thread_of_somebody_elses_does_not_name_its_run(
             raise ThreadBusy("thread", "ann's run")
 
         monkeypatch.setattr(agent, "begin", begin)
-        monkeypatch.setattr("callstream.ag_ui_adk.endpoint.Settings", partial(Settings, when_busy="refuse"))
+        monkeypatch.setattr("callstream.ag_ui_adk.endpoint.ServerSettings", partial(ServerSettings, when_busy="refuse"))
         refused = await post(app, "/", body_for(agent))
     assert refused.status_code == 409
     assert "ann" not in refused.text

@@ -19,7 +19,7 @@ import pytest
 
 from callstream import Callstream
 from callstream.calls import CallState
-from callstream.server import Settings
+from callstream.server import ServerSettings
 from callstream.testing import Call, Finish, Text
 from tests.adk.agent.test_run import adk_agent, gemini
 from tests.adk.hosting import Models, agent_of, scripted
@@ -73,7 +73,7 @@ async def copilotkit(
     script: list[Any], cs: Callstream, models: Models, ran: list[Any], pace: float = 200.0
 ) -> AsyncIterator[tuple[Server, Runtime]]:
     # Their stop button ends the request, and nothing more.
-    settings = Settings(on_disconnect="stop", disconnect_grace=0.3, older_clients=True, inspector=False)
+    settings = ServerSettings(on_disconnect="stop", disconnect_grace=0.3, older_clients=True, inspector=False)
     async with scripted("gemini", script, deltas_per_second=pace) as provider:
         agent = adk_agent(cs, agent_of(gemini(models, provider), *tools_of(cs, ran)))
         async with served(agent, settings=settings) as server:

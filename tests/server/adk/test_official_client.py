@@ -16,7 +16,7 @@ import pytest
 from callstream import Callstream
 from callstream.agui import Conversation, View
 from callstream.calls import CallState
-from callstream.server import Settings
+from callstream.server import ServerSettings
 from tests.adk.agent.test_run import adk_agent, gemini
 from tests.adk.hosting import Models, agent_of, scripted
 from tests.agui.judge import LiveJudge
@@ -84,7 +84,7 @@ async def staged(
         agent = adk_agent(
             cs, agent_of(gemini(models, provider), *tools_of(cs, ran)), emit_interrupt_outcome=scene.interrupts
         )
-        async with served(agent, view=view, settings=Settings(inspector=False)) as server:
+        async with served(agent, view=view, settings=ServerSettings(inspector=False)) as server:
             stage = Stage(cs, server, scene, judge, view)
             stage.ran = ran
             yield stage

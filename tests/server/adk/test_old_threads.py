@@ -22,7 +22,7 @@ from callstream import Callstream
 from callstream.adk import ADKAgent, AGUIToolset
 from callstream.calls import CallState
 from callstream.events import CallCompleted, CallStarted
-from callstream.server import Settings
+from callstream.server import ServerSettings
 from callstream.testing import Call as Calls
 from callstream.testing import Finish, Parallel, Text, Thought
 from tests.adk.hosting import STREAMED, Models, agent_of, scripted
@@ -263,7 +263,9 @@ async def test_old_thread_is_its_owner_s(who: str, cs: Callstream, models: Model
         agent = agent_of(untapped(models, provider), look, LongRunningFunctionTool(ask))
         await begun(sessions, agent, "Go")
         host = hosted(cs, sessions, agent, user_id=None)
-        async with served(host, auth=lambda request: request.headers.get("x-user"), settings=Settings()) as server:
+        async with served(
+            host, auth=lambda request: request.headers.get("x-user"), settings=ServerSettings()
+        ) as server:
             server.headers = {"x-user": who}
             async with server.connect() as stream:
                 assert stream.status == (200 if who == "user" else 404)

@@ -22,7 +22,7 @@ from google.genai import types  # noqa: E402
 from callstream import Callstream, open_journal  # noqa: E402
 from callstream.adk import ADKAgent, AGUIToolset  # noqa: E402
 from callstream.journal import Housekeeping  # noqa: E402
-from callstream.server import Settings, create_app  # noqa: E402
+from callstream.server import ServerSettings, create_app  # noqa: E402
 from callstream.server.serving import serve  # noqa: E402
 
 
@@ -72,7 +72,7 @@ async def main() -> None:
         callstream=callstream,
         session_service=DatabaseSessionService(given.sessions, pool_size=15, max_overflow=15, pool_timeout=120),
     )
-    settings = Settings(heartbeat_seconds=2.0, busy_wait=20.0)
+    settings = ServerSettings(heartbeat_seconds=2.0, busy_wait=20.0)
     await serve(create_app(agent, settings=settings), port=given.port, log_level="error")
 
 

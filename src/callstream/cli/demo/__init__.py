@@ -88,10 +88,10 @@ def demo(options: argparse.Namespace, out: Output) -> int:
 
 
 async def _in_terminal(agent: ADKAgent, options: argparse.Namespace, out: Output) -> int:
-    from callstream.cli.demo.terminal import QUESTION, Conversation, show_calls
+    from callstream.cli.demo.terminal import QUESTION, TerminalChat, show_calls
 
     try:
-        await Conversation(agent, out, yes=options.yes).hold(options.message or QUESTION)
+        await TerminalChat(agent, out, yes=options.yes).hold(options.message or QUESTION)
         await show_calls(agent, out)
     finally:
         await agent.close()

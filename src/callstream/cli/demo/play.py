@@ -19,7 +19,7 @@ from callstream.testing.script import Call, Parallel, Script, Text, Thought
 LABEL = "scripted provider"
 
 
-class Piece(msgspec.Struct, frozen=True):
+class DemoDocument(msgspec.Struct, frozen=True):
     """One thing that the play can write about. It is chosen by its words, or by its turn."""
 
     title: str
@@ -29,7 +29,7 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 PIECES = (
-    Piece(
+    DemoDocument(
         "How tides work",
         ("tide", "sea", "moon", "ocean", "ebb"),
         ("the moon", "the sun"),
@@ -60,7 +60,7 @@ the shape of the coast, which lets the water swing as a cup lets tea swing when 
 - Write it down, and the next page is ready before the ink is dry.
 """,
     ),
-    Piece(
+    DemoDocument(
         "A good cup of tea",
         ("tea", "cup", "brew", "kettle", "drink"),
         ("the leaf", "the water"),
@@ -89,7 +89,7 @@ Milk first or tea first is a question of the cup: thin old porcelain could crack
 Drink it while somebody tells you something.
 """,
     ),
-    Piece(
+    DemoDocument(
         "What paper is",
         ("paper", "book", "print", "page"),
         ("the fibre", "the press"),
@@ -129,7 +129,7 @@ def play(request: ReceivedRequest) -> Script:
     return _next(piece, said, done)
 
 
-def _next(piece: Piece, said: str, done: Sequence[tuple[str, Any]]) -> Script:
+def _next(piece: DemoDocument, said: str, done: Sequence[tuple[str, Any]]) -> Script:
     names = [name for name, _ in done]
     failed = next((name for name, result in done if isinstance(result, dict) and "error" in result), None)
     if failed is not None:
@@ -171,7 +171,7 @@ def _unwrapped(text: str) -> str:
     return re.sub(r"(?<=[^\n])\n(?![\n#-]|\d\.|$)", " ", text)
 
 
-def _chosen(said: str, turn: int) -> Piece:
+def _chosen(said: str, turn: int) -> DemoDocument:
     words = said.lower()
     for piece in PIECES:
         if any(word in words for word in piece.words):

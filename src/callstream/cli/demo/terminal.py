@@ -19,7 +19,7 @@ from callstream.cli.watch import follow
 QUESTION = "Write down how tides work."
 
 
-class Conversation:
+class TerminalChat:
     """One thread with the agent. ``yes``: what it asks is agreed to, and nobody has to be there."""
 
     def __init__(self, agent: ADKAgent, out: Output, *, yes: bool) -> None:
