@@ -6,6 +6,7 @@ import asyncio
 import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,23 @@ def place_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[
             schema = f"test_{uuid.uuid4().hex[:12]}"
             yield "postgres", schema_url(url, schema)
             asyncio.run(drop_schema(url, schema))
+
+
+@pytest.fixture
+def url(postgres_url: str) -> Iterator[str]:
+    """An empty schema on the PostgreSQL server, dropped at the end."""
+    schema = f"test_{uuid.uuid4().hex[:12]}"
+    yield schema_url(postgres_url, schema)
+    asyncio.run(drop_schema(postgres_url, schema))
+
+
+@asynccontextmanager
+async def opened(url: str, **settings: Any) -> AsyncIterator[Journal]:
+    journal = open_journal(url, housekeeping=None, **settings)
+    try:
+        yield journal
+    finally:
+        await journal.aclose()
 
 
 @pytest_asyncio.fixture

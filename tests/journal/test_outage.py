@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import sqlite3
-import uuid
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -17,17 +16,10 @@ from callstream.errors import JournalError, UsageError
 from callstream.events import RunEnded, RunStarted, TextAppended
 from callstream.journal import Housekeeping, open_journal
 
-from .conftest import Place, drop_schema, schema_url, sqlite_url
+from .conftest import Place, sqlite_url
 from .proxy import Proxy
 
 pytestmark = pytest.mark.asyncio
-
-
-@pytest.fixture
-def url(postgres_url: str) -> Iterator[str]:
-    schema = f"test_{uuid.uuid4().hex[:12]}"
-    yield schema_url(postgres_url, schema)
-    asyncio.run(drop_schema(postgres_url, schema))
 
 
 @contextmanager

@@ -1,50 +1,28 @@
-"""What is special about the PostgreSQL journal: servers that go away, acknowledgements that get lost, poolers."""
+"""What is special about the PostgreSQL journal: servers that go away, poolers, roles, many processes."""
 
 from __future__ import annotations
 
 import asyncio
-import random
-import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
 
-from callstream.errors import JournalError, LeaseLost, UsageError
-from callstream.events import ArgsAppended, CallStarted, MessageEnded, Record, RunEnded, RunStarted, TextAppended
-from callstream.journal import Journal, open_journal
+from callstream.errors import JournalError, UsageError
+from callstream.events import ArgsAppended, CallStarted, MessageEnded, RunEnded, RunStarted, TextAppended
+from callstream.journal import open_journal
 from callstream.journal.postgres.link import address
 from callstream.journal.store import RunFilter, forgettable
 
-from .conftest import drop_schema, schema_url
+from .conftest import opened
 from .proxy import Proxy
+from .runs import followed, records
 from .server import postgres_server
 from .zombie import zombie
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.postgres]
-
-
-@pytest.fixture
-def url(postgres_url: str) -> Iterator[str]:
-    schema = f"test_{uuid.uuid4().hex[:12]}"
-    yield schema_url(postgres_url, schema)
-    asyncio.run(drop_schema(postgres_url, schema))
-
-
-@asynccontextmanager
-async def opened(url: str, **settings: Any) -> AsyncIterator[Journal]:
-    journal = open_journal(url, housekeeping=None, **settings)
-    try:
-        yield journal
-    finally:
-        await journal.aclose()
-
-
-async def records(journal: Journal, run_id: str = "r") -> list[Record]:
-    return [record async for record in journal.read(run_id)]
 
 
 async def test_url_holds_the_options() -> None:
@@ -71,83 +49,6 @@ async def test_a_database_that_is_not_there_is_told_at_once(postgres_url: str) -
     await journal.aclose()
 
 
-@pytest.mark.parametrize("lose", [1, 2])
-async def test_append_idempotent_when_the_acknowledgement_of_a_new_run_is_lost(url: str, lose: int) -> None:
-    """Lost is the answer to the question whether the run exists, or the one to the append itself."""
-    async with Proxy(url) as proxy, opened(proxy.url) as journal:
-        await journal.append("other", [RunStarted("t"), CallStarted("d", "t")])
-        proxy.lose = lose
-        assert await journal.append("r", [RunStarted("t"), CallStarted("c", "t"), ArgsAppended("c", "{")]) == 3
-        assert proxy.lost == 1
-        assert await journal.append("r", [ArgsAppended("c", "}")]) == 4
-        assert [record.seq for record in await records(journal)] == [1, 2, 3, 4]
-
-
-async def test_append_idempotent_when_acknowledgements_are_lost(url: str) -> None:
-    async with Proxy(url) as proxy, opened(proxy.url) as journal:
-        await journal.append("r", [RunStarted("t"), CallStarted("c", "t")])
-        for number in range(20):
-            proxy.lose = 1
-            assert await journal.append("r", [ArgsAppended("c", f"{number},")]) == number + 3
-        assert proxy.lost == 20
-        proxy.lose = 1
-        assert await journal.append("r", [RunEnded("finished")]) == 23
-        call = await journal.call("c")
-        assert call is not None
-        assert call.args_json == "".join(f"{number}," for number in range(20))
-        assert [record.seq for record in await records(journal)] == list(range(1, 24))
-
-
-async def test_append_idempotent_when_batches_are_lost(url: str) -> None:
-    """Many runs in one transaction, of which nobody hears whether it happened; errors of one stay its own."""
-    async with Proxy(url) as proxy, opened(proxy.url) as journal:
-        for number in range(20):
-            await journal.append(f"r{number}", [RunStarted("t")])
-        for step in range(5):
-            proxy.lose = 1
-            appends = [journal.append(f"r{number}", [TextAppended("m", str(step))]) for number in range(20)]
-            wrong = journal.append("r0", [ArgsAppended("nobody", "x")])
-            *numbers, error = await asyncio.gather(*appends, wrong, return_exceptions=True)
-            assert numbers == [step + 2] * 20
-            assert isinstance(error, UsageError)
-        for number in range(20):
-            assert len(await records(journal, f"r{number}")) == 6
-
-
-async def test_append_idempotent_when_backends_are_killed(url: str) -> None:
-    """``pg_terminate_backend`` at any moment: everything is written once, in order."""
-    where = address(url)
-    killer = await asyncpg.connect(where.dsn)
-    async with opened(url + "&application_name=victim") as journal:
-        await journal.append("r", [RunStarted("t"), CallStarted("c", "t")])
-        follower = asyncio.create_task(collected(journal))
-        done = asyncio.Event()
-        chance = random.Random(7)
-
-        async def kill() -> int:
-            killed = 0
-            while not done.is_set():
-                kill_one = (
-                    "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'victim'"
-                )
-                killed += await killer.fetchval(kill_one)
-                await asyncio.sleep(chance.uniform(0.05, 0.3))
-            return killed
-
-        killing = asyncio.create_task(kill())
-        for number in range(100):
-            assert await journal.append("r", [ArgsAppended("c", f"{number},")]) == number + 3
-            await asyncio.sleep(0.01)
-        done.set()
-        assert await killing > 3
-        assert await journal.append("r", [RunEnded("finished")]) == 103
-        assert [record.seq for record in await asyncio.wait_for(follower, 30)] == list(range(1, 104))
-        call = await journal.call("c")
-        assert call is not None
-        assert call.args_json == "".join(f"{number}," for number in range(100))
-    await killer.close()
-
-
 async def test_what_grows_with_the_years_is_never_looked_through(url: str) -> None:
     """Runs that are old enough to be erased are few among those that are not, and so are those that go on."""
     where = address(url)
@@ -170,87 +71,6 @@ async def test_what_grows_with_the_years_is_never_looked_through(url: str) -> No
         assert await journal.forget(before=3.0) == 1
         assert [run.run_id for run in await journal.runs(active=True)] == ["r"]
     await link.close()
-
-
-@asynccontextmanager
-async def locked_leases(url: str) -> AsyncIterator[Callable[[int], Awaitable[None]]]:
-    """Holds the rows of all leases; what it gives waits until so many statements wait for them."""
-    where = address(url)
-    holder, observer = await asyncpg.connect(where.dsn), await asyncpg.connect(where.dsn)
-    waiting = "SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND wait_event_type = 'Lock'"
-
-    async def wait_for(count: int) -> None:
-        async with asyncio.timeout(30):
-            while await observer.fetchval(waiting, where.schema) < count:  # noqa: ASYNC110  # the server tells nobody
-                await asyncio.sleep(0.01)
-
-    try:
-        async with holder.transaction():
-            await holder.execute(f'SELECT FROM "{where.schema}".lease FOR UPDATE')
-            yield wait_for
-    finally:
-        await holder.close()
-        await observer.close()
-
-
-async def test_append_idempotent_when_a_broken_connection_still_writes(url: str) -> None:
-    """The server goes on with a statement whose connection is cut. Whichever comes first, it is written once."""
-    async with Proxy(url) as proxy, opened(f"{proxy.url}&application_name={address(url).schema}") as journal:
-        await journal.append("r", [RunStarted("t")])
-        for number in range(5):
-            async with locked_leases(url) as wait_for:
-                append = asyncio.create_task(journal.append("r", [TextAppended("m", str(number))]))
-                await wait_for(1)
-                proxy.cut()
-                await wait_for(2)  # the cut one, and the journal's next attempt
-            assert await append == number + 2
-        assert [record.seq for record in await records(journal)] == [1, 2, 3, 4, 5, 6]
-        assert await journal.append("r", [RunEnded("finished")]) == 7
-
-
-@pytest.mark.parametrize("first", ["zombie", "sweeper"])
-async def test_zombie_fenced_while_it_writes(url: str, first: str) -> None:
-    """An append that is under way when the run is taken over is either before the end or refused."""
-    named = f"{url}&application_name={address(url).schema}"
-    async with zombie(named) as hanging, opened(named) as sweeper:
-        await hanging.append("r", [RunStarted("t")])
-        await sweeper.open()
-        await asyncio.sleep(0.2)
-        async with locked_leases(url) as wait_for:
-            steps = {
-                "zombie": lambda: hanging.append("r", [TextAppended("m", "late")]),
-                "sweeper": sweeper.sweep,
-            }
-            tasks = {}
-            for count, name in enumerate(sorted(steps, key=lambda name: name != first), 1):
-                tasks[name] = asyncio.create_task(steps[name]())
-                await wait_for(count)
-        assert await tasks["sweeper"] == ["r"]
-        (late,) = await asyncio.gather(tasks["zombie"], return_exceptions=True)
-        found = await records(sweeper)
-        assert [record.seq for record in found] == list(range(1, len(found) + 1))
-        assert found[-1].event == RunEnded("failed", "interrupted")
-        assert isinstance(late, LeaseLost) if len(found) == 2 else late == 2
-        with pytest.raises(LeaseLost):
-            await hanging.append("r", [TextAppended("m", "later")])
-        assert await hanging.append("new", [RunStarted("t")]) == 1
-
-
-async def test_sweep_by_many_at_once_ends_a_run_once(url: str) -> None:
-    async with opened(url) as dead:
-        for number in range(30):
-            await dead.append(f"r{number}", [RunStarted("t")])
-    sweepers = [open_journal(url, housekeeping=None) for _ in range(4)]
-    swept = await asyncio.gather(*(sweeper.sweep() for sweeper in sweepers))
-    assert sorted(run_id for found in swept for run_id in found) == sorted(f"r{number}" for number in range(30))
-    for number in range(30):
-        assert [record.seq for record in await records(sweepers[0], f"r{number}")] == [1, 2]
-    for sweeper in sweepers:
-        await sweeper.aclose()
-
-
-async def collected(journal: Journal, run_id: str = "r") -> list[Record]:
-    return [record async for record in journal.follow(run_id)]
 
 
 async def test_server_away_for_good_fails_clearly_and_comes_back(url: str) -> None:
@@ -283,7 +103,7 @@ async def test_restart_of_the_server_is_waited_for(own_server: Any) -> None:
     async with opened(url, retry_seconds=60) as journal, opened(url, retry_seconds=60) as other:
         for number in range(5):
             await journal.append(f"r{number}", [RunStarted("t")])
-        followers = [asyncio.create_task(collected(other, f"r{number}")) for number in range(5)]
+        followers = [asyncio.create_task(followed(other, f"r{number}")) for number in range(5)]
 
         async def write(number: int) -> None:
             for step in range(200):
@@ -326,7 +146,7 @@ async def test_restart_of_the_server_gives_every_lease_its_time_again(own_server
 async def test_poolers_are_served(url: str, options: str) -> None:
     async with opened(url + options) as journal, opened(url + options) as other:
         await journal.append("r", [RunStarted("t"), CallStarted("c", "t")])
-        follower = asyncio.create_task(collected(other))
+        follower = asyncio.create_task(followed(other))
         for number in range(20):
             await journal.append("r", [ArgsAppended("c", str(number))])
             await asyncio.sleep(0.01)
@@ -343,7 +163,7 @@ async def test_a_server_that_refuses_listen_is_looked_at_instead(
     monkeypatch.setattr(asyncpg.Connection, "add_listener", refused)
     async with opened(url) as journal, opened(url) as other:
         await journal.append("r", [RunStarted("t")])
-        follower = asyncio.create_task(collected(other))
+        follower = asyncio.create_task(followed(other))
         for number in range(5):
             await journal.append("r", [TextAppended("m", str(number))])
             await asyncio.sleep(0.05)
@@ -361,7 +181,7 @@ async def test_looking_that_fails_for_a_while_does_not_end_the_journal(
         sql = other._store._sql  # type: ignore[attr-defined]
         looking = sql["followed_runs"]
         sql["followed_runs"] = "SELECT 1 / 0 WHERE $1::text[] IS NOT NULL"
-        follower = asyncio.create_task(collected(other))
+        follower = asyncio.create_task(followed(other))
 
         async def is_told() -> bool:
             return "division by zero" in caplog.text
