@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from callstream.hooks.deltas import ArgsDelta, FieldDelta
-from callstream.hooks.dispatch import CallHooks, HookSettings, OnFailure, Outcome
-from callstream.hooks.worker import HookCutOff
+from callstream.hooks.dispatch import CallHooks
+from callstream.hooks.outcome import HookCutOff, HookSettings, OnFailure, Outcome
 
 __all__ = ["ArgsDelta", "CallHooks", "FieldDelta", "HookCutOff", "HookSettings", "OnFailure", "Outcome"]

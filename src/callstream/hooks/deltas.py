@@ -1,6 +1,6 @@
-"""What hooks are handed while arguments arrive, and the queue that it waits in.
+"""What hooks are handed while arguments arrive, and the queue in which it waits.
 
-Text is read as JSON only when somebody asks: a field hook, or a raw hook that looks at ``changes`` or ``args``. Then
+Text is read as JSON only when it is asked for: by a field hook, or a raw hook that looks at ``changes`` or ``args``. Then
 every character is read once. A delta that was kept and is asked later, when the reading has gone on, reads its text
 again from the beginning; it always tells what was known at that delta.
 """

@@ -13,21 +13,36 @@ Laws:
 - ``push``, ``complete`` and ``abort`` never wait. What cannot be delivered yet waits in a ``DeltaQueue``.
 - After an abort or a failure no delta, field or complete hook begins. The signal is set first. A hook that is running
   then has ``abort_notice`` seconds to end by itself, is cancelled, and is abandoned after ``grace`` more seconds.
-- The abort hooks run once, whenever the call is given up before its tool was let run: its arguments will not arrive, a
-  hook rejected or failed it, or the run stopped between the last argument and ``claim``, since what the hooks began is
-  as orphaned then. They never run after ``claim``.
+- The abort hooks run once, whenever the call is given up before ``claim``: its arguments will not arrive, a hook
+  rejected or failed it, or the run stopped between the last argument and ``claim``, since what the hooks began is as
+  orphaned then. They never run after ``claim``.
 - The tool may run if ``claim()`` is true, which it is once, after ``settled()`` was ready and if no abort came since.
 - A tool without hooks gets no task, no queue and no parser.
+
+Why the order holds: all hooks of a call run inside one task (``_main``), one after another, and that task alone takes
+from the queue. ``push`` and its siblings only change the phase or the queue and wake the task, so nothing that happens
+while a hook runs can start another one. Each step returns a verdict: None, or the ``Outcome`` that ends the call. The
+loop is the one place that acts on it, and it looks at the phase before every step, so an abort that came during a hook
+wins over whatever the hook says afterwards.
+
+Why there is no task per hook: a hook then costs no more than its call. The price is that a hook which ignores its
+cancellation, as every sync hook does because a thread cannot be cancelled, holds the task. Such a task is abandoned:
+``_task`` names another one, which continues where it stopped. Everything that may be done only once is marked before a
+hook begins (a delta leaves the queue, ``_aborts_begun`` is counted), so the successor repeats nothing; and the abandoned
+task, when its hook returns after all, sees that it is not ``_task`` any more and ends without touching the call.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import inspect
 import logging
-from collections.abc import Awaitable, Callable
+import math
+from collections.abc import Callable, Iterable
 from enum import Enum
 from time import perf_counter
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, cast
 
 import msgspec
 
@@ -35,58 +50,19 @@ from callstream.calls import Call, CallState
 from callstream.errors import Reject, UsageError, WireError
 from callstream.events import DiscardReason
 from callstream.hooks.deltas import ArgsDelta, ArgsText, DeltaQueue, FieldDelta, FieldReader
-from callstream.hooks.worker import HookCutOff, HookWorker
-from callstream.tools import AbortSignal, ErrorPolicy, Hook, Hooks, Tool
+from callstream.hooks.outcome import HookCutOff, HookSettings, OnFailure, Outcome
+from callstream.hooks.thread import HookThread
+from callstream.jsontext.path import Path
+from callstream.tools import AbortSignal, Hook, Hooks
 
 log = logging.getLogger("callstream.hooks")
 
-
-class HookSettings(msgspec.Struct, frozen=True):
-    """The limits of hooks. Times are in seconds; ``math.inf`` is no limit."""
-
-    timeout: float = 30.0
-    """How long a hook may take for one delta before it is cancelled and counts as raised."""
-    grace: float = 5.0
-    """How long a cancelled hook may go on before it is abandoned."""
-    abort_notice: float = 0.25
-    """How long a running hook has to see the signal and end by itself before an abort cancels it."""
-    on_error: ErrorPolicy = "fail_call"
-    queue_deltas: int = 64
-    queue_chars: int = 65_536
-
-    def for_tool(self, tool: Tool[Any]) -> HookSettings:
-        """These settings with what the tool says itself."""
-        timeout = self.timeout if tool.hook_timeout is None else tool.hook_timeout
-        return msgspec.structs.replace(self, timeout=timeout, on_error=tool.on_hook_error or self.on_error)
+_abandoned: set[asyncio.Task[None]] = set()
+"""Tasks whose hook ignored its cancellation. Kept until they end, because a loop holds its tasks weakly."""
 
 
-class Outcome(msgspec.Struct, frozen=True):
-    """What the hooks of a call came to.
-
-    ``reason`` is one word, which the signal and the abort hooks are told: that of ``abort``, or for a failure the
-    DiscardReason that fits it. ``detail`` is a sentence; after a ``Reject`` the one for the model. ``fails_run``: the
-    policy ``fail_run`` wants ``error`` raised in the run. ``abandoned``: a hook of this call still runs, because it
-    ignored its cancellation.
-    """
-
-    kind: Literal["ready", "rejected", "failed", "aborted"]
-    reason: str = ""
-    detail: str | None = None
-    error: Exception | None = None
-    fails_run: bool = False
-    abandoned: bool = False
-
-    @property
-    def ready(self) -> bool:
-        return self.kind == "ready"
-
-
-OnFailure: TypeAlias = Callable[[Outcome], Awaitable[Call]]
-"""Keeps what a failed or rejected call comes to, before its abort hooks hear of it, and returns the call after that.
-
-It runs in the task of the hooks, so it must not wait for ``settled()`` of the same call. What it raises, ``settled()``
-raises.
-"""
+class _AbandonedError(Exception):
+    """Ends a task whose hook came back after all: another task has taken its place."""
 
 
 class _Phase(Enum):
@@ -110,36 +86,47 @@ class CallHooks:
     ) -> None:
         self.signal = AbortSignal()
         """The same for every hook of the call."""
+        self.seconds = 0.0
+        """How long the call's hooks have run, all together."""
         self._call = call
         self._hooks = hooks | Hooks()  # A copy: a hook that is registered later is not one of this call.
         self._settings = settings or HookSettings()
         self._on_failure = on_failure
         self._phase = _Phase.RECEIVING
         self._outcome = Outcome("ready")
-        self._unreported: Outcome | None = None
+        self._is_recorded = True
         self._error: BaseException | None = None
         self._settled = asyncio.Event()
-        self._worker: HookWorker | None = None
         self._aborts_begun = 0
         self._dropped: set[int] = set()
         self._seq = 0
-        self.seconds = 0.0
-        """How long the call's hooks have run, all together."""
         self._reads = bool(hooks.args_delta or hooks.field)
         if self._reads:
             self._queue = DeltaQueue(self._settings.queue_deltas, self._settings.queue_chars)
             self._text = ArgsText(call.encoding)
-            self._fields = FieldReader(hook.path for hook in hooks.field) if hooks.field else None
+            self._field_hooks: dict[Path, list[Hook]] = {}
+            for hook in hooks.field:
+                self._field_hooks.setdefault(hook.path, []).append(hook)
+            self._fields = FieldReader(self._field_hooks) if hooks.field else None
+        # The task in which the hooks run, None while there is nothing to do, and the hook that is running in it.
+        self._task: asyncio.Task[None] | None = None
+        self._context: contextvars.Context | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: HookThread | None = None
+        self._running: Hook | None = None
+        self._deadline = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_cut = False
 
     @property
     def error(self) -> Exception | None:
-        """What the hook raised that made an end of the call."""
+        """The exception of the hook that ended the call."""
         return self._outcome.error
 
     @property
     def is_running(self) -> bool:
         """Whether one of the hooks is running now."""
-        return self._worker is not None and self._worker.is_running_hook
+        return self._running is not None
 
     # -- what happens to the call --------------------------------------------------------------------------------------
 
@@ -151,7 +138,7 @@ class CallHooks:
             raise UsageError(f"call {self._call.call_id!r} is complete and cannot get more argument text")
         self._seq = self._seq + 1 if seq is None else seq
         self._queue.put(text, self._seq)
-        self._go_on()
+        self._wake()
 
     def complete(self, call: Call, seq: int | None = None) -> None:
         """All arguments are there. A call of which nothing was pushed came whole: its hooks get it as one delta.
@@ -168,18 +155,18 @@ class CallHooks:
         self._call = call
         self._phase = _Phase.COMPLETING
         if self._reads or self._hooks.args_complete:
-            self._go_on()
+            self._wake()
         else:
             self._settle(_Phase.READY)
 
-    def abort(self, call: Call, reason: str, *, keep: bool = False) -> None:
+    def abort(self, call: Call, reason: str, *, is_recorded: bool = True) -> None:
         """The call is given up. Nothing happens if that was decided before, or if its tool was let run.
 
-        ``keep``: it is not recorded yet; ``on_failure`` has to do that before the abort hooks hear of it.
+        If that is not recorded yet, ``on_failure`` records it before the abort hooks run.
         """
         if self._phase not in _GIVEN_UP and self._phase is not _Phase.CLAIMED:
             self._call = call
-            self._give_up(Outcome("aborted", reason), unreported=keep)
+            self._give_up(Outcome("aborted", reason), is_recorded=is_recorded)
 
     def claim(self) -> bool:
         """Whether the tool may run now. True once, after which the call cannot be aborted here any more."""
@@ -189,9 +176,9 @@ class CallHooks:
         return True
 
     async def settled(self) -> Outcome:
-        """Waits until the call is complete or given up and its hooks are done, and says what came of it.
+        """Waits until the call is complete or given up and its hooks are done, and returns the outcome.
 
-        The barrier before the tool, and before the end of the run. Cancelling whoever waits here leaves the hooks
+        The barrier before the tool, and before the end of the run. Cancelling a caller that waits here leaves the hooks
         alone.
         """
         while self._phase not in _SETTLED:
@@ -202,176 +189,287 @@ class CallHooks:
 
     async def aclose(self) -> None:
         """Gives the call up unless that is decided, and waits for its hooks. Cancelled, it cancels them."""
-        self.abort(_discarded(self._call, "interrupted", None), "interrupted")
+        self.abort(_discard(self._call, "interrupted", None), "interrupted")
         try:
             await self.settled()
         except asyncio.CancelledError:
-            if self._worker is not None:
-                self._worker.cancel()
+            if self._task is not None:
+                self._task.cancel()
             raise
 
     # -- from phase to phase -------------------------------------------------------------------------------------------
 
-    def _go_on(self) -> None:
-        if self._worker is None:
-            limits = (self._settings.timeout, self._settings.grace)
-            name = f"callstream hooks of call {self._call.call_id}"
-            self._worker = HookWorker(name, limits, self._work, self._hook_abandoned, self._worker_died)
-        self._worker.start()
-
-    def _give_up(self, outcome: Outcome, *, unreported: bool = True) -> None:
+    def _give_up(self, outcome: Outcome, *, is_recorded: bool = False) -> None:
         self.signal.abort(outcome.reason)
         self._phase = _Phase.ABORTING
         self._outcome = outcome
+        self._is_recorded = is_recorded
         self._settled.clear()
         if self._reads:
             self._queue.clear()
-        if unreported:
-            self._unreported = outcome
-        if self._worker is not None and self._worker.is_active:
-            self._worker.hurry(self._settings.abort_notice)
-        elif self._hooks.args_abort or self._unreported:
-            self._go_on()
+        if self._task is not None:
+            self._shorten_deadline(self._settings.abort_notice)
+        elif self._hooks.args_abort or not is_recorded:
+            self._wake()
         else:
             self._settle(_Phase.ENDED)
 
     def _settle(self, phase: _Phase) -> None:
         self._phase = phase
-        if self._worker is not None:
-            self._worker.close()
+        self._release()
         self._settled.set()
 
-    def _hook_abandoned(self, hook: Hook, error: HookCutOff) -> None:
-        self._worker = None
-        if self._phase is _Phase.ABORTING:
-            self._outcome = msgspec.structs.replace(self._outcome, abandoned=True)
-            self._go_on()
-        else:
-            self._fail(hook, error, abandoned=True)
+    def _wake(self) -> None:
+        """Starts the task unless it is at work."""
+        if self._task is not None:
+            return
+        if self._context is None:
+            self._context = contextvars.copy_context()
+        self._loop = asyncio.get_running_loop()
+        self._task = self._loop.create_task(self._main(), name=self._name, context=self._context)
+        self._task.add_done_callback(self._check_end)
 
-    def _worker_died(self, error: BaseException | None) -> None:
-        """The worker was cancelled from outside, as a loop that is closed does, or something in it broke."""
+    @property
+    def _name(self) -> str:
+        return f"callstream hooks of call {self._call.call_id}"
+
+    def _check_end(self, task: asyncio.Task[None]) -> None:
+        """A task that did its work, or was abandoned, is not ``_task`` any more. This one was cancelled, or it broke."""
+        if task is not self._task:
+            return
+        self._task = self._running = None
+        self._is_cut = False
         if self._phase not in _GIVEN_UP:
             self.signal.abort("interrupted")
             self._outcome = Outcome("aborted", "interrupted", "the task of the hooks was cancelled")
-        self._error = error
+        self._error = None if task.cancelled() else task.exception()
         self._settle(_Phase.ENDED)
 
-    # -- what the worker does ------------------------------------------------------------------------------------------
+    # -- what the task does: each step returns the outcome that ends the call, or None ---------------------------------
 
-    async def _work(self) -> None:
-        while self._phase not in _SETTLED:
-            if self._phase is _Phase.ABORTING:
-                await self._undo()
-                self._settle(_Phase.ENDED)
-            elif self._reads and len(self._queue) > 0:
-                await self._deliver(*self._queue.take())
-            elif self._phase is _Phase.COMPLETING:
-                await self._finish()
-            else:
-                return
+    async def _main(self) -> None:
+        try:
+            while self._phase not in _SETTLED:
+                if self._phase is _Phase.ABORTING:
+                    await self._undo()
+                    self._settle(_Phase.ENDED)
+                    break
+                if self._reads and len(self._queue) > 0:
+                    verdict = await self._deliver(*self._queue.take())
+                elif self._phase is _Phase.COMPLETING:
+                    verdict = await self._finish()
+                else:
+                    break
+                if verdict is not None and self._phase not in _GIVEN_UP:
+                    self._give_up(verdict)
+        except _AbandonedError:
+            return
+        self._task = None
 
-    async def _deliver(self, text: str, seq: int) -> None:
+    async def _deliver(self, text: str, seq: int) -> Outcome | None:
         delta = ArgsDelta(self._call.call_id, self._call.name, seq, text, self._text, self._text.add(text))
-        for hook in self._hooks.args_delta:
-            if not await self._passes(hook, delta):
-                return
+        verdict = await self._run_hooks(self._hooks.args_delta, delta)
+        if verdict is not None:
+            return verdict
         try:
             fields = [] if self._fields is None else self._fields.read(delta)
         except WireError as error:
-            self._fail_malformed(error)
-            return
+            return _malformed(error)
         for field in fields:
-            if not await self._passes_field(field):
-                return
-        if self._text.error is not None:
-            self._fail_malformed(self._text.error)
+            verdict = await self._run_hooks(self._field_hooks[field.path], field)
+            if verdict is not None:
+                return verdict
+        return None if self._text.error is None else _malformed(self._text.error)
 
-    async def _finish(self) -> None:
-        # Free text has no end of its own, so a field hook on the whole of it hears of it here.
+    async def _finish(self) -> Outcome | None:
+        verdict = None
+        # Free text has no end of its own, so a field hook on the whole of it gets its last delta here.
         if self._reads and self._call.encoding == "text":
             end = FieldDelta(self._call.call_id, self._call.name, self._seq, (), "", True, whole=self._text.whole)
-            if not await self._passes_field(end):
-                return
-        for hook in self._hooks.args_complete:
-            if not await self._passes(hook, self._call):
-                return
-        self._settle(_Phase.READY)
+            verdict = await self._run_hooks(self._field_hooks.get((), ()), end)
+        if verdict is None:
+            verdict = await self._run_hooks(self._hooks.args_complete, self._call)
+        if verdict is None:
+            self._settle(_Phase.READY)
+        return verdict
 
     async def _undo(self) -> None:
-        outcome, self._unreported = self._unreported, None
-        if outcome is not None:
-            self._call = _discarded(self._call, cast(DiscardReason, outcome.reason), outcome.detail)
+        """Has the outcome recorded, then runs the abort hooks: they see a call that the journal has as discarded."""
+        if not self._is_recorded:
+            self._is_recorded = True
+            self._call = _discard(self._call, cast(DiscardReason, self._outcome.reason), self._outcome.detail)
             if self._on_failure is not None:
                 try:
-                    self._call = await self._on_failure(outcome)
+                    self._call = await self._on_failure(self._outcome)
                 except Exception as error:  # noqa: BLE001  # settled() raises it, when the abort hooks have run
                     self._error = error
         while self._aborts_begun < len(self._hooks.args_abort):
             hook = self._hooks.args_abort[self._aborts_begun]
             self._aborts_begun += 1
-            failure = await self._run(hook, self._call, self._outcome.reason)
+            failure = await self._run_hook(hook, self._call, self._outcome.reason)
             if failure is not None:
-                log.error("%s", self._told(hook, failure), exc_info=failure)
+                log.error("%s", self._describe(hook, failure), exc_info=failure)
 
-    # -- one hook ------------------------------------------------------------------------------------------------------
+    async def _run_hooks(self, hooks: Iterable[Hook], subject: ArgsDelta | FieldDelta | Call) -> Outcome | None:
+        for hook in hooks:
+            if id(hook) in self._dropped:
+                continue
+            failure = await self._run_hook(hook, subject, self.signal)
+            if self._phase is _Phase.ABORTING:
+                if failure is not None and not isinstance(failure, HookCutOff):
+                    log.error("after the abort: %s", self._describe(hook, failure), exc_info=failure)
+                return self._outcome
+            if failure is not None and (verdict := self._judge(hook, failure)) is not None:
+                return verdict
+        return None
 
-    async def _run(self, hook: Hook, *args: Any) -> Exception | None:
-        assert self._worker is not None, "hooks run in a worker"
-        began = perf_counter()
-        try:
-            return await self._worker.run(hook, *args)
-        finally:
-            self.seconds += perf_counter() - began
-
-    async def _passes_field(self, field: FieldDelta) -> bool:
-        for hook in self._hooks.field:
-            if hook.path == field.path and not await self._passes(hook, field):
-                return False
-        return True
-
-    async def _passes(self, hook: Hook, subject: ArgsDelta | FieldDelta | Call) -> bool:
-        """Runs a hook and judges how it ended. False if the call was given up meanwhile, or because of it."""
-        if id(hook) in self._dropped:
-            return True
-        failure = await self._run(hook, subject, self.signal)
-        if self._phase is _Phase.ABORTING:
-            if failure is not None and not isinstance(failure, HookCutOff):
-                log.error("after the abort: %s", self._told(hook, failure), exc_info=failure)
-            return False
-        if failure is None:
-            return True
+    def _judge(self, hook: Hook, failure: Exception) -> Outcome | None:
+        """The outcome for a hook that raised; None if the call continues without the hook."""
         if isinstance(failure, Reject):
-            self._give_up(Outcome("rejected", "rejected", failure.reason, failure))
-        elif isinstance(failure, WireError) and self._has_found(failure):
-            self._fail_malformed(failure)
-        elif self._settings.on_error == "isolate":
-            log.error("left out of the rest of the call: %s", self._told(hook, failure), exc_info=failure)
+            return Outcome("rejected", "rejected", failure.reason, failure)
+        if isinstance(failure, WireError) and self._reads and failure is self._text.error:
+            return _malformed(failure)  # of this call's own text, which the hook looked at
+        if self._settings.on_error == "isolate":
+            log.error("left out of the rest of the call: %s", self._describe(hook, failure), exc_info=failure)
             self._dropped.add(id(hook))
-            return True
-        else:
-            self._fail(hook, failure)
-        return False
+            return None
+        return self._fail(hook, failure)
 
-    def _has_found(self, error: WireError) -> bool:
-        """Whether the error is that of this call's own text, which the hook looked at, and not of another's."""
-        return self._reads and error is self._text.error
-
-    def _fail(self, hook: Hook, failure: Exception, *, abandoned: bool = False) -> None:
+    def _fail(self, hook: Hook, failure: Exception, *, abandoned: bool = False) -> Outcome:
         fails_run = self._settings.on_error == "fail_run"
-        detail = self._told(hook, failure)
+        detail = self._describe(hook, failure)
         if not fails_run:  # else the run raises it
             log.error("%s", detail, exc_info=failure)
-        self._give_up(Outcome("failed", "interrupted", detail, failure, fails_run=fails_run, abandoned=abandoned))
+        return Outcome("failed", "interrupted", detail, failure, fails_run=fails_run, abandoned=abandoned)
 
-    def _fail_malformed(self, error: Exception) -> None:
-        """The text is at fault and not the hook that read it, so the policy does not matter: no tool runs on it."""
-        self._give_up(Outcome("failed", "malformed", str(error), error))
-
-    def _told(self, hook: Hook, failure: Exception) -> str:
+    def _describe(self, hook: Hook, failure: Exception) -> str:
         tool, call_id = self._call.name, self._call.call_id
         return f"hook {hook.name!r} of tool {tool!r} failed in call {call_id!r}: {type(failure).__name__}: {failure}"
 
+    # -- one hook, within its time -------------------------------------------------------------------------------------
 
-def _discarded(call: Call, reason: DiscardReason, detail: str | None) -> Call:
+    async def _run_hook(self, hook: Hook, *args: Any) -> Exception | None:
+        """Runs the hook in the task and returns what it raised; ``HookCutOff`` if its time was up, whatever it did then."""
+        task, loop = self._task, self._loop
+        assert task is not None, "hooks run in the task"
+        assert loop is not None, "a task has a loop"
+        began = perf_counter()
+        self._running = hook
+        self._deadline = loop.time() + self._settings.timeout
+        if self._timer is None:
+            self._set_timer(loop)
+        failure: BaseException | None = None
+        try:
+            if hook.is_async:
+                await hook.function(*args)
+            else:
+                await self._run_in_thread(task, hook.function, *args)
+        except asyncio.CancelledError as error:
+            if not self._is_cut and task.cancelling():
+                raise
+            failure = error
+        except Exception as error:  # noqa: BLE001  # a hook is the application's code: ``_judge`` decides
+            failure = error
+        finally:
+            self.seconds += perf_counter() - began
+        if self._task is not task:
+            raise _AbandonedError
+        self._running = None
+        if self._is_cut:
+            self._is_cut = False
+            if task.uncancel():
+                raise asyncio.CancelledError
+            return _cut_off(hook, failure)
+        return failure if failure is None or isinstance(failure, Exception) else _cancelled(hook, failure)
+
+    async def _run_in_thread(self, task: asyncio.Task[None], function: Callable[..., Any], *args: Any) -> None:
+        if self._thread is None:
+            self._thread = HookThread(self._name)
+        done = self._thread.submit(function, *args)
+        while not done.done():
+            try:
+                await asyncio.wait({done})
+            except asyncio.CancelledError:
+                # Cut off, the thread still runs the hook: only when it has ended may another one begin.
+                if not self._is_cut or task.cancelling() > 1:
+                    raise
+        result = done.result()
+        if inspect.isawaitable(result):  # What a decorator around an async hook may give back.
+            await result
+
+    def _shorten_deadline(self, seconds: float) -> None:
+        """The hook that is running, if any, has that long before it is cancelled."""
+        if self._running is None or self._is_cut or self._loop is None:
+            return
+        self._deadline = min(self._deadline, self._loop.time() + seconds)
+        self._stop_timer()
+        self._set_timer(self._loop)
+
+    # One timer serves all hooks: it is set when none is, and when it fires too early it is set again.
+
+    def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._deadline < math.inf:
+            self._timer = loop.call_at(self._deadline, self._tick, loop)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        if self._running is None or self._task is None:
+            return
+        now = loop.time()
+        if now < self._deadline:
+            self._set_timer(loop)
+        elif self._is_cut:
+            self._abandon(self._running, self._task)
+        else:
+            self._is_cut = True
+            self._deadline = now + self._settings.grace
+            self._set_timer(loop)
+            self._task.cancel()
+
+    def _abandon(self, hook: Hook, task: asyncio.Task[None]) -> None:
+        log.error("hook %r ignores its cancellation and is abandoned (%s)", hook.name, self._name)
+        _abandoned.add(task)
+        task.add_done_callback(_abandoned.discard)
+        task.add_done_callback(lambda _: log.warning("abandoned hook %r has ended (%s)", hook.name, self._name))
+        self._release()
+        self._task = self._running = self._context = None
+        self._is_cut = False
+        if self._phase is _Phase.ABORTING:
+            self._outcome = msgspec.structs.replace(self._outcome, abandoned=True)
+            self._wake()
+        else:
+            self._give_up(self._fail(hook, _cut_off(hook, None), abandoned=True))
+
+    def _release(self) -> None:
+        """Lets go of timer and thread. The next hook gets new ones."""
+        self._stop_timer()
+        if self._thread is not None:
+            self._thread.close()
+            self._thread = None
+
+
+def _malformed(error: Exception) -> Outcome:
+    """The text is at fault and not the hook that read it, so the error policy does not matter: no tool runs on it."""
+    return Outcome("failed", "malformed", str(error), error)
+
+
+def _discard(call: Call, reason: DiscardReason, detail: str | None) -> Call:
     return msgspec.structs.replace(call, state=CallState.DISCARDED, reason=reason, detail=detail)
+
+
+def _cut_off(hook: Hook, failure: BaseException | None) -> HookCutOff:
+    error = HookCutOff(f"hook {hook.name!r} was cut off when its time was up")
+    error.__cause__ = failure
+    return error
+
+
+def _cancelled(hook: Hook, error: BaseException) -> RuntimeError:
+    """Nobody cancelled the hook, and it raised CancelledError: something that it waited for was cancelled."""
+    failure = RuntimeError(f"hook {hook.name!r} waited for something that was cancelled")
+    failure.__cause__ = error
+    return failure

@@ -101,7 +101,7 @@ class Barrier:
         for call in self._ledger.open_calls():
             hooked = self._hooks.get(call.call_id)
             if hooked is not None and (reason := ending.discards(call)) is not None:
-                hooked.abort(call, reason, keep=True)
+                hooked.abort(call, reason, is_recorded=False)
         for hooked in list(self._hooks.values()):  # a call may start meanwhile
             try:
                 await hooked.settled()
