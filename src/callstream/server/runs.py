@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from http import HTTPStatus
+from itertools import count
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -29,6 +30,8 @@ logger = logging.getLogger("callstream.server")
 
 STOP_POLL_SECONDS: Final = 0.5
 """How soon a stop that another process was asked for is heard of here."""
+_POLLS_PER_LOOK: Final = 6
+"""How often it is asked for stops before it is looked for runs that were lost: that lists all active runs."""
 _BUSY_POLL_SECONDS: Final = 0.2
 _RETRY_SECONDS: Final = 5
 _LEFTOVER_SECONDS: Final = 10.0
@@ -285,13 +288,14 @@ class Runs:
     async def _hear_stops(self) -> None:
         journal = self._host.callstream.journal
         missing: set[str] = set()
-        while True:
+        for number in count(1):
             await asyncio.sleep(STOP_POLL_SECONDS)
             if not self._running:
                 continue
             try:
                 asked = await journal.asked_to_stop()
-                missing = await self._give_up_lost(missing)
+                if number % _POLLS_PER_LOOK == 0:
+                    missing = await self._give_up_lost(missing)
             except CallstreamError:
                 continue  # the journal itself says in the log when it fails and when it is back
             for run_id, reason in asked.items():

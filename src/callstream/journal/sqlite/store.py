@@ -34,7 +34,7 @@ from callstream.journal.writer import Committed, Stale, Writer
 
 POLL_SECONDS = 0.02
 """How often commits of other processes are looked for, while somebody follows and they come."""
-QUIET_POLL_SECONDS = 0.1
+QUIET_POLL_SECONDS = 0.2
 """How often, when none have come for a while: looking is most of what an idle follower costs."""
 _SQL = queries("sqlite")
 
