@@ -8,6 +8,7 @@ message by ``message_id``; one response of a model makes one message, and its ca
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -262,3 +263,14 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     response_id: str | None = None
     author: str | None = None
     first_seq: int | None = None
+
+
+def in_order(records: Sequence[Record]) -> Sequence[Record]:
+    """Records of one run in the order in which they can be folded.
+
+    A record of which compaction has made several pieces one comes where the last of them stood, and belongs where the first
+    did: what it says began there.
+    """
+    if all(record.first_seq is None for record in records):
+        return records
+    return sorted(records, key=lambda record: record.first_seq or record.seq)

@@ -20,7 +20,16 @@ from callstream.agui.messages import Message, Metadata
 from callstream.agui.shown import View, result_text
 from callstream.agui.translator import TOOL_PROGRESS, Translator
 from callstream.errors import UsageError
-from callstream.events import CallFailed, CallReturned, MessageReceived, MessageStarted, Record, RunEvent, RunStarted
+from callstream.events import (
+    CallFailed,
+    CallReturned,
+    MessageReceived,
+    MessageStarted,
+    Record,
+    RunEvent,
+    RunStarted,
+    in_order,
+)
 from callstream.view import RunView
 
 # The snapshot says all there is to say about progress; activities that an application shows by itself are its own.
@@ -99,7 +108,7 @@ class Conversation:
         """
         conversation = cls(view)
         for _, run in groupby(records, key=lambda record: record.run_id):
-            conversation.take(sorted(run, key=lambda record: record.first_seq or record.seq))
+            conversation.take(in_order(list(run)))
         return conversation
 
     @property

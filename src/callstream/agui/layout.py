@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
+from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -75,7 +76,7 @@ class Layout:
             self._add_message(spoken, placed)
         for answer in run.answers.values():
             self._add_answer(answer, placed)
-        placed.sort(key=lambda each: each[:2])
+        placed.sort(key=itemgetter(0, 1))
         for _, _, each in placed:
             if isinstance(each, ToolCallResult):
                 self._put_result(each)

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from typing import Final
 
-from callstream.events import Record
+from callstream.events import Record, in_order
 from callstream.journal.protocol import Journal, RunRow
 
 _SHORT: Final = 500
@@ -41,18 +41,28 @@ async def _long(journal: Journal, row: RunRow) -> AsyncGenerator[Sequence[Record
     """The records of a run as they are. As soon as numbers are missing, since pieces were folded into a later record, the
     rest is put in order first.
     """
-    if row.outcome is None:
-        yield [record async for record in journal.read(row.run_id)]
-        return
     after = 0
     rest: list[Record] = []
-    async with aclosing(journal.batches(row.run_id)) as batches:
-        async for records in batches:
+    pages = _pages(journal, row.run_id) if row.outcome is None else journal.batches(row.run_id)
+    async with aclosing(pages):
+        async for records in pages:
             if rest or records[-1].seq != after + len(records):
                 rest += records
             else:
                 yield records
             after = records[-1].seq
-    rest.sort(key=lambda record: record.first_seq or record.seq)
-    for start in range(0, len(rest), _AT_ONCE):
-        yield rest[start : start + _AT_ONCE]
+    ordered = in_order(rest)
+    for start in range(0, len(ordered), _AT_ONCE):
+        yield ordered[start : start + _AT_ONCE]
+
+
+async def _pages(journal: Journal, run_id: str) -> AsyncGenerator[Sequence[Record], None]:
+    """What there is now of a run that has not ended."""
+    page: list[Record] = []
+    async for record in journal.read(run_id):
+        page.append(record)
+        if len(page) == _AT_ONCE:
+            yield page
+            page = []
+    if page:
+        yield page

@@ -20,7 +20,7 @@ import msgspec
 from callstream.agui import AguiEvent, Conversation, Onlooker, Position, Translator, View, encode_sse, merge
 from callstream.agui.events import is_delta, json_bytes
 from callstream.errors import CallstreamError, Compacted, JournalError
-from callstream.events import Record, RunEnded
+from callstream.events import Record, RunEnded, in_order
 from callstream.journal import Journal, RunRow, history
 from callstream.server.agent import Presenter
 from callstream.server.eventstream import Frame
@@ -97,22 +97,21 @@ class Joins:
                 if last.outcome is None:
                     conversation = await self._conversation(runs[:-1])
                     while conversation.run_id != last.run_id or conversation.seq < last.last_seq:
-                        conversation.take(_in_order(await anext(batches)))
+                        conversation.take(in_order(await anext(batches)))
                         await asyncio.sleep(0)
                 else:
                     conversation = await self._conversation(runs)
-                prelude = presentation.shown(conversation.prelude())
-                frame = await asyncio.to_thread(_prelude_frame, prelude, conversation.seq)
-            onlooker, has_ended = conversation.onlooker, conversation.has_ended
-            del conversation, prelude
+                frame = await asyncio.to_thread(_prelude_frame, conversation, presentation)
+                onlooker = None if conversation.has_ended else conversation.onlooker
+            del conversation
             yield frame
             del frame
-            if has_ended:
+            if onlooker is None:
                 return
 
             async def tell(records: Sequence[Record]) -> _Told:
                 told: _Told = []
-                for record in _in_order(records):
+                for record in in_order(records):
                     events, message = onlooker.feed(record)
                     if message is not None:
                         events = [(await self._conversation(runs, record.seq)).snapshot()]
@@ -136,9 +135,11 @@ class Joins:
         return conversation
 
 
-def _prelude_frame(events: Sequence[AguiEvent], seq: int) -> Frame:
+def _prelude_frame(conversation: Conversation, presentation: Presenter) -> Frame:
+    """For a thread of its own, since a long conversation takes its time."""
+    events = presentation.shown(conversation.prelude())
     # Whoever has read half of a prelude has to begin again, so only its end is a place to continue from.
-    frames = [*(encode_sse([event]) for event in events[:-1]), encode_sse(events[-1:], seq)]
+    frames = [*(encode_sse([event]) for event in events[:-1]), encode_sse(events[-1:], conversation.seq)]
     if sum(map(len, frames)) <= _LARGE:
         return b"".join(frames)
     file = tempfile.TemporaryFile()  # noqa: SIM115  # whoever sends it closes it
@@ -149,7 +150,7 @@ def _prelude_frame(events: Sequence[AguiEvent], seq: int) -> Frame:
 
 def _teller(translator: Translator) -> Callable[[Sequence[Record]], Awaitable[_Told]]:
     async def tell(records: Sequence[Record]) -> _Told:
-        return [(record.seq, events) for record in _in_order(records) if (events := translator.feed(record))]
+        return [(record.seq, events) for record in in_order(records) if (events := translator.feed(record))]
 
     return tell
 
@@ -171,13 +172,6 @@ async def _rest(
         yield encode_sse(presentation.shown(translator.end()))
         raise
     yield encode_sse(presentation.shown(translator.end()))
-
-
-def _in_order(records: Sequence[Record]) -> Sequence[Record]:
-    """Folded records come where their last piece stood; in the order of their first they make sense."""
-    if all(record.first_seq is None for record in records):
-        return records
-    return sorted(records, key=lambda record: record.first_seq or record.seq)
 
 
 def _encode(told: _Told, presentation: Presenter) -> bytes:

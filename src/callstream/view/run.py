@@ -32,6 +32,7 @@ from callstream.events import (
     RunStarted,
     StateChanged,
     TextAppended,
+    in_order,
 )
 from callstream.jsontext.patch import patched
 from callstream.view.items import AnswerView, CallView, InputView, Item, MessageView, Outcome, Passage, message_of
@@ -69,7 +70,7 @@ class RunView:
     def of(cls, records: Iterable[Record]) -> Self:
         """The view after these records, which may be those of a compacted run."""
         view = cls()
-        for record in sorted(records, key=lambda record: record.first_seq or record.seq):
+        for record in in_order(list(records)):
             view.feed(record)
         return view
 

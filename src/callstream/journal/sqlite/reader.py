@@ -7,13 +7,15 @@ import sqlite3
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, TypeVar, cast
 
 import msgspec
 
 from callstream.calls import FINAL, Call
 from callstream.errors import UsageError
-from callstream.events import Record
+from callstream.events import Record, in_order
 from callstream.journal.follow import Folded, Page
 from callstream.journal.protocol import RunRow
 from callstream.journal.rows import Stored, call_of, call_with_pieces, folded_range, record_of
@@ -64,7 +66,7 @@ class SqliteReader:
     async def calls(self, wanted: CallFilter, limit: int | None, newest: bool) -> list[Call]:
         conditions = wanted.conditions()
         if wanted.states is not None:
-            conditions["where_states"] = msgspec.json.encode(conditions["where_states"]).decode()
+            conditions["where_states"] = _json(conditions["where_states"])
             if FINAL.isdisjoint(wanted.states):
                 conditions["where_open"] = True  # there is an index of these, which is found by its own words alone
         query, values = filtered("list_calls", conditions, limit)
@@ -76,7 +78,7 @@ class SqliteReader:
         return [RunRow(*row) for row in rows]
 
     async def taken(self, call_ids: Sequence[str]) -> set[str]:
-        encoded = msgspec.json.encode(list(call_ids)).decode()
+        encoded = _json(list(call_ids))
         rows = await self._in_thread(_rows, _SQL["taken_call_ids"], {"call_ids": encoded})
         return {call_id for (call_id,) in rows}
 
@@ -133,8 +135,15 @@ def _page(connection: sqlite3.Connection, run_id: str, after: int, limit: int, i
 
 
 def _read_whole(connection: sqlite3.Connection, run_ids: list[str]) -> list[Record]:
-    rows = connection.execute(_SQL["read_runs"], {"run_ids": msgspec.json.encode(run_ids).decode()})
-    return [record_of(run_id, started_at, columns) for run_id, started_at, _, _, *columns in rows]
+    rows = _rows(connection, _SQL["read_run_heads"], {"run_ids": _json(run_ids)})
+    heads = {key: (run_id, started_at) for run_id, key, started_at in rows}
+    found: dict[str, list[Record]] = {run_id: [] for run_id in run_ids}
+    for query in ("read_logs", "read_archives"):
+        rows = _rows(connection, _SQL[query], {"run_keys": _json(list(heads))})
+        for key, group in groupby(rows, key=itemgetter(0)):
+            run_id, started_at = heads[key]
+            found[run_id] = [record_of(run_id, started_at, columns[1:]) for columns in group]
+    return [record for run_id in run_ids for record in in_order(found[run_id])]
 
 
 def _log(connection: sqlite3.Connection, run_id: str) -> Log | None:
@@ -159,3 +168,7 @@ def _call(connection: sqlite3.Connection, call_id: str) -> Call | None:
 
 def _rows(connection: sqlite3.Connection, query: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
     return cast(list[tuple[Any, ...]], connection.execute(query, parameters).fetchall())
+
+
+def _json(values: Sequence[Any]) -> str:
+    return msgspec.json.encode(values).decode()

@@ -143,25 +143,27 @@ LEFT JOIN tool_call ON tool_call.run_key = archive.run_key AND tool_call.number 
 WHERE archive.run_key = :run_key AND archive.seq > :after
 ORDER BY archive.seq LIMIT :limit
 
--- name: read_runs
-SELECT run.run_id, run.started_at, wanted.key AS place, record.seq AS stands, record.seq, record.at_ms, record.kind,
-       record.body,
+-- name: read_run_heads
+SELECT run_id, run_key, started_at FROM run WHERE run_id IN (SELECT value FROM json_each(:run_ids))
+
+-- In the order in which the tables keep them: nothing is sorted.
+-- name: read_logs
+SELECT record.run_key, record.seq, record.at_ms, record.kind, record.body,
        source.response_id, source.author, source.message_id, tool_call.call_id, NULL
-FROM json_each(:run_ids) AS wanted
-JOIN run ON run.run_id = wanted.value
-JOIN record ON record.run_key = run.run_key
+FROM record
 LEFT JOIN source ON source.run_key = record.run_key AND source.number = record.source
 LEFT JOIN tool_call ON tool_call.run_key = record.run_key AND tool_call.number = record.call
-UNION ALL
-SELECT run.run_id, run.started_at, wanted.key, coalesce(archive.first_seq, archive.seq), archive.seq, archive.at_ms,
-       archive.kind, archive.body, source.response_id, source.author, source.message_id, tool_call.call_id,
-       archive.first_seq
-FROM json_each(:run_ids) AS wanted
-JOIN run ON run.run_id = wanted.value
-JOIN archive ON archive.run_key = run.run_key
+WHERE record.run_key IN (SELECT value FROM json_each(:run_keys))
+ORDER BY record.run_key, record.seq
+
+-- name: read_archives
+SELECT archive.run_key, archive.seq, archive.at_ms, archive.kind, archive.body,
+       source.response_id, source.author, source.message_id, tool_call.call_id, archive.first_seq
+FROM archive
 LEFT JOIN source ON source.run_key = archive.run_key AND source.number = archive.source
 LEFT JOIN tool_call ON tool_call.run_key = archive.run_key AND tool_call.number = archive.call
-ORDER BY place, stands
+WHERE archive.run_key IN (SELECT value FROM json_each(:run_keys))
+ORDER BY archive.run_key, archive.seq
 
 -- name: folded_ranges
 SELECT first_seq, seq FROM archive WHERE run_key = :run_key AND first_seq IS NOT NULL
