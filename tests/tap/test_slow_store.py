@@ -237,9 +237,11 @@ async def test_the_store_is_really_locked_and_cancel_is_cancel(tmp_path: Path) -
             base_url=provider.base_url, api_key="none", http_client=cs.httpx_client(collapse="all")
         ) as client:
             with locked(path):
-                with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(0.3):
-                        await ASK["openai_chat"](client)
+                asking = asyncio.create_task(ASK["openai_chat"](client))
+                async with asyncio.timeout(10):
+                    while not (await cs.journal.stats())["pending_bytes"]:  # noqa: ASYNC110
+                        await asyncio.sleep(0.01)
+                await cancelled(asking)
             (run,) = await all_ended(cs)
             assert (run.outcome, len(provider.requests)) == ("cancelled", 1)
 

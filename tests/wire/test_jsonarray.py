@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callstream.errors import WireError
-from callstream.wire.jsonarray import JsonArrayStream
+from callstream.wire.framing import JsonArrayFraming
 from tests.decoding import bytewise, cut
 
 JSON = st.recursive(
@@ -19,12 +19,14 @@ JSON = st.recursive(
 
 
 def elements(pieces: list[bytes], **settings: int) -> list[Any]:
-    stream = JsonArrayStream(**settings)
-    found = [element for piece in pieces for element in stream.feed(piece)] + stream.end()
-    if stream.error is not None:
-        raise stream.error
-    assert all(name == b"" for name, _ in found)
-    return [json.loads(element) for _, element in found]
+    framing = JsonArrayFraming(**settings)
+    frames = [frame for piece in pieces for frame in framing.feed(piece)] + framing.end()
+    for frame in frames:
+        if frame.error is not None:
+            raise frame.error
+    assert all(frame.event == b"" for frame in frames)
+    assert b"".join(frame.raw for frame in frames) == b"".join(pieces)
+    return [json.loads(frame.payload) for frame in frames if frame.payload is not None]
 
 
 @given(st.lists(st.dictionaries(st.text(), JSON)), st.sampled_from([None, 0, 2]), st.booleans(), st.data())
@@ -61,7 +63,7 @@ def test_depth_and_size_limits_of_an_element() -> None:
     body = b'[{"a": "' + b"x" * 100 + b'"}]'
     for pieces in ([body], bytewise(body)):
         with pytest.raises(WireError, match="at most 50 bytes"):
-            elements(pieces, max_element_bytes=50)
-        assert len(elements(pieces, max_element_bytes=109)) == 1
+            elements(pieces, max_frame_bytes=50)
+        assert len(elements(pieces, max_frame_bytes=109)) == 1
     many = b"[" + b'{"a": 1},' * 100 + b"{}]"
-    assert len(elements([many], max_element_bytes=50)) == 101
+    assert len(elements([many], max_frame_bytes=50)) == 101

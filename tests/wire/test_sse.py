@@ -7,16 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callstream.errors import WireError
-from callstream.wire.sse import SseStream
+from callstream.wire.framing import SseFraming
 from tests.decoding import bytewise, cut
 
 
 def events(pieces: list[bytes], **settings: int) -> list[tuple[bytes, bytes]]:
-    stream = SseStream(**settings)
-    found = [event for piece in pieces for event in stream.feed(piece)] + stream.end()
-    if stream.error is not None:
-        raise stream.error
-    return found
+    framing = SseFraming(**settings)
+    frames = [frame for piece in pieces for frame in framing.feed(piece)] + framing.end()
+    for frame in frames:
+        if frame.error is not None:
+            raise frame.error
+    return [(frame.event, frame.payload) for frame in frames if frame.payload is not None]
 
 
 def read(body: bytes) -> list[tuple[bytes, bytes]]:
@@ -29,13 +30,17 @@ def read(body: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def events_before_error(pieces: list[bytes], match: str, **settings: int) -> list[tuple[bytes, bytes]]:
-    stream = SseStream(**settings)
+    framing = SseFraming(**settings)
     found: list[tuple[bytes, bytes]] = []
-    for piece in pieces:
-        if stream.error is None:
-            found += stream.feed(piece)
-    assert match in str(stream.error)
-    return found
+    for place, piece in enumerate(pieces):
+        for frame in framing.feed(piece):
+            if frame.error is not None:
+                assert match in str(frame.error)
+                assert b"".join(pieces).endswith(frame.raw + b"".join(pieces[place + 1 :]))
+                return found
+            if frame.payload is not None:
+                found.append((frame.event, frame.payload))
+    raise AssertionError("expected an error")
 
 
 def test_example_stock_ticker() -> None:
@@ -141,17 +146,17 @@ def test_bare_json_in_the_middle_is_an_error_after_the_events_before_it() -> Non
 def test_depth_and_size_limits_of_an_event(line: bytes) -> None:
     body = b"data: a\n\n" + line + b"x" * 100 + b"\n\ndata: b\n\n"
     for pieces in ([body], bytewise(body), cut(body, [60])):
-        assert events_before_error(pieces, "at most 50 bytes", max_event_bytes=50) == [(b"", b"a")]
-    assert events([body], max_event_bytes=120) == events(bytewise(body), max_event_bytes=120)
+        assert events_before_error(pieces, "at most 50 bytes", max_frame_bytes=50) == [(b"", b"a")]
+    assert events([body], max_frame_bytes=120) == events(bytewise(body), max_frame_bytes=120)
 
 
 def test_size_limit_counts_all_lines_of_an_event() -> None:
     fits = b"data: aaaa\n" * 5 + b"\n"
     for pieces in ([fits * 3], bytewise(fits * 3)):
-        assert len(events(pieces, max_event_bytes=50)) == 3
+        assert len(events(pieces, max_frame_bytes=50)) == 3
     for pieces in ([b"data:\n" * 11], bytewise(b"data:\n" * 11)):
         with pytest.raises(WireError, match="at most 50 bytes"):
-            events(pieces, max_event_bytes=50)
+            events(pieces, max_frame_bytes=50)
 
 
 @pytest.mark.parametrize(

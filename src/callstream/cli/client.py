@@ -16,7 +16,7 @@ from typing import Any
 
 from callstream.cli.failure import CommandError, misused
 from callstream.cli.place import address, refuse_secret
-from callstream.wire.sse import SseStream
+from callstream.wire.framing import SseFraming
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _SECONDS = 30.0
@@ -81,14 +81,15 @@ class ServerClient:
 
         # A daemon: whoever stops looking must not wait for the server's next word.
         threading.Thread(target=read, name="callstream-events", daemon=True).start()
-        stream = SseStream()
+        framing = SseFraming()
         try:
             while piece := await pieces.get():
                 room.release()
-                for event in stream.feed(piece):
-                    yield event
-                if stream.error is not None:
-                    raise CommandError(f"{self.url} did not send events: {stream.error}")
+                for frame in framing.feed(piece):
+                    if frame.error is not None:
+                        raise CommandError(f"{self.url} did not send events: {frame.error}")
+                    if frame.payload is not None:
+                        yield frame.event, frame.payload
         finally:
             stop.set()
             room.release()

@@ -1,9 +1,13 @@
 """The body of a response on its way through the tap.
 
-Two stages. A reader takes the provider's bytes at the provider's pace: decodes them, records what they say, rewrites
-them. What is to be forwarded waits in order for the SDK, and a whole call waits for its hooks; so a slow hook of a call
-holds back the bytes after it, never the reading, and never another call's hooks. The reader stops only when more than
-``max_held`` bytes wait. While a call is held, an empty line goes down every few seconds, so that nobody's idle limit fires.
+The provider's bytes are read at the provider's pace and at once cut, decoded and collapsed. What they say is recorded;
+then, and never before, what they are to the SDK may leave. Deltas that come while a write is under way are recorded
+together by the next one: the faster they come, the more of them share a write.
+
+What may leave waits in order for the SDK, and a whole call waits for its hooks; so a slow hook of a call holds back the
+bytes after it, never the reading, and never another call's hooks. Reading stops only while more than ``max_held`` bytes
+are here, unrecorded ones and those that wait for the SDK together. While a call is held, the wire's own sign of life goes
+down every few seconds, so that nobody's idle limit fires.
 """
 
 from __future__ import annotations
@@ -12,32 +16,26 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
 from callstream.calls import CallState
 from callstream.errors import RunOver, WireError
-from callstream.events import CallDiscarded, WireEvent
+from callstream.events import CallDiscarded
 from callstream.runtime import Response
 from callstream.runtime.waiting import finished
 from callstream.tap.encoding import Decoding
-from callstream.tap.frames import FrameSplitter
-from callstream.tap.intake import Intake
-from callstream.tap.rewriter import Output, Rewriter
+from callstream.wire.collapsing import Collapser, Output, Read
 
 logger = logging.getLogger("callstream")
-
-KEEP_ALIVE = b"\n"
-"""An empty line: nothing in server-sent events, white space in a JSON array. google-genai does not stand a comment."""
-
 
 OnEnd: TypeAlias = Callable[[BaseException | None], Awaitable[None]]
 """Told when a response was read, and what broke it off, if anything did. May be told twice."""
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """``max_held``: bytes that may wait for the SDK before reading stops. ``keep_alive_every``: seconds.
+    """``max_held``: bytes that may wait to be recorded or for the SDK before reading stops. ``keep_alive_every``: seconds.
 
     ``max_whole``: bytes of an answer that is not streamed, after its Content-Encoding was undone.
     """
@@ -55,7 +53,7 @@ class TappedBody:
         source: AsyncIterable[bytes],
         close_source: Callable[[], Awaitable[None]],
         response: Response,
-        rewriter: Rewriter,
+        collapser: Collapser[Any],
         *,
         decoding: Decoding | None = None,
         forwards_rejected: bool = False,
@@ -63,21 +61,21 @@ class TappedBody:
         on_end: OnEnd | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
+        self._source = source
         self._close_source = close_source
         self._response = response
-        self._rewriter = rewriter
+        self._collapser = collapser
         self._decoding = decoding
         self._forwards_rejected = forwards_rejected
         self._limits = limits or Limits()
-        self._intake = Intake(source, limit=self._limits.max_held)
         self._on_end = on_end
-        self._frames = FrameSplitter()
-        self._passes = False  # the wire broke: what still comes is the SDK's to judge
-        self._outputs: deque[Output] = deque()
-        self._held = 0
+        self._unrecorded: list[Read] = []
+        self._outputs: deque[Output] = deque()  # what was recorded, and may leave
+        self._held = 0  # bytes of both
+        self._has_read = asyncio.Event()
+        self._has_room = asyncio.Event()
+        self._has_room.set()
         self._news = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
         self._error: Exception | None = None
         self._has_begun = False
         self._broken_off = False
@@ -94,18 +92,18 @@ class TappedBody:
                     if self._reader.done():
                         self._raise_error()
                         return
-                    if not await self._woken() and self._rewriter.is_holding:
-                        yield KEEP_ALIVE
+                    if not await self._woken() and self._collapser.is_holding:
+                        yield self._collapser.keep_alive
                 output = self._outputs.popleft()
                 for call_id in output.call_ids:
-                    async for empty_line in self._settled(call_id):
-                        yield empty_line
+                    async for sign_of_life in self._settled(call_id):
+                        yield sign_of_life
                     if self._is_rejected(call_id):
-                        self._took(output)
-                        async for empty_line in self._read_on():
-                            yield empty_line
+                        self._hold(-len(output.data))
+                        async for sign_of_life in self._read_on():
+                            yield sign_of_life
                         raise self._response.run.rejection(self._response.call_ids[call_id])
-                self._took(output)
+                self._hold(-len(output.data))
                 yield output.data
         finally:
             if await self._close():
@@ -133,16 +131,12 @@ class TappedBody:
     # -- reading --
 
     async def _read(self) -> None:
-        complete = False
+        is_complete = False
         self._has_begun = True
         try:
             if not self._broken_off:
-                async for data in self._intake.pieces():
-                    for piece in (data,) if self._decoding is None else self._decoding.feed(data):
-                        await self._take(piece)
-                        await self._room.wait()
-                await self._end()
-                complete = True
+                await self._record_all()
+                is_complete = True
         except asyncio.CancelledError:
             if not self._broken_off:
                 raise
@@ -154,58 +148,70 @@ class TappedBody:
             try:
                 await self._close_source()
             finally:
-                if not complete:
+                if not is_complete:
                     await self._interrupted()
                 await self._tell_end()
 
-    async def _take(self, data: bytes) -> None:
-        if self._passes:
-            self._forward([Output(data)])
-            return
-        outputs: list[Output] = []
-        events: list[WireEvent] = []
-        broken: WireError | None = None
-        frames = self._frames.feed(data)
-        for number, frame in enumerate(frames):
-            try:
-                found = self._response.decoder.feed(frame)
-            except WireError as error:
-                broken = error
-                outputs += self._rewriter.end([])
-                outputs += [Output(frame) for frame in [*frames[number:], *self._frames.end()]]
-                break
-            events += found
-            outputs += self._rewriter.frame(frame, found)
+    async def _record_all(self) -> None:
+        """Records what the source says, as it comes, and lets it leave."""
+        pump = asyncio.create_task(self._pump(), name="callstream pump")
+        pump.add_done_callback(lambda ended: self._has_read.set())
+        try:
+            while self._unrecorded or not pump.done():
+                await self._has_read.wait()
+                self._has_read.clear()
+                reads, self._unrecorded = self._unrecorded, []
+                if reads:
+                    await self._record(reads)
+            pump.result()
+        finally:
+            pump.cancel()
+            await asyncio.wait({pump})
+
+    async def _pump(self) -> None:
+        async for data in self._source:
+            for piece in (data,) if self._decoding is None else self._decoding.feed(data):
+                self._take(self._collapser.feed(piece), len(piece))
+                await self._has_room.wait()
+        end = self._collapser.end()
+        if end.error is not None:  # what is open was left out, so that there is nothing to judge
+            logger.warning("response %s ended in an error: %s", self._response.response_id, end.error)
+            end.error = None
+        self._take(end, 0)
+
+    def _take(self, read: Read, size: int) -> None:
+        read.size = size
+        self._unrecorded.append(read)
+        self._hold(size)
+        self._has_read.set()
+
+    async def _record(self, reads: list[Read]) -> None:
+        events = reads[0].events if len(reads) == 1 else [event for read in reads for event in read.events]
         await self._response.record(events)
         self._was_interrupted |= any(
             isinstance(event, CallDiscarded) and event.reason == "interrupted" for event in events
         )
-        if broken is not None:
-            self._break(broken)
-        self._forward(outputs)
+        for read in reads:
+            if read.error is not None:
+                self._judge(read.error)
+            self._outputs += read.outputs
+            self._hold(sum(len(output.data) for output in read.outputs) - read.size)
+        if self._outputs:
+            self._news.set()
 
-    def _break(self, error: WireError) -> None:
-        """The wire cannot be read on. The rest is the SDK's to judge, unless it would be half a call."""
+    def _judge(self, error: WireError) -> None:
+        """The wire cannot be read any further. The rest is the SDK's to judge, unless it would be half a call."""
         if error.provider_message is None and self._was_interrupted:
             raise error
         logger.warning("cannot continue to read response %s: %s", self._response.response_id, error)
-        self._passes = True
 
-    async def _end(self) -> None:
-        if self._passes:
-            return
-        outputs: list[Output] = []
-        for frame in self._frames.end():
-            found = self._response.decoder.feed(frame)
-            await self._response.record(found)
-            outputs += self._rewriter.frame(frame, found)
-        try:
-            found = self._response.decoder.end()
-        except WireError as error:
-            logger.warning("response %s ended in an error: %s", self._response.response_id, error)
-            found = []
-        await self._response.record(found)
-        self._forward(outputs + self._rewriter.end(found))
+    def _hold(self, size: int) -> None:
+        """Counts the bytes that are here; a negative number for those that have gone."""
+        self._held += size
+        if self._held > self._limits.max_held:
+            self._has_room.clear()
+        else:
+            self._has_room.set()
 
     async def _tell_end(self) -> None:
         if self._on_end is not None:
@@ -217,15 +223,6 @@ class TappedBody:
             await self._response.interrupt("aborted" if self._error is None else "interrupted", reason)
         except RunOver:
             pass  # the run's end has discarded them
-
-    def _forward(self, outputs: list[Output]) -> None:
-        if not outputs:
-            return
-        self._outputs += outputs
-        self._held += sum(len(output.data) for output in outputs)
-        if self._held > self._limits.max_held:
-            self._room.clear()
-        self._news.set()
 
     def _stopped(self, reason: str) -> None:
         self._error = self._error or RunOver(f"the run was ended: {reason}")
@@ -243,11 +240,6 @@ class TappedBody:
                 self._reader.cancel()
 
     # -- forwarding --
-
-    def _took(self, output: Output) -> None:
-        self._held -= len(output.data)
-        if self._held <= self._limits.max_held:
-            self._room.set()
 
     def _raise_error(self) -> None:
         if self._error is not None:
@@ -273,7 +265,7 @@ class TappedBody:
         waiting = asyncio.ensure_future(run.settled(call_id))
         try:
             while not (await asyncio.wait({waiting}, timeout=self._limits.keep_alive_every))[0]:
-                yield KEEP_ALIVE
+                yield self._collapser.keep_alive
         finally:
             waiting.cancel()
         await waiting
@@ -289,6 +281,6 @@ class TappedBody:
         """Reads to the end for the other calls' sake, and keeps the stream alive meanwhile. The SDK gets nothing more."""
         while not self._reader.done():
             while self._outputs:
-                self._took(self._outputs.popleft())
+                self._hold(-len(self._outputs.popleft().data))
             if not await self._woken():
-                yield KEEP_ALIVE
+                yield self._collapser.keep_alive

@@ -11,7 +11,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from functools import cache, partial
 from types import ModuleType
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 from weakref import WeakSet, finalize
 
 import msgspec
@@ -23,13 +23,11 @@ from callstream.runtime import Callstream, Run, current_run
 from callstream.runtime.modelcall import ModelCall, current_model_call
 from callstream.tap.body import Limits, OnEnd, TappedBody
 from callstream.tap.encoding import Checked, Decoding, codings_in, decoding_of
-from callstream.tap.exchange import Exchange, answer_kind, recognised
 from callstream.tap.implicit import ImplicitRuns
-from callstream.tap.outgoing import declared_tools, is_stored, with_signatures, with_streamed_arguments
 from callstream.tap.pools import Pools, library_of
-from callstream.tap.rewriter import rewriter_for
-from callstream.tap.whole import without_unfinished
-from callstream.wire import WIRES, results_in
+from callstream.wire import WIRES, provider_at, provider_of
+from callstream.wire.provider import Provider
+from callstream.wire.requests import Request
 
 logger = logging.getLogger("callstream")
 
@@ -74,37 +72,32 @@ class TapTransport:
 
     async def handle_async_request(self, request: Any) -> Any:
         inner = self._inner if self._inner is not None else self._pools.transport_for(request)
-        exchange = recognised(request.method, request.url.path, self._settings.wire)
-        if exchange is None:
+        provider = self._provider_of(request)
+        if provider is None:
             return await inner.handle_async_request(request)
-        body = await request.aread()
-        said = _said(exchange, body)
+        asked = Request(request.url.path, await request.aread())
+        said = _said(provider, asked)
         model_call = current_model_call.get()
         if model_call is not None and model_call.run.outcome is not None:
             model_call = None
         run = model_call.run if model_call is not None else current_run()
         if run is not None and (model_call is None or not model_call.reports):
             await run.receive(said, author=model_call.author if model_call is not None else None)
-        outgoing = self._outgoing(exchange, request, await self._signed(exchange, body, run))
-        answer = await inner.handle_async_request(outgoing)
+        sent = await self._signed(provider, asked, run)
+        if self._settings.stream_gemini_arguments:
+            sent = provider.ask_for_pieces(sent)
+        answer = await inner.handle_async_request(_with_body(request, sent.body))
+        exchange = _Exchange(provider, asked, request, said)
         try:
-            return await self._tap(exchange, request, body, answer, said=said, run=run, model_call=model_call)
+            return await self._tap(exchange, answer, run, model_call)
         except BaseException:
             await answer.stream.aclose()  # nobody else has it: the connection would be lost to its pool
             raise
 
-    async def _tap(
-        self,
-        exchange: Exchange,
-        request: Any,
-        body: bytes,
-        answer: Any,
-        *,
-        said: list[RequestEvent],
-        run: Run | None,
-        model_call: ModelCall | None,
-    ) -> Any:
-        kind = answer_kind(exchange.wire, answer.status_code, answer.headers.get("content-type", ""), request.url.path)
+    async def _tap(self, exchange: _Exchange, answer: Any, run: Run | None, model_call: ModelCall | None) -> Any:
+        """The answer as the SDK gets it."""
+        content_type = answer.headers.get("content-type", "")
+        kind = exchange.provider.answer_kind(exchange.asked, answer.status_code, content_type)
         if kind is None:
             return answer
         codings = codings_in(answer.headers.get("content-encoding", ""))
@@ -115,19 +108,20 @@ class TapTransport:
             )
             return answer
         if decoding is not None:
-            decoding = Checked(decoding, partial(library_of(request).DecodingError, request=request))
+            library = library_of(exchange.request)
+            decoding = Checked(decoding, partial(library.DecodingError, request=exchange.request))
         on_end = None
         if run is None:
-            run = await self._implicit.begin(said)
+            run = await self._implicit.begin(exchange.said)
             on_end = partial(self._implicit.response_ended, run)
         if model_call is not None:
             model_call.read_by_tap = True
-        reading = _Reading(self, exchange, body, run, model_call=model_call, decoding=decoding, on_end=on_end)
+        reading = _Reading(self, exchange, run, model_call=model_call, decoding=decoding, on_end=on_end)
         if kind == "whole":
-            return _answered(request, answer, await reading.whole(answer), decoded=decoding is not None)
+            return _answered(exchange.request, answer, await reading.whole(answer), decoded=decoding is not None)
         tapped = reading.streamed(answer)
         self._bodies.add(tapped)
-        return _answered(request, answer, tapped, decoded=decoding is not None)
+        return _answered(exchange.request, answer, tapped, decoded=decoding is not None)
 
     def handle_request(self, request: Any) -> Any:
         raise UsageError("the tap is for async clients: use an AsyncClient, or cs.http_client()")
@@ -154,27 +148,22 @@ class TapTransport:
         for body in [body for body in self._bodies if body.loop is here]:
             await body.aclose()
 
-    async def _signed(self, exchange: Exchange, body: bytes, run: Run | None) -> bytes:
-        if exchange.wire != "gemini" or not self._settings.repair_gemini_signatures:
-            return body
+    def _provider_of(self, request: Any) -> Provider | None:
+        """Whose wire a request speaks; None if it is none of ours. A stated wire counts for every POST."""
+        if request.method != "POST":
+            return None
+        return provider_at(request.url.path) if self._settings.wire is None else provider_of(self._settings.wire)
+
+    async def _signed(self, provider: Provider, asked: Request, run: Run | None) -> Request:
+        if not provider.signs_calls or not self._settings.repair_gemini_signatures:
+            return asked
         journal = self._callstream.journal
         calls = [] if run is None else await journal.calls(thread_id=run.thread_id, principal=run.principal)
         signatures: dict[str, str] = {}
         for call in calls:
             if call.signature is not None:
                 signatures |= {name: call.signature for name in (call.call_id, call.provider_id) if name is not None}
-        return with_signatures(exchange, body, lambda call_id, name: signatures.get(call_id or ""))
-
-    def _outgoing(self, exchange: Exchange, request: Any, body: bytes) -> Any:
-        if self._settings.stream_gemini_arguments:
-            body = with_streamed_arguments(exchange, body)
-        headers = request.headers.copy()
-        headers["accept-encoding"] = "identity"
-        headers.pop("content-length", None)
-        headers.pop("transfer-encoding", None)
-        made = library_of(request).Request(request.method, request.url, headers=headers, content=body)
-        made.extensions = request.extensions
-        return made
+        return provider.sign(asked, lambda call_id, name: signatures.get(call_id or ""))
 
     def collapses(self, model_call: ModelCall | None) -> Callable[[str], bool]:
         match self._settings.collapse:
@@ -196,14 +185,22 @@ class TapTransport:
         return self._settings.limits
 
 
+class _Exchange(NamedTuple):
+    """A request of the SDK and what it asked of which provider; ``request`` is the HTTP library's."""
+
+    provider: Provider
+    asked: Request
+    request: Any
+    said: list[RequestEvent]
+
+
 class _Reading:
     """How one answer is read: into which run, for whom, and under which names."""
 
     def __init__(
         self,
         tap: TapTransport,
-        exchange: Exchange,
-        request_body: bytes,
+        exchange: _Exchange,
         run: Run,
         *,
         model_call: ModelCall | None,
@@ -211,16 +208,16 @@ class _Reading:
         on_end: OnEnd | None,
     ) -> None:
         self._tap = tap
-        self._exchange = exchange
-        self._request_body = request_body
+        self._provider = exchange.provider
+        self._stored = exchange.provider.is_stored(exchange.asked)
         self._decoding = decoding
         self._on_end = on_end
         self._collapses = tap.collapses(model_call)
-        self._tools = declared_tools(exchange.wire, request_body)
+        self._tools = exchange.provider.declared_tools(exchange.asked)
         self._refuses = model_call is not None and model_call.refuses
         self._forwards_rejected = self._refuses or run.rejected == "forward"
         self._response = run.response(
-            exchange.wire,
+            exchange.provider.wire,
             tools=self._tools,
             author=model_call.author if model_call is not None else None,
             new_call_id=model_call.new_call_id if model_call is not None else None,
@@ -232,16 +229,16 @@ class _Reading:
         """A streamed answer, read by a task of its own from now on."""
         # Where no tool of the request is collapsed, nothing needs to be held either.
         touched = not self._tools or any(map(self._collapses, self._tools))
-        rewriter = rewriter_for(
+        collapser = self._provider.collapser(
             self._response.decoder,
             collapse=self._collapses if touched and self._tap.may_collapse else None,
-            stored=is_stored(self._exchange.wire, self._request_body),
+            stored=self._stored,
         )
         return TappedBody(
             answer.stream,
             answer.stream.aclose,
             self._response,
-            rewriter,
+            collapser,
             decoding=self._decoding,
             forwards_rejected=self._forwards_rejected,
             limits=self._tap.limits,
@@ -272,8 +269,9 @@ class _Reading:
             events = []
         await self._response.record(events)
         if self._tap.may_collapse and not self._refuses:
-            stored = is_stored(self._exchange.wire, self._request_body)
-            body = without_unfinished(body, self._response.decoder, events, collapse=self._collapses, stored=stored)
+            body = self._provider.without_unfinished(
+                body, self._response.decoder, events, collapse=self._collapses, stored=self._stored
+            )
         for event in events:
             if isinstance(event, CallCompleted):
                 call = await self._response.run.settled(self._response.call_ids[event.call_id])
@@ -305,13 +303,24 @@ class WholeBody:
         pass
 
 
-def _said(exchange: Exchange, body: bytes) -> list[RequestEvent]:
+def _said(provider: Provider, asked: Request) -> list[RequestEvent]:
     try:
-        return results_in(exchange.wire, body)
+        return provider.results_in(asked.body)
     except WireError as error:
         # A request that cannot be read is the provider's to refuse.
         logger.warning("could not read a request: %s", error)
         return []
+
+
+def _with_body(request: Any, body: bytes) -> Any:
+    """The SDK's request with another body, asking for an answer that is not compressed."""
+    headers = request.headers.copy()
+    headers["accept-encoding"] = "identity"
+    headers.pop("content-length", None)
+    headers.pop("transfer-encoding", None)
+    outgoing = library_of(request).Request(request.method, request.url, headers=headers, content=body)
+    outgoing.extensions = request.extensions
+    return outgoing
 
 
 def _answered(request: Any, answer: Any, body: TappedBody | WholeBody, *, decoded: bool) -> Any:

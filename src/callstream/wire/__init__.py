@@ -1,6 +1,7 @@
 """Provider wires: the bytes of a response in, events out; the body of a request in, its tool results out.
 
-One module a wire, and everything that is peculiar to a provider is in its module.
+One module or package per wire, and everything that is peculiar to a provider is in it: how its requests look, how its
+answers are decoded, and how a collapsed call is written back. A new one gets a line in ``PROVIDERS``.
 """
 
 from __future__ import annotations
@@ -9,21 +10,25 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias
 
 from callstream.errors import UsageError
-from callstream.wire.anthropic import AnthropicDecoder
+from callstream.events import RequestEvent
+from callstream.wire.anthropic import Anthropic
 from callstream.wire.decoder import Decoder
-from callstream.wire.gemini import GeminiDecoder
-from callstream.wire.openai_chat import OpenAIChatDecoder
-from callstream.wire.openai_responses import OpenAIResponsesDecoder
-from callstream.wire.requests import results_in
+from callstream.wire.gemini import Gemini
+from callstream.wire.openai_chat import OpenAIChat
+from callstream.wire.openai_responses import OpenAIResponses
+from callstream.wire.provider import Provider
 
-__all__ = ["WIRES", "Decoder", "Wire", "decoder_for", "results_in"]
+__all__ = ["WIRES", "Decoder", "Wire", "decoder_for", "provider_at", "provider_of", "results_in"]
 
 Wire: TypeAlias = Literal["gemini", "anthropic", "openai_chat", "openai_responses"]
 
-_DECODERS: dict[str, type[Decoder[Any]]] = {
-    decoder.wire: decoder for decoder in (GeminiDecoder, AnthropicDecoder, OpenAIChatDecoder, OpenAIResponsesDecoder)
-}
-WIRES: tuple[str, ...] = tuple(_DECODERS)
+PROVIDERS: tuple[Provider, ...] = (
+    Gemini(),
+    Anthropic(),
+    OpenAIChat(),
+    OpenAIResponses(),
+)
+WIRES: tuple[str, ...] = tuple(provider.wire for provider in PROVIDERS)
 
 
 def decoder_for(
@@ -38,8 +43,26 @@ def decoder_for(
     the names of the request's tools to their JSON Schemas: with them Gemini's empty arrays and nameless calls can be
     told.
     """
-    try:
-        decoder = _DECODERS[wire]
-    except KeyError:
-        raise UsageError(f"expected one of the wires {', '.join(WIRES)}, got {wire!r}") from None
-    return decoder(new_id=new_id, tools=tools)
+    return provider_of(wire).decoder(new_id=new_id, tools=tools)
+
+
+def results_in(wire: str, request_body: bytes) -> list[RequestEvent]:
+    """The tool results and the new user messages of a request, as events, in the order of the conversation.
+
+    Raises WireError for a body that is not a request of the wire.
+    """
+    return provider_of(wire).results_in(request_body)
+
+
+def provider_of(wire: str) -> Provider:
+    """The provider whose wire has that name."""
+    for provider in PROVIDERS:
+        if provider.wire == wire:
+            return provider
+    raise UsageError(f"expected one of the wires {', '.join(WIRES)}, got {wire!r}")
+
+
+def provider_at(path: str) -> Provider | None:
+    """The provider whose requests go to such a path; None if it is none of ours."""
+    path = path.rstrip("/")
+    return next((provider for provider in PROVIDERS if provider.path.search(path)), None)

@@ -7,16 +7,36 @@ same and only the stop reason tells. Compatible servers leave out the stop of a 
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from callstream.errors import WireError
+from callstream.events import RequestEvent, ResultReceived
 from callstream.wire.argtext import json_text
+from callstream.wire.collapsing import (
+    IsLeftOut,
+    NumberedCall,
+    NumberedCollapser,
+    Output,
+    Passing,
+    Reasoning,
+    changed,
+    kept,
+    read_json,
+)
 from callstream.wire.decoder import Decoder, error_in
+from callstream.wire.framing import Frame
+from callstream.wire.provider import Provider
+from callstream.wire.requests import MODEL, Request, Turn, objects_in, read_body, schemas, user_message
 from callstream.wire.transcript import WireCall
 
 NORMAL_STOPS = frozenset({"tool_use", "end_turn", "stop_sequence", "pause_turn"})
+THINKING = ("thinking", "redacted_thinking")
+
+# -- decoding ----------------------------------------------------------------------------------------------------------
 
 
 class Block(msgspec.Struct):
@@ -193,3 +213,185 @@ class AnthropicDecoder(Decoder[StreamEvent]):
             if not cut or index < len(message.content) - 1:
                 self._block_stop(index)
         self._end_message()
+
+
+# -- collapsing --------------------------------------------------------------------------------------------------------
+
+
+class BlockCall(NumberedCall):
+    """A call and the frames of its block that leave with it."""
+
+    start: Frame
+    delta: Frame | None = None  # the first one
+    stop: Frame | None = None
+
+
+class MessageStart(Passing):
+    """A new message: its blocks are numbered from the beginning."""
+
+    __slots__ = ()
+
+
+class AnthropicCollapser(NumberedCollapser[BlockCall]):
+    """A whole call is its block's start and stop as they came, and one delta with all of its input.
+
+    A call whose input came in its start (programmatic calls, compatible servers) is given that form too: not every
+    reader of streams looks for it there, and one that does not would run the tool with nothing.
+
+    Thinking and redacted thinking are held until what follows is decided: a message that ends in thinking is refused
+    when it is sent back, and so is a call whose thinking is missing. Blocks after one that was left out are numbered
+    anew, because the SDK takes the index of a block for its place in the message.
+    """
+
+    _call_type = BlockCall
+
+    def _is_mere_delta(self, call: BlockCall, frame: Frame, chunk: Any) -> bool:
+        if call.delta is None:
+            call.delta = frame
+        return True
+
+    def _take(self, frame: Frame, chunk: StreamEvent | None, pieces: Sequence[str | None]) -> None:
+        if chunk is None:
+            self._add_aside(frame)
+            return
+        event = chunk
+        call = self._calls.get(pieces[0]) if pieces else None
+        if call is not None and call.collapsed:
+            self._withhold(call, event, frame)
+            return
+        match event.type:
+            case "content_block_start" if event.content_block is not None and event.content_block.type in THINKING:
+                thinking = self._reasoning[event.index] = Reasoning(frame, event.index)
+                self._slots.append(thinking)
+            case "content_block_delta" if event.index in self._reasoning:
+                self._add_reasoning(self._reasoning[event.index], frame, is_last=False)
+            case "content_block_stop" if event.index in self._reasoning:
+                self._add_reasoning(self._reasoning.pop(event.index), frame, is_last=True)
+            case "message_start":
+                self._reasoning.clear()
+                self._slots.append(MessageStart(frame, counts=False))
+            case "content_block_start" | "content_block_delta" | "content_block_stop":
+                self._slots.append(Passing(frame))
+            case _:
+                self._add_aside(frame)
+
+    def _withhold(self, call: BlockCall, event: StreamEvent, frame: Frame) -> None:
+        match event.type:
+            case "content_block_start":
+                call.start, call.index = frame, event.index
+                self._reasoning.pop(event.index, None)
+                self._place(call)
+            case "content_block_delta":
+                call.delta = call.delta or frame
+            case _:
+                call.stop = frame
+
+    def _whole(self, call: BlockCall) -> list[Output]:
+        start = read_json(call.start.payload)
+        block = start["content_block"]
+        delta = call.delta
+        if block.get("input"):
+            leaving = [self._passed(call.start, {**start, "content_block": {**block, "input": {}}})]
+            delta = delta or _empty_delta(start)
+        else:
+            leaving = [self._passed(call.start)]
+        if delta is not None:
+            before = read_json(delta.payload)
+            after = {**before, "delta": {**before["delta"], "partial_json": call.args_json}}
+            leaving.append(self._passed(delta, changed(before, after)))
+        if call.stop is not None:
+            leaving.append(self._passed(call.stop))
+        return [Output(b"".join(leaving), (call.call_id,))]
+
+    def _passes_slot(self, slot: Passing) -> list[Output]:
+        if isinstance(slot, MessageStart):
+            self._missing.clear()
+        return super()._passes_slot(slot)
+
+    def _passed(self, frame: Frame, value: Any = None) -> bytes:
+        if self._missing:
+            event = read_json(frame.payload) if value is None else value
+            if isinstance(event, dict) and isinstance(event.get("index"), int):
+                value = changed(event, {**event, "index": self._moved_up(event["index"])}) or value
+        return super()._passed(frame, value)
+
+
+def _empty_delta(start: dict[str, Any]) -> Frame:
+    """A delta with nothing in it for the block of that start."""
+    delta = {"type": "content_block_delta", "delta": {"type": "input_json_delta", "partial_json": ""}}
+    if "index" in start:
+        delta["index"] = start["index"]
+    return Frame(msgspec.json.encode(delta), b"content_block_delta")
+
+
+# -- requests ----------------------------------------------------------------------------------------------------------
+
+
+class RequestBlock(msgspec.Struct):
+    type: str = ""
+    id: str | None = None
+    name: str | None = None
+    text: str | None = None
+    tool_use_id: str | None = None
+    content: Any = None
+    is_error: bool | None = None
+    source: Any = None
+
+
+class RequestMessage(msgspec.Struct):
+    role: str = ""
+    content: str | list[RequestBlock] | None = None
+
+
+class MessagesRequest(msgspec.Struct):
+    messages: list[RequestMessage] = []
+
+
+def _turns(body: bytes) -> Iterator[Turn]:
+    for message in read_body("anthropic", body, MessagesRequest).messages:
+        content = message.content or []
+        blocks = [RequestBlock("text", text=content)] if isinstance(content, str) else content
+        if message.role == "assistant":
+            yield Turn(MODEL, [], [(block.id, block.name or "") for block in blocks if block.type == "tool_use"])
+            continue
+        if message.role != "user":
+            continue  # the program's own
+        events: list[RequestEvent] = [
+            ResultReceived(block.tool_use_id, None, block.content, is_error=bool(block.is_error))
+            for block in blocks
+            if block.type == "tool_result"
+        ]
+        text = "".join(block.text for block in blocks if block.type == "text" and block.text)
+        media = [_media_type(block) for block in blocks if block.type in ("image", "document")]
+        events += user_message(text, media)
+        yield Turn("user", events)
+
+
+def _media_type(block: RequestBlock) -> str:
+    found = block.source.get("media_type") if isinstance(block.source, dict) else None
+    return found if isinstance(found, str) else block.type
+
+
+# -- all of it ---------------------------------------------------------------------------------------------------------
+
+
+class Anthropic(Provider):
+    wire = "anthropic"
+    path = re.compile(r"/messages$|/publishers/anthropic/models/[^/]+:(?:streamRawPredict|rawPredict)$")
+    decoder = AnthropicDecoder
+    collapser = AnthropicCollapser
+
+    def turns(self, body: bytes) -> Iterator[Turn]:
+        return _turns(body)
+
+    def declared_tools(self, request: Request) -> dict[str, dict[str, Any]]:
+        return schemas((tool, tool.get("input_schema")) for tool in objects_in(request.fields.get("tools")))
+
+    def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
+        answer["content"] = list(
+            kept(
+                answer["content"],
+                is_left_out=lambda block: block.get("type") == "tool_use" and is_left_out(),
+                is_reasoning=lambda block: block.get("type") in THINKING,
+            )
+        )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -18,8 +18,7 @@ import msgspec
 
 from callstream.errors import WireError
 from callstream.events import WireEvent
-from callstream.wire.jsonarray import JsonArrayStream
-from callstream.wire.sse import SseStream
+from callstream.wire.framing import Frame, Framing, SseFraming
 from callstream.wire.transcript import Transcript
 
 Chunk = TypeVar("Chunk", bound=msgspec.Struct)
@@ -36,6 +35,8 @@ class Decoder(ABC, Generic[Chunk]):
 
     wire: ClassVar[str]
     _payloads: msgspec.json.Decoder[Chunk]
+    _bare_payloads: ClassVar[msgspec.json.Decoder[Any] | None] = None
+    """A stricter reader, for wires on which a delta may bring anything beside a piece of a call. See ``expects_piece``."""
 
     def __init__(
         self, *, new_id: Callable[[], str] | None = None, tools: Mapping[str, dict[str, Any]] | None = None
@@ -43,9 +44,16 @@ class Decoder(ABC, Generic[Chunk]):
         numbers = count(1)
         self._transcript = Transcript(new_id or (lambda: f"call_{next(numbers)}"))
         self._tools = tools or {}
-        self._framing: SseStream | JsonArrayStream = SseStream()
-        self._last_payload = b""
+        self._last_payload: bytes | None = None
         self._error: WireError | None = None
+        self.framing = self._framing()
+        self.chunk: Chunk | None = None
+        """What the frame read last holds, as far as the decoder looks at it; None if it held nothing to read."""
+        self.expects_piece = False
+        """Set by whoever passes the bytes on while it withholds the pieces of a call: then the next payload is tried as a
+        bare piece first, and has to be read only once."""
+        self.is_bare = False
+        """Whether the payload read last was such a bare piece: nothing else is in it."""
 
     @property
     def error(self) -> WireError | None:
@@ -65,26 +73,32 @@ class Decoder(ABC, Generic[Chunk]):
     def feed(self, data: bytes) -> list[WireEvent]:
         """The events that these bytes of a streamed answer make known."""
         self._raise_if_broken()
-        self._transcript.pieces = []
-        try:
-            for event, payload in self._frames(data):
-                self._read(event, payload)
-            if self._framing.error is not None:
-                raise self._framing.error
-        except WireError as error:
-            return self._broken(error)
-        return self._transcript.take()
+        return self._read_all(self.framing.feed(data))
+
+    def read(self, frame: Frame) -> list[WireEvent]:
+        """The events of one frame, for whoever has cut the body with ``framing``."""
+        self._raise_if_broken()
+        return self._read_all((frame,))
 
     def end(self) -> list[WireEvent]:
         """The events at the end of the body: whatever is still open is discarded as truncated."""
+        return self.read_end(self.framing.end())
+
+    def read_end(self, frames: Sequence[Frame]) -> list[WireEvent]:
+        """The events at the end of a body whose framing ended in these frames."""
         self._raise_if_broken()
+        self.chunk = None
         self._transcript.pieces = []
         try:
-            for event, payload in self._framing.end():
-                if payload.startswith(DONE) or _loaded(payload):  # anything else was cut off in the middle
-                    self._read(event, payload)
-            if self._framing.error is not None:
-                raise self._framing.error
+            for frame in frames:
+                # A payload without its end counts if it is whole; anything else was cut off in the middle.
+                if (
+                    frame.is_finished
+                    or frame.error
+                    or (frame.payload or b"").startswith(DONE)
+                    or _loaded(frame.payload)
+                ):
+                    self._read(frame)
             self._end_of_body()
             if self._last_payload and not self._transcript.any_response:
                 raise WireError(f"expected a response of the {self.wire} wire, got {self._last_payload[:200]!r}")
@@ -120,21 +134,46 @@ class Decoder(ABC, Generic[Chunk]):
 
     # -- what they share --
 
-    def _frames(self, data: bytes) -> list[tuple[bytes, bytes]]:
-        return self._framing.feed(data)
+    def _framing(self) -> Framing:
+        """How the wire's streamed answers are cut."""
+        return SseFraming()
 
-    def _read(self, event: bytes, payload: bytes) -> None:
-        if event == b"error":
-            raise provider_error(payload)
+    def _read_all(self, frames: Iterable[Frame]) -> list[WireEvent]:
+        self.chunk = None
+        self._transcript.pieces = []
         try:
-            chunk = _decode(payload, self._payloads)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            if payload.startswith(DONE):
-                self._done()
-                return
-            if not payload or payload.isspace():
-                return
-            chunk = self._second_try(payload, self._payloads, error)
+            for frame in frames:
+                self._read(frame)
+        except WireError as error:
+            return self._broken(error)
+        return self._transcript.take()
+
+    def _read(self, frame: Frame) -> None:
+        payload = frame.payload
+        if frame.error is not None:
+            raise frame.error
+        if frame.event == b"error":
+            raise provider_error(payload or b"")
+        if not payload:
+            return
+        chunk = None
+        if self.expects_piece and self._bare_payloads is not None:
+            try:
+                chunk = _decode(payload, self._bare_payloads)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                pass  # there is more in it
+        self.is_bare = chunk is not None
+        if chunk is None:
+            try:
+                chunk = _decode(payload, self._payloads)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                if payload.startswith(DONE):
+                    self._done()
+                    return
+                if payload.isspace():
+                    return
+                chunk = self._second_try(payload, self._payloads, error)
+        self.chunk = chunk
         self._last_payload = payload
         self._chunk(chunk)
 
@@ -209,10 +248,10 @@ def error_in(value: dict[str, Any]) -> WireError | None:
     return WireError(f"the provider reported {kind}: {message}", provider_message=str(message))
 
 
-def _loaded(payload: bytes) -> dict[str, Any]:
+def _loaded(payload: bytes | None) -> dict[str, Any]:
     """The object that the payload is, an empty one if it is anything else."""
     try:
-        value = json.loads(payload)
+        value = json.loads(payload or b"")
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}

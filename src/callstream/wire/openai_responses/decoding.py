@@ -21,6 +21,7 @@ from callstream.wire.decoder import Decoder, error_in
 from callstream.wire.transcript import WireCall
 
 CALL_ITEMS: dict[str, Encoding] = {"function_call": "json", "custom_tool_call": "text"}
+DELTAS = ("response.function_call_arguments.delta", "response.custom_tool_call_input.delta")
 ENDS = {"response.completed", "response.incomplete", "response.cancelled", "response.done"}
 
 

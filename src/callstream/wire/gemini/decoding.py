@@ -10,7 +10,7 @@ signatures. The stream has no end marker: a finish reason ends a candidate, and 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -20,9 +20,8 @@ from callstream.jsontext.path import Path, parse_path
 from callstream.jsontext.writer import EMPTY
 from callstream.wire.argtext import json_text
 from callstream.wire.decoder import Decoder, reported
-from callstream.wire.jsonarray import JsonArrayStream
+from callstream.wire.framing import Framing, SseOrArrayFraming
 from callstream.wire.naming import PiecewiseCall
-from callstream.wire.sse import BOM
 from callstream.wire.transcript import WireCall
 
 NORMAL_FINISH: Final = "STOP"
@@ -95,6 +94,56 @@ class GenerateContentResponse(msgspec.Struct, rename="camel"):
         )
 
 
+# -- a chunk that holds nothing but a piece of a call; what it has not is None for whoever reads it as a response --
+
+
+class Bare(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """Has no field that this code does not know."""
+
+
+class BareFunctionCall(Bare):
+    id: str | None = None
+    partial_args: list[PartialArg] | None = None
+    will_continue: bool | None = None
+    name: ClassVar[None] = None
+    args: ClassVar[None] = None
+
+    def is_empty(self) -> bool:
+        return not self.partial_args
+
+    def is_whole(self) -> bool:
+        return False
+
+
+class BarePart(Bare):
+    function_call: BareFunctionCall
+    thought_signature: ClassVar[None] = None
+
+
+class BareContent(Bare):
+    parts: list[BarePart]
+    role: str | None = None
+
+
+class BareCandidate(Bare):
+    content: BareContent
+    index: int | None = None
+    finish_reason: ClassVar[None] = None
+
+
+class BareResponse(Bare):
+    candidates: list[BareCandidate]
+    usage_metadata: Any = None
+    model_version: msgspec.Raw = msgspec.Raw(b"")
+    create_time: msgspec.Raw = msgspec.Raw(b"")
+    response_id: str | None = None
+    prompt_feedback: ClassVar[None] = None
+    error: ClassVar[None] = None
+
+    def is_known(self) -> bool:
+        return True
+
+
 class StreamedCall(PiecewiseCall[FunctionCall]):
     grows: bool | None = None  # by args, or by partialArgs; not known before the first of either
 
@@ -126,11 +175,10 @@ class StreamedCall(PiecewiseCall[FunctionCall]):
 class GeminiDecoder(Decoder[GenerateContentResponse]):
     wire = "gemini"
     _payloads = msgspec.json.Decoder(GenerateContentResponse)
+    _bare_payloads = msgspec.json.Decoder(BareResponse)
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self._framing_known = False
-        self._head = b""  # the beginning of the body, while it does not show the framing
         self._forget_response()
 
     def _forget_response(self) -> None:
@@ -142,20 +190,8 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
         self._finish_reason: str | None = None
         self._usage: dict[str, Any] | None = None
 
-    def _frames(self, data: bytes) -> list[tuple[bytes, bytes]]:
-        if not self._framing_known and data:
-            head = self._head + data
-            body = head.removeprefix(BOM).lstrip()
-            if BOM.startswith(head):
-                self._head = head
-            elif not body:
-                self._head = b" "
-            else:
-                self._framing_known = True
-                if body.startswith(b"["):
-                    self._framing = JsonArrayStream()
-                    data = body
-        return super()._frames(data)
+    def _framing(self) -> Framing:
+        return SseOrArrayFraming()
 
     def _chunk(self, chunk: GenerateContentResponse) -> None:
         if chunk.response_id and chunk.response_id != self._response_id:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from callstream.testing import Call, Text, encode
 from callstream.wire import WIRES
-from tests.tap.rewriting import Tap, named
+from callstream.wire.framing import Frame
+from tests.wire.collapsing import Tap, named
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -17,13 +19,13 @@ def test_withheld_delta_is_not_taken_apart(wire: str, monkeypatch: pytest.Monkey
     assert len(frames) > 200
     tap = Tap(wire)
     taken: list[bytes] = []
-    take = tap.rewriter._take
+    take = tap.collapser._take
 
-    def counted(raw: bytes, pieces: Sequence[str | None]) -> None:
-        taken.append(raw)
-        take(raw, pieces)
+    def counted(frame: Frame, chunk: Any, pieces: Sequence[str | None]) -> None:
+        taken.append(frame.raw)
+        take(frame, chunk, pieces)
 
-    monkeypatch.setattr(tap.rewriter, "_take", counted)
+    monkeypatch.setattr(tap.collapser, "_take", counted)
     for frame in frames:
         tap.feed(frame)
     tap.end()

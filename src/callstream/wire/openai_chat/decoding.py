@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -89,9 +89,71 @@ class Completion(msgspec.Struct):
     x_groq: Any = None
 
 
+# -- a chunk that holds nothing but a piece of a call; what it has not is None for whoever reads it as a Completion --
+
+
+class Bare(msgspec.Struct, forbid_unknown_fields=True):
+    """Has no field that this code does not know."""
+
+
+class BareFunction(Bare):
+    arguments: str | None = None
+    name: str | None = None
+
+
+class BareToolCall(Bare):
+    index: int | None = None
+    id: str | None = None
+    type: str | None = None
+    function: BareFunction | None = None
+    custom: ClassVar[None] = None
+
+
+class BareDelta(Bare):
+    tool_calls: list[BareToolCall]
+    role: str | None = None
+    content: str | None = None
+    refusal: None = None
+    reasoning: None = None
+    reasoning_content: None = None
+    function_call: None = None
+    reasoning_text: ClassVar[None] = None
+
+    def says_something(self) -> bool:
+        return bool(self.content or self.tool_calls)
+
+
+class BareChoice(Bare):
+    delta: BareDelta
+    index: int | None = None
+    logprobs: None = None
+    finish_reason: None = None
+    native_finish_reason: None = None
+    message: ClassVar[None] = None
+    error: ClassVar[None] = None
+
+
+class BareCompletion(Bare):
+    choices: list[BareChoice]
+    id: str | int | None = None
+    object: msgspec.Raw = msgspec.Raw(b"")
+    created: msgspec.Raw = msgspec.Raw(b"")
+    model: msgspec.Raw = msgspec.Raw(b"")
+    system_fingerprint: Any = None
+    service_tier: msgspec.Raw = msgspec.Raw(b"")
+    provider: msgspec.Raw = msgspec.Raw(b"")
+    obfuscation: msgspec.Raw = msgspec.Raw(b"")
+    usage: None = None
+    error: ClassVar[None] = None
+    message: ClassVar[None] = None
+    detail: ClassVar[None] = None
+    x_groq: ClassVar[None] = None
+
+
 class OpenAIChatDecoder(Decoder[Completion]):
     wire = "openai_chat"
     _payloads = msgspec.json.Decoder(Completion)
+    _bare_payloads = msgspec.json.Decoder(BareCompletion)
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)

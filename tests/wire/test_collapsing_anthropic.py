@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.decoding import sse
-from tests.tap.rewriting import Tap, every, named, no, payloads, tapped, tapped_at_any_split
-from tests.tap.sdks import anthropic_helper, made_by
+from tests.wire.collapsing import Tap, every, named, no, payloads, tapped, tapped_at_any_split
+from tests.wire.sdks import anthropic_helper, made_by
 
 Event = dict[str, Any]
 START: Event = {
@@ -77,9 +77,9 @@ def test_pieces_are_withheld_and_what_follows_waits() -> None:
     first = events(START, *text(0, "hi"))
     assert tap.feed(first) == first
     assert tap.feed(events(*call(1, "", "{", "}", stopped=False), PING)) == b""
-    assert tap.rewriter.is_holding
+    assert tap.collapser.is_holding
     assert tap.feed(events({"type": "content_block_stop", "index": 1})).endswith(events(PING))
-    assert not tap.rewriter.is_holding
+    assert not tap.collapser.is_holding
 
 
 def test_call_that_is_not_collapsed_passes_byte_for_byte() -> None:

@@ -7,7 +7,7 @@ characters that JSON forbids. Sequence numbers stay strictly increasing, and onl
 frames numbered anew.
 
 A call that is left out is left out of the final response too, since that is where programs take calls from. Reasoning
-goes as ``order`` says.
+goes as ``collapsing`` says.
 
 A response that the server keeps (``stored``) is rewritten no further than that: its reasoning passes at once and stays
 in the final response, because what the next request refers to is the server's own copy. That copy still holds the call
@@ -20,54 +20,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
-from callstream.tap.frames import payload_of
-from callstream.tap.order import (
+from callstream.wire.collapsing import (
     NumberedCall,
-    NumberedRewriter,
+    NumberedCollapser,
     Output,
     Passing,
     Reasoning,
-    decoded,
-    edited,
+    changed,
     kept,
-    value_of,
+    read_json,
 )
-from callstream.wire import Decoder
-from callstream.wire.openai_responses import CALL_ITEMS, ENDS
+from callstream.wire.decoder import Decoder
+from callstream.wire.framing import Frame
+from callstream.wire.openai_responses.decoding import CALL_ITEMS, DELTAS, ENDS, StreamEvent
 
 ADDED = "response.output_item.added"
 DONE = "response.output_item.done"
 ASIDES = ("response.in_progress", "response.queued", "response.failed")
-# Quotes inside a JSON string are escaped, so that these bytes can only be the type of the event itself.
-DELTAS = (b'"response.function_call_arguments.delta"', b'"response.custom_tool_call_input.delta"')
-
-
-class _Item(msgspec.Struct):
-    type: str = ""
-
-
-class _Event(msgspec.Struct):
-    type: str = ""
-    output_index: int | None = None
-    item: _Item | None = None
-
-    @property
-    def is_reasoning_item(self) -> bool:
-        return self.item is not None and self.item.type == "reasoning"
-
-
-_EVENTS = msgspec.json.Decoder(_Event)
 
 
 class ItemCall(NumberedCall):
     """A call and the frames of its item that leave with it."""
 
-    added: bytes | None = None
-    delta: bytes | None = None  # the first one
-    text_done: bytes | None = None
-    item_done: bytes | None = None
+    added: Frame | None = None
+    delta: Frame | None = None  # the first one
+    text_done: Frame | None = None
+    item_done: Frame | None = None
 
     @property
     def text_field(self) -> str:
@@ -85,72 +63,71 @@ class ResponseEnd(Passing):
 
     __slots__ = ("first_seen", "pieces")
 
-    def __init__(self, raw: bytes, pieces: Sequence[str | None], first_seen: tuple[str, ...]) -> None:
-        super().__init__(raw, counts=False)
+    def __init__(self, frame: Frame, pieces: Sequence[str | None], first_seen: tuple[str, ...]) -> None:
+        super().__init__(frame, counts=False)
         self.pieces = pieces
         self.first_seen = first_seen
 
 
-class OpenAIResponsesRewriter(NumberedRewriter[ItemCall]):
+class OpenAIResponsesCollapser(NumberedCollapser[ItemCall]):
     _call_type = ItemCall
 
     def __init__(self, decoder: Decoder[Any], **settings: Any) -> None:
         super().__init__(decoder, **settings)
         self._floor: int | None = None  # the last sequence number that left, while later frames may have lower ones
 
-    def _is_mere_delta(self, call: ItemCall, raw: bytes) -> bool:
-        if call.delta is not None:
-            return DELTAS[0] in raw or DELTAS[1] in raw
-        return False
+    def _is_mere_delta(self, call: ItemCall, frame: Frame, chunk: Any) -> bool:
+        return call.delta is not None and chunk.type in DELTAS
 
     # -- places --
 
-    def _take(self, raw: bytes, pieces: Sequence[str | None]) -> None:
-        payload = payload_of(raw)
-        event: _Event | None = decoded(payload, _EVENTS) if payload else None
-        if event is None:
-            self._add_aside(raw)
-        elif event.type in ENDS:
+    def _take(self, frame: Frame, chunk: StreamEvent | None, pieces: Sequence[str | None]) -> None:
+        if chunk is None:
+            self._add_aside(frame)
+        elif chunk.type in ENDS:
             new = [call for piece in pieces if (call := self._calls[piece]).collapsed and not call.placed]
             for call in new:
                 call.placed = call.gone = True
             first_seen = tuple(call.call_id for call in new if call.state == "completed")
-            self._slots.append(ResponseEnd(raw, pieces, first_seen))
+            self._slots.append(ResponseEnd(frame, pieces, first_seen))
         elif pieces and (call := self._calls[pieces[0]]).collapsed:
-            self._withhold(call, event, raw)
-        elif not self._is_reasoning(event, raw):
-            self._pass_on(event, raw)
+            self._withhold(call, chunk, frame)
+        elif not self._is_reasoning(chunk, frame):
+            self._pass_on(chunk, frame)
 
-    def _withhold(self, call: ItemCall, event: _Event, raw: bytes) -> None:
+    def _withhold(self, call: ItemCall, event: StreamEvent, frame: Frame) -> None:
         if call.gone:  # a server repeats itself
             if call.state == "completed":
-                self._slots.append(Passing(raw))
+                self._slots.append(Passing(frame))
             return
         if call.index is None:
             call.index = event.output_index
         match event.type:
             case kind if kind == ADDED:
-                call.added = call.added or raw
+                call.added = call.added or frame
             case kind if kind == DONE:
-                call.item_done = raw
+                call.item_done = frame
             case kind if kind.endswith(".delta"):
-                call.delta = call.delta or raw
+                call.delta = call.delta or frame
             case _:
-                call.text_done = raw
+                call.text_done = frame
         if not call.placed:
             self._place(call)
 
-    def _is_reasoning(self, event: _Event, raw: bytes) -> bool:
+    def _is_reasoning(self, event: StreamEvent, frame: Frame) -> bool:
         """Takes in a frame of a reasoning item; false if it is none, or if reasoning is not held."""
         if self._stored:
             return False
         known = self._reasoning.get(event.output_index)
+        is_item = event.item is not None and event.item.type == "reasoning"
         if known is not None and (
-            event.output_index is not None or event.is_reasoning_item or event.type.startswith("response.reasoning")
+            event.output_index is not None or is_item or event.type.startswith("response.reasoning")
         ):
-            self._add_reasoning(known, raw, is_last=event.type == DONE)
-        elif event.is_reasoning_item:
-            known = self._reasoning[event.output_index] = Reasoning(raw, event.output_index, is_open=event.type != DONE)
+            self._add_reasoning(known, frame, is_last=event.type == DONE)
+        elif is_item:
+            known = self._reasoning[event.output_index] = Reasoning(
+                frame, event.output_index, is_open=event.type != DONE
+            )
             self._slots.append(known)
         else:
             return False
@@ -158,30 +135,30 @@ class OpenAIResponsesRewriter(NumberedRewriter[ItemCall]):
             del self._reasoning[event.output_index]
         return True
 
-    def _pass_on(self, event: _Event, raw: bytes) -> None:
+    def _pass_on(self, event: StreamEvent, frame: Frame) -> None:
         if event.type == "response.created":
             self._reasoning.clear()
-            self._slots.append(ResponseStart(raw, counts=False))
+            self._slots.append(ResponseStart(frame, counts=False))
         elif event.type in ASIDES or not event.type.startswith("response."):
-            self._add_aside(raw)
+            self._add_aside(frame)
         else:
-            self._slots.append(Passing(raw))
+            self._slots.append(Passing(frame))
 
     # -- leaving --
 
     def _whole(self, call: ItemCall) -> list[Output]:
         item_id: str | None = None
-        frames = []
-        for raw in (call.added, call.delta, call.text_done, call.item_done):
-            if raw is None:
+        leaving = []
+        for frame in (call.added, call.delta, call.text_done, call.item_done):
+            if frame is None:
                 continue
-            event = value_of(raw)
+            event = read_json(frame.payload)
             item = event.get("item")
             item_id = item_id or (item["id"] if item and item.get("id") else event.get("item_id"))
             numbered = self._numbered(self._unified(call, event, item_id))
-            frames.append(edited(raw, event, numbered))
+            leaving.append(super()._passed(frame, changed(event, numbered)))
             self._floor = numbered.get("sequence_number", self._floor)
-        return [Output(b"".join(frames), (call.call_id,))]
+        return [Output(b"".join(leaving), (call.call_id,))]
 
     def _unified(self, call: ItemCall, event: dict[str, Any], item_id: str | None) -> dict[str, Any]:
         """The event with the whole arguments, or with none before they come, and with the one id of its item."""
@@ -205,25 +182,25 @@ class OpenAIResponsesRewriter(NumberedRewriter[ItemCall]):
             event[field] = call.args_text
         return event
 
-    def _passes(self, slot: Passing) -> list[Output]:
+    def _passes_slot(self, slot: Passing) -> list[Output]:
         if isinstance(slot, ResponseEnd):
             return [self._ended(slot)]
         if isinstance(slot, ResponseStart):
             self._missing.clear()
             self._floor = None
-        return super()._passes(slot)
+        return super()._passes_slot(slot)
 
-    def _passed(self, raw: bytes) -> bytes:
+    def _passed(self, frame: Frame, value: Any = None) -> bytes:
         if not self._missing and self._floor is None:
-            return raw
-        event = value_of(raw)
+            return super()._passed(frame)
+        event = read_json(frame.payload)
         if not isinstance(event, dict):
-            return raw
+            return super()._passed(frame)
         numbered = self._numbered(event)
         number = numbered.get("sequence_number")
         if isinstance(number, int):
             self._floor = None if number == event["sequence_number"] else number
-        return edited(raw, event, numbered)
+        return super()._passed(frame, changed(event, numbered))
 
     def _numbered(self, event: dict[str, Any]) -> dict[str, Any]:
         """The event with numbers that follow those that have left."""
@@ -237,13 +214,13 @@ class OpenAIResponsesRewriter(NumberedRewriter[ItemCall]):
         return event
 
     def _ended(self, slot: ResponseEnd) -> Output:
-        event = value_of(slot.raw)
+        event = read_json(slot.frame.payload)
         output = (event.get("response") or {}).get("output")
         after = self._numbered(event)
         if isinstance(output, list):
             after["response"] = {**event["response"], "output": self._kept(output, list(slot.pieces))}
         self._missing.clear()
-        return Output(edited(slot.raw, event, after), slot.first_seen)
+        return Output(super()._passed(slot.frame, changed(event, after)), slot.first_seen)
 
     def _kept(self, output: list[dict[str, Any]], pieces: list[str | None]) -> list[dict[str, Any]]:
         """The items of the final response without what was left out, with the arguments that the calls have."""

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from callstream.tap.exchange import Exchange, answer_kind, recognised
-from callstream.tap.outgoing import SENTINEL, declared_tools, is_stored, with_signatures, with_streamed_arguments
+from callstream.wire import provider_at, provider_of
+from callstream.wire.gemini.requests import SENTINEL
+from callstream.wire.requests import Request
 
 VERTEX = "/v1beta1/projects/p/locations/global/publishers/google/models/gemini-3:streamGenerateContent"
 STUDIO = "/v1beta/models/gemini-3:streamGenerateContent"
@@ -32,15 +33,8 @@ STUDIO = "/v1beta/models/gemini-3:streamGenerateContent"
     ],
 )
 def test_the_wire_is_recognised_by_path(path: str, wire: str | None) -> None:
-    exchange = recognised("POST", path)
-    assert (exchange.wire if exchange else None) == wire
-    assert recognised("GET", path) is None
-
-
-def test_a_stated_wire_counts_for_any_path() -> None:
-    assert recognised("POST", "/odd", "openai_chat") == Exchange("openai_chat")
-    assert recognised("POST", VERTEX) == Exchange("gemini", is_vertex=True)
-    assert recognised("POST", STUDIO) == Exchange("gemini", is_vertex=False)
+    provider = provider_at(path)
+    assert (provider.wire if provider else None) == wire
 
 
 @pytest.mark.parametrize(
@@ -57,14 +51,15 @@ def test_a_stated_wire_counts_for_any_path() -> None:
 def test_the_answer_is_recognised_by_content_type(
     wire: str, status: int, content_type: str, path: str, kind: str | None
 ) -> None:
-    assert answer_kind(wire, status, content_type, path) == kind
+    assert provider_of(wire).answer_kind(Request(path, b""), status, content_type) == kind
 
 
 TOOLS = [{"functionDeclarations": [{"name": "write", "parameters": {"type": "OBJECT"}}]}]
 
 
-def streamed(request: dict[str, Any], *, vertex: bool = True) -> Any:
-    return json.loads(with_streamed_arguments(Exchange("gemini", is_vertex=vertex), json.dumps(request).encode()))
+def streamed(request: dict[str, Any], path: str = VERTEX) -> Any:
+    asked = provider_of("gemini").ask_for_pieces(Request(path, json.dumps(request).encode()))
+    return json.loads(asked.body)
 
 
 def test_vertex_is_asked_to_stream_arguments() -> None:
@@ -90,14 +85,18 @@ def test_a_request_that_does_not_want_streamed_arguments_is_left_alone(request_:
 
 
 def test_only_vertex_is_asked() -> None:
-    assert streamed({"tools": TOOLS}, vertex=False) == {"tools": TOOLS}
+    assert streamed({"tools": TOOLS}, STUDIO) == {"tools": TOOLS}
     for body in (b"not json", b"[1]"):
-        assert with_streamed_arguments(Exchange("gemini", is_vertex=True), body) == body
+        assert provider_of("gemini").ask_for_pieces(Request(VERTEX, body)).body == body
+    for wire in ("anthropic", "openai_chat", "openai_responses"):
+        request = Request(VERTEX, json.dumps({"tools": TOOLS}).encode())
+        assert provider_of(wire).ask_for_pieces(request) is request
 
 
 def signed(contents: list[Any], known: dict[str, str] | None = None) -> Any:
-    body = json.dumps({"contents": contents}).encode()
-    return json.loads(with_signatures(Exchange("gemini"), body, lambda i, n: (known or {}).get(i or "")))["contents"]
+    request = Request(STUDIO, json.dumps({"contents": contents}).encode())
+    asked = provider_of("gemini").sign(request, lambda call_id, name: (known or {}).get(call_id or ""))
+    return json.loads(asked.body)["contents"]
 
 
 def model(*calls: dict[str, Any]) -> dict[str, Any]:
@@ -122,9 +121,9 @@ def test_signatures_repaired_leaves_the_rest_alone() -> None:
     untouched: list[list[Any]] = [[USER, model(present), RESULT], [USER, model(CALL), RESULT, USER], [USER], []]
     for contents in untouched:
         assert signed(contents) == contents
-    body = b'{"messages": []}'
-    assert with_signatures(Exchange("anthropic"), body, lambda i, n: "x") is body
-    assert with_signatures(Exchange("gemini"), b"odd", lambda i, n: "x") == b"odd"
+    request = Request("/v1/messages", b'{"messages": []}')
+    assert provider_of("anthropic").sign(request, lambda call_id, name: "x") is request
+    assert provider_of("gemini").sign(Request(STUDIO, b"odd"), lambda call_id, name: "x").body == b"odd"
 
 
 @pytest.mark.parametrize(
@@ -138,16 +137,17 @@ def test_signatures_repaired_leaves_the_rest_alone() -> None:
     ],
 )
 def test_declared_tools_are_read_for_every_wire(wire: str, tools: Any) -> None:
-    assert declared_tools(wire, json.dumps({"tools": tools}).encode()) == {"write": {"a": 1}}
-    assert declared_tools(wire, b"odd") == {}
+    provider = provider_of(wire)
+    assert provider.declared_tools(Request("/", json.dumps({"tools": tools}).encode())) == {"write": {"a": 1}}
+    assert provider.declared_tools(Request("/", b"odd")) == {}
 
 
 def test_what_a_server_keeps_itself() -> None:
     def stored(**request: Any) -> bool:
-        return is_stored("openai_responses", json.dumps(request).encode())
+        return provider_of("openai_responses").is_stored(Request("/v1/responses", json.dumps(request).encode()))
 
     assert stored(input="x")
     assert not stored(store=False)
     assert stored(store=False, previous_response_id="r")
     assert stored(store=False, conversation="c")
-    assert not is_stored("anthropic", b"{}")
+    assert not provider_of("anthropic").is_stored(Request("/v1/messages", b"{}"))

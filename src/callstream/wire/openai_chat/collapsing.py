@@ -15,70 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import msgspec
-
-from callstream.tap.frames import payload_of, read_json, with_payload, write_json
-from callstream.tap.order import Call, Output, Passing, Place, Rewriter, edited
-from callstream.wire import Decoder
+from callstream.wire.collapsing import Call, Collapser, Output, Passing, Place, changed, read_json
+from callstream.wire.decoder import Decoder
+from callstream.wire.framing import Frame
 
 # What every chunk of a response repeats, or pads itself with.
 _REPEATED = frozenset({"id", "object", "created", "model", "choices", "obfuscation"})
 _OF_A_CALL = ("tool_calls", "function_call")
-
-
-class _Strict(msgspec.Struct, forbid_unknown_fields=True):
-    """Has no field that this code does not know."""
-
-
-class _Function(_Strict):
-    arguments: str | None = None
-    name: str | None = None
-
-
-class _ToolCall(_Strict):
-    index: int | None = None
-    id: str | None = None
-    type: str | None = None
-    function: _Function | None = None
-
-
-class _Delta(_Strict):
-    tool_calls: list[_ToolCall]
-    role: str | None = None
-    content: str | None = None
-    refusal: None = None
-    reasoning: None = None
-    reasoning_content: None = None
-    function_call: None = None
-
-
-class _Choice(_Strict):
-    delta: _Delta
-    index: int | None = None
-    logprobs: None = None
-    finish_reason: None = None
-    native_finish_reason: None = None
-
-
-_ABSENT = msgspec.Raw(b"")
-
-
-class _Piece(_Strict):
-    """A chunk that holds nothing but a piece of a call."""
-
-    choices: list[_Choice]
-    id: msgspec.Raw = _ABSENT
-    object: msgspec.Raw = _ABSENT
-    created: msgspec.Raw = _ABSENT
-    model: msgspec.Raw = _ABSENT
-    system_fingerprint: msgspec.Raw = _ABSENT
-    service_tier: msgspec.Raw = _ABSENT
-    provider: msgspec.Raw = _ABSENT
-    obfuscation: msgspec.Raw = _ABSENT
-    usage: None = None
-
-
-_PIECE = msgspec.json.Decoder(_Piece)
 
 
 class EntryCall(Call):
@@ -86,7 +29,7 @@ class EntryCall(Call):
 
     def __init__(self, call_id: str, *, collapsed: bool = True) -> None:
         super().__init__(call_id, collapsed=collapsed)
-        self.raw = b""
+        self.frame = Frame()
         self.began_in: dict[str, Any] = {}
         self.chunk: dict[str, Any] = {}
         self.choice: dict[str, Any] = {}
@@ -98,8 +41,8 @@ class EntryCall(Call):
     def index(self) -> int | None:
         return self.entry.get("index")
 
-    def begin(self, raw: bytes, chunk: dict[str, Any], choice: dict[str, Any]) -> None:
-        self.raw = raw
+    def begin(self, frame: Frame, chunk: dict[str, Any], choice: dict[str, Any]) -> None:
+        self.frame = frame
         self.began_in = chunk
         self.chunk = {**chunk, "usage": None} if "usage" in chunk else dict(chunk)
         self.choice = {
@@ -140,8 +83,8 @@ class Chunk(Passing):
 
     __slots__ = ("value",)
 
-    def __init__(self, raw: bytes, value: dict[str, Any]) -> None:
-        super().__init__(raw)
+    def __init__(self, frame: Frame, value: dict[str, Any]) -> None:
+        super().__init__(frame)
         self.value = value
 
 
@@ -150,16 +93,16 @@ class Observed(Passing):
 
     __slots__ = ("begun",)
 
-    def __init__(self, raw: bytes, begun: list[tuple[int, int]]) -> None:
-        super().__init__(raw)
+    def __init__(self, frame: Frame, begun: list[tuple[int, int]]) -> None:
+        super().__init__(frame)
         self.begun = begun
 
 
 class Cut:
     """A chunk that is taken apart: what leaves in parts of it, and the places of calls between them."""
 
-    def __init__(self, raw: bytes, chunk: dict[str, Any]) -> None:
-        self.raw = raw
+    def __init__(self, frame: Frame, chunk: dict[str, Any]) -> None:
+        self.frame = frame
         self.chunk = chunk
         self.slots: list[Passing | Place] = []
         self._choices: list[dict[str, Any]] = []  # of the part that is being made
@@ -184,14 +127,14 @@ class Cut:
         self._withheld = call
         if call.placed:
             return
-        call.begin(self.raw, self.chunk, self._choice)
+        call.begin(self.frame, self.chunk, self._choice)
         if _speaks(self._delta):
             self._choices.append({**call.choice, "delta": self._delta})
         else:
             call.add_empty(self._delta)
         self._delta = {}
         if self._choices:
-            self.slots.append(Chunk(self.raw, {**call.chunk, "choices": self._choices}))
+            self.slots.append(Chunk(self.frame, {**call.chunk, "choices": self._choices}))
             self._choices = []
         call.placed = True
         self.slots.append(Place(call))
@@ -206,7 +149,7 @@ class Cut:
 
     def end(self) -> list[Passing | Place]:
         if self._choices:
-            self.slots.append(Chunk(self.raw, {**self.chunk, "choices": self._choices}))
+            self.slots.append(Chunk(self.frame, {**self.chunk, "choices": self._choices}))
         else:
             assert self._withheld is not None
             self._withheld.chunk |= {
@@ -215,7 +158,7 @@ class Cut:
         return self.slots
 
 
-class OpenAIChatRewriter(Rewriter[EntryCall]):
+class OpenAIChatCollapser(Collapser[EntryCall]):
     _call_type = EntryCall
 
     def __init__(self, decoder: Decoder[Any], **settings: Any) -> None:
@@ -224,32 +167,28 @@ class OpenAIChatRewriter(Rewriter[EntryCall]):
         self._last_index: dict[int, int] = {}  # of the calls that left, by choice
         self._missing: dict[int, list[int]] = {}  # the indices of calls that were left out, by choice
 
-    def _is_mere_delta(self, call: EntryCall, raw: bytes) -> bool:
-        try:
-            piece = _PIECE.decode(raw[6:] if raw.startswith(b"data: ") else payload_of(raw))
-        except (msgspec.DecodeError, UnicodeDecodeError):
+    def _is_mere_delta(self, call: EntryCall, frame: Frame, chunk: Any) -> bool:
+        if not self._decoder.is_bare or len(chunk.choices) != 1:
             return False
-        if len(piece.choices) != 1:
-            return False
-        delta = piece.choices[0].delta
+        delta = chunk.choices[0].delta
         return (delta.content is None or delta.content == call.delta.get("content") == "") and (
             delta.role is None or self._role_left or "role" in call.delta
         )
 
     # -- places --
 
-    def _take(self, raw: bytes, pieces: Sequence[str | None]) -> None:
-        chunk = read_json(payload_of(raw)) if pieces else None
-        if chunk is None:
-            self._slots.append(Passing(raw))
+    def _take(self, frame: Frame, chunk: Any, pieces: Sequence[str | None]) -> None:
+        value = read_json(frame.payload) if pieces else None
+        if value is None:
+            self._slots.append(Passing(frame))
             return
         calls = [self._calls[piece] for piece in pieces]
         if not any(call.collapsed for call in calls):
-            self._slots.append(Observed(raw, self._begun(chunk, calls)))
+            self._slots.append(Observed(frame, self._begun(value, calls)))
             return
-        cut = Cut(raw, chunk)
+        cut = Cut(frame, value)
         owners = iter(calls)
-        for choice in chunk["choices"]:
+        for choice in value["choices"]:
             withheld = None
             cut.open(choice)
             for entry, is_legacy in _entries(choice):
@@ -281,7 +220,7 @@ class OpenAIChatRewriter(Rewriter[EntryCall]):
         if not call.is_legacy:
             self._last_index[number] = index
         after = {**call.chunk, "choices": [{**call.choice, "delta": call.whole_delta(index)}]}
-        return [Output(self._passed(edited(call.raw, call.began_in, after)), (call.call_id,))]
+        return [Output(self._passed(call.frame, changed(call.began_in, after)), (call.call_id,))]
 
     def _left_out(self, call: EntryCall) -> list[Output]:
         if isinstance(call.index, int):
@@ -289,18 +228,18 @@ class OpenAIChatRewriter(Rewriter[EntryCall]):
         if self._role_left or not call.delta.get("role"):
             return []
         rest = {**call.chunk, "choices": [{**call.choice, "delta": call.delta}]}
-        return [Output(self._passed(with_payload(call.raw, write_json(rest))))]
+        return [Output(self._passed(call.frame, rest))]
 
-    def _passes(self, slot: Passing) -> list[Output]:
+    def _passes_slot(self, slot: Passing) -> list[Output]:
         if isinstance(slot, Observed):
             if self._missing:
-                return self._passes(Chunk(slot.raw, read_json(payload_of(slot.raw))))
+                return self._passes_slot(Chunk(slot.frame, read_json(slot.frame.payload)))
             for number, index in slot.begun:
                 self._last_index[number] = max(index, self._last_index.get(number, -1))
         elif isinstance(slot, Chunk):
-            payload = write_json({**slot.value, "choices": [self._renumbered(each) for each in slot.value["choices"]]})
-            return [Output(self._passed(with_payload(slot.raw, payload)))]
-        return super()._passes(slot)
+            renumbered = [self._renumbered(choice) for choice in slot.value["choices"]]
+            return [Output(self._passed(slot.frame, {**slot.value, "choices": renumbered}))]
+        return super()._passes_slot(slot)
 
     def _renumbered(self, choice: dict[str, Any]) -> dict[str, Any]:
         """A choice in which the calls that are not collapsed follow those that have left."""
@@ -318,9 +257,10 @@ class OpenAIChatRewriter(Rewriter[EntryCall]):
             made.append(entry)
         return {**choice, "delta": {**choice["delta"], "tool_calls": made}}
 
-    def _passed(self, raw: bytes) -> bytes:
-        self._role_left = self._role_left or b'"role"' in raw
-        return raw
+    def _passed(self, frame: Frame, value: Any = None) -> bytes:
+        leaving = super()._passed(frame, value)
+        self._role_left = self._role_left or b'"role"' in leaving
+        return leaving
 
     def _over(self) -> None:
         self._role_left = False

@@ -1,4 +1,4 @@
-"""Every recorded response through the rewriter, read again by our decoder and by the real SDKs."""
+"""Every recorded response through the collapser, read again by our decoder and by the real SDKs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from callstream.events import CallCompleted
-from callstream.tap.frames import FrameSplitter, payload_of
+from callstream.wire.framing import Frame, SseFraming
 from tests.captures import WIRES, Capture, body, captures, each_capture, raw_body, reads
 from tests.decoding import Folded, calls, splits
-from tests.tap.rewriting import (
+from tests.wire.collapsing import (
     Tapped,
     every,
     named,
@@ -23,7 +23,7 @@ from tests.tap.rewriting import (
     told_by,
     tools_of,
 )
-from tests.tap.sdks import READERS, Made, gemini, made_by, responses_raw
+from tests.wire.sdks import READERS, Made, gemini, made_by, responses_raw
 
 NAMES = {full: name for name, full in WIRES.items()}
 
@@ -42,7 +42,7 @@ WRONG_ALONE = {
         "sends null for the type of later deltas, on which the helper fails"
     ),
 }
-"""Captures from which openai's SDK alone takes wrong calls, or none: with the rewriter its calls are the decoder's."""
+"""Captures from which openai's SDK alone takes wrong calls, or none: collapsed its calls are the decoder's."""
 
 TRUNCATED = {
     "deepseek/rig__deepseek-truncation-matrix-streaming-budget-24-truncated-arguments-keep-the-turn.sse",
@@ -54,7 +54,7 @@ TRUNCATED = {
     "openai/rig__openai-streaming-grammar-incomplete-mid-tool-call.sse",
     "openrouter/rig__openrouter-tool-truncation-contract-matrix-streaming-gpt41-mid-agent.sse",
 }
-"""Captures that end in the middle of a call: with the rewriter the SDK sees no call."""
+"""Captures that end in the middle of a call: collapsed the SDK sees no call."""
 
 
 def rewritten(capture: Capture, collapse: Any = every) -> Tapped:
@@ -208,7 +208,7 @@ def whole_part(part: dict[str, Any], call_id: str, call: Folded) -> dict[str, An
 @each_capture("gemini")
 def test_array_of_the_same_chunks_gives_an_array_of_the_same_chunks(capture: Capture) -> None:
     """Gemini's other framing."""
-    chunks = b",\r\n".join(payload_of(frame) for frame in frames(body(capture)) if payload_of(frame))
+    chunks = b",\r\n".join(frame.payload for frame in frames(body(capture)) if frame.payload)
     array = b"[" + chunks + b"\n]\n"
     result = tapped_at_any_split("gemini", array, tools=tools_of(capture))
     assert json.loads(result.body) == payloads(rewritten(capture).body)
@@ -226,6 +226,6 @@ def test_recorded_array_tells_the_same(capture: Capture) -> None:
     assert tapped("gemini", [data], no).body == data
 
 
-def frames(data: bytes) -> list[bytes]:
-    splitter = FrameSplitter()
-    return [*splitter.feed(data), *splitter.end()]
+def frames(data: bytes) -> list[Frame]:
+    framing = SseFraming()
+    return [*framing.feed(data), *framing.end()]

@@ -1,4 +1,4 @@
-"""Bodies on their way through splitter, decoder and rewriter, as the tap does it."""
+"""Bodies on their way through a collapser, as in the tap."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import msgspec
 
 from callstream.errors import WireError
 from callstream.events import CallCompleted, WireEvent
-from callstream.tap.frames import FrameSplitter, payload_of
-from callstream.tap.rewriter import Output, Rewriter, rewriter_for
-from callstream.wire import decoder_for
+from callstream.wire import decoder_for, provider_of
+from callstream.wire.collapsing import Collapser, Output, Read
+from callstream.wire.framing import SseFraming
 from tests.captures import Capture, declared_tools
 from tests.decoding import calls, ended, fed, merged, reasoning, splits, text
 
@@ -32,7 +32,7 @@ def named(*names: str) -> Collapse:
 
 
 class Tapped(msgspec.Struct):
-    """What came out of the rewriter, what the decoder read beside it, and the error that it ended with."""
+    """What came out of the collapser, what the decoder read beside it, and the error that it ended with."""
 
     outputs: list[Output]
     events: list[WireEvent]
@@ -46,55 +46,41 @@ class Tapped(msgspec.Struct):
     def call_ids(self) -> list[str]:
         return [call_id for output in self.outputs for call_id in output.call_ids]
 
+    @property
+    def parts(self) -> list[tuple[bytes, tuple[str, ...]]]:
+        """What left, cut only where a whole call is among it."""
+        parts: list[tuple[bytes, tuple[str, ...]]] = []
+        for output in self.outputs:
+            if parts and not output.call_ids and not parts[-1][1]:
+                parts[-1] = (parts[-1][0] + output.data, ())
+            else:
+                parts.append((output.data, output.call_ids))
+        return parts
+
 
 class Tap:
     """One response on its way, piece by piece."""
 
     def __init__(self, wire: str, collapse: Collapse | None = every, *, stored: bool = False, **settings: Any) -> None:
         self.decoder = decoder_for(wire, **settings)
-        self.rewriter: Rewriter = rewriter_for(self.decoder, collapse=collapse, stored=stored)
-        self.splitter = FrameSplitter()
+        self.collapser: Collapser[Any] = provider_of(wire).collapser(self.decoder, collapse=collapse, stored=stored)
         self.tapped = Tapped([], [])
 
     def feed(self, data: bytes) -> bytes:
         """What leaves now."""
-        before = len(self.tapped.outputs)
-        for frame in self.splitter.feed(data):
-            self._frame(frame)
-        return self._left_since(before)
+        return self._take(self.collapser.feed(data))
 
     def end(self) -> bytes:
-        before = len(self.tapped.outputs)
-        for frame in self.splitter.end():
-            self._frame(frame)
-        events: list[WireEvent] = []
-        if self.tapped.error is None:
-            try:
-                events = self.decoder.end()
-            except WireError as error:
-                self.tapped.error = error
-        self.tapped.events += events
-        self.tapped.outputs += self.rewriter.end(events)
-        assert not self.rewriter.is_holding
-        try:
-            self.decoder.feed(b"")  # a decoder that broke at the end says so now
-        except WireError as error:
-            self.tapped.error = error
-        return self._left_since(before)
+        left = self._take(self.collapser.end())
+        assert not self.collapser.is_holding
+        self.tapped.error = self.tapped.error or self.decoder.error
+        return left
 
-    def _left_since(self, before: int) -> bytes:
-        return b"".join(output.data for output in self.tapped.outputs[before:])
-
-    def _frame(self, frame: bytes) -> None:
-        events: list[WireEvent] = []
-        try:
-            events = self.decoder.feed(frame)
-        except WireError as error:
-            self.tapped.error = error
-            self.tapped.outputs += [*self.rewriter.end([]), Output(frame)]
-            return
-        self.tapped.events += events
-        self.tapped.outputs += self.rewriter.frame(frame, events)
+    def _take(self, read: Read) -> bytes:
+        self.tapped.outputs += read.outputs
+        self.tapped.events += read.events
+        self.tapped.error = self.tapped.error or read.error
+        return b"".join(output.data for output in read.outputs)
 
 
 def tapped(wire: str, pieces: Iterable[bytes], collapse: Collapse | None = every, **settings: Any) -> Tapped:
@@ -109,13 +95,13 @@ def tapped_at_any_split(wire: str, body: bytes, collapse: Collapse | None = ever
     """The body whole, after trying that every split gives the same bytes."""
     expected = tapped(wire, [body], collapse, **settings)
     for pieces in splits(body, count=4):
-        assert tapped(wire, pieces, collapse, **settings).outputs == expected.outputs
+        assert tapped(wire, pieces, collapse, **settings).parts == expected.parts
     return expected
 
 
 def payloads(body: bytes) -> list[Any]:
     """The JSON payloads of a body of events, in order."""
-    found = [payload_of(frame) for frame in FrameSplitter().feed(body)]
+    found = [frame.payload or b"" for frame in SseFraming().feed(body)]
     return [json.loads(payload) for payload in found if payload.startswith(b"{")]
 
 

@@ -13,7 +13,7 @@ from callstream.events import CallCompleted
 from callstream.testing import Call, Failure, Finish, Parallel, Text, Thought, Truncated, encode
 from callstream.wire import WIRES
 from tests.decoding import calls, cut
-from tests.tap.rewriting import named, no, tapped, told, told_by
+from tests.wire.collapsing import named, no, tapped, told, told_by
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 10**6) | st.text(max_size=6),

@@ -11,60 +11,17 @@ if there is no such call, it is lost. One that comes after its call was forwarde
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from callstream.tap.frames import element_of, is_finished, payload_of, read_json, with_payload, write_json
-from callstream.tap.order import Call, Output, Passing, Place, Rewriter
-from callstream.wire import Decoder
-from callstream.wire.sse import BOM
+from callstream.wire.collapsing import Call, Collapser, Output, Passing, Place, read_json
+from callstream.wire.decoder import Decoder
+from callstream.wire.framing import Frame
+from callstream.wire.gemini.requests import SIGNATURE
 
-SIGNATURE = "thoughtSignature"
-_OF_AN_ARRAY = re.compile(rb"(?:" + BOM + rb")?\s*[\[,\]]")
 _PIECES = ("partialArgs", "willContinue", "args")
-
-
-class _Strict(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """Has no field that this code does not know."""
-
-
-_ABSENT = msgspec.Raw(b"")
-
-
-class _FunctionCall(_Strict):
-    id: str | None = None
-    partial_args: msgspec.Raw = _ABSENT
-    will_continue: bool | None = None
-
-
-class _Part(_Strict):
-    function_call: _FunctionCall
-
-
-class _Content(_Strict):
-    parts: list[_Part]
-    role: str | None = None
-
-
-class _Candidate(_Strict):
-    content: _Content
-    index: int | None = None
-
-
-class _Piece(_Strict):
-    """A chunk that holds nothing but a piece of a call."""
-
-    candidates: list[_Candidate]
-    usage_metadata: msgspec.Raw = _ABSENT
-    model_version: msgspec.Raw = _ABSENT
-    create_time: msgspec.Raw = _ABSENT
-    response_id: msgspec.Raw = _ABSENT
-
-
-_PIECE = msgspec.json.Decoder(_Piece)
 
 
 class PartCall(Call):
@@ -73,14 +30,14 @@ class PartCall(Call):
     def __init__(self, call_id: str, *, collapsed: bool = True) -> None:
         super().__init__(call_id, collapsed=collapsed)
         self.choice = 0
-        self.raw = b""
+        self.frame = Frame()
         self.chunk: dict[str, Any] = {}
         self.candidate: dict[str, Any] = {}
         self.content: dict[str, Any] = {}
         self.part: dict[str, Any] = {}
 
-    def begin(self, raw: bytes, chunk: dict[str, Any], candidate: dict[str, Any]) -> None:
-        self.raw = raw
+    def begin(self, frame: Frame, chunk: dict[str, Any], candidate: dict[str, Any]) -> None:
+        self.frame = frame
         self.choice = candidate.get("index") or 0
         self.chunk = _without(chunk, "candidates", "usageMetadata")
         self.candidate = {"index": candidate["index"]} if "index" in candidate else {}
@@ -108,8 +65,8 @@ class Chunk(Passing):
 
     __slots__ = ("begun", "call_ids", "changed", "value")
 
-    def __init__(self, raw: bytes, value: dict[str, Any]) -> None:
-        super().__init__(raw)
+    def __init__(self, frame: Frame, value: dict[str, Any]) -> None:
+        super().__init__(frame)
         self.value = value
         self.changed = False
         self.begun: list[tuple[int, dict[str, Any]]] = []
@@ -119,11 +76,11 @@ class Chunk(Passing):
 class Cut:
     """A chunk that is taken apart: what leaves in it or in parts of it, and the places of calls between them."""
 
-    def __init__(self, raw: bytes, chunk: dict[str, Any]) -> None:
-        self.raw = raw
+    def __init__(self, frame: Frame, chunk: dict[str, Any]) -> None:
+        self.frame = frame
         self.chunk = chunk
         self.slots: list[Passing | Place] = []
-        self._rest = Chunk(raw, {**chunk, "candidates": []})
+        self._rest = Chunk(frame, {**chunk, "candidates": []})
         self._withheld: PartCall | None = None
         self._candidate: dict[str, Any] = {}
         self._parts: list[dict[str, Any]] = []
@@ -168,9 +125,9 @@ class Cut:
         if self._rest.value["candidates"]:
             self._rest.value.pop("usageMetadata", None)  # it leaves with the last part of the chunk
             self.slots.append(self._rest)
-            self._rest = Chunk(self.raw, {**self.chunk, "candidates": []})
+            self._rest = Chunk(self.frame, {**self.chunk, "candidates": []})
             self._rest.changed = True
-        call.begin(self.raw, self.chunk, self._candidate)
+        call.begin(self.frame, self.chunk, self._candidate)
         call.placed = True
         self.slots.append(Place(call))
 
@@ -195,31 +152,28 @@ class Cut:
         return self.slots
 
 
-class GeminiRewriter(Rewriter[PartCall]):
+class GeminiCollapser(Collapser[PartCall]):
     _call_type = PartCall
 
     def __init__(self, decoder: Decoder[Any], **settings: Any) -> None:
         super().__init__(decoder, **settings)
-        self._opened = False  # the array's bracket has left
         self._signatures: dict[int, str] = {}  # of calls that were left out, by candidate
 
-    def _is_mere_delta(self, call: PartCall, raw: bytes) -> bool:
-        try:
-            piece = _PIECE.decode(raw[6:] if raw.startswith(b"data: ") else _payload(raw))
-        except (msgspec.DecodeError, UnicodeDecodeError):
+    def _is_mere_delta(self, call: PartCall, frame: Frame, chunk: Any) -> bool:
+        if not self._decoder.is_bare:
             return False
-        if piece.usage_metadata:
-            call.chunk["usageMetadata"] = piece.usage_metadata
+        if chunk.usage_metadata:
+            call.chunk["usageMetadata"] = chunk.usage_metadata
         return True
 
-    def _take(self, raw: bytes, pieces: Sequence[str | None]) -> None:
-        chunk = read_json(_payload(raw)) if pieces else None
-        if chunk is None:
-            self._slots.append(Passing(raw))
+    def _take(self, frame: Frame, chunk: Any, pieces: Sequence[str | None]) -> None:
+        value = read_json(frame.payload) if pieces else None
+        if value is None:
+            self._slots.append(Passing(frame))
             return
-        cut = Cut(raw, chunk)
+        cut = Cut(frame, value)
         owners = iter(pieces)
-        for candidate in chunk["candidates"]:
+        for candidate in value["candidates"]:
             for part in cut.open(candidate):
                 if part.get("functionCall") is None:
                     cut.keep(part)
@@ -248,49 +202,25 @@ class GeminiRewriter(Rewriter[PartCall]):
 
     def _whole(self, call: PartCall) -> list[Output]:
         moved = self._signatures.pop(call.choice, None)
-        payload = write_json(call.whole_chunk(call.signature or moved))
-        return [Output(self._passed(_framed(call.raw, payload)), (call.call_id,))]
+        return [Output(self._passed(call.frame, call.whole_chunk(call.signature or moved)), (call.call_id,))]
 
     def _left_out(self, call: PartCall) -> list[Output]:
         if call.signature is not None:
             self._signatures.setdefault(call.choice, call.signature)
         return []
 
-    def _passes(self, slot: Passing) -> list[Output]:
+    def _passes_slot(self, slot: Passing) -> list[Output]:
         if not isinstance(slot, Chunk):
-            return super()._passes(slot)
+            return super()._passes_slot(slot)
         for choice, part in slot.begun:
             moved = self._signatures.pop(choice, None)
             if moved is not None and not part.get(SIGNATURE):
                 part[SIGNATURE] = moved
                 slot.changed = True
-        data = _framed(slot.raw, write_json(slot.value)) if slot.changed else slot.raw
-        return [Output(self._passed(data), tuple(slot.call_ids))]
-
-    def _passed(self, raw: bytes) -> bytes:
-        """The frame with a separator that fits what has left before it."""
-        if not _OF_AN_ARRAY.match(raw):
-            return raw
-        separator, element = element_of(raw)
-        opens = b"[" in separator
-        opened, self._opened = self._opened, True
-        if opened != opens:
-            return raw
-        return (b"," if opened else b"[") + (element or raw)
+        return [Output(self._passed(slot.frame, slot.value if slot.changed else None), tuple(slot.call_ids))]
 
     def _over(self) -> None:
         self._signatures.clear()
-
-    def _is_finished(self, raw: bytes) -> bool:
-        return is_finished(raw) or _OF_AN_ARRAY.match(raw) is not None
-
-
-def _payload(raw: bytes) -> bytes:
-    return element_of(raw)[1] if _OF_AN_ARRAY.match(raw) else payload_of(raw)
-
-
-def _framed(raw: bytes, payload: bytes) -> bytes:
-    return element_of(raw)[0] + payload if _OF_AN_ARRAY.match(raw) else with_payload(raw, payload)
 
 
 def _is_whole(function_call: dict[str, Any]) -> bool:

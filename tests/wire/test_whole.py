@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from callstream import CallState, Callstream
-from callstream.tap.whole import without_unfinished
 from callstream.testing import Call, Finish, ScriptedProvider, Text
-from callstream.wire import decoder_for
+from callstream.wire import decoder_for, provider_of
 from tests.tap.clients import SCHEMA, sdk
 
 WIRES = ("anthropic", "openai_chat", "openai_responses")
@@ -62,7 +61,9 @@ async def test_malformed_never_runs_on_a_whole_answer(wire: str) -> None:
 def forwarded(wire: str, answer: dict[str, Any], **settings: Any) -> Any:
     decoder = decoder_for(wire)
     body = json.dumps(answer).encode()
-    made = without_unfinished(body, decoder, decoder.whole(body), **{"collapse": lambda name: True, **settings})
+    events = decoder.whole(body)
+    options = {"collapse": lambda name: True, **settings}
+    made = provider_of(wire).without_unfinished(body, decoder, events, **options)
     return made if made == body else json.loads(made)
 
 

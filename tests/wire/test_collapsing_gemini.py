@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.decoding import sse
-from tests.tap.rewriting import Tap, named, no, payloads, tapped, tapped_at_any_split
+from tests.wire.collapsing import Tap, named, no, payloads, tapped, tapped_at_any_split
 
 Chunk = dict[str, Any]
 
@@ -78,7 +78,7 @@ def test_pieces_are_withheld_and_what_follows_waits() -> None:
     assert tap.feed(before) == before
     for each in STREAMED[:-1]:
         assert tap.feed(sse(each)) == b""
-    assert tap.rewriter.is_holding
+    assert tap.collapser.is_holding
     second = sse(chunk(begin("other", id="b")), chunk({"text": "between"}))
     assert b"write" in tap.feed(sse(STREAMED[-1]) + second)
     assert tap.feed(after) == b""
@@ -245,7 +245,7 @@ def test_nameless_held_until_the_name_is_known() -> None:
     for collapse, passes in ((no, True), (lambda name: True, False)):
         tap = Tap("gemini", collapse, tools=tools)
         assert tap.feed(sse(nameless)) == b""
-        assert tap.rewriter.is_holding
+        assert tap.collapser.is_holding
         assert tap.feed(sse(chunk({"text": "t"}))) == b""
         left = tap.feed(sse(known))
         assert (left == sse(nameless, chunk({"text": "t"}), known)) == passes
@@ -258,7 +258,7 @@ def test_call_that_never_gets_a_name_is_left_out() -> None:
     assert payloads(tapped_at_any_split("gemini", body).body) == [chunk({"text": "t"}), chunk(finish="STOP")]
     tap = Tap("gemini")
     tap.feed(sse(chunk(piece("x")), chunk({"text": "t"})))
-    assert payloads(b"".join(output.data for output in tap.rewriter.end([]))) == [chunk({"text": "t"})]
+    assert payloads(tap.end()) == [chunk({"text": "t"})]
 
 
 def test_end_of_no_call_passes() -> None:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.decoding import sse
-from tests.tap.rewriting import Tap, every, named, no, payloads, tapped, tapped_at_any_split
-from tests.tap.sdks import chat_helper, made_by
+from tests.wire.collapsing import Tap, every, named, no, payloads, tapped, tapped_at_any_split
+from tests.wire.sdks import chat_helper, made_by
 
 Chunk = dict[str, Any]
 
@@ -63,7 +63,7 @@ def test_pieces_are_withheld_and_what_follows_waits() -> None:
     assert tap.feed(sse(piece(entry(0, "{", name="write", id="a")), piece(entry(0, "}")))) == b""
     after = sse(chunk({"content": "more"}))
     assert tap.feed(after) == b""
-    assert tap.rewriter.is_holding
+    assert tap.collapser.is_holding
     left = tap.feed(sse(FINISH))
     assert payloads(left) == [piece(whole(0, "{}")), chunk({"content": "more"}), FINISH]
     assert left.endswith(after + sse(FINISH))

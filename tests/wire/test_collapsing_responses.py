@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.decoding import sse
-from tests.tap.rewriting import Tap, every, named, no, payloads, tapped, tapped_at_any_split
-from tests.tap.sdks import made_by, responses_helper, responses_raw
+from tests.wire.collapsing import Tap, every, named, no, payloads, tapped, tapped_at_any_split
+from tests.wire.sdks import made_by, responses_helper, responses_raw
 
 Event = dict[str, Any]
 
@@ -152,7 +152,7 @@ def test_pieces_are_withheld_and_what_follows_waits() -> None:
     events = numbered(CREATED, *call(0, "{", "}"), *message(1))
     assert tap.feed(sse(events[0])) == sse(events[0])
     assert tap.feed(sse(*events[1:5])) == b""
-    assert tap.rewriter.is_holding
+    assert tap.collapser.is_holding
     assert kinds(tap.feed(sse(events[5]))) == [
         "output_item.added",
         "function_call_arguments.delta",

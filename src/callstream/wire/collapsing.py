@@ -1,0 +1,509 @@
+"""A provider's streamed response in, the same response out with each collapsed call whole.
+
+A collapser stands between the provider's bytes and the SDK. It has the body cut into frames and each frame decoded, once,
+and decides what leaves in which order. Each wire's collapser says how a call looks on that wire; what all share is here:
+
+- A call that is not collapsed passes byte for byte, piece by piece.
+- The pieces of a collapsed call are withheld. When the decoder has completed it, one whole call leaves in its place;
+  when it has discarded it, the call is left out and what follows is numbered so that the stream stays valid.
+- Nothing overtakes: what came after an undecided call waits behind it.
+- Reasoning that a provider pairs with what follows it (see the wires) waits until that is decided. It is left out only
+  where calls that directly followed it were, and nothing else came before the next reasoning or the end: providers
+  refuse a history in which reasoning leads to nothing. As long as anything that it led to is forwarded, it is
+  forwarded too.
+- While a call has no name, nobody can say whether it is collapsed: it waits, and everything after it.
+- Every other byte passes as it came.
+
+Why that is right: what waits is one queue of slots, in the order of the bytes, and only its head ever leaves. A frame
+becomes slots when it arrives and all of its pieces have names, so each slot's place is final from the beginning; what is
+still open is a question about a slot (is the call completed? has the reasoning led to something?), and the head leaves
+when its question is answered. At the end of the body every question is answered, so nothing stays behind.
+
+A withheld delta must cost little, because there are thousands of them: it is recognised by its one event, and if the
+frame holds nothing else (``_is_mere_delta``) nothing is done with it. Frames of which something has to be written anew,
+a few for each call, are read once more as plain JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
+
+import msgspec
+
+from callstream.errors import WireError
+from callstream.events import (
+    ArgsAppended,
+    CallCompleted,
+    CallDiscarded,
+    CallSigned,
+    CallStarted,
+    Encoding,
+    ResponseEnded,
+    TextAppended,
+    WireEvent,
+)
+from callstream.wire.decoder import Decoder
+from callstream.wire.framing import Frame
+
+
+class Output(msgspec.Struct, frozen=True):
+    """Bytes to forward. ``call_ids``: the collapsed calls that are whole in them, by the decoder's ids."""
+
+    data: bytes
+    call_ids: tuple[str, ...] = ()
+
+
+class Read(msgspec.Struct):
+    """What some bytes of a body say, and what may be forwarded once that is recorded.
+
+    ``error``: the wire cannot be read any further; what comes from now on is forwarded as it is. ``size`` is for whoever
+    counts the bytes that were read.
+    """
+
+    events: list[WireEvent]
+    outputs: list[Output]
+    error: WireError | None = None
+    size: int = 0
+
+
+CallState: TypeAlias = Literal["open", "completed", "left_out"]
+
+
+class Call:
+    """A call on its way through. A wire adds what it keeps of the call's frames."""
+
+    def __init__(self, call_id: str, *, collapsed: bool = True) -> None:
+        self.call_id = call_id
+        self.collapsed = collapsed
+        self.name = ""
+        self.provider_id: str | None = None
+        self.signature: str | None = None
+        self.encoding: Encoding = "json"
+        self.args_json = ""
+        self.state: CallState = "open"
+        self.placed = False  # it has its place in the order
+        self.gone = False  # it was forwarded or left out
+
+    @property
+    def wire_id(self) -> str:
+        """The id in the bytes: the provider's wherever it sent one."""
+        return self.provider_id or self.call_id
+
+    @property
+    def args_text(self) -> str:
+        """The arguments as the wire writes them: JSON text, or the input of a free-text tool itself."""
+        return self.args_json if self.encoding == "json" else msgspec.json.decode(self.args_json, type=str)
+
+
+class NumberedCall(Call):
+    """A call whose block or item has a number in the response."""
+
+    index: int | None = None
+
+
+class Passing:
+    """A frame that leaves when its turn comes. ``counts``: reasoning before it has led to something."""
+
+    __slots__ = ("counts", "frame")
+
+    def __init__(self, frame: Frame, *, counts: bool = True) -> None:
+        self.frame = frame
+        self.counts = counts
+
+
+class Place:
+    """Where a collapsed call leaves, or is left out."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+
+
+class Reasoning:
+    """A block or item of reasoning. ``index``: its number in the wire; ``forwarded``: None until that is decided."""
+
+    __slots__ = ("forwarded", "frames", "index", "is_open")
+
+    def __init__(self, frame: Frame, index: int | None, *, is_open: bool = True) -> None:
+        self.frames = [(frame, True)]  # true for its own, false for what came between them
+        self.index = index
+        self.is_open = is_open
+        self.forwarded: bool | None = None
+
+
+class Over:
+    """The response before it has ended."""
+
+
+IsLeftOut: TypeAlias = Callable[[], bool]
+"""Whether the next call of a whole answer is left out. Asked once for each call, in the order of the bytes."""
+Edit: TypeAlias = Callable[[dict[str, Any], IsLeftOut], None]
+"""Takes calls out of a whole answer."""
+Arrival: TypeAlias = tuple[Frame | None, Any, Sequence[str | None], bool]
+"""A frame, what the decoder has read in it, whose pieces are in it, and whether the response is over with it."""
+Slot: TypeAlias = Passing | Place | Reasoning | Over
+T = TypeVar("T")
+C = TypeVar("C", bound=Call)
+N = TypeVar("N", bound=NumberedCall)
+
+
+class Collapser(ABC, Generic[C]):
+    """Rewrites one response body.
+
+    ``collapse`` says by name which calls are to arrive whole; with None nothing is touched, and reasoning is not held
+    either, so it is to be preferred where no tool of the request would be. ``stored``: the server keeps the response
+    itself; only the Responses wire knows the difference.
+    """
+
+    _call_type: ClassVar[type[Any]] = Call
+
+    def __init__(self, decoder: Decoder[Any], *, collapse: Callable[[str], bool] | None, stored: bool = False) -> None:
+        self._decoder = decoder
+        self._framing = decoder.framing
+        self._collapse = collapse
+        self._stored = stored
+        self._calls: dict[str | None, C] = {}
+        self._slots: deque[Slot] = deque()
+        self._nameless: set[str] = set()
+        self._unread: list[Arrival] = []  # frames that wait for a name
+        self._passes = False  # the wire broke: what still comes is the SDK's to judge
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether something waits for the decision about a call."""
+        return bool(self._slots or self._unread)
+
+    @property
+    def keep_alive(self) -> bytes:
+        """What may be sent while something is held."""
+        return self._framing.keep_alive
+
+    def feed(self, data: bytes) -> Read:
+        """Reads bytes of the body. Raises nothing: an error is part of what was read."""
+        if self._passes:
+            return Read([], [Output(data)])
+        if self._collapse is None:
+            return self._observe(data)
+        read = Read([], [])
+        frames = self._framing.feed(data)
+        for number, frame in enumerate(frames):
+            try:
+                events = self._decoder.read(frame)
+            except WireError as error:
+                self._passes = True
+                read.error = error
+                left = [frame.raw for frame in frames[number:]] + [self._framing.take_rest()]
+                read.outputs += self._finish([], [])
+                read.outputs += [Output(raw) for raw in left if raw]
+                return read
+            read.events += events
+            read.outputs += self._take_in(frame, events)
+        return read
+
+    def end(self) -> Read:
+        """The end of the body: everything leaves. Calls that are still open are left out."""
+        if self._passes:
+            return Read([], [])
+        frames = self._framing.end()
+        try:
+            events, error = self._decoder.read_end(frames), None
+        except WireError as broken:
+            events, error = [], broken
+        return Read(events, self._finish(events, frames), error)
+
+    # -- what a wire defines --
+
+    @abstractmethod
+    def _is_mere_delta(self, call: C, frame: Frame, chunk: Any) -> bool:
+        """Whether the frame, which brought a collapsed call some arguments, holds nothing else worth looking at."""
+
+    @abstractmethod
+    def _take(self, frame: Frame, chunk: Any, pieces: Sequence[str | None]) -> None:
+        """Gives the parts of the frame their places. ``chunk`` and ``pieces`` are what the decoder has read in it."""
+
+    @abstractmethod
+    def _whole(self, call: C) -> list[Output]:
+        """A completed call."""
+
+    @abstractmethod
+    def _left_out(self, call: C) -> list[Output]:
+        """A call that is left out; what of its frames has to leave all the same."""
+
+    def _passed(self, frame: Frame, value: Any = None) -> bytes:
+        """A frame as it leaves: with another value if one is given, and with the numbers that fit what left before."""
+        return self._framing.write(frame, None if value is None else write_json(value))
+
+    def _passes_slot(self, slot: Passing) -> list[Output]:
+        """A frame whose turn has come."""
+        return [Output(self._passed(slot.frame))]
+
+    def _reasoning_left_out(self, slot: Reasoning) -> None:
+        """Reasoning that led to nothing."""
+
+    def _over(self) -> None:
+        """The response is over, and another may follow in the same body."""
+
+    # -- what they share --
+
+    def _observe(self, data: bytes) -> Read:
+        read = Read([], [Output(data)])
+        try:
+            read.events = self._decoder.feed(data)
+        except WireError as error:
+            self._passes = True
+            read.error = error
+        return read
+
+    def _take_in(self, frame: Frame, events: Sequence[WireEvent]) -> list[Output]:
+        """What leaves after this frame, which brought these events."""
+        pieces = self._decoder.pieces
+        if len(events) == 1 and not self._unread:
+            kind = type(events[0])
+            if kind is ArgsAppended and len(pieces) == 1:
+                call = self._calls.get(pieces[0])
+                if (
+                    call is not None
+                    and call.collapsed
+                    and call.placed
+                    and self._is_mere_delta(call, frame, self._decoder.chunk)
+                ):
+                    self._decoder.expects_piece = True
+                    return []
+            elif kind is TextAppended and not pieces and not self._slots:
+                return [Output(self._passed(frame))]
+        self._note(events)
+        self._decoder.expects_piece = bool(pieces)
+        ended = any(type(event) is ResponseEnded for event in events)
+        self._arrive(frame, self._decoder.chunk, pieces, over=ended or self._decoder.error is not None)
+        return self._leave()
+
+    def _finish(self, events: Sequence[WireEvent], frames: Sequence[Frame]) -> list[Output]:
+        """What leaves at the end of the body, which brought these events and ended in these frames."""
+        if self._collapse is None:
+            return []
+        self._note(events)
+        for call_id in self._nameless:
+            self._calls[call_id] = self._call_type(call_id)
+        self._nameless.clear()
+        for call in self._calls.values():
+            if call.state == "open":
+                call.state = "left_out"
+        tail: Frame | None = None
+        for frame in frames:
+            if frame.payload is None:
+                self._arrive(frame, None, (), over=False)
+            else:
+                tail = frame
+        if tail is None:
+            self._arrive(None, None, (), over=True)
+        else:
+            self._arrive(tail, self._decoder.chunk, self._decoder.pieces, over=True)
+        return self._leave()
+
+    def _note(self, events: Iterable[WireEvent]) -> None:
+        for event in events:
+            match event:
+                case CallStarted():
+                    assert self._collapse is not None
+                    call = self._call_type(event.call_id, collapsed=self._collapse(event.name))
+                    call.name, call.provider_id, call.signature = event.name, event.provider_id, event.signature
+                    call.encoding = event.encoding
+                    self._calls[event.call_id] = call
+                    self._nameless.discard(event.call_id)
+                case CallSigned():
+                    self._calls[event.call_id].signature = event.signature
+                case CallCompleted():
+                    done = self._calls[event.call_id]
+                    done.state, done.args_json = "completed", event.args_json or ""
+                case CallDiscarded():
+                    # One that never got a name never started.
+                    self._calls.setdefault(event.call_id, self._call_type(event.call_id)).state = "left_out"
+                    self._nameless.discard(event.call_id)
+                case _:
+                    pass
+
+    def _arrive(self, frame: Frame | None, chunk: Any, pieces: Sequence[str | None], *, over: bool) -> None:
+        self._nameless |= {piece for piece in pieces if piece is not None and piece not in self._calls}
+        self._unread.append((frame, chunk, pieces, over))
+        if self._nameless:
+            return
+        waiting, self._unread = self._unread, []
+        for arrived, read, owners, ended in waiting:
+            if ended:
+                self._slots.append(Over())
+            if arrived is not None and arrived.bytes_ != b"":
+                self._take(arrived, read, owners)
+
+    def _place(self, call: C) -> None:
+        call.placed = True
+        self._slots.append(Place(call))
+
+    def _add_reasoning(self, slot: Reasoning, frame: Frame, *, is_last: bool) -> None:
+        slot.is_open = not is_last
+        if slot.forwarded is None:
+            slot.frames.append((frame, True))
+        elif slot.forwarded:
+            self._slots.append(Passing(frame))
+
+    def _add_aside(self, frame: Frame) -> None:
+        """A frame that says nothing, such as a ping. Between frames of reasoning it keeps its place."""
+        last = self._slots[-1] if self._slots else None
+        if isinstance(last, Reasoning) and last.is_open:
+            last.frames.append((frame, False))
+        else:
+            self._slots.append(Passing(frame, counts=False))
+
+    def _leave(self) -> list[Output]:
+        out: list[Output] = []
+        while self._slots:
+            slot = self._slots[0]
+            match slot:
+                case Passing():
+                    self._slots.popleft()
+                    out += self._passes_slot(slot)
+                case Place():
+                    call: Any = slot.call
+                    if call.state == "open":
+                        break
+                    self._slots.popleft()
+                    call.gone = True
+                    out += self._whole(call) if call.state == "completed" else self._left_out(call)
+                case Reasoning():
+                    slot.forwarded = self._led_to_something()
+                    if slot.forwarded is None:
+                        break
+                    self._slots.popleft()
+                    if not slot.forwarded:
+                        self._reasoning_left_out(slot)
+                    leaving = [frame for frame, is_own in slot.frames if slot.forwarded or not is_own]
+                    out += [Output(self._passed(frame)) for frame in leaving]
+                case _:
+                    self._slots.popleft()
+                    self._over()
+        return out
+
+    def _led_to_something(self) -> bool | None:
+        """Whether the reasoning at the head is forwarded; None while that cannot be told."""
+        left_out = False
+        for slot in islice(self._slots, 1, None):
+            match slot:
+                case Reasoning() if left_out:
+                    return False
+                case Place() if slot.call.state == "open":
+                    return None
+                case Place() if slot.call.state == "completed":
+                    return True
+                case Place():
+                    left_out = True
+                case Passing() if slot.counts:
+                    return True
+                case Over():
+                    return not left_out
+                case _:
+                    pass  # more of the same reasoning, or a frame that says nothing
+        return None
+
+
+class NumberedCollapser(Collapser[N]):
+    """Rewrites a response whose blocks or items are numbered: those after one that was left out move up."""
+
+    def __init__(self, decoder: Decoder[Any], **settings: Any) -> None:
+        super().__init__(decoder, **settings)
+        self._reasoning: dict[int | None, Reasoning] = {}  # the open blocks or items
+        self._missing: list[int] = []  # the numbers of what was left out
+
+    def _left_out(self, call: N) -> list[Output]:
+        self._miss(call.index)
+        return []
+
+    def _reasoning_left_out(self, slot: Reasoning) -> None:
+        self._miss(slot.index)
+
+    def _miss(self, index: int | None) -> None:
+        if index is not None:
+            self._missing.append(index)
+
+    def _moved_up(self, index: int) -> int:
+        return index - sum(missing < index for missing in self._missing)
+
+
+def kept(items: Iterable[T], is_left_out: Callable[[T], bool], is_reasoning: Callable[[T], bool]) -> Iterator[T]:
+    """The items of a whole response without those that are left out, and without reasoning that led to these alone."""
+    waiting: list[T] = []  # reasoning that may have led to nothing
+    after_left_out = False
+    for item in items:
+        if is_left_out(item):
+            after_left_out = True
+            continue
+        if not is_reasoning(item):
+            yield from waiting
+            yield item
+            waiting = []
+        elif after_left_out:
+            waiting = [item]
+        else:
+            waiting.append(item)
+        after_left_out = False
+    if not after_left_out:
+        yield from waiting
+
+
+def changed(before: Any, after: Any) -> Any:
+    """The value that a frame is to be written with; None if it is the one that it has, so that its bytes stay."""
+    return None if before == after else after
+
+
+def without_unfinished(
+    body: bytes, calls: Sequence[str | None], events: Iterable[WireEvent], collapse: Callable[[str], bool], edit: Edit
+) -> bytes:
+    """An answer that was not streamed, without the calls that were not finished.
+
+    ``calls`` and ``events`` are what the decoder has read in it. By the laws above: reasoning that led to nothing but such
+    calls is left out with them, what is left keeps its place, and the stop reason stays. An answer that lacks nothing
+    passes byte for byte.
+    """
+    names: dict[str, str] = {}
+    left_out: set[str | None] = set()
+    for event in events:
+        if isinstance(event, CallStarted):
+            names[event.call_id] = event.name
+        elif isinstance(event, CallDiscarded) and (event.call_id not in names or collapse(names[event.call_id])):
+            left_out.add(event.call_id)
+    answer = read_json(body) if left_out else None
+    if not isinstance(answer, dict):
+        return body
+    decisions = iter([call_id in left_out for call_id in dict.fromkeys(calls)])
+    edit(answer, lambda: next(decisions, False))
+    return write_json(answer)
+
+
+def read_json(payload: bytes | None) -> Any:
+    """The value of a payload, None where it is not JSON. Lone surrogates, which servers do send, are taken."""
+    for decode in (msgspec.json.decode, json.loads):
+        try:
+            return decode(payload or b"")
+        except (ValueError, RecursionError):
+            continue
+    return None
+
+
+_LINE_ENDS = {line_end.encode(): f"\\u{ord(line_end):04x}".encode() for line_end in "\x85\u2028\u2029"}
+"""What Python takes for the end of a line, and so does google-genai, which splits the stream into lines as Python does."""
+
+
+def write_json(value: Any) -> bytes:
+    """A value as JSON, on one line. ``msgspec.Raw`` in it is JSON already and stays as it is."""
+    try:
+        data = msgspec.json.encode(value)
+        for line_end, escape in _LINE_ENDS.items():
+            if line_end in data:
+                data = data.replace(line_end, escape)
+        return data
+    except UnicodeEncodeError:  # a lone surrogate: as an escape it can be sent
+        return json.dumps(value, separators=(",", ":"), default=lambda raw: json.loads(bytes(raw))).encode()

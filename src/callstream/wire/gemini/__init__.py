@@ -1,0 +1,58 @@
+"""Gemini ``streamGenerateContent`` and ``generateContent``, on AI Studio and on Vertex."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from callstream.wire.collapsing import IsLeftOut
+from callstream.wire.gemini import requests
+from callstream.wire.gemini.collapsing import GeminiCollapser
+from callstream.wire.gemini.decoding import GeminiDecoder
+from callstream.wire.gemini.requests import SIGNATURE
+from callstream.wire.provider import AnswerKind, Provider
+from callstream.wire.requests import KnownSignature, Request, Turn
+
+
+class Gemini(Provider):
+    wire = "gemini"
+    path = re.compile(r":(?:streamGenerateContent|generateContent)$")
+    decoder = GeminiDecoder
+    collapser = GeminiCollapser
+    signs_calls = True
+
+    def turns(self, body: bytes) -> Iterator[Turn]:
+        return requests.read_turns(body)
+
+    def declared_tools(self, request: Request) -> dict[str, dict[str, Any]]:
+        return requests.declared_tools(request)
+
+    def ask_for_pieces(self, request: Request) -> Request:
+        return requests.ask_for_pieces(request)
+
+    def sign(self, request: Request, known: KnownSignature) -> Request:
+        return requests.sign(request, known)
+
+    def answer_kind(self, request: Request, status: int, content_type: str) -> AnswerKind | None:
+        kind = super().answer_kind(request, status, content_type)
+        # Without alt=sse the stream is a JSON array.
+        return "stream" if kind == "whole" and request.path.endswith(":streamGenerateContent") else kind
+
+    def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
+        """A signature moves to the next call."""
+        for candidate in answer.get("candidates") or ():
+            content = candidate.get("content") or {}
+            moved = None
+            parts = []
+            for part in content.get("parts") or ():
+                if "functionCall" in part:
+                    if is_left_out():
+                        moved = moved or part.get(SIGNATURE)
+                        continue
+                    if moved is not None:
+                        part.setdefault(SIGNATURE, moved)
+                        moved = None
+                parts.append(part)
+            if "parts" in content:
+                content["parts"] = parts

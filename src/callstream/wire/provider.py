@@ -1,0 +1,95 @@
+"""What Callstream asks of a provider. Its module answers; nothing else in Callstream knows one provider from another.
+
+A wire is told by path and content type, never by host name, so compatible servers and gateways are recognised like the
+originals.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from callstream.events import RequestEvent, WireEvent
+from callstream.wire.collapsing import Collapser, IsLeftOut, without_unfinished
+from callstream.wire.decoder import Decoder
+from callstream.wire.requests import KnownSignature, Request, Turn, last_turn
+
+AnswerKind: TypeAlias = Literal["stream", "whole"]
+
+
+class Provider(ABC):
+    """One wire: its requests, its answers, and how a call is written back into them. It has no state.
+
+    ``wire`` is its name, ``path`` matches the end of the paths under which it is found. ``signs_calls``: calls carry
+    signatures that a later request has to bring back.
+    """
+
+    wire: ClassVar[str]
+    path: ClassVar[re.Pattern[str]]
+    decoder: ClassVar[type[Decoder[Any]]]
+    collapser: ClassVar[type[Collapser[Any]]]
+    signs_calls: ClassVar[bool] = False
+
+    # -- requests --
+
+    @abstractmethod
+    def turns(self, body: bytes) -> Iterator[Turn]:
+        """The conversation in the body of a request. Raises WireError for a body that is not a request of the wire."""
+
+    @abstractmethod
+    def declared_tools(self, request: Request) -> dict[str, dict[str, Any]]:
+        """The JSON Schemas of the tools that the request declares, by name."""
+
+    def results_in(self, body: bytes) -> list[RequestEvent]:
+        """The tool results and the new user messages of a request, in the order of the conversation."""
+        return last_turn(self.turns(body))
+
+    def is_stored(self, request: Request) -> bool:
+        """Whether the server keeps the answer itself and will build on what it keeps, not on what it is sent."""
+        return False
+
+    def ask_for_pieces(self, request: Request) -> Request:
+        """The request, asking for streamed arguments where the wire has a switch and the request says nothing of it."""
+        return request
+
+    def sign(self, request: Request, known: KnownSignature) -> Request:
+        """The request with the signatures that its calls have lost."""
+        return request
+
+    # -- answers --
+
+    def answer_kind(self, request: Request, status: int, content_type: str) -> AnswerKind | None:
+        """How an answer is to be read; None if it is not to be read at all: errors belong to the SDK."""
+        if status != 200:
+            return None
+        match content_type.partition(";")[0].strip().lower():
+            case "text/event-stream":
+                return "stream"
+            case "application/json":
+                return "whole"
+            case _:
+                return None
+
+    @abstractmethod
+    def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
+        """Takes the calls that are left out from a whole answer, and what goes with them."""
+
+    def without_unfinished(
+        self,
+        body: bytes,
+        decoder: Decoder[Any],
+        events: Iterable[WireEvent],
+        *,
+        collapse: Callable[[str], bool],
+        stored: bool = False,
+    ) -> bytes:
+        """The whole answer that the decoder has read as these events, without the calls that were not finished."""
+        return without_unfinished(
+            body,
+            decoder.pieces,
+            events,
+            collapse,
+            lambda answer, left_out: self.leave_out(answer, left_out, stored=stored),
+        )
