@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from callstream.wire import WIRES
 from tests.captures import ROOT
 from tests.purity import BANNED_CALLS, BANNED_IMPORTS, PURE, offences, rooms_imported
 
@@ -234,3 +236,15 @@ def test_pure_rooms_of_the_design_are_those_that_the_makefile_covers() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     [line] = re.findall(r"^PURE = (.*)$", makefile, re.MULTILINE)
     assert {Path(glob.removesuffix("/*")).stem for glob in line.split(",")} == set(PURE)
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "tap").glob("*.py")), ids=lambda path: path.name)
+def test_the_tap_knows_no_provider(path: Path) -> None:
+    """A new provider is one module in ``wire``: the transport asks what it needs of whatever the registry has."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    constants = {
+        node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    assert constants.isdisjoint(WIRES)
+    imported = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert not [module for module in imported for wire in WIRES if module.startswith(f"callstream.wire.{wire}")]

@@ -31,15 +31,15 @@ from callstream.testing.script import (
     checked,
 )
 
-__all__ = ["WIRES", "encode", "encode_whole", "frames"]
+__all__ = ["ENCODERS", "WIRES", "encode", "encode_whole", "frames"]
 
-_ENCODERS: dict[str, type[Encoder]] = {
+ENCODERS: dict[str, type[Encoder]] = {
     "gemini": GeminiEncoder,
     "anthropic": AnthropicEncoder,
     "openai_chat": OpenAIChatEncoder,
     "openai_responses": OpenAIResponsesEncoder,
 }
-WIRES: tuple[str, ...] = tuple(_ENCODERS)
+WIRES: tuple[str, ...] = tuple(ENCODERS)
 
 
 def encode(wire: str, script: Script, *, model: str | None = None, first_id: int = 1) -> Iterator[bytes]:
@@ -73,9 +73,9 @@ def encode_whole(wire: str, script: Script, *, model: str | None = None, first_i
 
 
 def _encoder(wire: str, model: str | None, first_id: int) -> Encoder:
-    if wire not in _ENCODERS:
+    if wire not in ENCODERS:
         raise UsageError(f"no encoder for the wire {wire!r}; there are {', '.join(WIRES)}")
-    return _ENCODERS[wire](model, first_id)
+    return ENCODERS[wire](model, first_id)
 
 
 def _played(encoder: Encoder, steps: list[Step]) -> Iterator[bytes | Delay | Cut]:

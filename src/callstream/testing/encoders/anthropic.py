@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from callstream.errors import UsageError
-from callstream.testing.encoders.encoder import Encoder, argument_text, dumps, refuse_custom
+from callstream.testing.encoders.encoder import Encoder, Form, argument_text, dumps, refuse_custom
 from callstream.testing.script import Call, Failure, Refusal, Text, Thought
 
 _SPACED = (", ", ": ")  # the model's own habit
@@ -25,6 +26,14 @@ _KINDS = {
 
 class AnthropicEncoder(Encoder):
     model = "claude-sonnet-5-5-20250929"
+    path = re.compile(
+        r"/messages$|/publishers/anthropic/models/(?P<model>[^/:]+):(?P<verb>streamRawPredict|rawPredict)$"
+    )
+    place = "/v1/messages"
+
+    @classmethod
+    def form_of(cls, verb: str | None, query: Mapping[str, str], fields: Mapping[str, Any]) -> Form:
+        return "events" if verb == "streamRawPredict" else super().form_of(verb, query, fields)
 
     def __init__(self, model: str | None, first_id: int) -> None:
         super().__init__(model, first_id)

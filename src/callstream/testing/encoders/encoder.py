@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from callstream.errors import UsageError
 from callstream.testing.script import Call, Failure, Refusal, Text, Thought
@@ -29,10 +29,26 @@ _OPENAI_KINDS = {
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
+Form: TypeAlias = Literal["events", "array", "whole"]
+"""A stream of server-sent events, a stream as a JSON array, or an answer that is not streamed."""
+
+
 class Encoder(ABC):
-    """One response of one wire. ``first_id`` is the number of the first id that has to be made up."""
+    """One response of one wire. ``first_id`` is the number of the first id that has to be made up.
+
+    ``path`` matches the paths that the wire's requests go to; ``model`` and ``verb`` in it are what they name. ``place`` is
+    such a path for people, ``base_path`` what an SDK's ``base_url`` has of it after the host.
+    """
 
     model: ClassVar[str]
+    path: ClassVar[re.Pattern[str]]
+    place: ClassVar[str]
+    base_path: ClassVar[str] = ""
+
+    @classmethod
+    def form_of(cls, verb: str | None, query: Mapping[str, str], fields: Mapping[str, Any]) -> Form:
+        """Which form of answer a request wants."""
+        return "events" if fields.get("stream") is True else "whole"
 
     def __init__(self, model: str | None, first_id: int) -> None:
         self.model_name = model or self.model

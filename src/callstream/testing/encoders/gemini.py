@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from callstream.errors import UsageError
 from callstream.jsontext.path import Path, format_path
-from callstream.testing.encoders.encoder import Encoder, dumps, refuse_custom
+from callstream.testing.encoders.encoder import Encoder, Form, dumps, refuse_custom
 from callstream.testing.script import Call, Failure, Refusal, Text, Thought
 
 _SPACED = (",", ": ")
@@ -33,6 +33,17 @@ _ESCAPED = re.compile("[<>\x7f-\x9f\xad\u200b-\u200f\u2028-\u202e\u2060-\u2064\u
 
 class GeminiEncoder(Encoder):
     model = "gemini-3-pro-preview"
+    path = re.compile(
+        r"/(?:models|tunedModels|endpoints)/(?P<model>[^/:]+):(?P<verb>streamGenerateContent|generateContent)$"
+    )
+    place = "/v1beta/models/{model}:streamGenerateContent"
+
+    @classmethod
+    def form_of(cls, verb: str | None, query: Mapping[str, str], fields: Mapping[str, Any]) -> Form:
+        if verb == "generateContent":
+            return "whole"
+        # google-genai writes the parameter as $alt for some servers.
+        return "events" if "sse" in (query.get("alt"), query.get("$alt")) else "array"
 
     def __init__(self, model: str | None, first_id: int) -> None:
         super().__init__(model, first_id)

@@ -6,6 +6,7 @@ Gemini's compatible endpoint puts it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -22,6 +23,9 @@ from callstream.testing.script import Call, Failure, Text, Thought
 
 class OpenAIChatEncoder(OpenAIEncoder):
     model = "gpt-4o-mini-2024-07-18"
+    path = re.compile(r"/chat/completions$")
+    place = "/v1/chat/completions"
+    base_path = "/v1"
 
     def __init__(self, model: str | None, first_id: int) -> None:
         super().__init__(model, first_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,6 +17,9 @@ _ARGUMENTS = {
 
 class OpenAIResponsesEncoder(OpenAIEncoder):
     model = "gpt-5-2025-08-07"
+    path = re.compile(r"/responses$")
+    place = "/v1/responses"
+    base_path = "/v1"
 
     def __init__(self, model: str | None, first_id: int) -> None:
         super().__init__(model, first_id)
