@@ -287,7 +287,9 @@ class ADKAgent:
         session = session or Session(id=given.thread_id, app_name=app_name, user_id=user_id)
         _, new = split(given.messages, session)
         if not any(isinstance(message, UserMessage) for message in new):
-            await check_answers(self.callstream.journal, given.thread_id, session, list(answers_in(given, new)))
+            assert self._app.root_agent is not None
+            answers = list(answers_in(given, new))
+            await check_answers(self.callstream.journal, given.thread_id, session, self._app.root_agent, answers)
 
     def presentation(self, given: RunAgentInput | None = None) -> Presentation:
         """What becomes of the translator's events on one stream; of the stream that ``given`` asked for, or another."""

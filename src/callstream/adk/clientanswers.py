@@ -35,6 +35,7 @@ from callstream.adk.threads import renamed
 from callstream.agui.given import CANCELLED
 from callstream.calls import HAS_OUTCOME, Call, CallState
 from callstream.errors import AnswerRefused, UsageError
+from callstream.events import CallAwaiting
 from callstream.journal import Journal
 from callstream.runtime import Run
 from callstream.runtime.answers import is_of_thread
@@ -71,14 +72,23 @@ def answers_in(given: RunAgentInput, new: Sequence[Message]) -> Iterator[Answer]
             yield Answer(entry.interrupt_id, payload if isinstance(payload, str) else json.dumps(payload))
 
 
-async def check_answers(journal: Journal, thread_id: str, session: Session, answers: Sequence[Answer]) -> None:
-    """Raises AnswerRefused for an answer to a call that awaits one, but not this one, or not in this session."""
+async def check_answers(
+    journal: Journal, thread_id: str, session: Session, agent: BaseNode, answers: Sequence[Answer]
+) -> None:
+    """Raises AnswerRefused for an answer to a call that awaits one, but not this one, not from a client, or not in this
+    session.
+    """
     in_session = SessionCalls(session)
     for answer in answers:
         call = await _find(journal, thread_id, session.user_id, renamed(session, answer.named))
         if call is None or call.state is not CallState.AWAITING:
             continue
-        question = in_session.question_about(call.wire_id) or in_session.question(call.wire_id)
+        about = in_session.question_about(call.wire_id)
+        if about is None and await _is_the_servers(journal, session.user_id, call, in_session, agent):
+            raise AnswerRefused(
+                call.call_id, f"{call.name} runs on the server, and no client can answer its call {call.call_id}."
+            )
+        question = about or in_session.question(call.wire_id)
         if question is None and in_session.named(call.wire_id) is None and call.name != CONFIRM_TOOL:
             raise AnswerRefused(
                 call.call_id,
@@ -88,6 +98,30 @@ async def check_answers(journal: Journal, thread_id: str, session: Session, answ
         mistake = misfit(question, answer.response) if question is not None and answer.error is None else None
         if mistake is not None:
             raise AnswerRefused(call.call_id, f"This is not the answer that {call.call_id} awaits: {mistake}")
+
+
+async def _is_the_servers(
+    journal: Journal, user_id: str, call: Call, in_session: SessionCalls, agent: BaseNode
+) -> bool:
+    """Whether a call that awaits something awaits its tool's own result, which no client can bring.
+
+    Such a tool has asked a person, and google-adk was stopped after the answer came and before it ran the tool again.
+    """
+    if call.name in HOST_QUESTIONS or call.name == CONFIRM_TOOL:
+        return False
+    is_asked_about = in_session.is_asked_about(call.wire_id)
+    if in_session.is_long_running(call.wire_id):  # the client answers once the tool has run
+        return is_asked_about and await _is_paused(journal, call, user_id)
+    return is_asked_about or call.name in server_tools(agent)
+
+
+async def _is_paused(journal: Journal, call: Call, user_id: str) -> bool:
+    for row in await journal.runs(thread_id=call.thread_id, principal=user_id):  # the newest first
+        events = [record.event for record in await journal.read_whole([row.run_id])]
+        awaiting = [each for each in events if isinstance(each, CallAwaiting) and each.call_id == call.call_id]
+        if awaiting:
+            return awaiting[-1].is_paused
+    return False
 
 
 async def _find(journal: Journal, thread_id: str, user_id: str, named: str) -> Call | None:
@@ -133,12 +167,17 @@ class ClientAnswers:
         return Answered(self._by_turn(), self._sentences)
 
     async def _take(self, answer: Answer) -> bool:
-        """False if nobody made the call that it means, or if google-adk does not know it any more."""
+        """False if no client can answer the call that it means: nobody made it, it is the server's, or google-adk does not
+        know it any more.
+        """
+        journal = self._run.callstream.journal
         call = await self._asked(renamed(self._session, answer.named))
         if call is not None and call.state is CallState.AWAITING:
             question = self._calls.question_about(call.wire_id)
             if question is not None:  # the client answers the call that is paused, and means the question about it
                 call = await self._asked(question.id or "")
+            elif await _is_the_servers(journal, self._session.user_id, call, self._calls, self._agent):
+                return False
         if call is None or not self._is_in_session(call):
             return False
         part = self._part(call, answer)

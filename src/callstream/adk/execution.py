@@ -20,7 +20,7 @@ from pydantic_core import to_jsonable_python
 
 from callstream.adk.answers import awaiting_id, calls_named, imported, outcome, replaced
 from callstream.adk.hostquestions import HOST_QUESTIONS, asked_about, question_in, shown
-from callstream.adk.invocations import Invocation
+from callstream.adk.invocations import Asking, Invocation
 from callstream.adk.tools import LiveStream, result_of, stream_end
 from callstream.calls import Call, CallState
 from callstream.errors import CallRejected, RunOver, UsageError
@@ -94,11 +94,13 @@ class Execution:
         invocation.errors.pop(call.call_id, None)
         actions, named = tool_context.actions, tool_context.function_call_id
         asks = named in actions.requested_tool_confirmations or named in actions.requested_auth_configs
-        if asks or tool.is_long_running:
+        is_silent = tool.is_long_running and not result  # then google-adk makes no event of it, and puts no question
+        if asks and not is_silent and not invocation.is_live:
+            invocation.asking[call.call_id] = Asking(tool_context.branch, tool.is_long_running)
+        elif asks or tool.is_long_running:
             # A live session never puts google-adk's question, so there the call itself is to be answered.
             asked = types.FunctionCall(name=call.name, args=call.args) if call.name in HOST_QUESTIONS else None
-            question = question_in(asked) if asked is not None else None
-            await invocation.run.await_answer(call.call_id, question, is_paused=asks and not invocation.is_live)
+            await invocation.run.await_answer(call.call_id, question_in(asked) if asked is not None else None)
         elif result is not None and not self._changes_later(tool_context):
             await self._finish(invocation, call, result)
 
@@ -116,8 +118,13 @@ class Execution:
                 await self._ask(invocation, event, function_call)
         for response in event.get_function_responses():
             call = invocation.call_named(event.branch, response.id)
-            if call is not None and call.state is CallState.EXECUTING and call.call_id not in invocation.streaming:
-                invocation.errors.pop(call.call_id, None)
+            if call is None or call.state is not CallState.EXECUTING or call.call_id in invocation.streaming:
+                continue
+            invocation.errors.pop(call.call_id, None)
+            asking = invocation.asking.get(call.call_id)
+            if asking is not None:
+                asking.response = response.response
+            else:
                 await self._finish(invocation, call, response.response)
 
     async def _ask(self, invocation: Invocation, event: Event, question: types.FunctionCall) -> None:
@@ -129,10 +136,28 @@ class Execution:
             return  # a workflow that goes on in part puts what is still open again
         paused = invocation.call_named(event.branch, asked_about(question))
         about = None if paused is None else paused.call_id
+        if about is not None and invocation.asking.pop(about, None) is not None:
+            await run.await_answer(about, is_paused=True)
         question = shown(question, about)
         call_id = await imported(run, named, question.name or "", question.args or {}, author=event.author)
         invocation.bind_id(event.branch, named, call_id)
         await run.await_answer(call_id, question_in(question, about))
+
+    async def finish_unasked(self, invocation: Invocation, *branches: str | None) -> None:
+        """Ends calls whose tools asked, but whose questions google-adk has not put, in these branches or in all.
+
+        It puts none when a tool that runs again after an answer asks again: the model reads what the tool returned.
+        """
+        for call_id, asking in list(invocation.asking.items()):
+            if branches and asking.branch not in branches:
+                continue
+            del invocation.asking[call_id]
+            if asking.response is None:
+                continue
+            if asking.is_long_running:
+                await invocation.run.await_answer(call_id)
+            else:
+                await self._finish(invocation, invocation.run.call(call_id), asking.response)
 
     async def fail_raised(self, invocation: Invocation) -> None:
         """Nobody made a result of what these tools raised."""

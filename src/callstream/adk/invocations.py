@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
+import msgspec
 from google.adk.agents.base_agent import BaseAgent
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.agents.llm_agent import LlmAgent
@@ -94,6 +95,14 @@ class Step:
             await self._response.interrupt(detail=f"{type(error).__name__}: {error}")
 
 
+class Asking(msgspec.Struct):
+    """A call whose tool has asked a person and returned. ``response``: what google-adk made of what it returned."""
+
+    branch: str | None
+    is_long_running: bool
+    response: dict[str, Any] | None = None
+
+
 class Invocation:
     """One invocation, from ``before_run_callback`` to its end, however it ends."""
 
@@ -114,6 +123,8 @@ class Invocation:
         """Calls of a process that died, whose abort hooks have still to hear of it."""
         self.errors: dict[str, BaseException] = {}
         """What tools raised, by call, until it is known whether somebody makes a result of it."""
+        self.asking: dict[str, Asking] = {}
+        """Calls whose tools have asked a person, until google-adk puts the question."""
         self.root_agent = context.agent
         self.is_live = context.live_request_queue is not None
         self.streaming: set[str] = set()

@@ -197,6 +197,7 @@ class CallstreamPlugin(BasePlugin):
         invocation.ends_by_itself()
         if invocation.run.outcome is None:
             await self._execution.fail_raised(invocation)
+            await self._execution.finish_unasked(invocation)
             await self._execution.fail_unanswerable(invocation)
         if invocation.owns_run:
             await invocation.run.end(error)
@@ -256,6 +257,7 @@ class CallstreamPlugin(BasePlugin):
         invocation = self._invocations.get(callback_context.invocation_id)
         if invocation is None or invocation.run.outcome is not None:
             return None
+        await self._execution.finish_unasked(invocation, callback_context.branch)
         register_tools(self.callstream, llm_request.tools_dict)
         self._warn_of_progress(callback_context.agent_name, llm_request.tools_dict)
         live = self._live.get(invocation.invocation_id)

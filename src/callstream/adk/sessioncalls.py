@@ -56,7 +56,15 @@ class SessionCalls:
         """The open one that asks about the call with this id."""
         return next((question for question in self.questions() if asked_about(question) == wire_id), None)
 
+    def is_asked_about(self, wire_id: str) -> bool:
+        """Whether google-adk has ever asked about the call with this id."""
+        return any(asked_about(call) == wire_id for call in self if call.name in HOST_QUESTIONS)
+
     # -- jobs --
+
+    def is_long_running(self, wire_id: str | None) -> bool:
+        """Whether google-adk has marked the call as one that is answered later."""
+        return any(wire_id in (event.long_running_tool_ids or ()) for event in self._session.events)
 
     def is_news(self, response: types.FunctionResponse) -> bool:
         """Whether it is a response to a job, and another than the one before."""
@@ -75,8 +83,7 @@ class SessionCalls:
 
     def _first_response(self, wire_id: str | None) -> dict[str, Any] | None:
         """What the tool itself returned for a long-running call."""
-        marked = {each for event in self._session.events for each in event.long_running_tool_ids or ()}
-        if wire_id not in marked:
+        if not self.is_long_running(wire_id):
             return None
         return next((each.response for author, each in self._responses(wire_id) if author != "user"), None)
 
