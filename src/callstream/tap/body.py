@@ -141,8 +141,8 @@ class TappedBody:
             if not self._broken_off:
                 raise
             self._reader.uncancel()  # nobody but the SDK is in a hurry: what follows may take its time
-        except Exception as error:  # noqa: BLE001  # it rises where the SDK reads
-            self._error = error
+        except Exception:  # noqa: BLE001  # it was noted, and rises where the SDK reads
+            pass
         finally:
             self._undo_stop()
             try:
@@ -164,6 +164,9 @@ class TappedBody:
                 if reads:
                     await self._record(reads)
             pump.result()
+        except Exception as error:
+            self._error = self._error or error  # at once: the end of the run, which may come of it, says less
+            raise
         finally:
             pump.cancel()
             await asyncio.wait({pump})
