@@ -50,7 +50,7 @@ def test_compact_all_folds_what_has_ended_and_nothing_else(run: Run, journal_url
     done = run("compact", "run_3", "--journal", journal_url)
     assert (done.code, done.err) == (
         2,
-        "callstream compact: run 'run_3' goes on; only an ended run can be compacted\n",
+        "callstream compact: run 'run_3' is still running; only an ended run can be compacted\n",
     )
 
 

@@ -77,7 +77,7 @@ async def test_compaction_of_a_long_run_that_folds_little(journal: Journal) -> N
 
 async def test_compaction_only_of_ended_runs(journal: Journal) -> None:
     await journal.append("r", [START])
-    with pytest.raises(UsageError, match="goes on"):
+    with pytest.raises(UsageError, match="is still running"):
         await journal.compact("r")
     with pytest.raises(UsageError, match="no run"):
         await journal.compact("s")

@@ -152,7 +152,7 @@ async def test_what_is_no_url_is_refused(url: Any) -> None:
 
 
 async def test_settings_that_do_not_exist_are_refused(place: Place) -> None:
-    with pytest.raises(UsageError, match="does not know such settings"):
+    with pytest.raises(UsageError, match="unknown setting for open_journal"):
         place.journal(colour="red")
     with pytest.raises(UsageError, match="lease_ttl"):
         place.journal(lease_ttl=0)

@@ -14,7 +14,7 @@ from callstream.errors import JournalError, UsageError
 from callstream.events import ArgsAppended, CallStarted, MessageEnded, RunEnded, RunStarted, TextAppended
 from callstream.journal import open_journal
 from callstream.journal.postgres.link import address
-from callstream.journal.store import RunFilter, forgettable
+from callstream.journal.store import RunFilter, forget_filter
 
 from .conftest import opened
 from .proxy import Proxy
@@ -63,10 +63,10 @@ async def test_what_grows_with_the_years_is_never_looked_through(url: str) -> No
         await link.execute(f'ANALYZE "{where.schema}".run')
 
         async def plan(name: str, wanted: RunFilter) -> str:
-            query, values = reader.filtered(name, wanted.conditions(), 100)
+            query, values = reader.build_query(name, wanted.conditions(), 100)
             return "\n".join([row[0] for row in await link.fetch(f"EXPLAIN {query}", *values)])
 
-        assert "Index Scan using run_started" in await plan("forgettable_runs", forgettable(1.0, None, None))
+        assert "Index Scan using run_started" in await plan("forgettable_runs", forget_filter(1.0, None, None))
         assert "Seq Scan on run" not in await plan("list_runs", RunFilter(active=True))
         assert await journal.forget(before=3.0) == 1
         assert [run.run_id for run in await journal.runs(active=True)] == ["r"]

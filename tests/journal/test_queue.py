@@ -9,10 +9,10 @@ import pytest
 from callstream.errors import JournalError, UsageError
 from callstream.events import RunStarted, TextAppended
 from callstream.journal.commits import MAX_BATCH, ROW_OVERHEAD, AppendQueue
-from callstream.journal.rows import prepared
+from callstream.journal.rows import prepare
 
 pytestmark = pytest.mark.asyncio
-ROW = prepared(TextAppended("m", "x" * 100))
+ROW = prepare(TextAppended("m", "x" * 100))
 SIZE = ROW_OVERHEAD + 100
 
 
@@ -100,7 +100,7 @@ async def test_a_cancelled_append_is_written_still_and_harms_nobody() -> None:
 
 async def test_closed_queue_refuses_who_is_in_line_and_who_comes() -> None:
     queue = AppendQueue(SIZE, 5.0, lambda: None)
-    first = asyncio.ensure_future(queue.put("r", [prepared(RunStarted("t"))], None))
+    first = asyncio.ensure_future(queue.put("r", [prepare(RunStarted("t"))], None))
     in_line = asyncio.ensure_future(queue.put("s", [ROW], None))
     await settled_in_loop()
     queue.close(UsageError("closed for the day"))

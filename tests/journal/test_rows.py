@@ -10,7 +10,17 @@ from callstream.calls import Call
 from callstream.errors import UsageError
 from callstream.events import ArgsAppended, CallReturned, CallStarted, ReasoningAppended, RunEvent, TextAppended
 from callstream.journal import Entry
-from callstream.journal.rows import ESCAPED, Kind, Stored, clean, event_of, folded, folded_range, joined, prepared
+from callstream.journal.rows import (
+    ESCAPED,
+    Kind,
+    Stored,
+    clean,
+    event_of,
+    find_folded_range,
+    fold,
+    join_pieces,
+    prepare,
+)
 from callstream.journal.sql import queries
 
 any_text = st.text(st.characters(exclude_categories=()))
@@ -19,7 +29,7 @@ any_text = st.text(st.characters(exclude_categories=()))
 @given(any_text)
 def test_pieces_come_back_as_they_were(text: str) -> None:
     for event in (ArgsAppended("c", text), TextAppended("m", text), ReasoningAppended("m", text)):
-        row = prepared(event)
+        row = prepare(event)
         row.body.encode()
         assert "\0" not in row.body
         assert event_of(row.kind, row.body, "c", "m") == event
@@ -28,7 +38,7 @@ def test_pieces_come_back_as_they_were(text: str) -> None:
 @given(any_text)
 def test_events_come_back_as_they_were(text: str) -> None:
     event: RunEvent = CallReturned("c", {"a": [text, {text: None}]})
-    row = prepared(event)
+    row = prepare(event)
     row.body.encode()
     assert "\0" not in row.body
     assert event_of(row.kind, row.body, None, None) == event
@@ -50,15 +60,15 @@ def test_folding_keeps_the_text_of_each_and_the_place_of_the_last(parts: list[tu
     for seq, (whose, text) in enumerate(parts, 1):
         match whose:
             case "text":
-                row, call, message = prepared(TextAppended("m", text)), None, "m"
+                row, call, message = prepare(TextAppended("m", text)), None, "m"
             case "reasoning":
-                row, call, message = prepared(ReasoningAppended("m", text)), None, "m"
+                row, call, message = prepare(ReasoningAppended("m", text)), None, "m"
             case "other":
-                row, call, message = prepared(CallReturned("x", text)), None, None
+                row, call, message = prepare(CallReturned("x", text)), None, None
             case _:
-                row, call, message = prepared(ArgsAppended(whose, text)), ord(whose), None
+                row, call, message = prepare(ArgsAppended(whose, text)), ord(whose), None
         rows.append(Stored(seq, seq * 10, 1, call, row.kind, row.body, message))
-    after = folded(rows)
+    after = fold(rows)
     assert [row.seq for row in after] == sorted(row.seq for row in after)
     for whose in ("a", "b", "text", "reasoning"):
         kind = {"text": Kind.TEXT, "reasoning": Kind.REASONING}.get(whose, Kind.ARGS)
@@ -67,7 +77,7 @@ def test_folding_keeps_the_text_of_each_and_the_place_of_the_last(parts: list[tu
         seqs = [seq for seq, part in enumerate(parts, 1) if part[0] == whose]
         assert len(mine) == bool(seqs)
         if seqs:
-            assert joined([(mine[0].kind, mine[0].body)]) == "".join(text for name, text in parts if name == whose)
+            assert join_pieces([(mine[0].kind, mine[0].body)]) == "".join(text for name, text in parts if name == whose)
             assert (mine[0].seq, mine[0].at_ms) == (seqs[-1], seqs[-1] * 10)
             assert mine[0].first_seq == (seqs[0] if len(seqs) > 1 else None)
 
@@ -77,11 +87,11 @@ def test_folding_keeps_the_text_of_each_and_the_place_of_the_last(parts: list[tu
     st.integers(0, 60),
 )
 def test_folded_range_can_be_read_from_its_beginning(ranges: list[tuple[int, int]], after: int) -> None:
-    found = folded_range(ranges, after)
+    found = find_folded_range(ranges, after)
     assert (found is not None) == any(first <= after < last for first, last in ranges)
     if found is not None:
         assert found[0] <= after < found[1]
-        assert folded_range(ranges, found[0] - 1) is None
+        assert find_folded_range(ranges, found[0] - 1) is None
 
 
 def test_ids_that_no_database_can_hold_are_refused() -> None:
@@ -96,7 +106,7 @@ def test_ids_that_no_database_can_hold_are_refused() -> None:
     ]
     for event in wrong:
         with pytest.raises(UsageError, match="an id must be text"):
-            prepared(event)
+            prepare(event)
 
 
 def test_every_field_of_a_call_has_a_column() -> None:
@@ -110,12 +120,15 @@ def test_every_field_of_a_call_has_a_column() -> None:
 
 def test_queries_have_the_same_names_in_both_dialects() -> None:
     """All but those in which the dialects differ: PostgreSQL writes a batch by one function, locks rows, and has a table
-    of the runs that are not compacted; SQLite has an index of open calls, which a query must name.
+    of the runs that are not compacted; SQLite has an index of open calls, which a query must name, and reads many runs
+    table by table.
     """
     sqlite, postgres = set(queries("sqlite")), set(queries("postgres"))
     written_one_by_one = {"next_run_key", "insert_run", "check_runs", "end_run", "insert_record", "insert_source"}
     written_one_by_one |= {"insert_call", "advance_call", "count_active"}
-    assert sqlite - postgres == written_one_by_one | {"where_open"}
+    table_by_table = {"read_run_heads", "read_logs", "read_archives"}
+    assert sqlite - postgres == written_one_by_one | table_by_table | {"where_open"}
     assert postgres - sqlite == {
-        *("append", "lock_schema", "create_schema", "lock_run", "give_back", "take_turn", "fence_dead", "delete_live")
+        *("append", "lock_schema", "create_schema", "lock_run", "give_back", "take_turn", "fence_dead", "delete_live"),
+        "read_runs",
     }

@@ -18,7 +18,7 @@ from callstream.events import ArgsAppended, CallStarted, MessageEnded, RunEnded,
 from callstream.journal import Journal, open_journal
 from callstream.journal.sqlite import reader, sqlite_path
 from callstream.journal.sqlite.file import SqliteFile
-from callstream.journal.store import forgettable
+from callstream.journal.store import forget_filter
 
 from .conftest import sqlite_url
 from .zombie import zombie
@@ -184,7 +184,7 @@ async def test_what_grows_with_the_years_is_never_looked_through(tmp_path: Path)
             assert await journal.calls(states=[CallState.COMPLETED]) == []
             assert [run.run_id for run in await journal.runs(active=True)] == ["r"]
         assert "SEARCH tool_call USING INDEX tool_call_open (state=?)" in plans
-        query, values = reader.filtered("forgettable_runs", forgettable(1.0, None, None).conditions(), 1)
+        query, values = reader.build_query("forgettable_runs", forget_filter(1.0, None, None).conditions(), 1)
         explaining = connection_of(journal).execute(f"EXPLAIN QUERY PLAN {query}", values)
         assert any("USING INDEX run_due" in row[3] for row in explaining)
 

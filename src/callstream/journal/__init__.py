@@ -29,16 +29,16 @@ def open_journal(url: str, **settings: Any) -> Journal:
     try:
         common = Settings(**settings)
     except TypeError as error:
-        raise UsageError(f"open_journal does not know such settings: {error}") from error
+        raise UsageError(f"unknown setting for open_journal: {error}") from error
     if not colon:
         raise UsageError(f"expected memory:, sqlite:///file.db or postgresql://…, got {url!r}")
     if durability is not None and scheme != "sqlite":
-        raise UsageError(f"durability= is a setting of SQLite's journal; how {scheme} keeps its data is its own affair")
+        raise UsageError(f"durability= is a setting of SQLite's journal, not of {scheme}")
     match scheme:
         case "memory":
-            from callstream.journal.memory import MemoryStore, shared_tables
+            from callstream.journal.memory import MemoryStore, tables_named
 
-            return StoredJournal(MemoryStore(shared_tables(rest)), common, Inline)
+            return StoredJournal(MemoryStore(tables_named(rest)), common, Inline)
         case "sqlite":
             from callstream.journal.sqlite import SqliteStore, sqlite_path
 

@@ -26,7 +26,7 @@ ROW_OVERHEAD = 200
 """What a waiting record is counted for beside its text."""
 MAX_BATCH = 4096
 """Records in one transaction; one append is never split."""
-_MAX_BACK_OFF = 1.0
+_MAX_BACK_OFF = 0.25
 _LEAST_SECONDS = 1.0
 """For a commit of appends that have waited so long already that hardly any of their time is left."""
 _TOGETHER = 8
@@ -112,7 +112,7 @@ class AppendQueue:
             call_in(loop, _let_in, turn)
 
     def close(self, refusal: CallstreamError) -> None:
-        """Nothing more comes in. What waits is still there to be taken; whoever is in line is refused."""
+        """Nothing more comes in. What waits is still there to be taken; appends in line are refused."""
         with self._lock:
             self._refusal = self._refusal or refusal
             in_line, self._in_line = self._in_line, deque()
@@ -120,7 +120,7 @@ class AppendQueue:
             call_in(loop, _let_in, turn)
 
     def abandon(self, error: CallstreamError) -> None:
-        """Refuses all that waits or was taken, because nobody is there any more to write it."""
+        """Refuses all that waits or was taken, because there is no thread any more to write it."""
         with self._lock:
             left = [waiting for waiting in self._taken if not waiting.is_settled] + list(self._waiting)
             self._waiting.clear()

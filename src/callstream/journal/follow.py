@@ -22,7 +22,7 @@ import msgspec
 
 from callstream.errors import Compacted, JournalError, UsageError
 from callstream.events import ArgsAppended, ReasoningAppended, Record, RunEnded, TextAppended
-from callstream.journal.rows import checked_place
+from callstream.journal.rows import check_place
 
 PAGE = 500
 PAGE_CHARACTERS = 256 * 1024
@@ -89,7 +89,7 @@ class Followers:
         self._watcher: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
 
     async def any(self) -> None:
-        """Waits until somebody follows. For one watcher, in its own loop."""
+        """Waits until a run is followed. For one watcher, in its own loop."""
         if self._watcher is None:
             self._watcher = (asyncio.get_running_loop(), asyncio.Event())
         came = self._watcher[1]
@@ -119,7 +119,7 @@ class Followers:
                 self._tails.pop(follower.run_id, None)
 
     def runs(self) -> Set[str]:
-        """The runs that somebody follows."""
+        """The runs that are followed."""
         if not self._by_run:
             return _NOBODY
         with self._lock:
@@ -172,7 +172,7 @@ class _Place:
     """How far one reader of a run is, and how much of each text it has had."""
 
     def __init__(self, read_page: ReadPage, run_id: str, after: int) -> None:
-        self.after = after = checked_place(after)
+        self.after = after = check_place(after)
         self.has_read = False
         self._read_page = read_page
         self._run_id = run_id
@@ -217,7 +217,7 @@ class _Place:
         event, first = record.event, record.first_seq or record.seq
         assert isinstance(event, ArgsAppended | TextAppended | ReasoningAppended)
         if first <= self._asked_for:
-            raise Compacted(self._run_id, self._asked_for, first, record.seq)  # how much came before, nobody can tell
+            raise Compacted(self._run_id, self._asked_for, first, record.seq)  # how much came before is not known
         had = self._had.get(_text_key(event), 0)
         if not had:
             return record
@@ -252,7 +252,7 @@ async def follow(read_page: ReadPage, followers: Followers, run_id: str, after: 
 async def batches(
     read_page: ReadPage, followers: Followers, run_id: str, after: int
 ) -> AsyncGenerator[Sequence[Record], None]:
-    """The same, all that is there at a time: whoever is slow gets more of them at once."""
+    """The same, all that is there at a time: a slow reader gets more of them at once."""
     place = _Place(read_page, run_id, after)
     follower = followers.add(run_id)
     try:
@@ -283,7 +283,7 @@ async def batches(
 
 
 def call_in(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: Any) -> None:
-    """Calls something in a loop of any thread. A loop that is closed has nobody left who waits."""
+    """Calls something in a loop of any thread. In a closed loop nothing waits any more."""
     try:
         loop.call_soon_threadsafe(callback, *args)
     except RuntimeError:

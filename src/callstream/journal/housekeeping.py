@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 from callstream.errors import UsageError
 from callstream.journal.follow import Followers
-from callstream.journal.rows import folded
+from callstream.journal.rows import fold
 from callstream.journal.settings import Settings
-from callstream.journal.store import RunFilter, Store, StoreAway, forgettable, loggable
+from callstream.journal.store import RunFilter, Store, StoreAway, forget_filter, loggable
 
 _T = TypeVar("_T")
 _log = logging.getLogger("callstream.journal")
@@ -72,7 +72,7 @@ class Housekeeper:
                         pass  # it was erased meanwhile
                     await asyncio.sleep(0)  # appends go first
         if duties.retain is not None:
-            await self.forget(forgettable(time.time() - duties.retain, None, None))
+            await self.forget(forget_filter(time.time() - duties.retain, None, None))
 
     async def sweep(self) -> list[str]:
         swept: list[str] = []
@@ -90,11 +90,11 @@ class Housekeeper:
         if log is None:
             raise UsageError(f"the journal has no run {run_id!r}")
         if not log.ended:
-            raise UsageError(f"run {run_id!r} goes on; only an ended run can be compacted")
+            raise UsageError(f"run {run_id!r} is still running; only an ended run can be compacted")
         if log.compacted:
             return 0
         few = len(log.rows) <= _FEW_ROWS
-        rows = folded(log.rows) if few else await asyncio.to_thread(folded, log.rows)
+        rows = fold(log.rows) if few else await asyncio.to_thread(fold, log.rows)
         if not await self.patiently(self._store.archive, run_id, log.run_key, rows):
             return 0
         return len(log.rows) - len(rows)

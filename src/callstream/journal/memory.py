@@ -29,7 +29,7 @@ from callstream.journal.rows import (
     Stored,
     call_with_pieces,
     event_of,
-    folded_range,
+    find_folded_range,
     from_json,
     moment,
 )
@@ -99,7 +99,7 @@ class MemoryTables:
 _named: weakref.WeakValueDictionary[str, MemoryTables] = weakref.WeakValueDictionary()
 
 
-def shared_tables(name: str) -> MemoryTables:
+def tables_named(name: str) -> MemoryTables:
     return _named.setdefault(name, MemoryTables(is_shared=True)) if name else MemoryTables(is_shared=False)
 
 
@@ -147,7 +147,7 @@ class MemoryStore:
     async def commit(self, batch: Sequence[Append]) -> Committed:
         with self._lock:
             if self._writes != self._tables.writes:
-                self._writer.memory.clear()  # somebody else has written
+                self._writer.memory.clear()  # another journal has written
             try:
                 committed = await self._writer.commit(self, batch, time.time(), self._followers.runs())
             except BaseException:
@@ -297,7 +297,7 @@ class MemoryStore:
                 return None
             if run.compacted:
                 ranges = [(line.first_seq, line.seq) for line in run.log if line.first_seq is not None]
-                if is_first and (inside := folded_range(ranges, after)):
+                if is_first and (inside := find_folded_range(ranges, after)):
                     return Folded(*inside)
                 lines = [line for line in run.log if line.seq > after][:limit]
             else:

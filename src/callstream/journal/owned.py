@@ -71,7 +71,7 @@ class RunFacts(msgspec.Struct, frozen=True):
     ended: bool = False
 
 
-def claimed(facts: RunFacts, writer: str | None = None) -> Owned:
+def claim(facts: RunFacts, writer: str | None = None) -> Owned:
     """The run as that writer may use it, or as its owner may.
 
     The epoch of a run rises when it is taken over. So an ended run refuses a stranger because it ended; one that was

@@ -37,7 +37,7 @@ Outcome: TypeAlias = int | CallstreamError | Repeat
 
 
 class Plan:
-    """Everything that one transaction writes, and what becomes of each append of the batch.
+    """Everything that one transaction writes, and the outcome of each append of the batch.
 
     Planning brings the memory to where it will be when the plan is committed. If that does not happen the memory is
     wrong and must be cleared. ``bases`` are the runs that get records, with their last number before; ``runs`` those of
@@ -152,7 +152,7 @@ class Plan:
             if count and run.last_seq >= believed + count:
                 return Repeat(run, believed + 1, believed + count)
             if run.refusal is not None:
-                return run.refusal  # whoever took the run over has written to it
+                return run.refusal  # the process that took the run over has written to it
             if append.after is not None:
                 return UsageError(
                     f"run {run.run_id!r} has {run.last_seq} records, the append of {count} says it has {append.after}: "

@@ -17,7 +17,7 @@ from callstream.events import Record, RunEvent, RunOutcome
 
 
 class RunRow(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One run as the journal lists it: ``outcome`` is None while it goes on, ``last_seq`` numbers its last record."""
+    """One run as the journal lists it: ``outcome`` is None while it is running, ``last_seq`` numbers its last record."""
 
     run_id: str
     thread_id: str
@@ -169,14 +169,14 @@ class Journal(Protocol):
         ...
 
     async def ask_to_stop(self, run_id: str, reason: str) -> bool:
-        """Leaves word that a run should stop, for the process that owns it. False if no such run goes on.
+        """Asks the process that owns a run to stop it. False if no such run is running.
 
         The first word counts. Nothing stops by itself: see ``asked_to_stop``.
         """
         ...
 
     async def asked_to_stop(self) -> dict[str, str]:
-        """The runs of this process that somebody wants stopped, with the reasons."""
+        """The runs of this process that should stop, with the reasons."""
         ...
 
     async def check(self) -> None:

@@ -98,11 +98,11 @@ _decoder = msgspec.json.Decoder(RunEvent)
 _ID_FIELDS = ("call_id", "message_id", "provider_id", "thread_id", "principal", "name")
 
 
-def prepared(entry: RunEvent | Entry) -> Row:
+def prepare(entry: RunEvent | Entry) -> Row:
     """The row of an event. Raises UsageError for what is no event of a run, or could not be read back as one."""
     if type(entry) is Entry:
         event, response_id, author = entry.event, entry.response_id, entry.author
-        source = Source(checked_id(response_id), checked_id(author), None)
+        source = Source(check_optional_id(response_id), check_optional_id(author), None)
     else:
         event, response_id, author = entry, None, None  # type: ignore[assignment]
         source = NOWHERE
@@ -110,7 +110,7 @@ def prepared(entry: RunEvent | Entry) -> Row:
     if kind is ArgsAppended:
         call_id: str = event.call_id  # type: ignore[union-attr]  # cast would be a call for every delta
         if not call_id.isascii() or "\0" in call_id:
-            checked_id(call_id)
+            check_optional_id(call_id)
         text: str = event.text  # type: ignore[union-attr]
         if text.isascii() and "\0" not in text:
             return Row(event, Kind.ARGS, text, source)
@@ -118,17 +118,17 @@ def prepared(entry: RunEvent | Entry) -> Row:
     if kind is TextAppended or kind is ReasoningAppended:
         code = Kind.TEXT if kind is TextAppended else Kind.REASONING
         piece = cast(TextAppended, event)
-        return Row(event, *_body(code, piece.text), Source(response_id, author, checked_id(piece.message_id)))
+        return Row(event, *_body(code, piece.text), Source(response_id, author, check_optional_id(piece.message_id)))
     if kind not in _EVENT_TYPES:
         raise UsageError(f"expected an event of a run, got {kind.__name__}: {event!r:.200}")
     for field in _ID_FIELDS:
-        checked_id(getattr(event, field, None))
+        check_optional_id(getattr(event, field, None))
     if kind is CallCompleted and not isinstance(event.args_json, str | None):  # type: ignore[union-attr]
         raise UsageError(f"expected args_json as JSON text, got {event!r:.200}")
     return Row(event, *_readable(event), source)
 
 
-def redacted(entry: RunEvent | Entry, redact: Callable[[RunEvent], RunEvent]) -> RunEvent | Entry:
+def redact_entry(entry: RunEvent | Entry, redact: Callable[[RunEvent], RunEvent]) -> RunEvent | Entry:
     if isinstance(entry, Entry):
         return msgspec.structs.replace(entry, event=redact(entry.event))
     return redact(entry)
@@ -149,29 +149,29 @@ def whole_completion(event: CallCompleted) -> tuple[int, str]:
     return _json(event)
 
 
-def checked_id(name: str | None) -> str | None:
-    return None if name is None else checked_run_id(name)
+def check_optional_id(name: str | None) -> str | None:
+    return None if name is None else check_id(name)
 
 
-def checked_run_id(name: object) -> str:
+def check_id(name: object) -> str:
     if not isinstance(name, str) or not _plain(name):
         raise UsageError(f"an id must be text without NUL and without half a surrogate pair, got {name!r:.200}")
     return name
 
 
-def storable(*names: str | None) -> bool:
+def is_storable(*names: str | None) -> bool:
     """Whether such ids can be in a database at all. One with a NUL or half a surrogate pair cannot."""
     return all(name is None or _plain(name) for name in names)
 
 
-def checked_place(after: int) -> int:
+def check_place(after: int) -> int:
     """The number of a record, no more than a database can count."""
     if after < 0:
         raise UsageError(f"expected the number of a record, or 0 for the beginning, got {after}")
     return min(after, 2**31 - 1)
 
 
-def checked_limit(limit: int | None) -> int | None:
+def check_limit(limit: int | None) -> int | None:
     """The limit, no more than a database can count."""
     if limit is not None and limit < 0:
         raise UsageError(f"expected a limit of 0 or more, or None for all, got {limit}")
@@ -236,7 +236,7 @@ def moment(started_at: float, at_ms: int) -> float:
     return round(started_at + at_ms / 1000, 3)
 
 
-def joined(pieces: Iterable[tuple[int, str]]) -> str:
+def join_pieces(pieces: Iterable[tuple[int, str]]) -> str:
     return "".join([piece_text(kind, body) for kind, body in pieces])
 
 
@@ -265,7 +265,7 @@ def call_of(row: Sequence[Any]) -> Call:
 
 def call_with_pieces(call: Call, rows: Sequence[tuple[int, int, str]]) -> Call:
     """The call with its text, from (seq, kind, body) of its pieces and of the record that ended them."""
-    pieces = joined((kind, body) for _, kind, body in rows if kind in ARGS_KINDS)
+    pieces = join_pieces((kind, body) for _, kind, body in rows if kind in ARGS_KINDS)
     whole = None
     if not pieces and rows:
         _, kind, body = rows[-1]
@@ -275,7 +275,7 @@ def call_with_pieces(call: Call, rows: Sequence[tuple[int, int, str]]) -> Call:
     return with_args(call, pieces, whole)
 
 
-def folded(rows: Iterable[Stored]) -> list[Stored]:
+def fold(rows: Iterable[Stored]) -> list[Stored]:
     """The rows of an ended run with the pieces of each call and of each message made one, at the place of the last.
 
     Text and reasoning of a message fold apart. A group of one stays as it is.
@@ -293,13 +293,13 @@ def folded(rows: Iterable[Stored]) -> list[Stored]:
     for (kind, _), pieces in groups.items():
         last = pieces[-1]
         if len(pieces) > 1:
-            code, body = _body(kind, joined((piece.kind, piece.body) for piece in pieces))
+            code, body = _body(kind, join_pieces((piece.kind, piece.body) for piece in pieces))
             last = last._replace(kind=code, body=body, first_seq=pieces[0].seq)
         kept.append(last)
     return sorted(kept, key=lambda row: row.seq)
 
 
-def folded_range(ranges: Sequence[tuple[int, int]], after: int) -> tuple[int, int] | None:
+def find_folded_range(ranges: Sequence[tuple[int, int]], after: int) -> tuple[int, int] | None:
     """The folded range around a place in the log, or None; grown until no range reaches over its beginning.
 
     ``ranges`` are (first, last) of folded records. Ranges of parallel calls overlap: reading from ``first - 1`` is

@@ -137,7 +137,7 @@ class CallFilter(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
 
-def forgettable(before: float | None, thread: str | None, principal: str | None) -> RunFilter:
+def forget_filter(before: float | None, thread: str | None, principal: str | None) -> RunFilter:
     """The ended runs that match all that is given."""
     if before is None and thread is None and principal is None:
         raise UsageError("forget needs before=, thread= or principal=: without them it would erase everything")
@@ -151,7 +151,7 @@ def _given(wanted: RunFilter | CallFilter) -> dict[str, Any]:
 
 
 class Log(NamedTuple):
-    """The whole log of a run, for compaction. Without rows if the run goes on or is compacted."""
+    """The whole log of a run, for compaction. Without rows if the run is still running or is compacted."""
 
     run_key: int
     ended: bool
@@ -241,7 +241,7 @@ class Store(Protocol):
         ...
 
     async def asked_to_stop(self) -> dict[str, str]:
-        """The runs of this writer that somebody wants stopped."""
+        """The runs of this writer that should stop."""
         ...
 
     async def ask_to_stop(self, run_id: str, reason: str) -> bool: ...

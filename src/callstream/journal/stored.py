@@ -14,9 +14,9 @@ from callstream.journal import follow as following
 from callstream.journal.follow import Folded, Followers, Page
 from callstream.journal.housekeeping import Housekeeper
 from callstream.journal.protocol import Entry, RunRow
-from callstream.journal.rows import checked_limit, checked_run_id, clean, prepared, redacted, storable
+from callstream.journal.rows import check_id, check_limit, clean, is_storable, prepare, redact_entry
 from callstream.journal.settings import Settings
-from callstream.journal.store import CallFilter, RunFilter, Store, forgettable
+from callstream.journal.store import CallFilter, RunFilter, Store, forget_filter
 from callstream.journal.worker import JournalThread, Worker
 
 _T = TypeVar("_T")
@@ -66,14 +66,14 @@ class StoredJournal:
 
     async def append(self, run_id: str, events: Sequence[RunEvent | Entry], *, after: int | None = None) -> int:
         if self._redact is not None:
-            events = [redacted(event, self._redact) for event in events]
-        rows = [prepared(event) for event in events]
+            events = [redact_entry(event, self._redact) for event in events]
+        rows = [prepare(event) for event in events]
         if type(run_id) is not str or not run_id.isascii() or "\0" in run_id:
-            checked_run_id(run_id)
+            check_id(run_id)
         return await self._worker.append(run_id, rows, after)
 
     async def compact(self, run_id: str) -> int:
-        if not storable(run_id):
+        if not is_storable(run_id):
             raise UsageError(f"the journal has no run {run_id!r}")
         return await self._worker.do(self._housekeeper.compact, run_id)
 
@@ -83,11 +83,11 @@ class StoredJournal:
     async def forget(
         self, *, before: float | None = None, thread: str | None = None, principal: str | None = None
     ) -> int:
-        wanted = forgettable(before, thread, principal)
-        return await self._worker.do(self._housekeeper.forget, wanted) if storable(thread, principal) else 0
+        wanted = forget_filter(before, thread, principal)
+        return await self._worker.do(self._housekeeper.forget, wanted) if is_storable(thread, principal) else 0
 
     async def ask_to_stop(self, run_id: str, reason: str) -> bool:
-        return storable(run_id) and await self._do(self._store.ask_to_stop, run_id, clean(reason) or "")
+        return is_storable(run_id) and await self._do(self._store.ask_to_stop, run_id, clean(reason) or "")
 
     async def asked_to_stop(self) -> dict[str, str]:
         return await self._worker.do(self._store.asked_to_stop)
@@ -101,7 +101,7 @@ class StoredJournal:
         return following.read(self._page, run_id, after)
 
     async def read_whole(self, run_ids: Sequence[str]) -> list[Record]:
-        return await self._read(self._store.reader.read_whole, [run_id for run_id in run_ids if storable(run_id)])
+        return await self._read(self._store.reader.read_whole, [run_id for run_id in run_ids if is_storable(run_id)])
 
     def follow(self, run_id: str, after: int = 0) -> AsyncIterator[Record]:
         return following.follow(self._page, self._followers, run_id, after)
@@ -110,7 +110,7 @@ class StoredJournal:
         return following.batches(self._page, self._followers, run_id, after)
 
     async def call(self, call_id: str) -> Call | None:
-        return await self._read(self._store.reader.call, call_id) if storable(call_id) else None
+        return await self._read(self._store.reader.call, call_id) if is_storable(call_id) else None
 
     async def calls(
         self,
@@ -123,8 +123,8 @@ class StoredJournal:
         limit: int | None = None,
         newest: bool = False,
     ) -> list[Call]:
-        limit = checked_limit(limit)
-        if not storable(run_id, thread_id, principal, provider_id):
+        limit = check_limit(limit)
+        if not is_storable(run_id, thread_id, principal, provider_id):
             return []
         wanted = CallFilter(
             run_id=run_id, thread_id=thread_id, principal=principal, states=states, provider_id=provider_id
@@ -140,21 +140,23 @@ class StoredJournal:
         active: bool | None = None,
         limit: int | None = None,
     ) -> list[RunRow]:
-        limit = checked_limit(limit)
-        if not storable(run_id, thread_id, principal):
+        limit = check_limit(limit)
+        if not is_storable(run_id, thread_id, principal):
             return []
         wanted = RunFilter(run_id=run_id, thread_id=thread_id, principal=principal, active=active)
         return await self._read(self._store.reader.runs, wanted, limit)
 
     async def free_call_id(self, wanted: str) -> str:
-        checked_run_id(wanted)
+        check_id(wanted)
         return await _free_call_id(partial(self._read, self._store.reader.taken), wanted)
 
     async def stats(self) -> dict[str, Any]:
         return {**await self._read(self._store.reader.stats), "pending_bytes": self._worker.pending_bytes}
 
     async def _page(self, run_id: str, after: int, limit: int, is_first: bool) -> Page | Folded | None:
-        return await self._read(self._store.reader.page, run_id, after, limit, is_first) if storable(run_id) else None
+        return (
+            await self._read(self._store.reader.page, run_id, after, limit, is_first) if is_storable(run_id) else None
+        )
 
     async def _read(self, work: Callable[..., Coroutine[Any, Any, _T]], *args: Any) -> _T:
         if not self._store.reads_anywhere:

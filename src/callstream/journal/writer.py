@@ -22,9 +22,9 @@ from callstream.events import (
     RunEnded,
     RunEvent,
 )
-from callstream.journal.owned import Append, Held, Memory, Owned, RunFacts, claimed, ended_error
+from callstream.journal.owned import Append, Held, Memory, Owned, RunFacts, claim, ended_error
 from callstream.journal.plan import Plan, Repeat
-from callstream.journal.rows import Row, Source, known_events, prepared, whole_completion
+from callstream.journal.rows import Row, Source, known_events, prepare, whole_completion
 
 
 class Stale(Exception):
@@ -102,7 +102,7 @@ class Writer:
 
     async def sweep(self, tables: Tables, limit: int, now: float) -> list[str]:
         """Ends runs of dead processes, and returns their ids."""
-        orphans = [claimed(facts) for facts in await tables.orphans(limit)]
+        orphans = [claim(facts) for facts in await tables.orphans(limit)]
         if not orphans:
             return []
         await _fill(tables, orphans)
@@ -126,7 +126,7 @@ class Writer:
             if facts.epoch == 0:
                 run = Owned(facts.run_id, facts.key, self.name, 1, is_new=True)
             else:
-                run = claimed(facts, self.name)
+                run = claim(facts, self.name)
                 if run.refusal is None:
                     mine.append(run)
             self.memory.add(run)
@@ -170,7 +170,7 @@ async def _repeated(tables: Tables, append: Append, repeat: Repeat) -> int | Cal
     if refusal is None and repeat.run.ended:
         return ended_error(append.run_id)
     return refusal or UsageError(
-        f"records {repeat.first} to {repeat.last} of run {append.run_id!r} are others than this append brings: "
+        f"records {repeat.first} to {repeat.last} of run {append.run_id!r} are not those of this append: "
         "two tasks write to the run with the same numbers"
     )
 
@@ -210,4 +210,4 @@ def closing(run: Owned, resumed: Iterable[Held] = ()) -> list[Row]:
             events.append(CallFailed(held.call_id, "interrupted"))
     events += [CallFailed(held.call_id, "interrupted") for held in resumed if held.state is CallState.EXECUTING]
     events.append(RunEnded("failed", "interrupted"))
-    return [prepared(event) for event in events]
+    return [prepare(event) for event in events]

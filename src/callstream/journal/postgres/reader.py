@@ -10,7 +10,7 @@ from callstream.events import Record, RunEnded
 from callstream.journal.follow import Folded, Page
 from callstream.journal.postgres.link import LONG_SECONDS, Link
 from callstream.journal.protocol import RunRow
-from callstream.journal.rows import Stored, call_of, call_with_pieces, folded_range, record_of
+from callstream.journal.rows import Stored, call_of, call_with_pieces, find_folded_range, record_of
 from callstream.journal.store import CallFilter, Log, RunFilter
 
 _MAX_HEADS = 10_000
@@ -32,7 +32,7 @@ class PostgresReader:
         self._heads: dict[str, _Head] = {}
         self._run_ids: dict[int, str] = {}
         self.followed: Callable[[], Set[str]] = frozenset
-        """The runs that somebody follows: a notice finds them by their heads, which must stay."""
+        """The runs that are followed: a notice finds them by their heads, which must stay."""
 
     def run_of(self, key: int) -> str | None:
         """The run of that number, if anybody has read it here."""
@@ -75,13 +75,13 @@ class PostgresReader:
         return call_with_pieces(call_of(row), pieces)
 
     async def calls(self, wanted: CallFilter, limit: int | None, newest: bool) -> list[Call]:
-        query, values = self.filtered("list_calls", wanted.conditions(), limit)
+        query, values = self.build_query("list_calls", wanted.conditions(), limit)
         async with self._link.reading() as connection:
             rows = await connection.fetch(query.replace("{way}", "DESC" if newest else "ASC"), *values)
         return [call_of(row) for row in (reversed(rows) if newest else rows)]
 
     async def runs(self, wanted: RunFilter, limit: int | None) -> list[RunRow]:
-        query, values = self.filtered("list_runs", wanted.conditions(), limit)
+        query, values = self.build_query("list_runs", wanted.conditions(), limit)
         async with self._link.reading() as connection:
             return [RunRow(*row) for row in await connection.fetch(query, *values)]
 
@@ -115,7 +115,7 @@ class PostgresReader:
             "stored_bytes": size,
         }
 
-    def filtered(self, name: str, conditions: Mapping[str, Any], limit: int | None) -> tuple[str, list[Any]]:
+    def build_query(self, name: str, conditions: Mapping[str, Any], limit: int | None) -> tuple[str, list[Any]]:
         """The query with those conditions in it, and its arguments; a condition whose value is True takes none."""
         parts: list[str] = []
         values: list[Any] = []
@@ -132,7 +132,7 @@ class PostgresReader:
     ) -> Page | Folded | None:
         key, started_at, _, last_seq, _ = run
         if is_first and after:
-            inside = folded_range(await connection.fetch(self._sql["folded_ranges"], key), after)
+            inside = find_folded_range(await connection.fetch(self._sql["folded_ranges"], key), after)
             if inside is not None:
                 return Folded(*inside)
         rows = await connection.fetch(self._sql["read_archive"], key, after, limit)

@@ -1,8 +1,8 @@
 """The journal in PostgreSQL, for many processes on many machines.
 
 A batch is one call of a function in the database: one round trip, one transaction, durable by the server's own setting
-(``synchronous_commit``). The function changes the turn in the process's lease from the number that the process knows;
-whoever takes runs over changes it first. So a process that lost its runs cannot write to them, whatever its clock says.
+(``synchronous_commit``). The function changes the turn in the process's lease from the number that the process knows; a
+process that takes runs over changes it first. So one that lost its runs cannot write to them, whatever its clock says.
 
 When the server is away, appends wait, for ``retry_seconds`` and ``max_pending_bytes`` at most, and are then tried
 again; an append whose acknowledgement was lost is recognised by its number and not written twice. Readers wait in the
@@ -218,7 +218,7 @@ class PostgresStore:
             return [row[0] for row in await connection.fetch(self._sql["compactable_runs"], age, 50)]
 
     async def forget(self, wanted: RunFilter, limit: int) -> list[str]:
-        query, values = self.reader.filtered("forgettable_runs", wanted.conditions(), limit)
+        query, values = self.reader.build_query("forgettable_runs", wanted.conditions(), limit)
         async with self._link.reading() as connection, connection.transaction():
             rows = await connection.fetch(query, *values)
             for table in ("log", "archive", "sources", "calls", "live", "run"):

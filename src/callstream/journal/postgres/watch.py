@@ -69,7 +69,7 @@ class PostgresWatch:
                 back_off = 0.05
 
     async def _listen(self) -> None:
-        """Returns when the connection is gone. It is made when somebody follows for the first time."""
+        """Returns when the connection is gone. It is made when a run is first followed."""
         await self._followers.any()
         connection = await self._link.connect()
         gone = asyncio.Event()

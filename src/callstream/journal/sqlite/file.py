@@ -36,7 +36,7 @@ def sqlite_path(url: str) -> tuple[str, Mapping[str, str]]:
     return os.path.abspath(Path(path).expanduser()), options
 
 
-def connected(path: str, busy_seconds: float, *, create: bool = False) -> sqlite3.Connection:
+def open_connection(path: str, busy_seconds: float, *, create: bool = False) -> sqlite3.Connection:
     with failure(f"the SQLite file {path!r}"):
         name = f"file:{quote(path)}?mode={'rwc' if create else 'rw'}"
         # The connection is used by one thread at a time, but not always closed by the thread that opened it.
@@ -68,10 +68,14 @@ class SqliteFile:
         self._busy_seconds = busy_seconds
 
     def open(self) -> None:
-        self.connection = connected(self._path, self._busy_seconds, create=True)
-        with failure(self.where):
-            self._prepare()
-            self._identity = _identity(self._path)
+        self.connection = open_connection(self._path, self._busy_seconds, create=True)
+        try:
+            with failure(self.where):
+                self._prepare()
+                self._identity = _identity(self._path)
+        except JournalError:
+            self.connection.close()
+            raise
 
     def close(self) -> None:
         self.connection.close()

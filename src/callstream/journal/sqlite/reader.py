@@ -18,9 +18,9 @@ from callstream.errors import UsageError
 from callstream.events import Record, in_order
 from callstream.journal.follow import Folded, Page
 from callstream.journal.protocol import RunRow
-from callstream.journal.rows import Stored, call_of, call_with_pieces, folded_range, record_of
+from callstream.journal.rows import Stored, call_of, call_with_pieces, find_folded_range, record_of
 from callstream.journal.sql import queries
-from callstream.journal.sqlite.file import connected, failure
+from callstream.journal.sqlite.file import failure, open_connection
 from callstream.journal.store import CallFilter, Log, RunFilter
 
 _T = TypeVar("_T")
@@ -29,7 +29,7 @@ _READERS = 4
 _BUSY_SECONDS = 5.0
 
 
-def filtered(name: str, conditions: Mapping[str, Any], limit: int | None) -> tuple[str, dict[str, Any]]:
+def build_query(name: str, conditions: Mapping[str, Any], limit: int | None) -> tuple[str, dict[str, Any]]:
     """The query with those conditions in it, and its arguments."""
     where = " AND ".join(_SQL[condition] for condition in conditions or ["where_any"])
     values = {condition.removeprefix("where_"): value for condition, value in conditions.items()}
@@ -69,12 +69,12 @@ class SqliteReader:
             conditions["where_states"] = _json(conditions["where_states"])
             if FINAL.isdisjoint(wanted.states):
                 conditions["where_open"] = True  # there is an index of these, which is found by its own words alone
-        query, values = filtered("list_calls", conditions, limit)
+        query, values = build_query("list_calls", conditions, limit)
         rows = await self._in_thread(_rows, query.replace("{way}", "DESC" if newest else "ASC"), values)
         return [call_of(row) for row in (reversed(rows) if newest else rows)]
 
     async def runs(self, wanted: RunFilter, limit: int | None) -> list[RunRow]:
-        rows = await self._in_thread(_rows, *filtered("list_runs", wanted.conditions(), limit))
+        rows = await self._in_thread(_rows, *build_query("list_runs", wanted.conditions(), limit))
         return [RunRow(*row) for row in rows]
 
     async def taken(self, call_ids: Sequence[str]) -> set[str]:
@@ -107,7 +107,7 @@ class SqliteReader:
     def _work(self, work: Callable[..., _T], *args: Any) -> _T:
         connection = getattr(self._local, "connection", None)
         if connection is None:
-            connection = self._local.connection = connected(self._path, _BUSY_SECONDS)
+            connection = self._local.connection = open_connection(self._path, _BUSY_SECONDS)
             self._connections.append(connection)
         with failure(self._where):
             connection.execute("PRAGMA query_only = ON")
@@ -125,7 +125,7 @@ def _page(connection: sqlite3.Connection, run_id: str, after: int, limit: int, i
         return None
     key, started_at, ended, last_seq, compacted = row
     if compacted and is_first and after:
-        inside = folded_range(run(_SQL["folded_ranges"], {"run_key": key}).fetchall(), after)
+        inside = find_folded_range(run(_SQL["folded_ranges"], {"run_key": key}).fetchall(), after)
         if inside is not None:
             return Folded(*inside)
     query = _SQL["read_archive" if compacted else "read_log"]

@@ -28,12 +28,12 @@ from callstream.journal.plan import Plan
 from callstream.journal.rows import Row, Source, Stored
 from callstream.journal.sql import queries
 from callstream.journal.sqlite.file import Durability, SqliteFile, failure
-from callstream.journal.sqlite.reader import SqliteReader, filtered
+from callstream.journal.sqlite.reader import SqliteReader, build_query
 from callstream.journal.store import RunFilter, StoreAway
 from callstream.journal.writer import Committed, Stale, Writer
 
 POLL_SECONDS = 0.02
-"""How often commits of other processes are looked for, while somebody follows and they come."""
+"""How often commits of other processes are looked for, while a run is followed and they come."""
 QUIET_POLL_SECONDS = 0.2
 """How often, when none have come for a while: looking is most of what an idle follower costs."""
 _SQL = queries("sqlite")
@@ -188,7 +188,7 @@ class SqliteStore:
                     parameters = {"run_ids": _json(run_ids)}
                     found = dict(self._file.connection.execute(_SQL["followed_runs"], parameters).fetchall())
             except JournalError:
-                continue  # whoever reads will be told
+                continue  # readers get the error
             version, pause = now, POLL_SECONDS
             self._followers.wake([run_id for run_id in run_ids if seen.get(run_id) != found.get(run_id)])
             seen = found
@@ -217,7 +217,7 @@ class SqliteStore:
         return [run_id for (run_id,) in rows]
 
     async def forget(self, wanted: RunFilter, limit: int) -> list[str]:
-        query, values = filtered("forgettable_runs", wanted.conditions(), limit)
+        query, values = build_query("forgettable_runs", wanted.conditions(), limit)
         with failure(self.where):
             self._file.connection.execute("PRAGMA secure_delete = ON")  # erased text is overwritten, not only unlinked
         with self._file.transaction() as run:
