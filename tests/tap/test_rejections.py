@@ -7,10 +7,12 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
+import anthropic
+import httpx2
 import openai
 import pytest
 
-from callstream import CallState, Callstream, Reject, tool
+from callstream import CallState, Callstream, Reject, Settings, tool
 from callstream.errors import CallRejected, RunOver, UsageError
 from callstream.testing import Call, Cut, Finish, ScriptedProvider, Text
 from callstream.wire import WIRES
@@ -47,6 +49,51 @@ async def cs() -> AsyncIterator[Callstream]:
 
 def serving(wire: str, script: Any) -> ScriptedProvider:
     return ScriptedProvider(wire, script, stream_args_unasked=True)
+
+
+async def lose_the_connection(call: Any, signal: Any) -> None:
+    raise anthropic.APIConnectionError(request=httpx2.Request("POST", "http://moderation"))
+
+
+async def ask_whole(wire: str, client: Any) -> None:
+    asked: Any = [{"role": "user", "content": "go"}]
+    match wire:
+        case "anthropic":
+            await client.messages.create(model="claude", max_tokens=100, messages=asked)
+        case "openai_chat":
+            await client.chat.completions.create(model="gpt", messages=asked)
+        case "openai_responses":
+            await client.responses.create(model="gpt", input="go")
+        case _:
+            await client.aio.models.generate_content(model="gemini-3", contents="go")
+
+
+@pytest.mark.parametrize(("hook", "text"), [(refuse, "not today"), (lose_the_connection, "write did not run")])
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_rejected_call_rises_from_a_whole_answer_after_one_request(
+    cs: Callstream, wire: str, hook: Any, text: str
+) -> None:
+    cs.on_args_complete("write", hook)
+    async with serving(wire, SCRIPT) as provider, sdk(wire, provider, cs, max_retries=2) as client:
+        async with cs.run("thread") as run:
+            with pytest.raises(CallRejected, match=text) as raised:
+                await ask_whole(wire, client)
+            assert (raised.value.call_id, raised.value.name) == ("c1", "write")
+            assert await run.invoke("c2") == "x"
+            assert [refusal.call_id for refusal in run.refusals()] == ["c1"]
+        assert len(provider.requests) == 1
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_hook_that_fails_the_run_of_a_whole_answer_fails_it_after_one_request(wire: str) -> None:
+    async with Callstream(settings=Settings(on_hook_error="fail_run")) as cs:
+        cs.on_args_complete("write", break_down)
+        async with serving(wire, SCRIPT) as provider, sdk(wire, provider, cs, max_retries=2) as client:
+            with pytest.raises(ValueError, match="the password"):
+                async with cs.run("thread") as run:
+                    await ask_whole(wire, client)
+            assert run.outcome == "failed"
+            assert len(provider.requests) == 1
 
 
 @pytest.mark.parametrize("when", ["complete", "delta"])

@@ -23,6 +23,7 @@ from callstream.runtime import Callstream, Run, current_run
 from callstream.runtime.modelcall import ModelCall, current_model_call
 from callstream.tap.body import Limits, OnEnd, TappedBody
 from callstream.tap.encoding import Checked, Decoding, codings_in, decoding_of
+from callstream.tap.errors import raised_once
 from callstream.tap.implicit import ImplicitRuns
 from callstream.tap.pools import Pools, library_of
 from callstream.wire import WIRES, provider_at, provider_of
@@ -82,7 +83,8 @@ class TapTransport:
             model_call = None
         run = model_call.run if model_call is not None else current_run()
         if run is not None and (model_call is None or not model_call.reports):
-            await run.receive(said, author=model_call.author if model_call is not None else None)
+            with raised_once(provider):
+                await run.receive(said, author=model_call.author if model_call is not None else None)
         sent = await self._signed(provider, asked, run)
         if self._settings.stream_gemini_arguments:
             sent = provider.ask_for_pieces(sent)
@@ -112,7 +114,8 @@ class TapTransport:
             decoding = Checked(decoding, partial(library.DecodingError, request=exchange.request))
         on_end = None
         if run is None:
-            run = await self._implicit.begin(exchange.said)
+            with raised_once(exchange.provider):
+                run = await self._implicit.begin(exchange.said)
             on_end = partial(self._implicit.response_ended, run)
         if model_call is not None:
             model_call.read_by_tap = True
@@ -262,6 +265,10 @@ class _Reading:
     async def _whole(self, answer: Any) -> WholeBody:
         body = await self._read_whole(answer.stream)
         await answer.stream.aclose()
+        with raised_once(self._provider):
+            return WholeBody(await self._recorded(body))
+
+    async def _recorded(self, body: bytes) -> bytes:
         try:
             events = self._response.decoder.whole(body)
         except WireError as error:
@@ -277,7 +284,7 @@ class _Reading:
                 call = await self._response.run.settled(self._response.call_ids[event.call_id])
                 if call.state is CallState.DISCARDED and not self._forwards_rejected:
                     raise self._response.run.rejection(call.call_id)
-        return WholeBody(body)
+        return body
 
     async def _read_whole(self, stream: Any) -> bytes:
         limit = self._tap.limits.max_whole

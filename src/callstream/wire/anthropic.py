@@ -380,6 +380,7 @@ class Anthropic(Provider):
     path = re.compile(r"/messages$|/publishers/anthropic/models/[^/]+:(?:streamRawPredict|rawPredict)$")
     decoder = AnthropicDecoder
     collapser = AnthropicCollapser
+    sdk_error = "anthropic.AnthropicError"
 
     def turns(self, body: bytes) -> Iterator[Turn]:
         return _turns(body)

@@ -23,7 +23,8 @@ class Provider(ABC):
     """One wire: its requests, its answers, and how a call is written back into them. It has no state.
 
     ``wire`` is its name, ``path`` matches the end of the paths under which it is found. ``signs_calls``: calls carry
-    signatures that a later request has to bring back.
+    signatures that a later request has to bring back. ``sdk_error``: where the provider's SDK retries whatever a transport
+    raises, the class (``module.Name``) of the errors that it raises as they are.
     """
 
     wire: ClassVar[str]
@@ -31,6 +32,7 @@ class Provider(ABC):
     decoder: ClassVar[type[Decoder[Any]]]
     collapser: ClassVar[type[Collapser[Any]]]
     signs_calls: ClassVar[bool] = False
+    sdk_error: ClassVar[str | None] = None
 
     # -- requests --
 
