@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from callstream.cli.output import Output, clean, one_line
@@ -27,6 +26,7 @@ from callstream.events import (
 )
 from callstream.jsontext.path import format_path
 from callstream.jsontext.stream import Change, JsonStream
+from callstream.view import RunView
 
 _STEPS = 10
 """How many lines one bar becomes at most."""
@@ -37,14 +37,18 @@ class RecordPrinter:
 
     def __init__(self, out: Output) -> None:
         self._out = out
-        self._names: dict[str, str] = {}
-        self._streams: dict[str, JsonStream | None] = {}
-        self._raw: dict[str, list[str]] = {}
-        self._bars: dict[str, int] = {}
         self._writing: Any = None
         self._at_margin = True
+        self._forget()
+
+    def _forget(self) -> None:
+        self._view = RunView()
+        self._numbers: dict[str, int] = {}
+        self._streams: dict[str, JsonStream | None] = {}
+        self._bars: dict[str, int] = {}
 
     def show(self, record: Record) -> None:
+        self._view.feed(record)
         event = record.event
         match event:
             case RunStarted(thread_id=thread_id):
@@ -55,17 +59,15 @@ class RecordPrinter:
                 self._grow((message_id, "text"), "model: ", text)
             case ReasoningAppended(message_id=message_id, text=text):
                 self._grow((message_id, "reasoning"), "reasoning: ", text)
-            case CallStarted(call_id=call_id, name=name, encoding=encoding):
-                self._names[call_id] = f"{name} #{len(self._names) + 1}"
+            case CallStarted(call_id=call_id, encoding=encoding):
+                self._numbers[call_id] = len(self._view.calls)
                 self._streams[call_id] = None if encoding == "text" else JsonStream()
-                self._line(f"{self._names[call_id]} ({call_id})")
+                self._line(f"{self._named(call_id)} ({call_id})")
                 self._writing = call_id
             case ArgsAppended(call_id=call_id, text=text):
                 self._arguments(call_id, text)
-            case CallCompleted(call_id=call_id, args_json=str(whole)) if (
-                call_id in self._names
-            ):  # it came without pieces
-                self._arguments(call_id, whole if self._streams[call_id] is not None else json.loads(whole))
+            case CallCompleted(call_id=call_id, args_json=str()):  # it came without pieces
+                self._arguments(call_id, self._view.calls[call_id].args_text)
             case CallProgressed(call_id=call_id, data=data):
                 self._progress(call_id, data)
             case RunEnded(outcome=outcome, reason=reason):
@@ -74,6 +76,7 @@ class RecordPrinter:
                 self._outcome(event)
 
     def restart(self) -> None:
+        self._forget()
         self._line("--- from the beginning")
 
     def close(self) -> None:
@@ -101,12 +104,11 @@ class RecordPrinter:
         stream = self._streams.get(call_id)
         changes: list[Change] = []
         if stream is not None:
-            self._raw.setdefault(call_id, []).append(text)
             try:
                 changes = stream.feed(text)
             except WireError:
                 stream = self._streams[call_id] = None
-                text = "".join(self._raw[call_id])  # all of it once more, as it came
+                text = self._view.calls[call_id].args_text  # all of it once more, as it came
         if stream is None:
             self._turn_to(call_id)
             self._grow((call_id, "raw"), "  ", text, indent="  ")
@@ -141,7 +143,8 @@ class RecordPrinter:
             self._line(f"{self._named(call_id)} {bar}")
 
     def _named(self, call_id: str) -> str:
-        return self._names.get(call_id, call_id)
+        call = self._view.calls.get(call_id)
+        return call_id if call is None else f"{call.name} #{self._numbers[call_id]}"
 
     def _grow(self, what: Any, heading: str, text: str, *, indent: str = "") -> None:
         text = clean(text)
