@@ -123,7 +123,7 @@ def test_what_is_no_callstream_server_is_told_so(run: Run) -> None:
     made = HttpServer(answering)
     made.start()
     url = f"http://127.0.0.1:{made.port}"
-    assert "does not answer as this version of callstream expects" in run("watch", "r", "--server", url).err
+    assert "does not match this version of callstream" in run("watch", "r", "--server", url).err
     assert "did not send JSON; is it a Callstream server?" in run("runs", "--server", url).err
     made.close()
 
@@ -158,4 +158,4 @@ def test_a_record_that_is_none_is_the_servers_fault(run: Run) -> None:
     with server(lambda after: [b"data: {}\n\n"]) as (url, _):
         done = run("watch", "r", "--server", url)
     assert (done.code, done.err.count("\n")) == (1, 1)
-    assert "does not answer as this version of callstream expects" in done.err
+    assert "does not match this version of callstream" in done.err
