@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Container, Iterable, Iterator
 from enum import StrEnum
+from itertools import count
 from typing import Any, TypeAlias
 
 import msgspec
@@ -240,13 +241,14 @@ def advanced(call: Call, event: CallEvent, *, at: float | None = None) -> Call:
     return msgspec.structs.replace(call, **changes)
 
 
+def number_id(wanted: str, number: int) -> str:
+    """The ids of those who want the same one: ``id`` for the first, then ``id~2``, ``id~3``, …"""
+    return wanted if number == 1 else f"{wanted}~{number}"
+
+
 def numbered(wanted: str, taken: Container[str]) -> str:
     """The id itself if it is free, else the first free one of ``id~2``, ``id~3``, …"""
-    free, number = wanted, 1
-    while free in taken:
-        number += 1
-        free = f"{wanted}~{number}"
-    return free
+    return next(free for number in count(1) if (free := number_id(wanted, number)) not in taken)
 
 
 class Ledger:

@@ -5,6 +5,20 @@
     cs = Callstream(journal="sqlite:///calls.db")
     agent = LlmAgent(name="writer", model=tapped("gemini-3-flash-preview", cs), tools=[write_document, approve])
     app = App(name="writer", root_agent=agent, plugins=[CallstreamPlugin(cs)])
+
+Where to look:
+
+- The plugin: ``plugin`` has the callbacks, ``execution`` the tools, ``invocations`` one invocation and the calls of its
+  model, ``partials`` the reading of partial events, ``live`` that of live mode, ``signatures`` thought signatures,
+  ``outputs`` the values of ``output_key``, ``leftbehind`` the calls of a process that died.
+- The agent behind AG-UI: ``agent`` is ``ADKAgent``, ``settings`` its options, ``agentrun`` one run, ``threads`` the sessions
+  of clients, ``state`` what is in them, ``presentation`` what the options add to a client's events, ``history`` threads
+  that are older than the journal.
+- Both: ``calls`` in a session, ``answers`` to them, ``contents`` of messages, ``tools``, ``tapping`` of models and trees.
+- ``serving`` is what a server needs of all this.
+
+An answer's way, from a client to google-adk: ``ADKAgent.begin`` checks it (``answers.check_answers``), ``AgentRun`` has
+``ClientAnswers`` find its call in the run's directory and record it, and hands google-adk what that returns.
 """
 
 from __future__ import annotations
@@ -13,12 +27,11 @@ from callstream.errors import MissingExtra
 
 try:
     from callstream.adk.agent import ADKAgent
-    from callstream.adk.clienttools import AGUIToolset
-    from callstream.adk.models import tapped
     from callstream.adk.plugin import CallstreamPlugin
-    from callstream.adk.predictions import PredictStateMapping
+    from callstream.adk.presentation import PredictStateMapping
     from callstream.adk.signatures import repair_thought_signatures
-    from callstream.adk.tools import StreamingTool, mcp_progress
+    from callstream.adk.tapping import tapped
+    from callstream.adk.tools import AGUIToolset, StreamingTool, mcp_progress
 except ModuleNotFoundError as error:
     raise MissingExtra("callstream.adk needs google-adk 2.12 or newer and ag-ui-protocol", "adk", error) from error
 

@@ -29,20 +29,17 @@ from google.adk.sessions.session import Session
 from google.adk.workflow import BaseNode
 from pydantic import TypeAdapter
 
-from callstream.adk.agentoptions import AgentOptions, settings_of
-from callstream.adk.agentrun import AgentRun
-from callstream.adk.agenttree import client_toolsets, server_tools, tapped_tree
-from callstream.adk.clientanswers import answers_in, check_answers
+from callstream.adk.agentrun import AgentRun, HostedPlugin
+from callstream.adk.answers import answers_in, check_answers
+from callstream.adk.calls import CREDENTIAL
 from callstream.adk.contents import messages_in
 from callstream.adk.history import import_session
-from callstream.adk.hosted import HostedPlugin
-from callstream.adk.hostquestions import CREDENTIAL
-from callstream.adk.idlethreads import IdleThreads, ThreadKey
 from callstream.adk.plugin import CallstreamPlugin
-from callstream.adk.presentation import Presentation, ShownEvent
-from callstream.adk.sharedstate import shown
-from callstream.adk.threads import Threads, split
-from callstream.adk.turns import Turns
+from callstream.adk.presentation import Predictions, Presentation, ShownEvent
+from callstream.adk.settings import AgentOptions, complete
+from callstream.adk.state import public_state
+from callstream.adk.tapping import client_toolsets, server_tools, tap_tree
+from callstream.adk.threads import IdleThreads, ThreadKey, Threads, Turns, split
 from callstream.agui import AguiEvent, Conversation, Translator, View, encode_sse, for_older_client
 from callstream.agui.events import RunError, encode
 from callstream.agui.given import digest_of, since_spoken
@@ -51,6 +48,7 @@ from callstream.errors import AnswerRefused, CallstreamError, JournalError, RunO
 from callstream.events import Record, RunEnded
 from callstream.journal import history
 from callstream.runtime import Callstream, Run
+from callstream.runtime.directory import Directory
 
 logger = logging.getLogger("callstream")
 
@@ -59,7 +57,7 @@ _LAST_RECORD_SECONDS = 1.0
 _EVENT: TypeAdapter[Any] = TypeAdapter(AnyEvent)
 
 
-class Begun(msgspec.Struct, frozen=True):
+class StartedRun(msgspec.Struct, frozen=True):
     """A run that has been started. ``work`` is to be awaited once; it ends the run, however it ends."""
 
     run: Run
@@ -95,24 +93,26 @@ class ADKAgent:
         return made
 
     def _build(self, app: App, options: AgentOptions) -> None:
-        settings = self._settings = settings_of(options)
+        settings = self._settings = complete(options)
+        self._predictions = Predictions(settings["predict_state"])
         plugins = [plugin for plugin in app.plugins if not isinstance(plugin, CallstreamPlugin)]
         given = next((plugin for plugin in app.plugins if isinstance(plugin, CallstreamPlugin)), None)
         theirs = given.callstream if given is not None else None
         if theirs is not None and not isinstance(theirs, Callstream):
             raise UsageError("expected the App's CallstreamPlugin to have a callstream.Callstream")
-        self.callstream: Callstream = settings.callstream or theirs or Callstream()
-        self._owns_callstream = settings.callstream is None and theirs is None
+        self.callstream: Callstream = settings["callstream"] or theirs or Callstream()
+        self._owns_callstream = settings["callstream"] is None and theirs is None
         plugin = HostedPlugin(self.callstream) if given is None else HostedPlugin.like(given, self.callstream)
         self._plugin = plugin
         assert app.root_agent is not None
-        root = tapped_tree(app.root_agent, self.callstream)
-        self._app = app.model_copy(update={"root_agent": root, "plugins": [plugin, *plugins]})
-        in_memory = settings.use_in_memory_services
-        self._artifacts = settings.artifact_service or (InMemoryArtifactService() if in_memory else None)
-        self._memory = settings.memory_service or (InMemoryMemoryService() if in_memory else None)
-        self._credentials = settings.credential_service or (InMemoryCredentialService() if in_memory else None)
-        sessions = settings.session_service or InMemorySessionService()
+        self.root_agent: BaseNode = tap_tree(app.root_agent, self.callstream)
+        """The copy that runs."""
+        self._app = app.model_copy(update={"root_agent": self.root_agent, "plugins": [plugin, *plugins]})
+        in_memory = settings["use_in_memory_services"]
+        self._artifacts = settings["artifact_service"] or (InMemoryArtifactService() if in_memory else None)
+        self._memory = settings["memory_service"] or (InMemoryMemoryService() if in_memory else None)
+        self._credentials = settings["credential_service"] or (InMemoryCredentialService() if in_memory else None)
+        sessions = settings["session_service"] or InMemorySessionService()
         if isinstance(sessions, InMemorySessionService) and self.callstream.journal.is_persistent:
             logger.warning(
                 "google-adk's sessions are in memory and the journal is not: after a restart, calls that await an answer "
@@ -120,10 +120,10 @@ class ADKAgent:
             )
         self._threads = Threads(
             sessions,
-            thread_is_session=settings.use_thread_id_as_session_id,
+            thread_is_session=settings["use_thread_id_as_session_id"],
         )
         self._idle = self._idle_threads()
-        self._toolsets = list(client_toolsets(root))
+        self._toolsets = list(client_toolsets(self.root_agent))
         self._runners: dict[str, Runner] = {}
         self._active: set[Run] = set()
         self._starting = 0
@@ -131,13 +131,13 @@ class ADKAgent:
         self._closings = 0
 
     def _idle_threads(self) -> IdleThreads | None:
-        """What forgets threads that nobody uses; None if nothing is to be forgotten here."""
+        """What forgets idle threads; None if none are forgotten here."""
         settings = self._settings
-        owns_sessions = settings.session_service is None and settings.delete_session_on_cleanup
-        if settings.session_timeout_seconds is None or not (self._owns_callstream or owns_sessions):
+        owns_sessions = settings["session_service"] is None and settings["delete_session_on_cleanup"]
+        if settings["session_timeout_seconds"] is None or not (self._owns_callstream or owns_sessions):
             return None
         return IdleThreads(
-            settings.session_timeout_seconds,
+            settings["session_timeout_seconds"],
             self.callstream.journal,
             self._threads if owns_sessions else None,
             owns_journal=self._owns_callstream,
@@ -165,7 +165,7 @@ class ADKAgent:
 
     async def _batches(self, given: RunAgentInput) -> AsyncGenerator[tuple[list[ShownEvent], int | None], None]:
         """The events of each record, with its number; None for those that are of no record."""
-        limit = self._settings.max_concurrent_executions
+        limit = self._settings["max_concurrent_executions"]
         if len(self._active) + self._starting >= limit:
             message = f"There are {limit} runs already; try again later."
             yield [RunError(message=message, code="too_many_runs", metadata=Metadata(0))], None
@@ -185,7 +185,7 @@ class ADKAgent:
         try:
             translator, presentation = Translator(self.view), self.presentation(given)
             try:
-                async for events, seq in self._followed(run, given, translator, task):
+                async for events, seq in self._follow(run, given, translator, task):
                     yield presentation.shown(events), seq
             except JournalError:
                 # A stream that merely stops looks like success.
@@ -207,30 +207,30 @@ class ADKAgent:
         try:
             if self._closings != closings:
                 raise RunOver("the agent was closed while the run waited for its thread")
-            begun = await self.begin(given)
+            started = await self.begin(given)
         except BaseException:
             end_turn()
             raise
-        task = asyncio.create_task(begun.work(), name=f"callstream run {begun.run.run_id}")
+        task = asyncio.create_task(started.work(), name=f"callstream run {started.run.run_id}")
         task.add_done_callback(lambda done: end_turn())
-        return begun.run, task
+        return started.run, task
 
-    async def _followed(
+    async def _follow(
         self, run: Run, given: RunAgentInput, translator: Translator, task: asyncio.Task[None]
     ) -> AsyncGenerator[tuple[list[AguiEvent], int], None]:
         async with aclosing(self.callstream.journal.follow(run.run_id)) as records:  # type: ignore[type-var]
             while (record := await _next(records, task)) is not None:
                 events = translator.feed(record)
-                if isinstance(record.event, RunEnded) and self._settings.emit_messages_snapshot:
+                if isinstance(record.event, RunEnded) and self._settings["emit_messages_snapshot"]:
                     events.insert(-1, (await self._conversation(run.thread_id, self.user_of(given))).snapshot())
                 yield events, record.seq
 
-    # -- a run whose followers are somebody else's business: what a server needs --
+    # -- a run that a server drives and follows --
 
-    async def begin(self, given: RunAgentInput, principal: str | None = None, *, exclusive: bool = False) -> Begun:
+    async def begin(self, given: RunAgentInput, principal: str | None = None, *, exclusive: bool = False) -> StartedRun:
         """Starts a run and leaves the work on it to the caller. ``principal``: whose run it is, if a server knows.
 
-        ``exclusive``: ThreadBusy if the thread has a run that goes on. Raises AnswerRefused if the client brings nothing
+        ``exclusive``: raises ThreadBusy if the thread has an active run. Raises AnswerRefused if the client brings nothing
         but answers, and one of them cannot be given to google-adk.
         """
         user_id = principal or self.user_of(given)
@@ -245,17 +245,17 @@ class ADKAgent:
             given.thread_id,
             await self.callstream.free_run_id(given.run_id),
             principal=user_id,
-            run_input=self._kept(given, await self._credentials_in(given)),
+            run_input=self._input_to_keep(given, await self._credentials_in(given, user_id)),
             as_current=False,
             exclusive=exclusive,
             host_traces=True,
         )
         self._active.add(run)
-        run.on_stop(lambda reason: self._ended(run, (self.app_of(given), user_id, given.thread_id)))
-        work = AgentRun(self._runner(self.app_of(given)), self._threads, self._settings, given)
-        return Begun(run, partial(work.work, run, user_id, given_up))
+        run.on_stop(lambda reason: self._release(run, (self.app_of(given), user_id, given.thread_id)))
+        work = AgentRun(self._runner(self.app_of(given)), self._threads, self._settings, self._predictions, given)
+        return StartedRun(run, partial(work.work, run, user_id, given_up))
 
-    def _ended(self, run: Run, thread: ThreadKey) -> None:
+    def _release(self, run: Run, thread: ThreadKey) -> None:
         self._active.discard(run)
         if self._idle is not None:
             self._idle.use(thread)
@@ -275,8 +275,7 @@ class ADKAgent:
         except Exception:  # noqa: BLE001  # whatever a session service raises, the run meets it again and fails by it
             return
         if session is not None and session.events:
-            assert self._app.root_agent is not None
-            await import_session(journal, session, thread_id, server_tools(self._app.root_agent))
+            await import_session(journal, session, thread_id, server_tools(self.root_agent))
 
     async def _check_answers(self, given: RunAgentInput, user_id: str) -> None:
         last = given.messages[-1] if given.messages else None
@@ -287,30 +286,31 @@ class ADKAgent:
         session = session or Session(id=given.thread_id, app_name=app_name, user_id=user_id)
         _, new = split(given.messages, session)
         if not any(isinstance(message, UserMessage) for message in new):
-            assert self._app.root_agent is not None
-            answers = list(answers_in(given, new))
-            await check_answers(self.callstream.journal, given.thread_id, session, self._app.root_agent, answers)
+            directory = Directory(self.callstream.journal, given.thread_id, user_id)
+            await check_answers(directory, session, self.root_agent, list(answers_in(given, new)))
 
     def presentation(self, given: RunAgentInput | None = None) -> Presentation:
-        """What becomes of the translator's events on one stream; of the stream that ``given`` asked for, or another."""
+        """How one stream shows the translator's events: the stream of the request ``given``, or one that joins."""
         messages = given.messages if given is not None else ()
         answered = frozenset(message.tool_call_id for message in messages if isinstance(message, ToolMessage))
-        return Presentation(self._settings, answered)
+        streams = self._settings["streaming_function_call_arguments"]
+        return Presentation(self._predictions, streams_arguments=streams, answered=answered)
 
     @property
     def view(self) -> View:
         """What clients are shown."""
-        return View(errors=self._settings.show_errors, emit_interrupt_outcome=self._settings.emit_interrupt_outcome)
+        return View(
+            errors=self._settings["show_errors"], emit_interrupt_outcome=self._settings["emit_interrupt_outcome"]
+        )
 
-    async def _credentials_in(self, given: RunAgentInput) -> set[str]:
-        """The ids of calls that a client answers with a credential."""
-        answered = [
-            message.tool_call_id for message in since_spoken(given.messages) if isinstance(message, ToolMessage)
-        ]
-        calls = [await self.callstream.journal.call(call_id) for call_id in answered]
-        return {call.call_id for call in calls if call is not None and call.name == CREDENTIAL}
+    async def _credentials_in(self, given: RunAgentInput, user_id: str) -> set[str]:
+        """The ids by which a client answers calls with a credential."""
+        directory = Directory(self.callstream.journal, given.thread_id, user_id)
+        names = [message.tool_call_id for message in since_spoken(given.messages) if isinstance(message, ToolMessage)]
+        calls = {named: await directory.find(named) for named in names}
+        return {named for named, call in calls.items() if call is not None and call.name == CREDENTIAL}
 
-    def _kept(self, given: RunAgentInput, credentials: set[str]) -> dict[str, Any]:
+    def _input_to_keep(self, given: RunAgentInput, credentials: set[str]) -> dict[str, Any]:
         """What of its input a run keeps: the messages since the model's last, since the others are in the runs before.
 
         And the names of the client's tools, as the model knows them. Answers to calls for ``credentials`` are left out.
@@ -326,7 +326,7 @@ class ADKAgent:
         }
         names = [tool.name for tool in given.tools or ()]
         if names:
-            if not self._toolsets and isinstance(self._app.root_agent, BaseAgent):
+            if not self._toolsets and isinstance(self.root_agent, BaseAgent):
                 logger.warning("the client sent tools, but no agent has an AGUIToolset in its tools")
             known = dict.fromkeys([*names, *(toolset.named(name) for toolset in self._toolsets for name in names)])
             kept["tools"] = [{"name": name} for name in known]
@@ -336,16 +336,16 @@ class ADKAgent:
 
     def user_of(self, given: RunAgentInput) -> str:
         """Whose run it is."""
-        if self._settings.user_id:
-            return self._settings.user_id
-        if self._settings.user_id_extractor is not None:
-            return str(self._settings.user_id_extractor(given))
+        if self._settings["user_id"]:
+            return self._settings["user_id"]
+        if self._settings["user_id_extractor"] is not None:
+            return str(self._settings["user_id_extractor"](given))
         return f"thread_user_{given.thread_id}"
 
     def app_of(self, given: RunAgentInput) -> str:
         """The name of the app that the run's session belongs to."""
-        if not self._app_is_named and self._settings.app_name_extractor is not None:
-            return str(self._settings.app_name_extractor(given))
+        if not self._app_is_named and self._settings["app_name_extractor"] is not None:
+            return str(self._settings["app_name_extractor"](given))
         return self._app.name
 
     def _runner(self, app_name: str) -> Runner:
@@ -357,7 +357,7 @@ class ADKAgent:
                 artifact_service=self._artifacts,
                 memory_service=self._memory,
                 credential_service=self._credentials,
-                plugin_close_timeout=self._settings.plugin_close_timeout,
+                plugin_close_timeout=self._settings["plugin_close_timeout"],
             )
         return self._runners[app_name]
 
@@ -377,18 +377,18 @@ class ADKAgent:
         what the extractors are asked with.
         """
         given = given or RunAgentInput(thread_id=thread_id, run_id="", messages=[])
-        if user_id is None or self._settings.user_id or self._settings.user_id_extractor is not None:
+        if user_id is None or self._settings["user_id"] or self._settings["user_id_extractor"] is not None:
             user_id = self.user_of(given)
-        if app_name is None or self._app_is_named or self._settings.app_name_extractor is not None:
+        if app_name is None or self._app_is_named or self._settings["app_name_extractor"] is not None:
             app_name = self.app_of(given)
         session = await self._threads.find(app_name, user_id, thread_id)
         if session is None:
             return None
         conversation = await self._conversation(thread_id, user_id)
         if not conversation.messages:
-            return {"state": shown(session.state), "messages": messages_in(session)}
+            return {"state": public_state(session.state), "messages": messages_in(session)}
         return {
-            "state": shown(session.state),
+            "state": public_state(session.state),
             "messages": _EVENT.validate_json(encode(conversation.snapshot())).model_dump(mode="json", by_alias=True)[
                 "messages"
             ],
@@ -397,7 +397,7 @@ class ADKAgent:
     async def _conversation(self, thread_id: str, user_id: str) -> Conversation:
         journal = self.callstream.journal
         await journal.open()
-        conversation = Conversation(View(errors=self._settings.show_errors))
+        conversation = Conversation(View(errors=self._settings["show_errors"]))
         rows = await journal.runs(thread_id=thread_id, principal=user_id)
         async for records in history(journal, rows[::-1]):
             conversation.take(records)
@@ -405,12 +405,12 @@ class ADKAgent:
 
     def get_capabilities(self) -> dict[str, Any] | None:
         """What the application said that the agent can do; None if it said nothing."""
-        return copy.deepcopy(self._settings.capabilities)
+        return copy.deepcopy(self._settings["capabilities"])
 
     # -- the end --
 
     async def close(self) -> None:
-        """Stops the runs that go on and closes the runners; the Callstream too, if it is the agent's own."""
+        """Stops the active runs and closes the runners; the Callstream too, if it is the agent's own."""
         self._closings += 1
         for run in list(self._active):
             await run.stop("closed")

@@ -1,6 +1,12 @@
 """One run of an ``ADKAgent``: from a client's input to google-adk's last event.
 
-Everything that the client is to see goes into the journal; nothing is emitted from here.
+``AgentRun`` is the run seen from outside google-adk, ``HostedPlugin`` from inside: the plugin as ``ADKAgent`` uses it, which
+finds the run there with the client's messages in it already. Everything that the client is to see goes into the journal;
+nothing is emitted from here.
+
+No model takes a request in which calls have no answer. So a turn that awaits some goes no further; and where a person has
+said something else meanwhile, the request says that the answers have not come yet. The session is left as it is, so they
+may still come.
 """
 
 from __future__ import annotations
@@ -8,45 +14,52 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Self
 
 from ag_ui.core import DeveloperMessage, Message, RunAgentInput, SystemMessage, UserMessage
+from google.adk.agents.callback_context import CallbackContext
+from google.adk.agents.invocation_context import InvocationContext
 from google.adk.agents.run_config import RunConfig, StreamingMode  # type: ignore[attr-defined]
 from google.adk.events.event import Event
 from google.adk.events.event_actions import EventActions
+from google.adk.models.llm_request import LlmRequest
+from google.adk.models.llm_response import LlmResponse
 from google.adk.runners import Runner
 from google.adk.sessions.session import Session
 from google.genai import types
 
-from callstream.adk.agentoptions import AgentSettings
-from callstream.adk.answers import imported
-from callstream.adk.clientanswers import ClientAnswers, TurnAnswers, answers_in
-from callstream.adk.clienttools import ClientInput, current_input
-from callstream.adk.contents import parts_of, received
-from callstream.adk.predictions import CONFIRM_TOOL, Predictions
-from callstream.adk.sharedstate import SharedState, taken
-from callstream.adk.threads import CONTEXT_KEY, Threads, marks, split
+from callstream.adk.answers import ClientAnswers, TurnAnswers, answers_in
+from callstream.adk.calls import import_call
+from callstream.adk.contents import message_received, parts_of
+from callstream.adk.plugin import CallstreamPlugin
+from callstream.adk.presentation import CONFIRM_TOOL, Predictions
+from callstream.adk.settings import AgentOptions
+from callstream.adk.state import CONTEXT_KEY, SharedState, accept_state, marks
+from callstream.adk.threads import Threads, split
+from callstream.adk.tools import ClientInput, current_input
 from callstream.calls import Call
 from callstream.events import Question
-from callstream.runtime import Run
+from callstream.runtime import Callstream, Run
 
 
 class AgentRun:
     """``work`` is the run. It is given a started run of the journal and ends it, however it ends."""
 
-    def __init__(self, runner: Runner, threads: Threads, settings: AgentSettings, given: RunAgentInput) -> None:
+    def __init__(
+        self, runner: Runner, threads: Threads, settings: AgentOptions, predictions: Predictions, given: RunAgentInput
+    ) -> None:
         self._runner = runner
         self._threads = threads
         self._settings = settings
         self._input = given
-        self._predictions = Predictions(settings.predict_state)
+        self._predictions = predictions
         self._predicted: dict[str, None] = {}  # the tools that have run and whose changes need the user's consent
         self._state = SharedState(given.state)
 
     async def work(self, run: Run, user_id: str, given_up: tuple[Call, ...]) -> None:
         instructions = _instructions(self._input.messages)
         current_input.set(ClientInput(tuple(self._input.tools or ()), instructions, self._agent_name, given_up))
-        async with run, asyncio.timeout(self._settings.execution_timeout_seconds):
+        async with run, asyncio.timeout(self._settings["execution_timeout_seconds"]):
             session = await self._threads.open(self._runner.app_name, user_id, self._input.thread_id)
             messages, changes, said = await self._incoming(run, session)
             await run.record(self._state.snapshot({**session.state, **changes}))
@@ -66,43 +79,48 @@ class AgentRun:
     async def _incoming(self, run: Run, session: Session) -> tuple[list[types.Content], dict[str, Any], dict[str, Any]]:
         """What google-adk is to be asked, one after the other, what changes in the session, and what marks the messages."""
         past, new = split(self._input.messages, session)
-        if not session.events and past and self._settings.seed_first_run_history:
+        if not session.events and past and self._settings["seed_first_run_history"]:
             await self._threads.seed(session, past, self._agent_name)
         said = [message for message in new if isinstance(message, UserMessage)]
         for message in said:
-            await run.record([received(message)])
+            await run.record([message_received(parts_of(message.content), message.id)])
         parts = [part for message in said for part in parts_of(message.content)]
         answers = list(answers_in(self._input, new))
         answered = await ClientAnswers(run, session, self._runner.agent).take(answers, alone=not parts)
         parts += [types.Part(text=sentence) for sentence in answered.sentences]
         heard = [message for message in self._input.messages if message.id not in answered.held]
         changes = self._changes(session, [message for message in heard if message not in said])
-        asked = await self._told(session, answered.turns, goes_on=not parts)
+        asked = await self._append_answers(session, answered.turns, resumes=not parts)
         if parts:
             asked.append(types.Content(role="user", parts=parts))
         return asked, changes, marks(message for message in said if message.id not in answered.held)
 
-    async def _told(self, session: Session, turns: Sequence[TurnAnswers], *, goes_on: bool) -> list[types.Content]:
+    async def _append_answers(
+        self, session: Session, turns: Sequence[TurnAnswers], *, resumes: bool
+    ) -> list[types.Content]:
         """Puts answers into the session, but for those that google-adk is to be asked with: they are returned.
 
-        ``goes_on``: google-adk is to go on with the last turn.
+        ``resumes``: google-adk is to continue the last turn.
         """
         asked: list[types.Content] = []
         for turn in turns:
             content = types.Content(role="user", parts=turn.parts)
-            if turn.to_host or (goes_on and turn is turns[-1]):
+            if turn.to_host or (resumes and turn is turns[-1]):
                 asked.append(content)
             else:
-                # google-adk goes on with one turn and takes answers to one turn only, a model wants them by themselves,
+                # google-adk continues one turn and takes answers to one turn only; a model wants them by themselves,
                 # right after the calls; and what stands beside an answer to a question of google-adk's is not shown to it.
                 await self._append(session, content, {}, invocation_id=turn.invocation_id)
         return asked
 
     def _changes(self, session: Session, heard: Sequence[Message]) -> dict[str, Any]:
         """What the client's state and context, and having heard these messages, change in the session."""
-        changes = {**taken(self._input.state, allow_scopes=self._settings.allow_scoped_state_keys), **marks(heard)}
+        changes = {
+            **accept_state(self._input.state, allow_scopes=self._settings["allow_scoped_state_keys"]),
+            **marks(heard),
+        }
         if self._input.context:
-            changes[CONTEXT_KEY] = _described(self._input)
+            changes[CONTEXT_KEY] = _describe_context(self._input)
         # An event carries what is new alone, else a long thread's events would repeat its whole account.
         state = session.state
         return {key: value for key, value in changes.items() if key not in state or state[key] != value}
@@ -131,13 +149,13 @@ class AgentRun:
             raise AgentFailed(failure)
 
     def _run_config(self) -> RunConfig:
-        if self._settings.run_config_factory is not None:
-            config: RunConfig = self._settings.run_config_factory(self._input)
+        if self._settings["run_config_factory"] is not None:
+            config: RunConfig = self._settings["run_config_factory"](self._input)
         else:
             config = RunConfig(streaming_mode=StreamingMode.SSE)
         if not self._input.context:
             return config
-        metadata = {"ag_ui_context": _described(self._input), **(config.custom_metadata or {})}
+        metadata = {"ag_ui_context": _describe_context(self._input), **(config.custom_metadata or {})}
         return config.model_copy(update={"custom_metadata": metadata})
 
     async def _ask_about_predictions(self, run: Run) -> None:
@@ -146,7 +164,7 @@ class AgentRun:
         These are the last calls of a run: front ends disable the buttons of a dialog when anything comes after it.
         """
         for tool_name in self._predicted:
-            call_id = await imported(run, f"adk-{run.callstream.new_call_id()}", CONFIRM_TOOL, {})
+            call_id = await import_call(run, f"adk-{run.callstream.new_call_id()}", CONFIRM_TOOL, {})
             question = Question(
                 reason=CONFIRM_TOOL,
                 message=f"{tool_name} has made changes. Keep them?",
@@ -172,7 +190,7 @@ class AgentFailed(Exception):
     """google-adk's last word was an error."""
 
 
-def _described(given: RunAgentInput) -> list[dict[str, str]]:
+def _describe_context(given: RunAgentInput) -> list[dict[str, str]]:
     return [{"description": each.description, "value": each.value} for each in given.context or ()]
 
 
@@ -187,3 +205,120 @@ def _has_content(event: Event) -> bool:
 
 def _failure(event: Event) -> str:
     return f"{event.error_code}: {event.error_message}" if event.error_message else str(event.error_code)
+
+
+# -- inside google-adk --
+
+
+class HostedPlugin(CallstreamPlugin):
+    @classmethod
+    def like(cls, other: CallstreamPlugin, callstream: Callstream) -> Self:
+        """With the settings of a plugin that the application registered itself."""
+        settings = other.settings
+        return cls(
+            callstream,
+            name=other.name,
+            on_truncated=settings.on_truncated,
+            repair_signatures=settings.repair_signatures,
+        )
+
+    async def on_user_message_callback(
+        self, *, invocation_context: InvocationContext, user_message: types.Content
+    ) -> types.Content | None:
+        return None
+
+    async def before_run_callback(self, *, invocation_context: InvocationContext) -> types.Content | None:
+        ended = await super().before_run_callback(invocation_context=invocation_context)
+        invocation = self.invocation(invocation_context.invocation_id)
+        message = invocation_context.user_content
+        given = current_input.get()
+        agent = invocation_context.agent
+        if invocation is not None and given is not None and agent is not None and given.agent_name == agent.name:
+            invocation.given_up = list(given.given_up)
+        if invocation is not None and message is not None:
+            invocation.is_resumed = any(part.function_response is not None for part in message.parts or ())
+        return ended
+
+    async def before_model_callback(
+        self, *, callback_context: CallbackContext, llm_request: LlmRequest
+    ) -> LlmResponse | None:
+        if _lacks_answers(llm_request.contents):
+            return LlmResponse(turn_complete=True)
+        _fill_in(llm_request.contents, callback_context.session)
+        given = current_input.get()
+        if given is not None and given.instructions and given.agent_name == callback_context.agent_name:
+            llm_request.append_instructions([given.instructions])
+        return await super().before_model_callback(callback_context=callback_context, llm_request=llm_request)
+
+
+def _fill_in(contents: list[types.Content], session: Session) -> None:
+    """Puts a word in the place of every answer that has not come.
+
+    Or the answer, if the session has it: google-adk leaves out what came between a call and its answer, and that may be
+    the answer to a call of an earlier turn.
+    """
+    known = _Answers(session)
+    for place in range(len(contents) - 1, -1, -1):
+        calls = [part.function_call for part in contents[place].parts or () if part.function_call is not None]
+        if not calls:
+            continue
+        after = contents[place + 1] if place + 1 < len(contents) else None
+        responses = [part.function_response for part in (after.parts if after else None) or ()]
+        given = [response for response in responses if response is not None]
+        missing = [call for call in calls if not _take(given, call)]
+        words = [
+            types.Part(
+                function_response=types.FunctionResponse(id=call.id, name=call.name, response=known.answer_to(call))
+            )
+            for call in missing
+        ]
+        if after is not None and any(response is not None for response in responses):
+            contents[place + 1] = types.Content(role=after.role, parts=[*(after.parts or ()), *words])
+        elif words:
+            contents.insert(place + 1, types.Content(role="user", parts=words))
+
+
+class _Answers:
+    """What a session has as answers to its calls. Asked for the calls of a request, the last one first."""
+
+    def __init__(self, session: Session) -> None:
+        responses = {
+            response.id: response.response
+            for event in session.events
+            for response in event.get_function_responses()
+            if response.id
+        }
+        calls = [call for event in session.events for call in event.get_function_calls() if call.id in responses]
+        self._answered = [(call, responses[call.id or ""]) for call in calls]
+
+    def answer_to(self, call: types.FunctionCall) -> dict[str, Any]:
+        """Ids that google-adk minted are not in a request: there, name and arguments tell."""
+        for pair in reversed(self._answered):
+            known, answer = pair
+            if known.name == call.name and (known.id == call.id if call.id else known.args == call.args):
+                self._answered.remove(pair)
+                return answer or {}
+        return {"status": "no answer yet"}
+
+
+def _take(responses: list[types.FunctionResponse], call: types.FunctionCall) -> bool:
+    """Takes the answer to a call out of a list. Calls whose ids google-adk minted have none here: names tell."""
+    for response in responses:
+        if response.id == call.id and response.name == call.name:
+            responses.remove(response)
+            return True
+    return False
+
+
+def _lacks_answers(contents: list[types.Content]) -> bool:
+    """Whether some of the model's last calls lack their answers, and no message came since."""
+    answers = 0
+    for content in reversed(contents):
+        parts = content.parts or []
+        calls = sum(part.function_call is not None for part in parts)
+        if calls:
+            return answers < calls
+        answers += sum(part.function_response is not None for part in parts)
+        if any(part.text or part.inline_data or part.file_data for part in parts):
+            return False
+    return False

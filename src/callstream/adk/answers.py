@@ -1,39 +1,60 @@
-"""What an invocation was started with: a message, or answers to calls that await them.
+"""Answers to calls that await them, as google-adk is given them: in a message of its own, or by a client.
 
-An answer counts once. One that came before is taken out of the message, so that google-adk, which lets the last of
-several answers count, does not see it; a message that had nothing else ends the invocation before it begins. Responses
-to a job are no answers: all of them reach the model, see ``SessionCalls``. Answers
-are put into the order of their calls, because a model that knows no ids tells them apart by their order.
+An answer counts once. ``Incoming`` is the message that starts an invocation: an answer in it that came before is taken out,
+so that google-adk, which lets the last of several answers count, does not see it; a message that had nothing else ends
+the invocation before it begins. Responses to a job are no answers: all of them reach the model, see ``SessionCalls``.
+
+``ClientAnswers`` is what a client says: to the tools that it runs itself, to the questions of google-adk, and to
+``confirm_changes``. An answer to an unknown call never reaches the model, and one that google-adk cannot be
+given is not recorded.
+
+Answers are put into the order of their calls, because a model that knows no ids tells them apart by their order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+import json
+import logging
+from collections.abc import Iterator, Sequence
 
+import msgspec
+from ag_ui.core import Message, RunAgentInput, ToolMessage
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.sessions.session import Session
+from google.adk.workflow import BaseNode
 from google.genai import types
 
-from callstream.adk.hostquestions import CREDENTIAL, CREDENTIAL_RECEIVED, HOST_QUESTIONS, question_in, shown
-from callstream.adk.partials import MINTED_PREFIX
-from callstream.adk.sessioncalls import SessionCalls
-from callstream.calls import Call, CallState
-from callstream.errors import UsageError
-from callstream.events import (
-    ArgsAppended,
-    CallAwaiting,
-    CallCompleted,
-    CallDiscarded,
-    CallProgressed,
-    CallStarted,
-    MessageReceived,
-    WireEvent,
+from callstream.adk.calls import (
+    CREDENTIAL,
+    CREDENTIAL_RECEIVED,
+    HOST_QUESTIONS,
+    SessionCalls,
+    adapt_input,
+    confirmation,
+    credential,
+    import_call,
+    misfit,
+    outcome,
+    paused_call_id,
+    record_update,
+    take_in,
 )
-from callstream.journal import Journal
+from callstream.adk.contents import Answer, answer_in, message_received, response_part
+from callstream.adk.presentation import CONFIRM_TOOL, decision
+from callstream.adk.state import id_in_session
+from callstream.adk.tapping import server_tools
+from callstream.agui.given import CANCELLED
+from callstream.calls import HAS_OUTCOME, Call, CallState
+from callstream.errors import AnswerRefused, UsageError
+from callstream.events import CallAwaiting, MessageReceived
 from callstream.runtime import Callstream, Run
-from callstream.runtime.answers import is_of_thread
+from callstream.runtime.directory import Directory
 from callstream.wire.argtext import json_text
+
+logger = logging.getLogger("callstream")
+
+
+# -- in a message to google-adk --
 
 
 class Incoming:
@@ -60,12 +81,14 @@ class Incoming:
         if not self.is_answer:
             return
         await callstream.journal.open()
+        directory = Directory(callstream.journal, thread_id, principal)
         for part in list(self._parts):
             answer = part.function_response
             if answer is None or not answer.id:
                 continue
-            known = await calls_named(callstream.journal, thread_id, principal, answer.id)
-            if known and all(call.is_final for call in known) and not SessionCalls(session).is_news(answer):
+            call = await directory.find_by_wire_id(answer.id)
+            is_answered = call is not None and call.is_final and call.state is not CallState.DISCARDED
+            if is_answered and not SessionCalls(session).is_news(answer):
                 self._parts.remove(part)
                 self._again.append(part)
         order = {call.id: number for number, call in enumerate(SessionCalls(session)) if call.id}
@@ -80,7 +103,7 @@ class Incoming:
     async def record(self, run: Run, context: InvocationContext) -> None:
         """Takes the message, or the answers, into the run."""
         if not self.is_answer:
-            await run.record([received(context.user_content or self._message)])
+            await run.record([message_received((context.user_content or self._message).parts or ())])
             return
         for part in self._parts:
             answer = part.function_response
@@ -89,116 +112,269 @@ class Incoming:
 
 
 async def _answer(run: Run, session: Session, answer: types.FunctionResponse) -> None:
-    named = answer.id or ""
+    wire_id = answer.id or ""
     calls = SessionCalls(session)
-    asked = calls.named(named)
+    asked = calls.named(wire_id)
     if asked is None:
         # google-adk could not give it to the model, so it must not count as given.
-        raise UsageError(f"session {session.id!r} has no call {named!r} that awaits an answer")
-    known = await calls_named(run.callstream.journal, run.thread_id, run.principal, named)
-    if not known:  # the call is older than the journal
-        named = await take_in(run, asked)
-    elif all(call.is_final for call in known):
+        raise UsageError(f"session {session.id!r} has no call {wire_id!r} that awaits an answer")
+    call = await run.directory.find_by_wire_id(wire_id)
+    if call is None or call.state is CallState.DISCARDED:
+        call_id = await take_in(run, asked)  # it is older than the journal
+    elif call.is_final:
         # What a job says after its result: the call is final, so this is input of the run.
         await run.record([MessageReceived("tool", json_text(answer.response))])
         return
     else:
-        named = await awaiting_id(run, named)
+        call_id = call.call_id
     if calls.goes_on(answer):
-        await record_update(run, named, answer.response)
+        await record_update(run, call_id, answer.response)
         return
     result, error = outcome(answer.response)
     if answer.name == CREDENTIAL:
         result = CREDENTIAL_RECEIVED
-    await run.answer(named, result, error=error)
-
-
-async def record_update(run: Run, named: str, response: Any) -> None:
-    """Records what a call that goes on awaiting its result has said."""
-    call = await run.resume(named)
-    if call is not None:
-        await run.record([CallProgressed(call.call_id, response)])
-
-
-async def take_in(run: Run, asked: types.FunctionCall) -> str:
-    """Records a call of the session that awaits an answer and that the journal does not know. Returns its ``call_id``."""
-    is_question = asked.name in HOST_QUESTIONS
-    asked = shown(asked) if is_question else asked
-    call_id = await imported(run, asked.id or "", asked.name or "", asked.args or {})
-    await run.record([CallAwaiting(call_id, question_in(asked) if is_question else None)])
-    return call_id
-
-
-async def awaiting_id(run: Run, wire_id: str) -> str:
-    """The ``call_id`` of the call that google-adk means: models that number the calls of each turn use an id again."""
-    awaiting = await run.callstream.journal.calls(
-        thread_id=run.thread_id, provider_id=wire_id, states=[CallState.AWAITING], principal=run.principal
-    )
-    return awaiting[-1].call_id if awaiting else wire_id
-
-
-async def imported(
-    run: Run, function_call_id: str, name: str, args: dict[str, Any], *, author: str | None = None
-) -> str:
-    """Records a whole call that google-adk knows and the run does not. Returns its ``call_id``."""
-    has_wire_id = not function_call_id.startswith(MINTED_PREFIX)
-    return await _imported(run, function_call_id, name, args, has_wire_id, author)
-
-
-async def replaced(run: Run, call: Call, function_call_id: str, args: dict[str, Any]) -> str:
-    """Records that google-adk runs a call's tool on other arguments than the model's: that is another call.
-
-    Hooks hear that the first is given up, and then of the second: they judge what the tool runs on. Returns the
-    ``call_id`` of the second. The wire id is the first's.
-    """
-    await run.record([CallDiscarded(call.call_id, "aborted", "its arguments were changed before its tool ran")])
-    await run.settled(call.call_id)
-    return await _imported(run, function_call_id, call.name, args, True)
-
-
-async def _imported(
-    run: Run, function_call_id: str, name: str, args: dict[str, Any], has_wire_id: bool, author: str | None = None
-) -> str:
-    provider_id = function_call_id if has_wire_id else None
-    text = json_text(args)
-    events: Sequence[WireEvent] = [
-        CallStarted(function_call_id, name, provider_id),
-        ArgsAppended(function_call_id, text),
-        CallCompleted(function_call_id, text),
-    ]
-    response = run.response("gemini", author=author)
-    await response.record(events)
-    return response.call_ids[function_call_id]
-
-
-def outcome(response: Any) -> tuple[Any, str | None]:
-    """What a function response says: a result, or an error in the form in which google-adk tells the model of one."""
-    if isinstance(response, dict) and set(response) == {"error"}:
-        error = response["error"]
-        return None, error if isinstance(error, str) else json_text(error)
-    return response, None
-
-
-async def calls_named(journal: Journal, thread_id: str, principal: str | None, named: str) -> list[Call]:
-    """The calls of a principal's thread with that wire id that could have been asked of a person."""
-    found = await journal.calls(thread_id=thread_id, provider_id=named, principal=principal)
-    if not found:
-        call = await journal.call(named)
-        found = [call] if call is not None and await is_of_thread(journal, call, thread_id, principal) else []
-    return [call for call in found if call.state is not CallState.DISCARDED]
+    await run.answer(call_id, result, error=error)
 
 
 def _answered_id(part: types.Part) -> str | None:
     return part.function_response.id if part.function_response is not None else None
 
 
-def received(content: types.Content) -> MessageReceived:
-    """What a user said to the agent."""
-    parts = content.parts or []
-    return MessageReceived("user", "".join(part.text or "" for part in parts), attachments=attachments(parts))
+# -- from a client --
 
 
-def attachments(parts: Iterable[types.Part]) -> tuple[str, ...]:
-    """The kinds of the parts of a message that are not text."""
-    blobs = [blob for part in parts if (blob := part.inline_data or part.file_data) is not None]
-    return tuple(blob.mime_type or "file" for blob in blobs)
+class TurnAnswers(msgspec.Struct, frozen=True):
+    """Answers to calls of one turn of google-adk, or ``to_host``: to questions that google-adk itself asked in it."""
+
+    invocation_id: str
+    parts: list[types.Part]
+    to_host: bool
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """What google-adk gets by turn, ``sentences`` for the model, and the ids of messages whose answers are ``held`` back."""
+
+    turns: Sequence[TurnAnswers] = ()
+    sentences: Sequence[str] = ()
+    held: frozenset[str] = frozenset()
+
+
+def answers_in(given: RunAgentInput, new: Sequence[Message]) -> Iterator[Answer]:
+    """The answers among a client's new messages, and those to interrupts."""
+    for message in new:
+        if isinstance(message, ToolMessage):
+            yield answer_in(message)
+    for entry in given.resume or ():
+        if entry.status == "cancelled":
+            yield Answer(entry.interrupt_id, "", error=CANCELLED)
+        else:
+            payload = entry.payload
+            yield Answer(entry.interrupt_id, payload if isinstance(payload, str) else json.dumps(payload))
+
+
+async def check_answers(directory: Directory, session: Session, agent: BaseNode, answers: Sequence[Answer]) -> None:
+    """Raises AnswerRefused for an answer to a call that awaits one, but not this one, not from a client, or not in this
+    session.
+    """
+    in_session = SessionCalls(session)
+    for answer in answers:
+        call = await directory.find(id_in_session(session, answer.named))
+        if call is None or call.state is not CallState.AWAITING:
+            continue
+        about = in_session.question_about(call.wire_id)
+        if about is None and await _is_the_servers(directory, call, in_session, agent):
+            raise AnswerRefused(
+                call.call_id, f"{call.name} runs on the server, and no client can answer its call {call.call_id}."
+            )
+        question = about or in_session.question(call.wire_id)
+        if question is None and in_session.named(call.wire_id) is None and call.name != CONFIRM_TOOL:
+            raise AnswerRefused(
+                call.call_id,
+                f"The session in which {call.name} asked is gone, so this answer cannot reach the agent. The call "
+                f"{call.call_id} still awaits one.",
+            )
+        mistake = misfit(question, answer.response) if question is not None and answer.error is None else None
+        if mistake is not None:
+            raise AnswerRefused(call.call_id, f"This is not the answer that {call.call_id} awaits: {mistake}")
+
+
+async def _is_the_servers(directory: Directory, call: Call, in_session: SessionCalls, agent: BaseNode) -> bool:
+    """Whether a call that awaits something awaits its tool's own result, which no client can bring.
+
+    Such a tool has asked a person, and google-adk was stopped after the answer came and before it ran the tool again.
+    """
+    if call.name in HOST_QUESTIONS or call.name == CONFIRM_TOOL:
+        return False
+    is_asked_about = in_session.is_asked_about(call.wire_id)
+    if in_session.is_long_running(call.wire_id):  # the client answers once the tool has run
+        return is_asked_about and await _is_paused(directory, call)
+    return is_asked_about or call.name in server_tools(agent)
+
+
+async def _is_paused(directory: Directory, call: Call) -> bool:
+    journal = directory.journal
+    for row in await journal.runs(thread_id=call.thread_id, principal=directory.principal):  # the newest first
+        events = [record.event for record in await journal.read_whole([row.run_id])]
+        awaiting = [each for each in events if isinstance(each, CallAwaiting) and each.call_id == call.call_id]
+        if awaiting:
+            return awaiting[-1].is_paused
+    return False
+
+
+class ClientAnswers:
+    """Takes the answers that one run brings. ``agent`` is whose tools no client may answer for."""
+
+    def __init__(self, run: Run, session: Session, agent: BaseNode) -> None:
+        self._run = run
+        self._session = session
+        self._agent = agent
+        self._directory = run.directory
+        self._calls = SessionCalls(session)
+        self._order = {call.id: number for number, call in enumerate(self._calls)}
+        self._parts: dict[str, types.Part] = {}
+        self._sentences: list[str] = []
+
+    async def take(self, answers: Sequence[Answer], *, alone: bool) -> Answered:
+        """Records the answers, and gives them in the order of their calls.
+
+        Those that came before are left out. One to an unknown call is an error if the run has nothing else to
+        do. Where others of the same turn still await their answers, these are held back, if the run brings them
+        ``alone``.
+        """
+        # An answer to a question itself counts before one to the call that the question is about.
+        ordered = sorted(
+            answers, key=lambda answer: self._calls.question(id_in_session(self._session, answer.named)) is None
+        )
+        foreign = [answer.named for answer in ordered if not await self._take(answer)]
+        if foreign:
+            thread_id = self._run.thread_id
+            if alone and not self._parts and not self._sentences:
+                raise UsageError(f"no call {foreign[0]!r} awaits an answer in thread {thread_id!r}")
+            logger.warning("thread %s: ignoring answers to unknown calls: %s", thread_id, foreign)
+        is_whole = await self._complete_turns()
+        if alone and not is_whole:
+            held = frozenset(answer.message_id for answer in answers if answer.message_id is not None)
+            return Answered(sentences=self._sentences, held=held)
+        return Answered(self._by_turn(), self._sentences)
+
+    async def _take(self, answer: Answer) -> bool:
+        """False if no client can answer the call that it means: it is unknown, here or to google-adk, or the server's."""
+        named = id_in_session(self._session, answer.named)
+        call = await self._take_in(await self._directory.find(named), named)
+        if call is not None and call.state is CallState.AWAITING:
+            question = self._calls.question_about(call.wire_id)
+            if question is not None:  # the client answers the call that is paused, and means the question about it
+                wire_id = question.id or ""
+                call = await self._take_in(await self._directory.find_by_wire_id(wire_id), wire_id)
+            elif await _is_the_servers(self._directory, call, self._calls, self._agent):
+                return False
+        if call is None or not self._is_in_session(call):
+            return False
+        part = self._part(call, answer)
+        assert part.function_response is not None
+        if call.state is CallState.AWAITING and answer.error is None and self._calls.goes_on(part.function_response):
+            await record_update(self._run, call.call_id, answer.result)
+            self._parts[call.wire_id] = part
+        elif call.state is CallState.AWAITING:
+            await self._record(call, answer)
+        elif call.state in HAS_OUTCOME and call.wire_id in self._order and call.wire_id not in self._calls.responded:
+            # One that came before counts only where a crash has kept it from the session.
+            kept = self._part(call, answer) if call.name == CREDENTIAL else self._recorded_part(call, answer.media)
+            self._parts.setdefault(call.wire_id, kept)
+        return True
+
+    def _is_in_session(self, call: Call) -> bool:
+        """Whether google-adk can be given an answer to the call. A session may be gone: the journal outlives memory."""
+        return call.state is not CallState.AWAITING or call.wire_id in self._order or call.name == CONFIRM_TOOL
+
+    async def _record(self, call: Call, answer: Answer) -> None:
+        result = None if answer.error is not None else answer.result
+        if call.name == CREDENTIAL and result is not None:
+            result = CREDENTIAL_RECEIVED
+        await self._run.answer(call.call_id, result, error=answer.error, message_id=answer.message_id)
+        if call.name == CONFIRM_TOOL and call.wire_id not in self._order:
+            self._sentences.append(decision(answer.content))
+        else:
+            self._parts[call.wire_id] = self._part(call, answer)
+
+    def _part(self, call: Call, answer: Answer) -> types.Part:
+        """The answer as google-adk takes it."""
+        question = self._calls.question(call.wire_id)
+        if question is None:
+            return response_part(answer, types.FunctionCall(id=call.wire_id, name=call.name))
+        match question.name:
+            case "adk_request_confirmation":
+                response = confirmation(answer.response)
+            case "adk_request_credential":
+                response = credential(question, answer.response)
+            case _:
+                response = answer.response if answer.error is not None else adapt_input(question, answer.response)
+        return types.Part(
+            function_response=types.FunctionResponse(id=question.id, name=question.name, response=response)
+        )
+
+    def _recorded_part(self, call: Call, media: tuple[types.Part, ...] = ()) -> types.Part:
+        """The answer that the journal has. ``media``, which it has not, from the client's message."""
+        error = call.error if call.state is CallState.FAILED else None
+        content = call.result if isinstance(call.result, str) else json.dumps(call.result)
+        return self._part(call, Answer(call.call_id, content, error=error, media=media))
+
+    async def _take_in(self, call: Call | None, wire_id: str) -> Call | None:
+        """The call, or, if there is none, that of the session with this id: it is older than the journal and taken into it.
+
+        Unless its tool is the server's: such a call is in a history that a client brought, and its answer an invention.
+        """
+        if call is not None:
+            return call
+        asked = self._calls.named(wire_id)
+        if asked is None or asked.name in server_tools(self._agent):
+            return None
+        if wire_id in self._calls.responded:
+            call_id = await import_call(self._run, wire_id, asked.name or "", asked.args or {})
+            await self._run.complete(call_id)
+        else:
+            call_id = await take_in(self._run, asked)
+        return self._run.call(call_id)
+
+    # -- whole turns --
+
+    async def _complete_turns(self) -> bool:
+        """Adds the answers that were held back before. False if there are calls beside these that lack theirs."""
+        unconfirmed = {paused_call_id(each) for each in self._calls.questions() if each.id not in self._parts}
+        is_whole = True
+        for calls in self._calls.together:
+            if not any(call.id in self._parts for call in calls):
+                continue
+            for beside in calls:
+                if not beside.id or beside.id in self._parts or beside.name == CREDENTIAL:
+                    continue  # google-adk takes credentials one by one
+                if beside.id in unconfirmed:
+                    is_whole = False  # what google-adk tells the model meanwhile is no answer
+                elif beside.id not in self._calls.responded:
+                    is_whole = await self._restore(beside.id) and is_whole
+        return is_whole
+
+    async def _restore(self, wire_id: str) -> bool:
+        """Adds the answer to a call of the session from the journal. False if it has yet to come."""
+        call = await self._directory.find_newest(wire_id) or await self._directory.find_by_call_id(wire_id)
+        call = await self._take_in(call, wire_id)
+        if call is not None and call.state in HAS_OUTCOME:
+            self._parts[wire_id] = self._recorded_part(call)
+        return call is not None and call.state is not CallState.AWAITING
+
+    def _by_turn(self) -> list[TurnAnswers]:
+        """The answers by the turns whose calls they answer, those to google-adk itself apart, after the others."""
+        turns = {call.id: event.invocation_id for event in self._session.events for call in event.get_function_calls()}
+        found: dict[str, dict[bool, list[types.Part]]] = {}
+        for call_id in sorted(self._parts, key=lambda call_id: self._order.get(call_id, 0)):
+            part = self._parts[call_id]
+            response = part.function_response
+            assert response is not None
+            of_turn = found.setdefault(turns.get(response.id, ""), {False: [], True: []})
+            of_turn[response.name in HOST_QUESTIONS].append(part)
+        return [
+            TurnAnswers(turn, parts, to_host)
+            for turn, both in found.items()
+            for to_host, parts in both.items()
+            if parts
+        ]

@@ -6,7 +6,7 @@ import base64
 import binascii
 import json
 import mimetypes
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -15,8 +15,7 @@ from google.adk.events.event import Event
 from google.adk.sessions.session import Session
 from google.genai import types
 
-from callstream.adk.answers import attachments
-from callstream.adk.hostquestions import HOST_QUESTIONS
+from callstream.adk.calls import HOST_QUESTIONS
 from callstream.agui.given import result_value
 from callstream.errors import UsageError
 from callstream.events import MessageReceived
@@ -41,7 +40,7 @@ class Answer(msgspec.Struct, frozen=True):
 
     @property
     def result(self) -> Any:
-        """As the journal keeps it, so that whoever joins reads what the client has written: JSON, or else the text."""
+        """As the journal keeps it, so that a client that joins reads what this one wrote: JSON, or else the text."""
         value = self._value
         return self.content if value is None or isinstance(value, str) else value
 
@@ -74,10 +73,11 @@ def _part(part: Any) -> types.Part:
 _ANY_KIND = {"image": "image/png", "audio": "audio/mpeg", "video": "video/mp4", "document": "application/pdf"}
 
 
-def received(message: UserMessage) -> MessageReceived:
-    """A client's message as the journal keeps it."""
-    parts = parts_of(message.content)
-    return MessageReceived("user", "".join(part.text or "" for part in parts), message.id, attachments(parts))
+def message_received(parts: Sequence[types.Part], message_id: str | None = None) -> MessageReceived:
+    """What a user said, as the journal keeps it: the text, and the kinds of the parts that are none."""
+    text = "".join(part.text for part in parts if part.text and not part.thought)
+    blobs = [blob for part in parts if (blob := part.inline_data or part.file_data) is not None]
+    return MessageReceived("user", text, message_id, tuple(blob.mime_type or "file" for blob in blobs))
 
 
 def answer_in(message: ToolMessage) -> Answer:
@@ -109,7 +109,7 @@ def history_event(message: Message, author: str, names: dict[str, str]) -> Event
             parts = parts_of(message.content or "")
             for call in message.tool_calls or ():
                 if call.function.name in HOST_QUESTIONS:
-                    continue  # whoever could write one himself could say yes to anything
+                    continue  # a client that could forge a question could approve anything
                 names[call.id] = call.function.name
                 args = _object(call.function.arguments)
                 function_call = types.FunctionCall(id=call.id, name=call.function.name, args=args)

@@ -1,14 +1,14 @@
 """Tools on their way through google-adk: the barrier, the refusal, progress, and what came of it.
 
-A result is what the model reads. Where nobody after this plugin can change it, it is recorded as soon as the tool has
-returned; else when google-adk makes it an event. What a tool raised is its failure unless somebody makes a result of it.
+A result is what the model reads. Where no later callback can change it, it is recorded as soon as the tool has returned;
+else when google-adk makes it an event. What a tool raised is its failure unless another callback turns it into a result.
 """
 
 from __future__ import annotations
 
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from google.adk.events.event import Event
 from google.adk.plugins.base_plugin import BasePlugin
@@ -18,8 +18,15 @@ from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 from pydantic_core import to_jsonable_python
 
-from callstream.adk.answers import awaiting_id, calls_named, imported, outcome, replaced
-from callstream.adk.hostquestions import HOST_QUESTIONS, asked_about, question_in, shown
+from callstream.adk.calls import (
+    HOST_QUESTIONS,
+    import_call,
+    outcome,
+    paused_call_id,
+    present_question,
+    question_in,
+    replace_call,
+)
 from callstream.adk.invocations import Asking, Invocation
 from callstream.adk.tools import LiveStream, result_of, stream_end
 from callstream.calls import Call, CallState
@@ -27,18 +34,15 @@ from callstream.errors import CallRejected, RunOver, UsageError
 from callstream.runtime.modelcall import current_model_call
 from callstream.tools import current_progress
 
-if TYPE_CHECKING:
-    from callstream.adk.plugin import CallstreamPlugin
-
-
 current_agent_tool: ContextVar[AgentTool | None] = ContextVar("callstream_agent_tool", default=None)
 """The tool in whose context this is, if it runs an agent of its own."""
 
 
 class Execution:
-    def __init__(self, plugin: CallstreamPlugin) -> None:
+    """What ``plugin`` does around the tools of its invocations."""
+
+    def __init__(self, plugin: BasePlugin) -> None:
         self._plugin = plugin
-        self._callstream = plugin.callstream
 
     async def begin(
         self, invocation: Invocation, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
@@ -61,32 +65,35 @@ class Execution:
         current_progress.set(run.progress_of(call.call_id))
         if isinstance(tool, LiveStream):
             invocation.streaming.add(call.call_id)
-            stream_end.set(partial(self._stream_ended, invocation, call))
+            stream_end.set(partial(self._end_stream, invocation, call))
         return None
 
     async def _call_for(
         self, invocation: Invocation, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
     ) -> Call:
         named = tool_context.function_call_id or ""
-        call = invocation.call_named(tool_context.branch, named)
+        call = invocation.find_call(tool_context.branch, named)
         if call is not None and call.state is CallState.ARGS_COMPLETE and _is_other(call, tool_args):
-            call = invocation.run.call(await replaced(invocation.run, call, named, tool_args))
+            call = invocation.run.call(await replace_call(invocation.run, call, named, tool_args))
             invocation.bind_id(tool_context.branch, named, call.call_id)
         if call is not None and (call.state is CallState.DISCARDED or not call.is_final):
             return call
         if call is None:
             try:
-                call = await invocation.run.resume(await awaiting_id(invocation.run, named))
+                asked = await invocation.run.directory.find_by_wire_id(named)
+                call = None if asked is None else await invocation.run.resume(asked.call_id)
             except UsageError:
                 call = None  # google-adk has it from elsewhere: another plugin, or a session that is older
         if call is None or call.is_final:
-            call = invocation.run.call(await imported(invocation.run, named, tool.name, tool_args))
+            call = invocation.run.call(await import_call(invocation.run, named, tool.name, tool_args))
         invocation.bind_id(tool_context.branch, named, call.call_id)
         return call
 
-    async def returned(self, invocation: Invocation, tool: BaseTool, tool_context: ToolContext, result: Any) -> None:
-        """The tool has returned, or somebody made a result of what it raised."""
-        call = invocation.call_named(tool_context.branch, tool_context.function_call_id)
+    async def record_return(
+        self, invocation: Invocation, tool: BaseTool, tool_context: ToolContext, result: Any
+    ) -> None:
+        """Records the result: the tool has returned, or another callback turned what it raised into one."""
+        call = invocation.find_call(tool_context.branch, tool_context.function_call_id)
         if call is None or call.state is not CallState.EXECUTING or invocation.run.outcome is not None:
             return
         if call.call_id in invocation.streaming:
@@ -104,12 +111,12 @@ class Execution:
         elif result is not None and not self._changes_later(tool_context):
             await self._finish(invocation, call, result)
 
-    def raised(self, invocation: Invocation, tool_context: ToolContext, error: BaseException) -> None:
-        call = invocation.call_named(tool_context.branch, tool_context.function_call_id)
+    def note_error(self, invocation: Invocation, tool_context: ToolContext, error: BaseException) -> None:
+        call = invocation.find_call(tool_context.branch, tool_context.function_call_id)
         if call is not None and call.state is CallState.EXECUTING:
             invocation.errors[call.call_id] = error
 
-    async def event(self, invocation: Invocation, event: Event) -> None:
+    async def read_event(self, invocation: Invocation, event: Event) -> None:
         """Results as the model will read them, of calls that have none yet; and the questions of google-adk itself."""
         if event.partial or invocation.run.outcome is not None:
             return
@@ -117,7 +124,7 @@ class Execution:
             if function_call.name in HOST_QUESTIONS and event.author != "user":
                 await self._ask(invocation, event, function_call)
         for response in event.get_function_responses():
-            call = invocation.call_named(event.branch, response.id)
+            call = invocation.find_call(event.branch, response.id)
             if call is None or call.state is not CallState.EXECUTING or call.call_id in invocation.streaming:
                 continue
             invocation.errors.pop(call.call_id, None)
@@ -129,17 +136,17 @@ class Execution:
 
     async def _ask(self, invocation: Invocation, event: Event, question: types.FunctionCall) -> None:
         run, named = invocation.run, question.id or ""
-        if invocation.call_named(event.branch, named) is not None:
+        if invocation.find_call(event.branch, named) is not None:
             return  # the model's own: google-adk has a tool with which a model asks
-        known = await calls_named(run.callstream.journal, run.thread_id, run.principal, named)
-        if any(call.state is CallState.AWAITING for call in known):
-            return  # a workflow that goes on in part puts what is still open again
-        paused = invocation.call_named(event.branch, asked_about(question))
+        earlier = await run.directory.find_by_wire_id(named)
+        if earlier is not None and earlier.state is CallState.AWAITING:
+            return  # a workflow that continues in part asks again what is still open
+        paused = invocation.find_call(event.branch, paused_call_id(question))
         about = None if paused is None else paused.call_id
         if about is not None and invocation.asking.pop(about, None) is not None:
             await run.await_answer(about, is_paused=True)
-        question = shown(question, about)
-        call_id = await imported(run, named, question.name or "", question.args or {}, author=event.author)
+        question = present_question(question, about)
+        call_id = await import_call(run, named, question.name or "", question.args or {}, author=event.author)
         invocation.bind_id(event.branch, named, call_id)
         await run.await_answer(call_id, question_in(question, about))
 
@@ -178,7 +185,7 @@ class Execution:
                     "answer can reach this call",
                 )
 
-    async def _stream_ended(
+    async def _end_stream(
         self, invocation: Invocation, call: Call, values: list[Any], error: BaseException | None
     ) -> None:
         invocation.streaming.discard(call.call_id)

@@ -16,21 +16,21 @@ from google.adk.sessions.session import Session
 from google.genai import types
 from pydantic_core import to_jsonable_python
 
-from callstream.adk.answers import attachments, outcome
-from callstream.adk.hostquestions import (
+from callstream.adk.calls import (
     CREDENTIAL,
     CREDENTIAL_RECEIVED,
     HOST_QUESTIONS,
-    asked_about,
+    SessionCalls,
+    outcome,
+    paused_call_id,
+    present_question,
     question_in,
 )
-from callstream.adk.hostquestions import shown as shown_question
+from callstream.adk.contents import message_received
 from callstream.adk.partials import MINTED_PREFIX, signature_of
-from callstream.adk.predictions import CONFIRM_TOOL
-from callstream.adk.sessioncalls import SessionCalls
-from callstream.adk.sharedstate import shown
-from callstream.adk.threads import CONFIRMATIONS_KEY
-from callstream.calls import Ledger
+from callstream.adk.presentation import CONFIRM_TOOL
+from callstream.adk.state import CONFIRMATIONS_KEY, public_state
+from callstream.calls import Ledger, number_id
 from callstream.errors import CallIdTaken, LeaseLost, UsageError
 from callstream.events import (
     ArgsAppended,
@@ -41,7 +41,6 @@ from callstream.events import (
     CallReturned,
     CallStarted,
     MessageEnded,
-    MessageReceived,
     MessageStarted,
     Question,
     ReasoningAppended,
@@ -75,7 +74,7 @@ async def import_session(
         except (LeaseLost, UsageError):
             if not await journal.runs(run_id=run_id, limit=1):
                 raise
-            # Another process has imported it meanwhile, or somebody has taken the id for a run of his own.
+            # Another process has imported it meanwhile, or another run has taken the id.
         run_id = await _import_run_id(journal, session, thread_id)
 
 
@@ -87,7 +86,7 @@ async def _import_run_id(journal: Journal, session: Session, thread_id: str) -> 
     """
     wanted = import_run_id(session, thread_id)
     for number in count(1):
-        run_id = wanted if number == 1 else f"{wanted}~{number}"
+        run_id = number_id(wanted, number)
         rows = await journal.runs(run_id=run_id, limit=1)
         if not rows:
             return run_id
@@ -113,7 +112,7 @@ class _History:
             self._ledger.name_for(call_id)
         self._named: dict[str, str] = {}  # the call_id of a session's id: of several calls, the newest
         self._open_questions: dict[str, Question] = {}
-        self._asked_about = {asked_about(question) for question in SessionCalls(session).questions()}
+        self._asked_about = {paused_call_id(question) for question in SessionCalls(session).questions()}
         self._awaited = set(self._awaiting_ids())
 
     def wanted_ids(self) -> set[str]:
@@ -122,27 +121,29 @@ class _History:
     def entries(self, names: dict[str, str]) -> Iterator[Entry]:
         """``names``: a free ``call_id`` for each of the wanted ids."""
         for event in self._session.events:
-            for told in self._told(event, names):
+            for told in self._events_in(event, names):
                 yield Entry(told, event.id, None if event.author == "user" else event.author)
         for call_id, is_awaited in self._unanswered():
-            awaiting = CallAwaiting(call_id, self._open_questions.get(call_id), self._is_paused(call_id))
+            awaiting = CallAwaiting(call_id, self._open_questions.get(call_id), self._is_asked_about(call_id))
             yield Entry(awaiting if is_awaited else CallReleased(call_id))
         for call_id in self._questions(names):
             yield Entry(CallStarted(call_id, CONFIRM_TOOL))
             yield Entry(ArgsAppended(call_id, "{}"))
             yield Entry(CallCompleted(call_id, "{}"))
             yield Entry(CallAwaiting(call_id))
-        state = shown(self._session.state)
+        state = public_state(self._session.state)
         if state:
             yield Entry(StateChanged(snapshot=state))
 
-    def _told(self, event: Event, names: dict[str, str]) -> Iterator[RunEvent]:
+    def _events_in(self, event: Event, names: dict[str, str]) -> Iterator[RunEvent]:
         if event.partial or event.content is None:
             return
         parts = event.content.parts or []
         calls = [part for part in parts if part.function_call is not None]
         if event.author == "user":
-            yield from _received(event.id, parts)
+            message = message_received(parts, event.id)
+            if message.text or message.attachments:
+                yield message
         elif calls or any(part.text for part in parts):
             yield MessageStarted(event.id)
             for part in parts:
@@ -161,9 +162,9 @@ class _History:
         call_id = self._ledger.name_for(names[known])
         self._named[known] = call_id
         if function_call.name in HOST_QUESTIONS:
-            about = self._named.get(asked_about(function_call) or "")
+            about = self._named.get(paused_call_id(function_call) or "")
             about = None if about == call_id else about
-            function_call = shown_question(function_call, about)
+            function_call = present_question(function_call, about)
             self._open_questions[call_id] = question_in(function_call, about)
         text = json_text(function_call.args or {})
         started = CallStarted(
@@ -195,16 +196,16 @@ class _History:
             function_id = known.get(call.call_id)
             yield call.call_id, function_id is not None and function_id in self._awaited
 
-    def _is_paused(self, call_id: str) -> bool:
+    def _is_asked_about(self, call_id: str) -> bool:
         """Whether google-adk asks about the call in one of its own."""
         return any(self._named.get(each or "") == call_id for each in self._asked_about)
 
     def _awaiting_ids(self) -> Iterator[str]:
-        """Ids of calls that somebody has still to answer.
+        """Ids of calls that can still be answered.
 
         These are: calls of long-running tools that no client has answered (what such a tool returns itself is a word for
         the model), the questions of google-adk itself and the calls that they are about, and others without a response
-        that nobody has passed over, unless their tool is the server's.
+        after which no text came, unless their tool is the server's.
         """
         responded: set[str | None] = set()
         answered: set[str | None] = set()
@@ -218,7 +219,7 @@ class _History:
                 spoken = number
         for number, event in enumerate(self._session.events):
             for call in event.get_function_calls():
-                if call.name in HOST_QUESTIONS and call.id not in answered and (about := asked_about(call)):
+                if call.name in HOST_QUESTIONS and call.id not in answered and (about := paused_call_id(call)):
                     yield about
                 if call.id and call.id not in answered:
                     is_marked = call.id in (event.long_running_tool_ids or ()) or call.name in HOST_QUESTIONS
@@ -242,10 +243,3 @@ class _History:
 
 def _id_of(call: types.FunctionCall, event: Event, place: int) -> str:
     return call.id or f"{MINTED_PREFIX}{event.id}-{place}"
-
-
-def _received(message_id: str, parts: list[types.Part]) -> Iterator[RunEvent]:
-    text = "".join(part.text for part in parts if part.text and not part.thought)
-    attached = attachments(parts)
-    if text or attached:
-        yield MessageReceived("user", text, message_id, attached)

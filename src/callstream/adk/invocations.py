@@ -1,16 +1,21 @@
 """What a google-adk invocation is to Callstream: the run that it belongs to, and which call each of its ids means.
 
 An invocation opens a run of its own, unless it finds itself inside of one: that of a program that opened it around the
-runner, or that of the tool whose agent it is. google-adk goes on with an interrupted invocation under its old id, and a
+runner, or that of the tool whose agent it is. google-adk continues an interrupted invocation under its old id, and a
 run ends once, so the run of such an invocation has the id with a number.
+
+A response may have calls that the model did not finish. Their tools do not run, whatever the model class: such a call is
+discarded, and the barrier before the tool refuses it. ``guard`` makes google-adk continue: the call is put into the
+response, so that the refusal reaches the model as its result, or the response becomes an error that ends the invocation.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import weakref
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from google.adk.agents.base_agent import BaseAgent
@@ -23,13 +28,13 @@ from google.adk.tools.agent_tool import AgentTool
 from google.genai import types
 
 from callstream.adk.partials import PartialReader
-from callstream.calls import Call, CallState
+from callstream.calls import Call, CallState, refusal
 from callstream.events import CallDiscarded, CallStarted
 from callstream.runtime import Callstream, Response, Run
 from callstream.runtime.modelcall import ModelCall
 
 UNNAMED = "unnamed_call"
-"""The name under which the model is told of a call that came without one: providers refuse a history with an empty name."""
+"""The name that a nameless call gets in the model's history: providers refuse an empty one."""
 
 _ABORT_POLL = 0.1
 """Seconds."""
@@ -113,22 +118,22 @@ class Invocation:
         self.run = run
         self.owns_run = owns_run
         self.within = within
-        """The tool whose agent it is. google-adk forgets its session with it, and can never go on with it."""
+        """The tool whose agent it is. google-adk drops its session with it, and cannot resume it."""
         self.is_resumed = False
-        """Whether it goes on with a turn that was interrupted by a question to a person."""
+        """Whether it continues a turn that was interrupted by a question to a person."""
         self.failure: str | None = None
         """Why the run has failed although google-adk came to an end with it."""
         self.cut_offs = 0
         self.given_up: list[Call] = []
         """Calls of a process that died, whose abort hooks have still to hear of it."""
         self.errors: dict[str, BaseException] = {}
-        """What tools raised, by call, until it is known whether somebody makes a result of it."""
+        """What tools raised, by call, until it is known whether another callback turns it into a result."""
         self.asking: dict[str, Asking] = {}
         """Calls whose tools have asked a person, until google-adk puts the question."""
         self.root_agent = context.agent
         self.is_live = context.live_request_queue is not None
         self.streaming: set[str] = set()
-        """Calls whose tools go on in the background, in live mode, after google-adk has told the model so."""
+        """Calls whose tools still run in the background, in live mode."""
         self._context = weakref.ref(context)
         self._steps: list[Step] = []
         self._bound: dict[tuple[str | None, str], str] = {}  # call_id by branch and the id that google-adk knows
@@ -137,12 +142,12 @@ class Invocation:
     def abort_with_run(self) -> None:
         """Whoever stops the run stops google-adk."""
 
-        def stopped(reason: str) -> None:
+        def abort(reason: str) -> None:
             context = self._context()
             if context is not None:
                 context.abort()
 
-        self._undo_stop = self.run.on_stop(stopped)
+        self._undo_stop = self.run.on_stop(abort)
 
     def hang_up(self) -> None:
         """Ends a live invocation as its user would."""
@@ -186,7 +191,7 @@ class Invocation:
             function_call.name = function_call.name or call.name
             self.bind_id(step.branch, function_call.id, call.call_id)
 
-    def call_named(self, branch: str | None, function_call_id: str | None) -> Call | None:
+    def find_call(self, branch: str | None, function_call_id: str | None) -> Call | None:
         """The call of this run that google-adk means by an id: of several in a branch, the newest.
 
         Agents that run beside each other have branches of their own, and their models may use the same ids. In live mode
@@ -232,20 +237,17 @@ def _meant(function_call: types.FunctionCall, calls: list[Call]) -> Call | None:
     return next(iter(complete or unnamed), None)
 
 
-async def opened_run(callstream: Callstream, context: InvocationContext) -> Run:
+async def open_run(callstream: Callstream, context: InvocationContext) -> Run:
     """A run of the invocation's own."""
-    run_id, number = context.invocation_id, 1
     await callstream.journal.open()
-    while await callstream.journal.runs(run_id=run_id, limit=1):
-        number += 1
-        run_id = f"{context.invocation_id}~{number}"
+    run_id = await callstream.free_run_id(context.invocation_id)
     return await callstream.start(
         context.session.id, run_id, principal=context.user_id, as_current=False, host_traces=True
     )
 
 
 class Endings:
-    """Ends the runs of invocations that nobody tells about: a cancelled task fires no callback of a plugin."""
+    """Ends the runs of invocations that end without a callback: google-adk fires none for a cancelled task."""
 
     def __init__(self) -> None:
         self._ending: set[asyncio.Task[None]] = set()
@@ -293,5 +295,50 @@ class Endings:
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
-    async def settled(self) -> None:
+    async def wait(self) -> None:
         await asyncio.gather(*self._ending)
+
+
+# -- calls that the model did not finish --
+
+
+OnTruncated: TypeAlias = Literal["tell_model", "fail"]
+
+MAX_CUT_OFFS = 3
+"""How often in an invocation the model gets another try; one that never finishes a call would loop for ever."""
+
+
+def guard(invocation: Invocation, step: Step, response: LlmResponse, on_truncated: OnTruncated) -> None:
+    """Says which calls a whole response means, and deals with those that were not finished. Changes the response."""
+    parts = list((response.content and response.content.parts) or ())
+    told = set(step.shown)
+    invocation.bind(step, parts)
+    lost = [call for call in step.calls() if _is_lost(call) and call.call_id not in told]
+    if not lost:
+        return
+    invocation.cut_offs += 1
+    if on_truncated == "fail" or invocation.cut_offs > MAX_CUT_OFFS:
+        said = refusal(lost[0])
+        invocation.failure = said
+        kept = [part for part in parts if part.function_call is None]
+        response.content = types.Content(role="model", parts=kept) if kept else None
+        response.error_code = f"{lost[0].reason}_tool_call".upper()
+        response.error_message = said
+        response.turn_complete = True
+        return
+    missing = [call for call in lost if call.call_id not in step.shown]
+    added = [_part(call) for call in missing]
+    if added:
+        response.content = types.Content(role="model", parts=[*parts, *added])
+        invocation.bind(step, added)
+
+
+def _is_lost(call: Call) -> bool:
+    return call.state is CallState.DISCARDED and call.reason in ("truncated", "malformed")
+
+
+def _part(call: Call) -> types.Part:
+    part = types.Part(function_call=types.FunctionCall(id=call.wire_id, name=call.name, args={}))
+    if call.signature is not None:
+        part.thought_signature = base64.b64decode(call.signature)
+    return part

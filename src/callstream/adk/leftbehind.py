@@ -1,7 +1,7 @@
 """Calls that a process left in a thread when it died in the middle of their arguments.
 
-Their abort hooks run in the process that goes on with the thread. A process counts as dead when its lease has run out;
-until then nobody can tell it from one that is slow. A thread does not wait for that: its next turn begins at once, and
+Their abort hooks run in the process that continues the thread. A process counts as dead when its lease has run out;
+until then it cannot be told from a slow one. A thread does not wait for that: its next turn begins at once, and
 the run that is still open is watched. If its owner comes to an end with it, there is nothing to tell; if the lease runs
 out, the run is swept, and the hooks hear it then.
 """
@@ -35,7 +35,7 @@ class LeftBehind:
     async def find(self, thread_id: str, principal: str | None = None) -> list[Call]:
         """The calls of runs that were interrupted since the thread last went on. To be asked before it has a new run.
 
-        With a ``principal``, of his runs: two people may have threads of one name.
+        With a ``principal``, only theirs: two people may have threads of one name.
         Runs of other processes that are still open are watched from now on.
         """
         journal = self._callstream.journal
@@ -90,11 +90,11 @@ class LeftBehind:
         if run.run_id in self._watching:
             return
         logger.info("thread %s continues while its run %s is still open in another process", run.thread_id, run.run_id)
-        task = asyncio.create_task(self._told_at_the_end(run), name=f"callstream watches {run.run_id}")
+        task = asyncio.create_task(self._tell_at_the_end(run), name=f"callstream watches {run.run_id}")
         self._watching[run.run_id] = task
         task.add_done_callback(lambda done: self._watching.pop(run.run_id, None))
 
-    async def _told_at_the_end(self, run: RunRow) -> None:
+    async def _tell_at_the_end(self, run: RunRow) -> None:
         end = await self._end_of(run)
         if end is not None and (end.outcome, end.reason) == ("failed", "interrupted"):
             await self.tell(await self._given_up_in(run.run_id))

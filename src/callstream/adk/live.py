@@ -3,7 +3,7 @@
 ``run_live`` calls no plugin around a model's answer; a plugin sees the events that google-adk makes of it, each before a
 tool of it runs, and what a user wrote or said, before the model gets it. Calls come whole. Text comes in pieces and then
 whole; speech as a transcription, in pieces and then whole. A turn is over when the model says so after its last word, or
-when a user speaks again; one that ends with calls goes on with their results.
+when a user speaks again; one that ends with calls continues with their results.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
-from callstream.adk.answers import received
-from callstream.adk.invocations import Invocation, Step
-from callstream.adk.truncation import OnTruncated, guarded
+from callstream.adk.contents import message_received
+from callstream.adk.invocations import Invocation, OnTruncated, Step, guard
 from callstream.runtime.modelcall import ModelCall
 
 if TYPE_CHECKING:
@@ -46,10 +45,10 @@ class LiveTranscript:
     def is_asked(self, agent_name: str) -> bool:
         return agent_name in self._asked
 
-    async def heard(self, content: types.Content) -> None:
+    async def hear(self, content: types.Content) -> None:
         """A user wrote or said something."""
         self.is_new_turn = True
-        await self._invocation.run.record([received(content)])
+        await self._invocation.run.record([message_received(content.parts or ())])
 
     def says(self, event: Event) -> bool:
         """Whether an event has words or calls of the model."""
@@ -79,7 +78,7 @@ class LiveTranscript:
             await step.read(event)
             if not event.partial:
                 self._written = None
-                guarded(self._invocation, step, event, on_truncated)
+                guard(self._invocation, step, event, on_truncated)
 
     def _step(self, event: Event) -> Step:
         call = ModelCall(self._invocation.run, author=event.author, new_call_id=self._new_call_id)

@@ -113,12 +113,12 @@ class PartialCall(PiecewiseCall[types.FunctionCall]):
             case "args":
                 return self.writer.grow(args, False) + self.writer.close(), args
             case "text":
-                if not _same(_parsed(self.call.text.join()), args):
+                if not _same(_parse(self.call.text.join()), args):
                     raise WireError("expected the text of the arguments to be the arguments, got something else")
                 return "", args
         end = self.writer.close()
-        shown = _parsed(self.call.text.join() + end)
-        whole = _restored(shown, args)
+        shown = _parse(self.call.text.join() + end)
+        whole = _restore(shown, args)
         again = {name: value for name, value in whole.items() if name not in shown or not _same(shown[name], value)}
         if not again:
             return end, whole
@@ -159,7 +159,7 @@ class PartialReader:
             for part in parts:
                 self._part(part)
         elif parts or response.finish_reason or response.error_code:
-            self._decided(parts, response)
+            self._decide(parts, response)
         return self._transcript.take()
 
     # -- a preview --
@@ -172,7 +172,7 @@ class PartialReader:
             self._append_text(part.text, bool(part.thought))
 
     def _chunk(self, chunk: types.FunctionCall, signature: str | None) -> None:
-        known = self._continued(chunk)
+        known = self._find_continued(chunk)
         if isinstance(known, _Waiting):
             known.args = chunk.args or {}
             chunk.id = known.call_id
@@ -180,7 +180,7 @@ class PartialReader:
         if known is None:
             if not chunk.name and not chunk.args and not chunk.partial_args:
                 return  # the end of a call that had ended already
-            known = self._opened(chunk.name, chunk.id, signature)
+            known = self._open_call(chunk.name, chunk.id, signature)
         chunk.id = known.wire_id
         self._touched.append(known)
         if known.call.final:
@@ -193,11 +193,11 @@ class PartialReader:
         except WireError as error:
             self._transcript.discard_call(known.call, "malformed", str(error))
 
-    def _continued(self, chunk: types.FunctionCall) -> PartialCall | _Waiting | None:
+    def _find_continued(self, chunk: types.FunctionCall) -> PartialCall | _Waiting | None:
         """The call that a chunk belongs to, None if it begins one.
 
-        With an id the id tells. Without one, a chunk that has a name goes on with the last call of that name, because
-        those who name every chunk do so; one without a name goes on with the last call. Values by path end when they
+        With an id the id tells. Without one, a chunk that has a name continues the last call of that name, because
+        models that name a chunk name every one; one without a name continues the last call. Values by path end when they
         say so, and arguments that grow come once in a response.
         """
         if chunk.id:
@@ -221,7 +221,7 @@ class PartialReader:
         self._waiting.append(_Waiting(self._new_id(), chunk.name, chunk.args or {}))
         return self._waiting[-1]
 
-    def _opened(self, name: str | None, given_id: str | None, signature: str | None) -> PartialCall:
+    def _open_call(self, name: str | None, given_id: str | None, signature: str | None) -> PartialCall:
         minted = given_id is not None and given_id.startswith(MINTED_PREFIX)
         self._given_id = given_id if minted else None
         call = self._transcript.open_call(name, None if minted else given_id, signature=signature)
@@ -236,7 +236,7 @@ class PartialReader:
 
     # -- the decision --
 
-    def _decided(self, parts: list[types.Part], response: LlmResponse) -> None:
+    def _decide(self, parts: list[types.Part], response: LlmResponse) -> None:
         finish = response.finish_reason.name if response.finish_reason else None
         is_normal = finish in (None, "STOP") and not response.error_code
         self._decide_text(parts)
@@ -244,9 +244,9 @@ class PartialReader:
         begun = Counter(known.call.name for known in self._calls)
         whole = Counter(chunk.name for chunk, _ in chunks)
         for chunk, signature in chunks:
-            known = self._matching(chunk, may_be_anothers=whole[chunk.name] > begun[chunk.name] + begun[None])
+            known = self._find_completed(chunk, may_be_anothers=whole[chunk.name] > begun[chunk.name] + begun[None])
             if known is None:
-                known = self._opened(chunk.name, chunk.id or self._waited_as(chunk), signature)
+                known = self._open_call(chunk.name, chunk.id or self._waiting_id(chunk), signature)
             self._calls.remove(known)
             chunk.id = known.wire_id
             if not known.call.final:
@@ -271,7 +271,7 @@ class PartialReader:
     ) -> None:
         if chunk.will_continue:
             known.take(chunk, self._transcript)
-            self._discard(known, response, "the whole response has a call that was to go on")
+            self._discard(known, response, "the whole response has a call that was to continue")
         elif finish not in (None, "STOP"):
             self._discard(known, response, f"the response finished with {finish}")
         elif finish is None and known.dialect in ("paths", "text") and not known.said_end:
@@ -295,7 +295,7 @@ class PartialReader:
             reason, detail = "malformed", "the call never got a name"
         self._transcript.discard_call(known.call, reason, detail)
 
-    def _matching(self, chunk: types.FunctionCall, *, may_be_anothers: bool) -> PartialCall | None:
+    def _find_completed(self, chunk: types.FunctionCall, *, may_be_anothers: bool) -> PartialCall | None:
         """The call of the preview that a whole call completes: by its id, else the first that can become it.
 
         ``may_be_anothers``: there are more whole calls than the preview has, so one that cannot become this call belongs to
@@ -316,7 +316,7 @@ class PartialReader:
         first = None if may_be_anothers or not candidates else candidates[0]
         return next((known for known in candidates if known.can_become(args)), first)
 
-    def _waited_as(self, chunk: types.FunctionCall) -> str | None:
+    def _waiting_id(self, chunk: types.FunctionCall) -> str | None:
         """The id that a whole call had in the preview, where it waited for this response."""
         for waiting in self._waiting:
             if waiting.name == chunk.name and _extends(waiting.args, chunk.args or {}):
@@ -372,23 +372,23 @@ def _value(piece: types.PartialArg) -> Any:
     return EMPTY if piece.null_value is None else None
 
 
-def _parsed(text: str) -> Any:
+def _parse(text: str) -> Any:
     try:
         return json.loads(text or "{}")
     except ValueError as error:
         raise WireError(f"expected arguments in JSON, got {text!r:.80} ({error})") from None
 
 
-def _restored(shown: Any, value: Any) -> Any:
+def _restore(shown: Any, value: Any) -> Any:
     """The value with the empty containers that only the preview has. WireError if the preview has anything else more."""
     if isinstance(shown, dict) and isinstance(value, dict):
-        whole = {name: _restored(shown[name], part) if name in shown else part for name, part in value.items()}
+        whole = {name: _restore(shown[name], part) if name in shown else part for name, part in value.items()}
         for name, lost in shown.items():
             if name not in value and not _is_hollow(lost):
                 raise WireError(f"expected arguments that only grow, but {name!r} was {lost!r:.80} and is gone")
         return {**whole, **{name: lost for name, lost in shown.items() if name not in value}}
     if isinstance(shown, list) and isinstance(value, list) and len(shown) == len(value):
-        return [_restored(*pair) for pair in zip(shown, value, strict=True)]
+        return [_restore(*pair) for pair in zip(shown, value, strict=True)]
     return shown if value is None and _is_hollow(shown) else value
 
 

@@ -28,23 +28,22 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 
 from callstream.adk.answers import Incoming
 from callstream.adk.execution import Execution, current_agent_tool
-from callstream.adk.invocations import Endings, Invocation, Step, opened_run
+from callstream.adk.invocations import Endings, Invocation, OnTruncated, Step, guard, open_run
 from callstream.adk.leftbehind import LeftBehind
 from callstream.adk.live import LiveTranscript
-from callstream.adk.models import passes_by_tap
 from callstream.adk.outputs import OutputKeys
 from callstream.adk.partials import MINTED_PREFIX
 from callstream.adk.signatures import JournalThread, repair
+from callstream.adk.tapping import passes_by_tap
 from callstream.adk.tools import (
     collapsed_names,
-    collecting_generators,
-    named_tools,
+    collect_generators,
     register_tools,
     takes_progress,
-    watched_generators,
+    tools_by_name,
+    watch_generators,
     with_progress,
 )
-from callstream.adk.truncation import OnTruncated, guarded
 from callstream.errors import RunOver, UsageError
 from callstream.runtime import Callstream, Run, current_run
 from callstream.runtime.modelcall import ModelCall, current_model_call
@@ -63,8 +62,8 @@ class PluginSettings(msgspec.Struct, frozen=True):
 class CallstreamPlugin(BasePlugin):
     """``App(plugins=[CallstreamPlugin(cs)])``.
 
-    ``on_truncated``: what becomes of a turn in which the model did not finish a call. ``"tell_model"`` answers the call
-    with an error that the model reads, and goes on, three times in an invocation at most; ``"fail"`` ends the
+    ``on_truncated``: what happens when the model did not finish a call. ``"tell_model"`` answers the call with an error
+    that the model reads, and continues, three times in an invocation at most; ``"fail"`` ends the
     invocation with an error event. The tool never runs.
 
     ``repair_signatures`` adds thought signatures that Gemini needs and history lacks. ``closes_callstream``: closing
@@ -97,7 +96,7 @@ class CallstreamPlugin(BasePlugin):
         self._warned_of: set[tuple[str, str]] = set()
 
     def invocation(self, invocation_id: str) -> Invocation | None:
-        """The invocation of that id, while it goes on."""
+        """The invocation of that id, while it runs."""
         return self._invocations.get(invocation_id)
 
     # -- the invocation --
@@ -119,7 +118,7 @@ class CallstreamPlugin(BasePlugin):
         joined = self._outer_run()
         session = invocation_context.session
         given_up = [] if joined else await self.left_behind.find(session.id, session.user_id)
-        run = joined or await opened_run(self.callstream, invocation_context)
+        run = joined or await open_run(self.callstream, invocation_context)
         run.host_traces = True  # from now on, google-adk has spans for its agents and tools
         within = current_agent_tool.get() if joined is not None else None
         invocation = Invocation(invocation_context, run, owns_run=joined is None, within=within)
@@ -146,7 +145,7 @@ class CallstreamPlugin(BasePlugin):
         invocation = self._invocations.get(invocation_context.invocation_id)
         if invocation is not None:
             await self._read_live(invocation, event)
-            await self._execution.event(invocation, event)
+            await self._execution.read_event(invocation, event)
             self._outputs.event(invocation, event)
         return None
 
@@ -180,12 +179,12 @@ class CallstreamPlugin(BasePlugin):
             await self._end(invocation, error)
 
     async def close(self) -> None:
-        """Stops the invocations of this event loop that go on."""
+        """Stops the invocations that run in this event loop."""
         loop = asyncio.get_running_loop()
         for invocation in list(self._invocations.values()):
             if invocation.run.loop is loop:
                 await self._end(invocation, asyncio.CancelledError())
-        await self._endings.settled()
+        await self._endings.wait()
         await self.left_behind.aclose()
         if self.settings.closes_callstream:
             await self.callstream.aclose()
@@ -216,11 +215,11 @@ class CallstreamPlugin(BasePlugin):
             live = self._live.get(invocation.invocation_id)
             if live is not None and isinstance(agent, LlmAgent):
                 live.agent_begins(agent)
-                register_tools(self.callstream, named_tools(agent.tools))
+                register_tools(self.callstream, tools_by_name(agent.tools))
             root = invocation.root_agent
             if invocation.owns_run and isinstance(root, LlmAgent) and root.name == agent.name and root.timeout is None:
-                # It runs in a task of its own, which is cancelled when whoever drives the invocation is. One that goes
-                # on after that, as asyncio.timeout() lets it, tells nobody.
+                # It runs in a task of its own, which is cancelled with the task that drives the invocation. That one may
+                # continue after it, as in asyncio.timeout(), and no callback says so.
                 self._endings.watch_task(invocation)
             self._outputs.agent_begins(invocation, agent, callback_context.branch, callback_context.session)
         return None
@@ -263,12 +262,12 @@ class CallstreamPlugin(BasePlugin):
         live = self._live.get(invocation.invocation_id)
         if live is not None and not live.is_asked(callback_context.agent_name):
             # google-adk lets plugins see what a user says to a live model; the answer comes as events.
-            watched_generators(llm_request.tools_dict)
+            watch_generators(llm_request.tools_dict)
             await self._tell_left_behind(invocation)
             for content in llm_request.contents:
-                await live.heard(content)
+                await live.hear(content)
             return None
-        collecting_generators(llm_request.tools_dict)
+        collect_generators(llm_request.tools_dict)
         await self._tell_left_behind(invocation)
         if self.settings.repair_signatures:
             thread = JournalThread.of(invocation.run)
@@ -331,7 +330,7 @@ class CallstreamPlugin(BasePlugin):
             await step.record_nameless()
         except RunOver:
             return None
-        guarded(invocation, step, llm_response, self.settings.on_truncated)
+        guard(invocation, step, llm_response, self.settings.on_truncated)
         return None
 
     async def on_model_error_callback(
@@ -364,7 +363,7 @@ class CallstreamPlugin(BasePlugin):
     ) -> dict[str, Any] | None:
         invocation = self._invocations.get(tool_context.invocation_id)
         if invocation is not None:
-            await self._execution.returned(invocation, tool, tool_context, result)
+            await self._execution.record_return(invocation, tool, tool_context, result)
         return None
 
     async def on_tool_error_callback(
@@ -372,7 +371,7 @@ class CallstreamPlugin(BasePlugin):
     ) -> dict[str, Any] | None:
         invocation = self._invocations.get(tool_context.invocation_id)
         if invocation is not None:
-            self._execution.raised(invocation, tool_context, error)
+            self._execution.note_error(invocation, tool_context, error)
         return None
 
 

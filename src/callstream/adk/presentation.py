@@ -1,15 +1,80 @@
-"""What a client of ``ADKAgent`` is sent of the translator's events: what the settings add to them and hold back."""
+"""What a client of ``ADKAgent`` is sent of the translator's events: what the options add to them and hold back.
+
+Most of it is predicted state, which a client may show before it is there: an argument of a tool that will become a key
+of the state.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
 
-from callstream.adk.agentoptions import AgentSettings
-from callstream.adk.predictions import Custom, Predictions
+import msgspec
+
 from callstream.agui import AguiEvent
 from callstream.agui.events import MessagesSnapshot, ToolCallArgs, ToolCallEnd, ToolCallResult, ToolCallStart
-from callstream.agui.messages import AssistantMessage
+from callstream.agui.given import result_value
+from callstream.agui.messages import AssistantMessage, Metadata
+
+CONFIRM_TOOL: Final = "confirm_changes"
+"""The call that asks the client's user whether what was shown may stay. The model knows nothing of it."""
+
+
+@dataclass
+class PredictStateMapping:
+    """While ``tool`` is being called, the client shows its ``tool_argument`` as ``state_key``.
+
+    ``emit_confirm_tool``: a run in which the tool has returned ends with a ``confirm_changes`` call, which asks the
+    client's user whether the changes may stay. The tool's own result is then not sent to the client.
+    ``stream_tool_call`` is taken for compatibility: here every call streams.
+    """
+
+    state_key: str
+    tool: str
+    tool_argument: str
+    emit_confirm_tool: bool = True
+    stream_tool_call: bool = False
+
+    def to_payload(self) -> dict[str, str]:
+        return {"state_key": self.state_key, "tool": self.tool, "tool_argument": self.tool_argument}
+
+
+class Custom(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="CUSTOM"):
+    """AG-UI's event for what an application adds to the protocol."""
+
+    name: str
+    value: Any
+    metadata: Metadata
+
+
+class Predictions:
+    """The mappings of an agent, and what they add to a run."""
+
+    def __init__(self, mappings: PredictStateMapping | Iterable[PredictStateMapping] | None) -> None:
+        self._mappings = (mappings,) if isinstance(mappings, PredictStateMapping) else tuple(mappings or ())
+
+    def payloads(self, tool_name: str) -> list[dict[str, str]]:
+        """A tool's mappings as the client gets them; empty if nothing is predicted from its calls."""
+        return [mapping.to_payload() for mapping in self._mappings if mapping.tool == tool_name]
+
+    def asks_about(self, tool_name: str) -> bool:
+        return any(mapping.tool == tool_name and mapping.emit_confirm_tool for mapping in self._mappings)
+
+
+def decision(content: str) -> str:
+    """What a client's user said to ``confirm_changes``, as a sentence for the model."""
+    said: Any = result_value(content)
+    if said is content:
+        said = content.strip().lower()
+    if isinstance(said, dict):
+        said = next((said[key] for key in ("accepted", "approved", "confirmed") if key in said), said)
+    if said is True or said in ("accepted", "approved", "confirmed", "accept", "approve", "confirm", "yes"):
+        return "The user accepted the changes."
+    if said is False or said in ("rejected", "declined", "reject", "decline", "no"):
+        return "The user rejected the changes."
+    return f"The user answered the question about the changes: {content}"
+
 
 ShownEvent: TypeAlias = AguiEvent | Custom
 
@@ -21,11 +86,11 @@ class Presentation:
     already, and a result says that they are made.
     """
 
-    def __init__(self, settings: AgentSettings, answered: frozenset[str] = frozenset()) -> None:
+    def __init__(self, predictions: Predictions, *, streams_arguments: bool, answered: frozenset[str]) -> None:
         self._held_back = set(answered)
-        self._predictions = Predictions(settings.predict_state)
+        self._predictions = predictions
         self._announced: set[str] = set()
-        self._streams = settings.streaming_function_call_arguments
+        self._streams = streams_arguments
         self._held: dict[str, list[str]] = {}
 
     def shown(self, events: Iterable[AguiEvent]) -> list[ShownEvent]:

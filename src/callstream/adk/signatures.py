@@ -4,7 +4,7 @@ A call that came without one, or lost it, is given the one that history has for 
 current turn, the bytes by which the API lets such a call pass. That sentinel is never taken for a signature. What is
 changed is the request; the stored session is not touched.
 
-Which models demand signatures is told by their names where these say it: Gemini from 3 on, and the aliases that end in
+Which models demand signatures can be read from most names: Gemini from 3 on, and the aliases that end in
 ``latest``. Earlier ones demand none, and get back the real ones alone. Other names (tuned endpoints, gateways) say nothing:
 there, a model that has signed a call of the same agent demands signatures. A request to any other model is not touched.
 """

@@ -1,37 +1,40 @@
-"""Threads and sessions: a client's thread is a session of google-adk, found again or made.
+"""Threads: a client's thread is a session of google-adk, found again or made.
 
-A session says in its state which thread it is, and which messages of the thread it has had; the keys are ag_ui_adk's, so
-its threads go on here.
+Runs of a thread take turns. Two at once would each read a session that lacks what the other is adding, and the later
+write would be refused or lost. So a run that finds its thread busy waits for the one before; runs go in the order in
+which they came. This holds for one process: clients that send the runs of a thread to several processes have to take
+turns themselves.
+
+Idle threads are forgotten, as far as an ``ADKAgent`` keeps them in memory itself: services and journals that it was given
+are their owner's to clean up. A client that comes back sends the conversation along, so its thread begins anew with
+that history. A thread that awaits an answer is kept for a day, because only its session can take the answer. There is no
+task in the background: memory grows with runs, so each run that begins looks whether there is something to do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+import asyncio
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Final, TypeAlias
+from weakref import WeakValueDictionary
 
-from ag_ui.core import Message, ToolMessage, UserMessage
+from ag_ui.core import Message
 from google.adk.sessions.base_session_service import BaseSessionService
 from google.adk.sessions.session import Session
 
 from callstream.adk.contents import history_event
+from callstream.adk.state import APP_KEY, THREAD_KEY, USER_KEY, is_input, seen_in
 from callstream.agui.given import since_spoken
+from callstream.calls import CallState
+from callstream.journal import Journal
 
-OWN_PREFIX: Final = "_ag_ui_"
-"""Keys that begin so are no client's business."""
-THREAD_KEY: Final = "_ag_ui_thread_id"
-APP_KEY: Final = "_ag_ui_app_name"
-USER_KEY: Final = "_ag_ui_user_id"
-CONTEXT_KEY: Final = "_ag_ui_context"
-CONFIRMATIONS_KEY: Final = "_ag_ui_pending_confirm_changes"
-"""Which questions about predicted state ag_ui_adk left open."""
-RENAMED_KEY: Final = "lro_tool_call_id_remap"
-"""ag_ui_adk's account of calls that its client knows under another id than google-adk."""
-OTHERS_KEYS: Final = frozenset({RENAMED_KEY, "pending_tool_calls"})
-"""Keys of ag_ui_adk's books that do not begin like its others."""
+ThreadKey: TypeAlias = tuple[str, str, str]
+"""The names of an app, a user and a thread."""
+
 _REMEMBERED: Final = 10_000
 """Threads whose sessions have other ids than they."""
-_SEEN_PREFIX: Final = "_ag_ui_processed_message:"
-_SEEN_LIST: Final = "_ag_ui_processed_message_ids"
+_LOOK_INTERVAL: Final = 60.0
+_AWAITING_SECONDS: Final = 24 * 3600.0
 
 
 class Threads:
@@ -95,38 +98,83 @@ class Threads:
                 await self.service.append_event(session, event)
 
 
-def renamed(session: Session, named: str) -> str:
-    """google-adk's id of a call that a client names."""
-    known = session.state.get(RENAMED_KEY)
-    return str(known.get(named, named)) if isinstance(known, dict) else named
-
-
 def split(messages: Sequence[Message], session: Session) -> tuple[list[Message], list[Message]]:
     """What the session has had or should have had, and what is new.
 
     A session that kept no account of messages has had all up to the model's last. Messages that the client knows from
     the session itself (an imported thread's) have the ids of its events.
     """
-    seen = _seen_in(session)
+    seen = seen_in(session)
     if seen:
         seen |= {event.id for event in session.events}
-        new = [message for message in messages if message.id not in seen and _is_input(message)]
+        new = [message for message in messages if message.id not in seen and is_input(message)]
         return [message for message in messages if message not in new], new
     since = since_spoken(messages)
-    return list(messages[: len(messages) - len(since)]), [message for message in since if _is_input(message)]
+    return list(messages[: len(messages) - len(since)]), [message for message in since if is_input(message)]
 
 
-def marks(messages: Iterable[Message]) -> dict[str, Any]:
-    """The state that says that a session has had these messages."""
-    return {f"{_SEEN_PREFIX}{message.id}": True for message in messages if _is_input(message)}
+class Turns:
+    """One lock per thread, kept while it is held or waited for."""
+
+    def __init__(self) -> None:
+        self._locks: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
+
+    async def begin(self, thread: Hashable) -> Callable[[], None]:
+        """Waits for the turn of this thread. Returns what ends it."""
+        key = (asyncio.get_running_loop(), thread)
+        lock = self._locks.get(key)
+        if lock is None:
+            lock = self._locks[key] = asyncio.Lock()
+        await lock.acquire()
+        return lock.release
 
 
-def _is_input(message: Message) -> bool:
-    return isinstance(message, UserMessage | ToolMessage)
+class IdleThreads:
+    """``owns_journal``: whether the journal is the agent's to clean up. ``threads`` is None if the sessions are not."""
 
+    def __init__(
+        self,
+        timeout: float,
+        journal: Journal,
+        threads: Threads | None,
+        *,
+        owns_journal: bool,
+        clock: Callable[[], float],
+    ) -> None:
+        self._timeout = timeout
+        self._journal = journal
+        self._owns_journal = owns_journal
+        self._threads = threads
+        self._clock = clock
+        self._used: dict[ThreadKey, float] = {}  # the longest unused first
+        self._next_look = clock() + min(timeout, _LOOK_INTERVAL)
 
-def _seen_in(session: Session) -> set[str]:
-    state = session.state
-    found = {key.removeprefix(_SEEN_PREFIX) for key, value in state.items() if key.startswith(_SEEN_PREFIX) and value}
-    older = state.get(_SEEN_LIST)
-    return found | {str(each) for each in older} if isinstance(older, list) else found
+    def use(self, thread: ThreadKey) -> None:
+        self._used.pop(thread, None)
+        self._used[thread] = self._clock()
+
+    async def forget(self, busy: set[str]) -> None:
+        """Forgets what was not used for the timeout, but for threads with an active run."""
+        now = self._clock()
+        if now < self._next_look:
+            return
+        self._next_look = now + min(self._timeout, _LOOK_INTERVAL)
+        idle = [key for key, used in self._used.items() if used < now - self._timeout and key[2] not in busy]
+        for key in idle:
+            if self._used[key] < now - _AWAITING_SECONDS or not await self._awaits_answer(key):
+                await self._forget(key)
+
+    async def _awaits_answer(self, key: ThreadKey) -> bool:
+        _, user_id, thread_id = key
+        awaiting = await self._journal.calls(
+            thread_id=thread_id, principal=user_id, states=[CallState.AWAITING], limit=1
+        )
+        return bool(awaiting)
+
+    async def _forget(self, key: ThreadKey) -> None:
+        del self._used[key]
+        _, user_id, thread_id = key
+        if self._threads is not None:
+            await self._threads.delete(*key)
+        if self._owns_journal:
+            await self._journal.forget(thread=thread_id, principal=user_id)

@@ -1,26 +1,35 @@
-"""Tools under google-adk.
+"""Tools under google-adk: an application's functions, and the tools that a client brings with a run.
 
 A function made with ``@tool`` needs nothing more than its place in ``tools=[…]``: its hooks are registered when the
 plugin first sees it, and its progress reaches the run. A plain function that takes a ``progress_callback`` gets one too:
 google-adk would declare that parameter to the model, or refuse it, so a function without it stands in.
+
+``AGUIToolset`` among an agent's tools marks the place of the client's. A call of one streams like any other, ends the
+agent's turn, and awaits the client's answer, which comes with another run.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import ContextVar
 from typing import Any, cast, get_args
 
+import msgspec
+from ag_ui.core import Tool as ClientToolSpec
+from google.adk.agents.readonly_context import ReadonlyContext
 from google.adk.events.event import Event
 from google.adk.tools.base_tool import BaseTool
-from google.adk.tools.base_toolset import BaseToolset
+from google.adk.tools.base_toolset import BaseToolset, ToolPredicate
 from google.adk.tools.function_tool import FunctionTool
 from google.adk.tools.long_running_tool import LongRunningFunctionTool
 from google.adk.tools.set_model_response_tool import SetModelResponseTool
 from google.adk.tools.tool_context import ToolContext
+from google.genai import types
 
+from callstream.adk.calls import HOST_QUESTIONS
+from callstream.calls import Call
 from callstream.errors import UsageError
 from callstream.jsontext.path import format_path
 from callstream.runtime import Callstream
@@ -28,6 +37,7 @@ from callstream.tools import Progress, Tool, current_progress, is_tool
 from callstream.tools.docstring import without_parameter
 from callstream.tools.functions import annotations_of, resolved_signature, same_kind
 from callstream.tools.progress import ProgressFilling
+from callstream.tools.schema import gemini_schema
 
 McpProgress = Callable[[float, float | None, str | None], Awaitable[None]]
 
@@ -48,7 +58,7 @@ class StreamingTool(FunctionTool):
         if not _is_generator(self.func) or tool_context.get_invocation_context().live_request_queue is not None:
             return await super().run_async(args=args, tool_context=tool_context)
         if self._whole is None:
-            self._whole = FunctionTool(_collected(self.func))
+            self._whole = FunctionTool(_collect(self.func))
             self._whole.name = self.name
         return await self._whole.run_async(args=args, tool_context=tool_context)
 
@@ -67,13 +77,13 @@ class _Collecting(StreamingTool):
 
 
 class LiveStream(FunctionTool):
-    """Stands in, in live mode, for a generator tool, which streams to the model while the conversation goes on.
+    """Stands in, in live mode, for a generator tool, which streams to the model while the conversation continues.
 
-    google-adk tells the model at once that results are pending, and nobody when the last one was sent; this tool does.
+    google-adk tells the model at once that results are pending, but does not say when the last one was sent; this tool does.
     """
 
     def __init__(self, original: FunctionTool) -> None:
-        super().__init__(_reporting(original.func))
+        super().__init__(_report_when_ended(original.func))
         self.name = original.name
         self.description = original.description
         self.behavior = original.behavior
@@ -144,9 +154,9 @@ def with_progress(tool: Any) -> Any:
     Functions and FunctionTools are looked into. What a toolset has is known only after it was asked.
     """
     if type(tool) in (FunctionTool, LongRunningFunctionTool, StreamingTool):
-        filled = _filled(tool.func)
+        filled = _fill_in(tool.func)
         return tool if filled is tool.func else _stand_in(tool, filled)
-    return tool if isinstance(tool, BaseTool | BaseToolset) else _filled(tool)
+    return tool if isinstance(tool, BaseTool | BaseToolset) else _fill_in(tool)
 
 
 def takes_progress(tool: BaseTool) -> bool:
@@ -166,7 +176,7 @@ def _stand_in(original: FunctionTool, function: Callable[..., Any]) -> FunctionT
     return made
 
 
-def _filled(function: Callable[..., Any]) -> Callable[..., Any]:
+def _fill_in(function: Callable[..., Any]) -> Callable[..., Any]:
     hidden = _progress_parameter(function)
     if hidden is None:
         return function
@@ -203,21 +213,21 @@ def collapsed_names(tools: dict[str, BaseTool]) -> frozenset[str]:
     return frozenset(name for name, tool in tools.items() if not isinstance(tool, SetModelResponseTool))
 
 
-def collecting_generators(tools: dict[str, BaseTool]) -> None:
+def collect_generators(tools: dict[str, BaseTool]) -> None:
     """Lets plain generator functions yield more than once, by standing in for their tools in a request."""
     for name, tool in tools.items():
         if type(tool) is FunctionTool and _is_generator(tool.func):
             tools[name] = _Collecting(tool)
 
 
-def watched_generators(tools: dict[str, BaseTool]) -> None:
+def watch_generators(tools: dict[str, BaseTool]) -> None:
     """Stands in for the tools of live mode that stream."""
     for name, tool in tools.items():
         if type(tool) in (FunctionTool, StreamingTool) and inspect.isasyncgenfunction(tool.func):  # type: ignore[attr-defined]
             tools[name] = LiveStream(tool)  # type: ignore[arg-type]
 
 
-def named_tools(tools: Iterable[Any]) -> dict[str, BaseTool]:
+def tools_by_name(tools: Iterable[Any]) -> dict[str, BaseTool]:
     """The functions among an agent's tools, by name. What a toolset has is known only after it was asked."""
     made = [FunctionTool(tool) if is_tool(tool) else tool for tool in tools]
     return {tool.name: tool for tool in made if isinstance(tool, BaseTool)}
@@ -227,7 +237,7 @@ def _is_generator(function: Callable[..., Any]) -> bool:
     return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
-def _collected(function: Callable[..., Any]) -> Callable[..., Any]:
+def _collect(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of the same kind that yields events as they come and all values, at the end, as one."""
     made: Callable[..., Any]
     if inspect.isasyncgenfunction(function):
@@ -256,7 +266,7 @@ def _collected(function: Callable[..., Any]) -> Callable[..., Any]:
                 yield result_of(values)
 
         made = steps
-    return _like(made, function)
+    return _imitate(made, function)
 
 
 def result_of(values: list[Any]) -> Any:
@@ -264,7 +274,7 @@ def result_of(values: list[Any]) -> Any:
     return values[0] if len(values) == 1 else values
 
 
-def _reporting(function: Callable[..., Any]) -> Callable[..., Any]:
+def _report_when_ended(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same generator function, which reports all its values when it has ended."""
 
     async def stream(*args: Any, **kwargs: Any) -> Any:
@@ -282,10 +292,10 @@ def _reporting(function: Callable[..., Any]) -> Callable[..., Any]:
             await items.aclose()
         await _report(values, None)
 
-    return _like(stream, function)
+    return _imitate(stream, function)
 
 
-def _like(made: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+def _imitate(made: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
     """Gives a function what google-adk reads of another one."""
     made.__name__ = function.__name__
     made.__qualname__ = function.__qualname__
@@ -294,3 +304,73 @@ def _like(made: Callable[..., Any], function: Callable[..., Any]) -> Callable[..
     made.__annotations__ = dict(function.__annotations__)
     made.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
     return made
+
+
+# -- the client's tools --
+
+
+class ClientInput(msgspec.Struct, frozen=True):
+    """What a run has beside messages: the client's tools, and its instructions for the agent of that name."""
+
+    tools: tuple[ClientToolSpec, ...] = ()
+    instructions: str | None = None
+    agent_name: str | None = None
+    given_up: tuple[Call, ...] = ()
+    """Calls that a process left behind in the thread when it died."""
+
+
+current_input: ContextVar[ClientInput | None] = ContextVar("callstream_client_input", default=None)
+"""Set in the task of the run, so that runs beside each other have each their own."""
+
+
+class ClientTool(BaseTool):
+    """A tool whose answer comes from the client, with another run."""
+
+    def __init__(self, spec: ClientToolSpec) -> None:
+        super().__init__(name=spec.name, description=spec.description, is_long_running=True)
+        self._schema = gemini_schema(spec.parameters)
+
+    def _get_declaration(self) -> types.FunctionDeclaration:
+        parameters = types.Schema.model_validate(self._schema) if self._schema.get("properties") else None
+        return types.FunctionDeclaration(name=self.name, description=self.description, parameters=parameters)
+
+    async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> None:
+        """Nothing: google-adk then leaves the call without a response."""
+
+
+class AGUIToolset(BaseToolset):
+    """The place of the client's tools among an agent's. Outside of an ``ADKAgent`` it is empty.
+
+    ``tool_filter`` is a list of the client's own names, or a predicate; ``tool_name_prefix`` goes before the names.
+    """
+
+    def __init__(
+        self, *, tool_filter: ToolPredicate | list[str] | None = None, tool_name_prefix: str | None = None
+    ) -> None:
+        super().__init__(tool_filter=tool_filter, tool_name_prefix=tool_name_prefix)
+        self._taken: frozenset[str] = frozenset()
+        # An answer continues the invocation of its call, and its run may bring other tools than that one had.
+        self._use_invocation_cache = False
+
+    def beside(self, names: frozenset[str]) -> AGUIToolset:
+        """A toolset that leaves out the client's tools of these names: a request must not declare a name twice."""
+        made = AGUIToolset(tool_filter=self.tool_filter, tool_name_prefix=self.tool_name_prefix)
+        made._taken = names
+        return made
+
+    def named(self, tool_name: str) -> str:
+        """The name by which the model knows a tool of the client."""
+        return f"{self.tool_name_prefix}_{tool_name}" if self.tool_name_prefix else tool_name
+
+    async def get_tools(self, readonly_context: ReadonlyContext | None = None) -> list[BaseTool]:
+        given = current_input.get()
+        made = [ClientTool(spec) for spec in (given.tools if given is not None else ())]
+        taken = self._taken | HOST_QUESTIONS
+        return [tool for tool in made if self.named(tool.name) not in taken and self._wants(tool, readonly_context)]
+
+    def _wants(self, tool: BaseTool, context: ReadonlyContext | None) -> bool:
+        if self.tool_filter is None:
+            return True
+        if isinstance(self.tool_filter, Sequence):
+            return tool.name in self.tool_filter
+        return bool(self.tool_filter(tool, context))

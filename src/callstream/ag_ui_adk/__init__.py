@@ -15,8 +15,8 @@ from callstream.adk import ADKAgent, AGUIToolset, PredictStateMapping  # first, 
 # isort: split
 from ag_ui.core import AssistantMessage, Message, RunAgentInput, ToolMessage
 
-from callstream.adk.agentoptions import MIGRATION_PAGE
-from callstream.adk.threads import CONTEXT_KEY
+from callstream.adk.settings import MIGRATION_PAGE
+from callstream.adk.state import CONTEXT_KEY
 from callstream.errors import UsageError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def add_adk_fastapi_endpoint(
 
     Beside it: ``POST {path}/threads/{thread_id}/connect`` joins a thread, in the middle of a run too; ``POST
     {path}/runs/{run_id}/stop`` stops a run; ``GET {path}/capabilities``, and ``POST /agents/state`` for front ends that
-    load a thread. A client that disconnects stops its run; with ``on_disconnect="continue"`` the run goes on and can be
+    load a thread. A client that disconnects stops its run; with ``on_disconnect="continue"`` the run continues and can be
     joined. ``extract_headers`` puts headers into ``state["headers"]``, under their names in lower
     case with underscores and without ``x-``; what the client has there comes first. ``extract_state_from_request``
     gives state that the server decides. ``agent_resolver`` may choose another agent for a request, by that state too. All
@@ -94,7 +94,7 @@ def resolve_agent_from_message_history(
     """The agent that made the call which the last message answers, where its message has a name in the registry.
 
     For an ``agent_resolver``: an answer then goes to the agent that asked. None if the last message is no answer, or
-    nobody can tell.
+    the agent cannot be told.
     """
     if not messages or not isinstance(messages[-1], ToolMessage):
         return None

@@ -16,7 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from callstream.adk import ADKAgent
-from callstream.adk.sharedstate import taken
+from callstream.adk.state import accept_state
 from callstream.errors import UsageError
 from callstream.runtime import remote_parent
 from callstream.server import ServerSettings
@@ -71,7 +71,7 @@ class Endpoint:
     # -- the routes: FastAPI reads their signatures, and names the operations after them --
 
     async def run(self, request: Request, given: Annotated[RunAgentInput, Body()]) -> Response:
-        agent, given = await self._prepared(request, given)
+        agent, given = await self._prepare(request, given)
         last_event_id = request.headers.get("last-event-id")
         if self._outlives_client or last_event_id:
             with remote_parent(request.headers):
@@ -80,23 +80,23 @@ class Endpoint:
         return StreamingResponse(frames, media_type="text/event-stream", headers=_HEADERS)
 
     async def connect(self, request: Request) -> Response:
-        agent, given = await self._prepared(request, await _joining_input(request))
+        agent, given = await self._prepare(request, await _joining_input(request))
         request.state.joining_user = agent.user_of(given)
         return await self._beside(agent).connect(request)
 
     async def stop(self, request: Request) -> Response:
-        agent, _ = await self._prepared(request, _bare_input("", request.path_params["run_id"]))
+        agent, _ = await self._prepare(request, _bare_input("", request.path_params["run_id"]))
         return await self._beside(agent).stop(request)
 
     async def capabilities(self, request: Request) -> Response:
-        agent, _ = await self._prepared(request, _bare_input("capabilities"))
+        agent, _ = await self._prepare(request, _bare_input("capabilities"))
         return JSONResponse(agent.get_capabilities() or {})
 
     async def thread_state(self, request: Request, asked: Annotated[dict[str, Any], Body()]) -> Response:
         thread_id = asked.get("threadId")
         if not isinstance(thread_id, str):
             return JSONResponse({"detail": "expected threadId, a string"}, status_code=422)
-        agent, given = await self._prepared(request, _bare_input(thread_id))
+        agent, given = await self._prepare(request, _bare_input(thread_id))
         named = {"app_name": asked.get("appName"), "user_id": asked.get("userId")}
         found = await agent.thread_state(thread_id, **named, given=given)
         known = found or {"state": {}, "messages": []}
@@ -129,13 +129,13 @@ class Endpoint:
 
     # -- who answers --
 
-    async def _prepared(self, request: Request, given: RunAgentInput) -> tuple[ADKAgent, RunAgentInput]:
+    async def _prepare(self, request: Request, given: RunAgentInput) -> tuple[ADKAgent, RunAgentInput]:
         """Who answers a request, and its input with the state that the server decides.
 
         That state may say who asks, so it holds for every route, and before anything is decided by the input.
         """
         # Scopes other than the thread's are the server's to set, never the client's.
-        state = taken(given.state, allow_scopes=False) if isinstance(given.state, dict) else given.state
+        state = accept_state(given.state, allow_scopes=False) if isinstance(given.state, dict) else given.state
         if self._headers is not None:
             state = _with_headers(state, request, self._headers)
         elif self._extractor is not None:
@@ -156,7 +156,7 @@ class Endpoint:
 
 
 def _joining_user(request: Request) -> str:
-    """Who joins: whoever the endpoint has found him to be."""
+    """Who joins, as the endpoint has found out."""
     return str(request.state.joining_user)
 
 

@@ -76,7 +76,7 @@ def _version(package: str) -> str | None:
 def _models(options: argparse.Namespace, problems: list[str]) -> list[dict[str, Any]]:
     target = loaded(options.target, env_file=options.env_file)
     try:
-        from callstream.adk.served import is_adk, model_paths
+        from callstream.adk.serving import is_adk, model_paths
     except ImportError as error:
         problems.append(str(error))
         return []

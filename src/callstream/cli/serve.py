@@ -246,7 +246,7 @@ async def _sessions(options: argparse.Namespace, target: Target, out: Output) ->
                 f"{target.given} has no sessions of google-adk to place; --sessions cannot be combined with it"
             )
         return None
-    from callstream.adk.sessions import open_sessions, prepare_sessions, sessions_beside
+    from callstream.adk.serving import open_sessions, prepare_sessions, sessions_beside
 
     is_default = url is None
     if url is None:
@@ -285,10 +285,10 @@ def _adk() -> ModuleType | None:
     """What Callstream knows of google-adk, where that is installed."""
     quiet_adk()
     try:
-        from callstream.adk import served
+        from callstream.adk import serving
     except ImportError:
         return None
-    return served
+    return serving
 
 
 def quiet_adk() -> None:

@@ -7,7 +7,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from callstream.calls import Call, CallState
+from callstream.calls import Call, CallState, number_id
 from callstream.errors import UsageError
 from callstream.events import Record, RunEvent
 from callstream.journal import follow as following
@@ -173,7 +173,7 @@ async def _free_call_id(taken_of: Callable[[Sequence[str]], Awaitable[set[str]]]
 
     Some hosts give every call of every turn the same id, so counting one by one would cost more with every turn.
     """
-    names = [wanted, *(f"{wanted}~{number}" for number in range(2, 101))]
+    names = [number_id(wanted, number) for number in range(1, 101)]
     taken = await taken_of(names[:8])
     if free := next((name for name in names[:8] if name not in taken), None):
         return free
@@ -181,12 +181,12 @@ async def _free_call_id(taken_of: Callable[[Sequence[str]], Awaitable[set[str]]]
     if free := next((name for name in names if name not in taken), None):
         return free
     low, high = 100, 200
-    while f"{wanted}~{high}" in await taken_of([f"{wanted}~{high}"]):
+    while await taken_of([number_id(wanted, high)]):
         low, high = high, high * 2
     while high - low > 1:
         middle = (low + high) // 2
-        if await taken_of([f"{wanted}~{middle}"]):
+        if await taken_of([number_id(wanted, middle)]):
             low = middle
         else:
             high = middle
-    return f"{wanted}~{high}"
+    return number_id(wanted, high)

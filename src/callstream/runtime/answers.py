@@ -1,7 +1,7 @@
 """What reaches a run from outside: messages and results in requests, answers to calls that await one.
 
-Outside of Callstream a call has the wire's id, inside a ``call_id``. Wire ids may be reused in a thread, or be missing:
-then the call that still lacks its result is meant. A result that is seen again changes nothing, whoever brought it.
+Which call an id means is the directory's to say. Wire ids may be missing: then the call that still lacks its result is
+meant. A result that is seen again changes nothing, whoever brought it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from callstream.calls import LACKS_OUTCOME, Call, CallState, Ledger
 from callstream.errors import TransitionError, UsageError
 from callstream.events import CallFailed, CallReturned, MessageReceived, RequestEvent, ResultReceived, RunEvent
 from callstream.journal import Journal
+from callstream.runtime.directory import Directory
 from callstream.wire.argtext import json_text
 
 Record: TypeAlias = Callable[[Sequence[RunEvent]], Awaitable[None]]
@@ -22,24 +23,13 @@ _Received: TypeAlias = MessageReceived | CallReturned | CallFailed
 _MessageKey: TypeAlias = tuple[str, str, tuple[str, ...]]
 
 
-async def is_of_thread(journal: Journal, call: Call, thread_id: str, principal: str | None) -> bool:
-    """Whether a call belongs to that thread of that principal; without one, to that thread of anybody."""
-    if call.thread_id != thread_id:
-        return False
-    return principal is None or bool(await journal.runs(run_id=call.run_id, principal=principal, limit=1))
-
-
 class Answers:
-    """Finds the calls of a thread: those of the run in its ledger, earlier ones in the journal.
+    """Finds the calls of a thread: those of the run in its ledger, earlier ones in the directory."""
 
-    Two people may have threads of one name; with a ``principal``, only calls of his runs are found.
-    """
-
-    def __init__(self, ledger: Ledger, journal: Journal, thread_id: str, principal: str | None = None) -> None:
+    def __init__(self, ledger: Ledger, journal: Journal, directory: Directory) -> None:
         self._ledger = ledger
         self._journal = journal
-        self._thread_id = thread_id
-        self._principal = principal
+        self._directory = directory
         self._messages: set[_MessageKey] = set()
         self._looked_up: set[str] = set()  # wire ids whose calls need not be looked for in the journal again
         self._coming: set[_MessageKey] = set()  # messages that are on their way into the journal
@@ -58,7 +48,7 @@ class Answers:
             if found:
                 await self._keep(found, record)
         finally:  # what was not kept is taken when the request is sent again
-            self._arrived(found)
+            self._forget_coming(found)
 
     async def answer(
         self, named: str, record: Record, result: Any, *, error: str | None, message_id: str | None
@@ -80,7 +70,7 @@ class Answers:
             raise
         return True
 
-    def kept(self, message: MessageReceived) -> None:
+    def keep(self, message: MessageReceived) -> None:
         """A message is in the journal."""
         key = _key(message)
         if key in self._coming:
@@ -103,7 +93,7 @@ class Answers:
         self._coming.add(key)
         return True
 
-    def _arrived(self, found: Iterable[_Received]) -> None:
+    def _forget_coming(self, found: Iterable[_Received]) -> None:
         """What was new in a request is no longer on its way: it was kept, or it may come again."""
         for event in found:
             if isinstance(event, MessageReceived):
@@ -123,35 +113,19 @@ class Answers:
             return lacking[0]
         if result.provider_id is None or result.provider_id in self._looked_up:
             return None
-        earlier = await self._journal.calls(
-            thread_id=self._thread_id,
-            provider_id=result.provider_id,
-            states=[CallState.AWAITING],
-            principal=self._principal,
-        )
-        if not earlier or not result.latest:
+        earlier = await self._directory.find_awaiting(result.provider_id) if result.latest else None
+        if earlier is None:
             self._looked_up.add(result.provider_id)
             return None
-        self._ledger.adopt(earlier[-1])
-        self._answered.add(earlier[-1].call_id)
-        return earlier[-1]
+        self._ledger.adopt(earlier)
+        self._answered.add(earlier.call_id)
+        return earlier
 
     async def awaiting(self, named: str) -> Call | None:
         """The call of this thread that awaits an answer under that name; None if it has had it."""
-        if named in self._ledger:
-            call: Call | None = self._ledger[named]
-        else:
-            call = await self._journal.call(named)
-            if call is None or not await is_of_thread(self._journal, call, self._thread_id, self._principal):
-                of_thread = await self._journal.calls(
-                    thread_id=self._thread_id, provider_id=named, principal=self._principal
-                )
-                waiting = [known for known in of_thread if known.state is CallState.AWAITING]
-                meant = waiting[0] if waiting else of_thread[-1] if of_thread else None
-                # A listing leaves the arguments out, and whoever resumes the call executes it with them.
-                call = None if meant is None else await self._journal.call(meant.call_id)
+        call = self._ledger[named] if named in self._ledger else await self._directory.find(named)
         if call is None:
-            raise UsageError(f"no call {named!r} awaits an answer in thread {self._thread_id!r}")
+            raise UsageError(f"no call {named!r} awaits an answer in thread {self._directory.thread_id!r}")
         if call.is_final:
             return None
         if call.state is not CallState.AWAITING:

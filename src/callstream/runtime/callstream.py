@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from callstream.calls import Call
+from callstream.calls import Call, number_id
 from callstream.errors import CallstreamError, JournalError, UsageError
 from callstream.events import RunEvent, RunStarted
 from callstream.hooks import HookSettings
@@ -318,7 +318,7 @@ class Callstream:
         run the same id: from the ninth on it gets a number that nobody has to look for.
         """
         for number in range(1, 9):
-            run_id = wanted if number == 1 else f"{wanted}~{number}"
+            run_id = number_id(wanted, number)
             if not await self._is_taken(run_id):
                 return run_id
         return f"{wanted}~{uuid.uuid4().hex}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, assert_never
 
 import msgspec
 
-from callstream.calls import BEING_WRITTEN
+from callstream.calls import BEING_WRITTEN, number_id
 from callstream.errors import CallIdTaken, RunOver
 from callstream.events import (
     ArgsAppended,
@@ -148,6 +148,5 @@ class Response:
     def _message_id(self, local: str) -> str:
         """One name a message in the whole journal: the provider's may come twice."""
         if local not in self._message_ids:
-            number = len(self._message_ids) + 1
-            self._message_ids[local] = self.response_id if number == 1 else f"{self.response_id}~{number}"
+            self._message_ids[local] = number_id(self.response_id, len(self._message_ids) + 1)
         return self._message_ids[local]

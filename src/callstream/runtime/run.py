@@ -46,6 +46,7 @@ from callstream.events import (
 from callstream.journal import Entry
 from callstream.runtime.answers import Answers
 from callstream.runtime.barrier import Barrier, mistake
+from callstream.runtime.directory import Directory
 from callstream.runtime.ending import Ending, described
 from callstream.runtime.limits import TextLimits, TextMeter
 from callstream.runtime.progress import ProgressFeed, ProgressFeeds, ProgressHandler, expressible
@@ -108,7 +109,9 @@ class Run:
         self._log = RunLog(callstream.journal, run_id)
         self._ledger = Ledger()
         self._barrier = Barrier(callstream, self._ledger)
-        self._answers = Answers(self._ledger, callstream.journal, thread_id, principal)
+        self.directory = Directory(callstream.journal, thread_id, principal)
+        """Which call of the thread an id means."""
+        self._answers = Answers(self._ledger, callstream.journal, self.directory)
         self._feeds = ProgressFeeds()
         self._writing = asyncio.Lock()
         self._ending: asyncio.Task[Exception | None] | None = None
@@ -445,7 +448,7 @@ class Run:
 
     def _took(self, event: RunEvent, seq: int) -> None:
         if isinstance(event, MessageReceived):
-            self._answers.kept(event)
+            self._answers.keep(event)
         if not isinstance(event, _CALL_EVENTS):
             return
         before = self._ledger[event.call_id].state if event.call_id in self._ledger else None

@@ -168,7 +168,7 @@ class FunctionHost:
                 if isinstance(message, UserMessage):
                     await run.record([_received(message)])
             left_to_agent = await _take_answers(run, _answers_in(given), client_tools)
-            made: Any = self._function(await with_wire_ids(given, self.callstream.journal))
+            made: Any = self._function(await with_wire_ids(given, run.directory))
             if inspect.isawaitable(made):
                 made = await made
             elif not isinstance(made, AsyncIterable):

@@ -28,8 +28,8 @@ from callstream.events import (
     CallStarted,
     RunEvent,
 )
-from callstream.journal import Journal
 from callstream.runtime import Run
+from callstream.runtime.directory import Directory
 
 _NUMBERED: Final = re.compile(r".+~\d+", re.DOTALL)
 
@@ -77,12 +77,12 @@ def _renamed(event: RunEvent, call_ids: Mapping[str, str]) -> RunEvent:
             return event
 
 
-async def with_wire_ids(given: RunAgentInput, journal: Journal) -> RunAgentInput:
+async def with_wire_ids(given: RunAgentInput, directory: Directory) -> RunAgentInput:
     """The input with the agent's own ids for calls that have another name in the journal."""
     wire_ids: dict[str, str] = {}
     for call_id in {call_id for call_id in _call_ids(given) if _NUMBERED.fullmatch(call_id)}:
-        call = await journal.call(call_id)
-        if call is not None and call.thread_id == given.thread_id and call.provider_id is not None:
+        call = await directory.find_by_call_id(call_id)
+        if call is not None and call.provider_id is not None:
             wire_ids[call_id] = call.provider_id
     if not wire_ids:
         return given

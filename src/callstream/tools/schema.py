@@ -8,6 +8,7 @@ for it references are written out and what its API refuses is left out.
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
 
@@ -241,3 +242,98 @@ def _distinct(schemas: list[Schema]) -> Iterator[Schema]:
         if schema not in seen:
             seen.append(schema)
             yield schema
+
+
+# -- schemas that clients send --
+
+_CLIENT_KEYS = GEMINI_KEYS | {"format", "default", "propertyOrdering"}
+_MAX_NESTED = 3
+_MAX_REFERENCES = 256
+_UNFOLDED = 64 * 1024
+"""Characters of JSON that references may add to a schema, beside twice its own."""
+
+
+class _Definitions:
+    """What a schema's references mean.
+
+    Definitions that refer to each other unfold to many times their size, and those that refer to themselves for ever. So
+    one is put into itself no more than ``_MAX_NESTED`` deep, and no schema gets more than ``_MAX_REFERENCES`` in all, nor
+    grows by more than ``_UNFOLDED`` and twice its size; any other reference is some object.
+    """
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        definitions = schema.get("$defs") or schema.get("definitions") or {}
+        self._known: dict[str, Any] = definitions if isinstance(definitions, dict) else {}
+        self._sizes: dict[str, int] = {}
+        self._left = _MAX_REFERENCES
+        self._room = _UNFOLDED + 2 * _size(schema) if self._known else 0
+
+    def resolve(self, name: str, within: tuple[str, ...]) -> dict[str, Any] | None:
+        """What the name means inside of the definitions ``within``; None for some object."""
+        target = self._known.get(name)
+        if not isinstance(target, dict) or not self._left or within.count(name) >= _MAX_NESTED:
+            return None
+        if name not in self._sizes:
+            self._sizes[name] = _size(target)
+        if self._sizes[name] > self._room:
+            return None
+        self._left -= 1
+        self._room -= self._sizes[name]
+        return target
+
+
+def _size(schema: dict[str, Any]) -> int:
+    return len(json.dumps(schema, default=str))
+
+
+def gemini_schema(schema: Any) -> dict[str, Any]:
+    """A client's JSON Schema in the words that Gemini takes. References are put in their places, to a limit.
+
+    This is lenient where ``declaration`` is strict: a tool's author can mend a recursive schema, while a client's schema
+    may be anything and is not ours to mend. It must not grow without bound; the rest of it stays as the client wrote it.
+    """
+    if not isinstance(schema, dict):
+        return {"type": "object", "properties": {}}
+    return _clean_object(schema, _Definitions(schema), ())
+
+
+def _clean_object(schema: dict[str, Any], definitions: _Definitions, within: tuple[str, ...]) -> dict[str, Any]:
+    reference = schema.get("$ref")
+    if isinstance(reference, str):
+        name = reference.rsplit("/", 1)[-1]
+        target = definitions.resolve(name, within)
+        if target is None:
+            return {"type": "object"}
+        described = {key: value for key, value in schema.items() if key in ("description", "title", "default")}
+        return _clean_object({**target, **described}, definitions, (*within, name))
+    cleaned: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key == "properties" and isinstance(value, dict):
+            cleaned[key] = {name: _clean(each, definitions, within) for name, each in value.items()}
+        elif key == "items":
+            cleaned[key] = _clean(value, definitions, within)
+        elif key in ("anyOf", "oneOf") and isinstance(value, list):
+            cleaned["anyOf"] = [_clean(each, definitions, within) for each in value]
+        elif key == "const":
+            cleaned["enum"] = [value]
+        elif key == "type" and isinstance(value, list):
+            _choose_type(cleaned, value)
+        elif key in _CLIENT_KEYS:
+            cleaned[key] = value
+    if not all(isinstance(value, str) for value in cleaned.get("enum", ())):
+        del cleaned["enum"]  # Gemini knows enumerations of strings alone
+    return cleaned
+
+
+def _clean(schema: Any, definitions: _Definitions, within: tuple[str, ...]) -> dict[str, Any]:
+    return _clean_object(schema, definitions, within) if isinstance(schema, dict) else {}
+
+
+def _choose_type(cleaned: dict[str, Any], kinds: list[Any]) -> None:
+    real = [kind for kind in kinds if kind != "null"]
+    if len(real) < len(kinds):
+        cleaned["nullable"] = True
+    if len(real) == 1:
+        cleaned["type"] = real[0]
+    elif real:
+        cleaned["anyOf"] = [{"type": kind} for kind in real]

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from callstream.calls import numbered
 from callstream.errors import WireError
 from callstream.events import (
     ArgsAppended,
@@ -97,7 +98,7 @@ class Transcript:
         """The id of the choice's message, which starts now if it has not."""
         message_id = self._messages.get(choice)
         if message_id is None:
-            message_id = _taken(self.response_message_id or f"message_{len(self._message_ids) + 1}", self._message_ids)
+            message_id = _claim(self.response_message_id or f"message_{len(self._message_ids) + 1}", self._message_ids)
             self._messages[choice] = message_id
             self._events.append(MessageStarted(message_id))
         return message_id
@@ -136,7 +137,7 @@ class Transcript:
     ) -> WireCall:
         """A new call. It starts now if it has a name, else when ``name_call`` gives it one."""
         provider_id = provider_id or None
-        call_id = _taken(provider_id or self._new_id(), self._call_ids)
+        call_id = _claim(provider_id or self._new_id(), self._call_ids)
         call = WireCall(call_id, provider_id, encoding, choice, self.message(choice))
         call.signature = signature
         self._calls.append(call)
@@ -268,11 +269,8 @@ class Transcript:
         self._events.append(ResponseEnded(finish_reason, usage))
 
 
-def _taken(wanted: str, taken: set[str]) -> str:
-    """The id itself if it is free, else the first free one of ``id~2``, ``id~3``, …; it is taken from now on."""
-    free, number = wanted, 1
-    while free in taken:
-        number += 1
-        free = f"{wanted}~{number}"
+def _claim(wanted: str, taken: set[str]) -> str:
+    """A free id made from the wanted one; it is taken from now on."""
+    free = numbered(wanted, taken)
     taken.add(free)
     return free

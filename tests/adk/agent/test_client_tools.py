@@ -15,10 +15,10 @@ from google.adk.tools import FunctionTool, LongRunningFunctionTool
 
 from callstream import Callstream
 from callstream.adk import ADKAgent, AGUIToolset
-from callstream.adk.clienttools import gemini_schema
 from callstream.calls import CallState
 from callstream.testing import Call as Calls
 from callstream.testing import Failure, Finish, Parallel, Text
+from callstream.tools.schema import gemini_schema
 from tests.adk.hosting import WIRES, Models, agent_of, scripted
 
 from .clients import Client, kinds

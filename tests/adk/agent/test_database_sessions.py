@@ -19,7 +19,7 @@ from google.adk.tools import LongRunningFunctionTool
 from google.adk.tools.tool_context import ToolContext
 
 from callstream import Callstream
-from callstream.adk.sessions import open_sessions, prepare_sessions, sessions_beside
+from callstream.adk.serving import open_sessions, prepare_sessions, sessions_beside
 from callstream.calls import CallState
 from callstream.testing import Call as Calls
 from callstream.testing import Finish, Parallel, Text

@@ -11,8 +11,7 @@ from google.adk.tools import LongRunningFunctionTool
 
 from callstream import Callstream, UsageError
 from callstream.adk import ADKAgent
-from callstream.adk.idlethreads import IdleThreads
-from callstream.adk.threads import Threads
+from callstream.adk.threads import IdleThreads, Threads
 from callstream.testing import Call as Calls
 from callstream.testing import Finish, Text
 from tests.adk.hosting import FakeLlm, Models, agent_of, scripted

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from ag_ui.core import Tool
 
-from callstream.adk.agentoptions import UNUSED, AgentOptions, AgentSettings
+from callstream.adk.settings import AgentOptions
 from callstream.testing import Call as Calls
 from callstream.testing import Finish, Parallel, Text
 from tests.adk.hosting import scripted
@@ -427,4 +427,3 @@ def test_the_page_names_every_parameter() -> None:
     rows = "\n".join(re.findall(r"^\| (`.*?) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
     named = set(re.findall(r"`(\w+)`", rows))
     assert named == {"adk_agent", "app_name", "session_manager", *AgentOptions.__annotations__}
-    assert set(AgentOptions.__annotations__) == {*AgentSettings.__struct_fields__, *UNUSED}

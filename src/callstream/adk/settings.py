@@ -1,12 +1,14 @@
-"""What ``ADKAgent`` can be told: ag_ui_adk's parameters with their defaults, and what becomes of those that have no use."""
+"""What ``ADKAgent`` can be told: ag_ui_adk's parameters with their defaults, those without an effect included.
+
+``AgentOptions`` is the one list. A default other than None stands beside its type.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any, TypedDict
+from typing import Annotated, Any, Final, TypedDict, cast, get_origin, get_type_hints
 
-import msgspec
 from ag_ui.core import RunAgentInput
 from google.adk.agents.run_config import RunConfig
 from google.adk.artifacts.base_artifact_service import BaseArtifactService
@@ -14,7 +16,7 @@ from google.adk.auth.credential_service.base_credential_service import BaseCrede
 from google.adk.memory.base_memory_service import BaseMemoryService
 from google.adk.sessions.base_session_service import BaseSessionService
 
-from callstream.adk.predictions import PredictStateMapping, mappings_in
+from callstream.adk.presentation import PredictStateMapping
 from callstream.errors import UsageError
 from callstream.runtime import Callstream
 
@@ -35,7 +37,7 @@ UNUSED = frozenset(
 
 
 class AgentOptions(TypedDict, total=False):
-    """The keyword arguments of ``ADKAgent`` and ``ADKAgent.from_app``."""
+    """The keyword arguments of ``ADKAgent`` and ``ADKAgent.from_app``: ``Annotated[type, default]``, or None by default."""
 
     callstream: Callstream | None
     """The ``Callstream`` whose journal and hooks the agent uses; without it, one in memory that the agent closes."""
@@ -49,40 +51,40 @@ class AgentOptions(TypedDict, total=False):
     artifact_service: BaseArtifactService | None
     memory_service: BaseMemoryService | None
     credential_service: BaseCredentialService | None
-    use_in_memory_services: bool
+    use_in_memory_services: Annotated[bool, True]
     """Whether services that were not given are made, in memory."""
     run_config_factory: Callable[[RunAgentInput], RunConfig] | None
     """The RunConfig of a request; without it, one with streaming mode SSE."""
-    plugin_close_timeout: float
+    plugin_close_timeout: Annotated[float, 5.0]
     """Seconds that each plugin may take to close; 5 by default."""
-    execution_timeout_seconds: float | None
+    execution_timeout_seconds: Annotated[float | None, 600]
     """Seconds that a run may take; 600 by default, None for no limit."""
-    max_concurrent_executions: int
+    max_concurrent_executions: Annotated[int, 10]
     """Runs at once, those that wait for their thread included; 10 by default. One more is RUN_ERROR."""
     predict_state: PredictStateMapping | Iterable[PredictStateMapping] | None
     """State that clients show while a tool's argument is written."""
-    emit_messages_snapshot: bool
+    emit_messages_snapshot: Annotated[bool, False]
     """Whether a run ends with a MESSAGES_SNAPSHOT; off by default."""
-    emit_interrupt_outcome: bool
+    emit_interrupt_outcome: Annotated[bool, False]
     """Whether calls of the server's tools that await an answer end the run as interrupts; off by default."""
-    streaming_function_call_arguments: bool
+    streaming_function_call_arguments: Annotated[bool, True]
     """Whether arguments are shown piece by piece; on by default."""
     use_thread_id_as_session_id: bool | None
     """Whether a new session has the thread's id; by default wherever the session service takes one."""
-    allow_scoped_state_keys: bool
+    allow_scoped_state_keys: Annotated[bool, False]
     """Whether clients may set ``app:`` and ``user:`` keys of the state; off by default."""
-    seed_first_run_history: bool
+    seed_first_run_history: Annotated[bool, True]
     """Whether messages that the first request of a thread brings get into its session; on by default."""
     capabilities: dict[str, Any] | None
     """What ``GET {path}/capabilities`` answers."""
-    show_errors: bool
+    show_errors: Annotated[bool, False]
     """Whether clients may read why a run or a tool failed, which may tell of internals; off by default."""
-    session_timeout_seconds: float | None
+    session_timeout_seconds: Annotated[float | None, 1200]
     """Seconds without a run after which a thread that is kept in memory is forgotten; 1200 by default, None for never.
 
     It holds for the journal and the sessions that the agent makes itself. Those that it is given are not touched.
     """
-    delete_session_on_cleanup: bool
+    delete_session_on_cleanup: Annotated[bool, True]
     """Whether a thread that is forgotten loses its session too; on by default."""
     cleanup_interval_seconds: int
     """Without effect, like all that follow: see ``UNUSED``."""
@@ -92,61 +94,32 @@ class AgentOptions(TypedDict, total=False):
     tool_timeout_seconds: int
 
 
-class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The options that have an effect. Seconds; ``execution_timeout_seconds=None`` lets a run take as long as it takes.
-
-    ``use_thread_id_as_session_id``: None does so wherever the session service takes ids from outside. ``show_errors``:
-    whether clients may read why a run or a tool failed, which may tell of internals.
-    """
-
-    callstream: Any = None
-    user_id: str | None = None
-    user_id_extractor: Any = None
-    app_name_extractor: Any = None
-    session_service: Any = None
-    artifact_service: Any = None
-    memory_service: Any = None
-    credential_service: Any = None
-    use_in_memory_services: bool = True
-    run_config_factory: Any = None
-    plugin_close_timeout: float = 5.0
-    execution_timeout_seconds: float | None = 600
-    max_concurrent_executions: int = 10
-    predict_state: tuple[PredictStateMapping, ...] = ()
-    emit_messages_snapshot: bool = False
-    emit_interrupt_outcome: bool = False
-    streaming_function_call_arguments: bool = True
-    use_thread_id_as_session_id: bool | None = None
-    allow_scoped_state_keys: bool = False
-    seed_first_run_history: bool = True
-    capabilities: dict[str, Any] | None = None
-    show_errors: bool = False
-    session_timeout_seconds: float | None = 1200
-    delete_session_on_cleanup: bool = True
+_DEFAULTS: Final = {
+    name: hint.__metadata__[0] if get_origin(hint) is Annotated else None
+    for name, hint in get_type_hints(AgentOptions, include_extras=True).items()
+    if name not in UNUSED
+}
 
 
-def settings_of(options: AgentOptions) -> AgentSettings:
-    """The settings that a constructor's keyword arguments mean. Raises UsageError for what it does not know."""
-    given: dict[str, Any] = dict(options)
-    unknown = sorted(set(given) - set(AgentSettings.__struct_fields__) - UNUSED)
+def complete(options: AgentOptions) -> AgentOptions:
+    """A constructor's keyword arguments, with the defaults of those left out. Raises UsageError for unknown ones."""
+    unknown = sorted(set(options) - set(AgentOptions.__annotations__))
     if unknown:
         raise UsageError(
             f"ADKAgent has no parameter {', '.join(map(repr, unknown))}; {MIGRATION_PAGE} lists what happened to each "
             "parameter of ag_ui_adk"
         )
-    unused = sorted(set(given) & UNUSED)
+    unused = sorted(set(options) & UNUSED)
     if unused:
         logger.warning("ADKAgent ignores %s; see %s", ", ".join(unused), MIGRATION_PAGE)
-    if given.get("user_id") and given.get("user_id_extractor"):
+    settings = cast("AgentOptions", {**_DEFAULTS, **options})
+    if settings["user_id"] and settings["user_id_extractor"]:
         raise UsageError("give ADKAgent user_id or user_id_extractor, not both")
-    given["predict_state"] = mappings_in(given.get("predict_state"))
-    settings = AgentSettings(**{name: value for name, value in given.items() if name not in UNUSED})
-    if settings.session_service is None and not settings.use_in_memory_services:
+    if settings["session_service"] is None and not settings["use_in_memory_services"]:
         raise UsageError("use_in_memory_services=False needs a session_service")
-    if settings.session_timeout_seconds is not None and settings.session_timeout_seconds <= 0:
-        raise UsageError(
-            f"session_timeout_seconds must be more than 0, or None to keep threads, got {settings.session_timeout_seconds}"
-        )
-    if settings.max_concurrent_executions < 1:
-        raise UsageError(f"max_concurrent_executions must be at least 1, got {settings.max_concurrent_executions}")
+    timeout = settings["session_timeout_seconds"]
+    if timeout is not None and timeout <= 0:
+        raise UsageError(f"session_timeout_seconds must be more than 0, or None to keep threads, got {timeout}")
+    if settings["max_concurrent_executions"] < 1:
+        raise UsageError(f"max_concurrent_executions must be at least 1, got {settings['max_concurrent_executions']}")
     return settings

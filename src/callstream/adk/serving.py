@@ -1,18 +1,64 @@
-"""google-adk's sessions, by URL. A call that awaits an answer needs its session: the journal alone cannot resume it.
+"""What a server needs of an application of google-adk: an ``ADKAgent`` of it, and sessions by URL.
 
-So sessions are kept where the journal is: for a SQLite file in another file beside it, for PostgreSQL in the same database,
-in a schema of their own, and in memory for a journal in memory.
+A call that awaits an answer needs its session: the journal alone cannot resume it. So sessions are kept where the journal
+is: for a SQLite file in another file beside it, for PostgreSQL in the same database, in a schema of their own, and in
+memory for a journal in memory.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from google.adk.apps import App
 from google.adk.sessions import InMemorySessionService
 from google.adk.sessions.base_session_service import BaseSessionService
 from google.adk.sessions.sqlite_session_service import SqliteSessionService
+from google.adk.workflow import BaseNode
 
+from callstream.adk.agent import ADKAgent
+from callstream.adk.plugin import CallstreamPlugin
+from callstream.adk.tapping import ModelOnPath, paths_in
 from callstream.errors import MissingExtra, UsageError
+from callstream.runtime import Callstream
+
+
+def is_adk(target: object) -> bool:
+    """Whether it is something of google-adk's that ``adk_agent`` takes."""
+    return isinstance(target, ADKAgent | App | BaseNode)
+
+
+def own_callstream(target: object) -> Callstream | None:
+    """The Callstream that an application brings itself, in an ``ADKAgent`` or in its plugins."""
+    if isinstance(target, ADKAgent):
+        return target.callstream
+    plugins = target.plugins if isinstance(target, App) else []
+    found = next((plugin.callstream for plugin in plugins if isinstance(plugin, CallstreamPlugin)), None)
+    return found if isinstance(found, Callstream) else None
+
+
+def has_sessions(target: object) -> bool:
+    """Whether an application says itself where its sessions are."""
+    return isinstance(target, ADKAgent)
+
+
+def adk_agent(target: object, callstream: Callstream | None, **options: Any) -> ADKAgent:
+    """An ``ADKAgent`` of an App, an agent or a workflow, unchanged itself; an ``ADKAgent`` is returned as it is."""
+    if isinstance(target, ADKAgent):
+        return target
+    if isinstance(target, App):
+        return ADKAgent.from_app(target, callstream=callstream, **options)
+    if isinstance(target, BaseNode):
+        return ADKAgent(target, callstream=callstream, **options)
+    raise UsageError(f"expected an App, an agent or a workflow of google-adk, got {type(target).__name__}")
+
+
+def model_paths(target: object) -> list[ModelOnPath]:
+    """Where the models of an application are read, agent by agent. Nothing is asked of any model."""
+    return paths_in(target.root_agent if isinstance(target, ADKAgent | App) else target)
+
+
+# -- sessions --
+
 
 _CONNECT_SECONDS = 10.0
 

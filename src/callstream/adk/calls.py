@@ -1,0 +1,316 @@
+"""The calls that stand in a session: those of the model, and those with which google-adk itself asks a person.
+
+A long-running tool that returns nothing asks: the first answer counts, and no other. One that returns something has begun
+a job: as in google-adk, every response that comes later reaches the model. The job continues while a response says so
+(``will_continue``), or has the ``status`` that the tool itself returned.
+
+Each question of google-adk is a call of its own, which the model never sees. Callstream journals it like other calls that
+await an answer, under google-adk's name and with its arguments, so that a front end written for those names finds it. A
+confirmation and a credential are about a call of the model's, which is paused until the answer comes. A credential that
+a client sends is handed to google-adk and not kept in the journal.
+
+A call that google-adk knows and the journal does not is recorded whole.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from google.adk.sessions.session import Session
+from google.genai import types
+from jsonschema.exceptions import best_match  # type: ignore[import-untyped]
+from jsonschema.validators import validator_for  # type: ignore[import-untyped]
+from pydantic_core import to_jsonable_python
+
+from callstream.adk.partials import MINTED_PREFIX
+from callstream.calls import Call
+from callstream.events import (
+    ArgsAppended,
+    CallAwaiting,
+    CallCompleted,
+    CallDiscarded,
+    CallProgressed,
+    CallStarted,
+    Question,
+    WireEvent,
+)
+from callstream.runtime import Run
+from callstream.wire.argtext import json_text
+
+CONFIRMATION: Final = "adk_request_confirmation"
+"""Whether a call of the model's may run."""
+CREDENTIAL: Final = "adk_request_credential"
+"""For a credential that a tool, a toolset or a node of a workflow needs."""
+INPUT: Final = "adk_request_input"
+"""What a node of a workflow asks."""
+HOST_QUESTIONS: Final = frozenset({CONFIRMATION, CREDENTIAL, INPUT})
+"""The names of such calls."""
+CREDENTIAL_RECEIVED: Final = {"status": "credential received"}
+"""What the journal keeps in place of a credential."""
+
+_CONFIRMED: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {"confirmed": {"type": "boolean"}, "payload": {}},
+    "required": ["confirmed"],
+}
+_YES: Final = ("yes", "true", "approved", "confirmed")
+
+
+# -- questions --
+
+
+def paused_call_id(question: types.FunctionCall) -> str | None:
+    """The id of the call that a confirmation or a credential is needed for."""
+    args = question.args or {}
+    original = args.get("originalFunctionCall")
+    call_id = original.get("id") if isinstance(original, dict) else args.get("functionCallId")
+    return call_id if isinstance(call_id, str) else None
+
+
+def present_question(question: types.FunctionCall, paused: str | None = None) -> types.FunctionCall:
+    """The question as it is journalled and shown. ``paused``: the ``call_id`` of the call that it is about."""
+    args: dict[str, Any] = to_jsonable_python(question.args or {}, by_alias=True, bytes_mode="base64", fallback=repr)
+    if paused is not None and question.name == CONFIRMATION:
+        args["originalFunctionCall"] = {**args["originalFunctionCall"], "id": paused}
+    elif paused is not None:
+        args["functionCallId"] = paused
+    return types.FunctionCall(id=question.id, name=question.name, args=args)
+
+
+def question_in(call: types.FunctionCall, about: str | None = None) -> Question:
+    """What the person is asked, of a question as it is shown. ``about``: the ``call_id`` of the call that is paused."""
+    args = call.args or {}
+    metadata: dict[str, Any] = {"adk": args}
+    match call.name:
+        case "adk_request_confirmation":
+            asked = _object(args.get("toolConfirmation"))
+            original = _object(args.get("originalFunctionCall"))
+            if asked.get("payload") is not None:
+                metadata["payload"] = asked["payload"]
+            message = asked.get("hint") or f"May {original.get('name', 'the tool')} run?"
+            return Question("confirmation", str(message), _CONFIRMED, metadata, about)
+        case "adk_request_credential":
+            uri = _oauth2(args, "exchangedAuthCredential").get("authUri")
+            if isinstance(uri, str):
+                metadata["uri"] = uri
+            message = args.get("message") or "A credential is needed."
+            return Question("credential_required", str(message), None, metadata, about)
+        case _:
+            if args.get("payload") is not None:
+                metadata["payload"] = args["payload"]
+            schema = args.get("response_schema")
+            return Question(
+                "input_required",
+                str(args.get("message") or "An answer is needed."),
+                schema if isinstance(schema, dict) else None,
+                metadata,
+            )
+
+
+def _oauth2(args: dict[str, Any], kind: str) -> dict[str, Any]:
+    return _object(_object(_object(args.get("authConfig")).get(kind)).get("oauth2"))
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+# -- answers to questions --
+
+
+def misfit(question: types.FunctionCall, response: dict[str, Any]) -> str | None:
+    """Why an answer is not the one that a workflow asked for; None if it is. google-adk would fail for good on it."""
+    schema = _schema(question)
+    if question.name != INPUT or schema is None or (schema.get("type") == "string" and set(response) == {"result"}):
+        return None
+    value = response["result"] if set(response) == {"result"} else response
+    try:
+        error = best_match(validator_for(schema)(schema).iter_errors(value))
+    except Exception:  # noqa: BLE001  # google-adk takes schemas that are not JSON Schema, and does not check them then
+        return None
+    return None if error is None else error.message
+
+
+def adapt_input(question: types.FunctionCall, response: dict[str, Any]) -> dict[str, Any]:
+    """An answer as google-adk takes it: a workflow reads text as JSON, so where it asks for a string it is quoted."""
+    is_workflows = "interruptId" in (question.args or {})  # else a model has asked, with google-adk's tool
+    if not is_workflows or set(response) != {"result"} or (_schema(question) or {}).get("type") != "string":
+        return response
+    value = response["result"]
+    return {"result": json.dumps(value if isinstance(value, str) else json.dumps(value))}
+
+
+def _schema(question: types.FunctionCall) -> dict[str, Any] | None:
+    schema = (question.args or {}).get("response_schema")
+    return schema if isinstance(schema, dict) else None
+
+
+def confirmation(response: dict[str, Any]) -> dict[str, Any]:
+    """Yes or no, however the client says it."""
+    said = next((response[key] for key in ("confirmed", "approved", "accepted", "result") if key in response), False)
+    confirmed = said is True or (isinstance(said, str) and said.strip().lower() in _YES)
+    return {**response, "confirmed": confirmed} if "confirmed" in response else {"confirmed": confirmed}
+
+
+def credential(question: types.FunctionCall, response: dict[str, Any]) -> dict[str, Any]:
+    """A credential as google-adk takes it.
+
+    A client sends the question's ``authConfig`` back, filled in, or a credential of google-adk's. It may also send only
+    what the person has: the address to which the authorization server sent the browser, or an API key.
+    """
+    config = copy.deepcopy(_object((question.args or {}).get("authConfig")))
+    said = response.get("authResponseUri", response.get("result"))
+    if not isinstance(said, str):
+        sent = response.get("authConfig")
+        return sent if isinstance(sent, dict) else response
+    exchanged = _object(config.get("exchangedAuthCredential"))
+    if "oauth2" in exchanged:
+        exchanged["oauth2"]["authResponseUri"] = said
+        return config
+    kind = _object(config.get("rawAuthCredential")).get("authType") or exchanged.get("authType")
+    return {"authType": "apiKey", "apiKey": said} if kind in (None, "apiKey") else response
+
+
+# -- the calls of a session --
+
+
+class SessionCalls:
+    """Iterating gives the calls in their order. Read once: it does not see what is appended to the session later.
+
+    ``together`` has the calls of each event, ``responded`` the ids of those that have a response.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.together = [event.get_function_calls() for event in session.events]
+        self._answers = Counter(each.id for event in session.events for each in event.get_function_responses())
+        self.responded = set(self._answers)
+
+    def __iter__(self) -> Iterator[types.FunctionCall]:
+        for calls in self.together:
+            yield from calls
+
+    def named(self, wire_id: str) -> types.FunctionCall | None:
+        return next((call for call in self if call.id == wire_id), None)
+
+    def questions(self) -> list[types.FunctionCall]:
+        """The open questions of google-adk itself. One that is asked again under its id is open again."""
+        asked = [call for call in self if call.name in HOST_QUESTIONS and call.id]
+        answered = self._answers.copy()
+        still_open: list[types.FunctionCall] = []
+        for question in asked:
+            if answered[question.id]:
+                answered[question.id] -= 1
+            else:
+                still_open.append(question)
+        return still_open
+
+    def question(self, wire_id: str) -> types.FunctionCall | None:
+        """The latest question of google-adk's that has this id, open or not."""
+        return next((call for call in reversed(list(self)) if call.id == wire_id and call.name in HOST_QUESTIONS), None)
+
+    def question_about(self, wire_id: str) -> types.FunctionCall | None:
+        """The open one that asks about the call with this id."""
+        return next((question for question in self.questions() if paused_call_id(question) == wire_id), None)
+
+    def is_asked_about(self, wire_id: str) -> bool:
+        """Whether google-adk has ever asked about the call with this id."""
+        return any(paused_call_id(call) == wire_id for call in self if call.name in HOST_QUESTIONS)
+
+    # -- jobs --
+
+    def is_long_running(self, wire_id: str | None) -> bool:
+        """Whether google-adk has marked the call as one that is answered later."""
+        return any(wire_id in (event.long_running_tool_ids or ()) for event in self._session.events)
+
+    def is_news(self, response: types.FunctionResponse) -> bool:
+        """Whether it is a response to a job, and another than the one before."""
+        if self._first_response(response.id) is None:
+            return False
+        earlier = [each.response for _, each in self._responses(response.id)]
+        return earlier[-1] != response.response
+
+    def goes_on(self, response: types.FunctionResponse) -> bool:
+        """Whether more responses will follow this one."""
+        if response.will_continue:
+            return True
+        first = self._first_response(response.id)
+        status = (first or {}).get("status")
+        return status is not None and (response.response or {}).get("status") == status
+
+    def _first_response(self, wire_id: str | None) -> dict[str, Any] | None:
+        """What the tool itself returned for a long-running call."""
+        if not self.is_long_running(wire_id):
+            return None
+        return next((each.response for author, each in self._responses(wire_id) if author != "user"), None)
+
+    def _responses(self, wire_id: str | None) -> Iterator[tuple[str, types.FunctionResponse]]:
+        for event in self._session.events:
+            for response in event.get_function_responses():
+                if response.id == wire_id:
+                    yield event.author, response
+
+
+# -- into the journal --
+
+
+async def import_call(
+    run: Run, function_call_id: str, name: str, args: dict[str, Any], *, author: str | None = None
+) -> str:
+    """Records a whole call that google-adk knows and the run does not. Returns its ``call_id``."""
+    has_wire_id = not function_call_id.startswith(MINTED_PREFIX)
+    return await _record_whole(run, function_call_id, name, args, has_wire_id, author)
+
+
+async def replace_call(run: Run, call: Call, function_call_id: str, args: dict[str, Any]) -> str:
+    """Records that google-adk runs a call's tool on other arguments than the model's: that is another call.
+
+    Hooks hear that the first is given up, and then of the second: they judge what the tool runs on. Returns the
+    ``call_id`` of the second. The wire id is the first's.
+    """
+    await run.record([CallDiscarded(call.call_id, "aborted", "its arguments were changed before its tool ran")])
+    await run.settled(call.call_id)
+    return await _record_whole(run, function_call_id, call.name, args, True)
+
+
+async def _record_whole(
+    run: Run, function_call_id: str, name: str, args: dict[str, Any], has_wire_id: bool, author: str | None = None
+) -> str:
+    provider_id = function_call_id if has_wire_id else None
+    text = json_text(args)
+    events: Sequence[WireEvent] = [
+        CallStarted(function_call_id, name, provider_id),
+        ArgsAppended(function_call_id, text),
+        CallCompleted(function_call_id, text),
+    ]
+    response = run.response("gemini", author=author)
+    await response.record(events)
+    return response.call_ids[function_call_id]
+
+
+def outcome(response: Any) -> tuple[Any, str | None]:
+    """What a function response says: a result, or an error in the form in which google-adk tells the model of one."""
+    if isinstance(response, dict) and set(response) == {"error"}:
+        error = response["error"]
+        return None, error if isinstance(error, str) else json_text(error)
+    return response, None
+
+
+async def record_update(run: Run, named: str, response: Any) -> None:
+    """Records a response to a call that still awaits its result."""
+    call = await run.resume(named)
+    if call is not None:
+        await run.record([CallProgressed(call.call_id, response)])
+
+
+async def take_in(run: Run, asked: types.FunctionCall) -> str:
+    """Records a call of the session that awaits an answer and that the journal does not know. Returns its ``call_id``."""
+    is_question = asked.name in HOST_QUESTIONS
+    asked = present_question(asked) if is_question else asked
+    call_id = await import_call(run, asked.id or "", asked.name or "", asked.args or {})
+    await run.record([CallAwaiting(call_id, question_in(asked) if is_question else None)])
+    return call_id

@@ -1,0 +1,343 @@
+"""Models with the tap in them, one by one or in a copy of a whole tree of agents. The originals stay as they are.
+
+``tapped`` copies a model and gives the copy a client whose transport is the tap. What decides about credentials and
+address is what the model's own class would use. A model whose class takes no client, or whose client cannot be copied
+with another transport, is returned as it is: the plugin then reads its partial events.
+
+In a tree, sub-agents, the nodes of workflows and the agents of AgentTools are copied too. What a node keeps to itself (the
+node of a parallel worker, the agents that a function calls) is taken as it is: their models are read from their partial
+events, unless the application tapped them.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import logging
+import os
+import re
+import sys
+import weakref
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Literal, TypeAlias, TypeVar, cast
+
+import msgspec
+from google.adk.agents.base_agent import BaseAgent
+from google.adk.agents.llm_agent import LlmAgent
+from google.adk.models.base_llm import BaseLlm
+from google.adk.models.google_llm import Gemini
+from google.adk.models.registry import LLMRegistry
+from google.adk.tools.agent_tool import AgentTool
+from google.adk.tools.base_tool import BaseTool
+from google.adk.workflow import BaseNode, Workflow
+from google.genai import types
+
+from callstream.adk.tools import AGUIToolset, with_progress
+from callstream.errors import UsageError
+from callstream.runtime import Callstream
+from callstream.tap import has_tap
+
+logger = logging.getLogger("callstream")
+
+_M = TypeVar("_M", bound=BaseLlm)
+_made: weakref.WeakValueDictionary[int, BaseLlm] = weakref.WeakValueDictionary()
+_PLACE = re.compile(r"projects/([^/]+)/locations/([^/]+)/")
+
+
+def tapped(model: str | BaseLlm, callstream: Callstream) -> BaseLlm:
+    """The model with the tap in it: a new instance of the same class. One log line says which path it is on.
+
+    Credentials that a provider's client takes from the environment are taken when this is called; where there are none
+    yet, they are missed when the model is used, as they are without the tap.
+    """
+    return tap_model(model, callstream)
+
+
+def tap_model(model: str | BaseLlm, callstream: Callstream, agent_name: str | None = None) -> BaseLlm:
+    """``tapped`` for the model of an agent, which the log line names."""
+    if not isinstance(model, str | BaseLlm):
+        raise UsageError(f"expected a model of google-adk or its name, got {model!r}")
+    if not isinstance(callstream, Callstream):
+        raise UsageError(f"expected a Callstream, got {type(callstream).__name__}")
+    llm = LLMRegistry.new_llm(model) if isinstance(model, str) else model
+    named = f"model {llm.model} ({type(llm).__name__})"
+    named = named if agent_name is None else f"agent {agent_name}: {named}"
+    if _has_tapped_client(llm):
+        logger.info("%s is already tapped and read at the wire", named)
+        return llm
+    for family, tap in _FAMILIES.items():
+        if any(base.__name__ == family and base.__module__.startswith("google.adk.") for base in type(llm).__mro__):
+            made = tap(llm, callstream)
+            if made is not None:
+                _made[id(made)] = made
+                logger.info("%s is read at the wire", named)
+                return made
+            break
+    logger.info("%s is read from its partial events", named)
+    return llm
+
+
+def is_tapped(model: str | BaseLlm) -> bool:
+    """Whether it is a model that has a tap already."""
+    return not isinstance(model, str) and (_made.get(id(model)) is model or _has_tapped_client(model))
+
+
+def passes_by_tap(agent: Any) -> bool:
+    """Whether an agent has a LiteLlm and litellm a tapped client, which it uses for some providers only."""
+    litellm = sys.modules.get("litellm")
+    session = getattr(litellm, "aclient_session", None)
+    model = getattr(agent, "canonical_model", None) if session is not None else None
+    return type(model).__name__ == "LiteLlm" and has_tap(session)
+
+
+def _has_tapped_client(llm: BaseLlm) -> bool:
+    """Whether a Gemini has a client of a Callstream's. The others are copied with a new one."""
+    options = (getattr(llm, "client_kwargs", None) or {}).get("http_options")
+    client = options.get("httpx_async_client") if isinstance(options, dict) else options and options.httpx_async_client
+    return client is not None and has_tap(client)
+
+
+def _gemini(llm: BaseLlm, callstream: Callstream) -> BaseLlm | None:
+    model = cast(Gemini, llm)
+    builds_its_own = inspect.getattr_static(type(model), "api_client") is not inspect.getattr_static(
+        Gemini, "api_client"
+    )
+    if model.client is not None or model.use_interactions_api or builds_its_own:
+        return None
+    kwargs = dict(model.client_kwargs or {})
+    given = kwargs.get("http_options")
+    options = types.HttpOptions.model_validate(given) if isinstance(given, dict) else given or types.HttpOptions()
+    if options.httpx_async_client is not None:
+        return None
+    arguments = dict(options.async_client_args or {})
+    arguments.pop("ssl", None)  # is for live mode's connections; httpx calls it verify
+    client = callstream.httpx_client(**arguments)
+    kwargs["http_options"] = options.model_copy(update={"httpx_async_client": client})
+    return _copy_model(model, client_kwargs=kwargs)
+
+
+def _anthropic(llm: BaseLlm, callstream: Callstream) -> BaseLlm | None:
+    from anthropic import AsyncAnthropic
+
+    client = llm.client  # type: ignore[attr-defined]
+    http_client = callstream.httpx2_client()
+    made = client.copy(http_client=http_client) if client is not None else AsyncAnthropic(http_client=http_client)
+    return _copy_model(llm, client=made)
+
+
+def _claude(llm: BaseLlm, callstream: Callstream) -> BaseLlm | None:
+    from anthropic import AsyncAnthropicVertex
+
+    client = llm.client  # type: ignore[attr-defined]
+    if client is not None:
+        return _copy_model(llm, client=client.copy(http_client=callstream.httpx2_client()))
+    place = _PLACE.search(llm.model)
+    project, region = place.groups() if place else (None, None)
+    project = project or os.environ.get("GOOGLE_CLOUD_PROJECT")
+    region = region or os.environ.get("GOOGLE_CLOUD_LOCATION")
+    if not project or not region:
+        return None  # the class says what is missing when it is used
+    made = AsyncAnthropicVertex(project_id=project, region=region, http_client=callstream.httpx2_client())
+    return _copy_model(llm, client=made)
+
+
+def _openai(llm: BaseLlm, callstream: Callstream) -> BaseLlm | None:
+    from openai import AsyncOpenAI, OpenAIError
+
+    model: Any = llm
+    http_client = callstream.httpx_client()
+    if model.client is not None:
+        return _copy_model(llm, client=model.client.copy(http_client=http_client))
+    given: dict[str, Any] = {"http_client": http_client}
+    key, base_url = model.api_key, model.base_url
+    if "azure_endpoint" in type(model).model_fields:
+        key = key or os.environ.get("AZURE_OPENAI_API_KEY")
+        base_url = f"{model.azure_endpoint.rstrip('/')}/openai/v1/" if model.azure_endpoint else base_url
+    if key is not None:
+        given["api_key"] = _await_key(key) if callable(key) else key
+    if base_url is not None:
+        given["base_url"] = base_url
+    try:
+        client = AsyncOpenAI(**given)
+    except OpenAIError:  # there is no key
+        client = AsyncOpenAI(**given, api_key=_await_key(_openai_key))
+    return _copy_model(llm, client=client)
+
+
+def _openai_key() -> str:
+    key = os.environ.get("AZURE_OPENAI_API_KEY") or os.environ.get("OPENAI_API_KEY")
+    if not key:
+        raise UsageError(
+            "a model of OpenAI's needs a key: set OPENAI_API_KEY, or give the model its api_key or a client"
+        )
+    return key
+
+
+def _await_key(key: Callable[[], Any]) -> Callable[[], Awaitable[str]]:
+    async def fetch() -> str:
+        found = key()
+        return cast(str, await found if inspect.isawaitable(found) else found)
+
+    return fetch
+
+
+def _copy_model(model: _M, **changes: Any) -> _M:
+    """A copy of the model, without the clients that the original has made."""
+    made = model.model_copy(update=changes)
+    for name in set(vars(made)) - set(type(made).model_fields):
+        del vars(made)[name]
+    return made
+
+
+_FAMILIES: dict[str, Callable[[BaseLlm, Callstream], BaseLlm | None]] = {
+    "Claude": _claude,
+    "AnthropicLlm": _anthropic,
+    "OpenAILlm": _openai,
+    "OpenAIResponsesLlm": _openai,
+    "Gemini": _gemini,
+}
+"""By the name of google-adk's class, the more special ones first; some need packages that may not be there."""
+
+
+# -- a tree of agents --
+
+
+def tap_tree(root: BaseNode, callstream: Callstream) -> BaseNode:
+    """The copy; what cannot be copied is in it as it is. Raises what google-adk says to the name of a model it knows not."""
+    return _copy_node(root, callstream)
+
+
+def client_toolsets(root: BaseNode) -> Iterator[AGUIToolset]:
+    """The places for client tools in a tree of agents."""
+    for agent in _llm_agents(root):
+        for tool in agent.tools:
+            if isinstance(tool, AGUIToolset):
+                yield tool
+            elif isinstance(tool, AgentTool):
+                yield from client_toolsets(tool.agent)
+
+
+def server_tools(root: BaseNode) -> frozenset[str]:
+    """The names of tools that run here and return at once: no client can answer their calls."""
+    return frozenset(
+        name
+        for agent in _llm_agents(root)
+        for tool in agent.tools
+        if not (isinstance(tool, BaseTool) and tool.is_long_running) and (name := _name_of(tool)) is not None
+    )
+
+
+def _llm_agents(root: BaseNode) -> Iterator[LlmAgent]:
+    """The agents of a tree that have a model, those in the nodes of workflows included."""
+    if isinstance(root, LlmAgent):
+        yield root
+    if isinstance(root, BaseAgent):
+        for agent in root.sub_agents:
+            yield from _llm_agents(agent)
+    elif isinstance(root, Workflow) and root.graph is not None:
+        for node in root.graph.nodes:
+            yield from _llm_agents(node)
+
+
+def _copy_node(node: BaseNode, callstream: Callstream) -> BaseNode:
+    if isinstance(node, BaseAgent):
+        return _copy_agent(node, callstream, inherits=False)
+    if isinstance(node, Workflow) and node.graph is not None:
+        graph = node.graph
+        # A node may have several edges, and has to stay one node.
+        copies = {id(each): _copy_node(each, callstream) for each in graph.nodes}
+        edges = [
+            edge.model_copy(
+                update={
+                    "from_node": copies.get(id(edge.from_node), edge.from_node),
+                    "to_node": copies.get(id(edge.to_node), edge.to_node),
+                }
+            )
+            for edge in graph.edges
+        ]
+        nodes = [copies[id(each)] for each in graph.nodes]
+        return node.model_copy(update={"graph": graph.model_copy(update={"nodes": nodes, "edges": edges})})
+    if "tool" in type(node).model_fields:
+        tool = getattr(node, "tool")  # noqa: B009  a node that is a tool; its class has no public name
+        return node.model_copy(update={"tool": _copy_tool(tool, callstream, frozenset())})
+    return node
+
+
+def _copy_agent(agent: BaseAgent, callstream: Callstream, *, inherits: bool) -> BaseAgent:
+    update: dict[str, Any] = {}
+    if isinstance(agent, LlmAgent):
+        # An agent without a model has that of the nearest agent above that has one.
+        if agent.model or not inherits:
+            update["model"] = tap_model(agent.model or agent.canonical_model, callstream, agent.name)
+            inherits = True
+        taken = frozenset(name for tool in agent.tools if (name := _name_of(tool)) is not None)
+        update["tools"] = [_copy_tool(tool, callstream, taken) for tool in agent.tools]
+    update["sub_agents"] = [_copy_agent(child, callstream, inherits=inherits) for child in agent.sub_agents]
+    return agent.clone(update=update)
+
+
+def _copy_tool(tool: Any, callstream: Callstream, taken: frozenset[str]) -> Any:
+    if isinstance(tool, AGUIToolset):
+        return tool.beside(taken)
+    if type(tool) is AgentTool:
+        made = copy.copy(tool)
+        made.agent = _copy_agent(tool.agent, callstream, inherits=False)
+        return made
+    return with_progress(tool)
+
+
+def _name_of(tool: Any) -> str | None:
+    if isinstance(tool, BaseTool):
+        return tool.name
+    return getattr(tool, "__name__", None) if callable(tool) else None
+
+
+# -- where models are read --
+
+
+ModelPath: TypeAlias = Literal["wire", "partial events", "unknown"]
+
+
+class ModelOnPath(msgspec.Struct, frozen=True):
+    """One agent's model, and where it is read. ``detail`` says why that is not known."""
+
+    agent: str
+    model: str
+    kind: str
+    path: ModelPath
+    detail: str | None = None
+
+
+def paths_in(root: object) -> list[ModelOnPath]:
+    """Where the models of a tree of agents are read, agent by agent. Nothing is asked of any model."""
+    return list(_paths(root, Callstream(), inherits=False, is_copied=True))
+
+
+def _paths(node: Any, callstream: Callstream, *, inherits: bool, is_copied: bool) -> Iterator[ModelOnPath]:
+    """By the rules of ``tap_tree``."""
+    if isinstance(node, LlmAgent):
+        if node.model or not inherits:
+            yield _path(node, callstream, is_copied=is_copied)
+            inherits = True
+        for tool in node.tools:
+            if isinstance(tool, AgentTool):
+                yield from _paths(
+                    tool.agent, callstream, inherits=False, is_copied=is_copied and type(tool) is AgentTool
+                )
+    if isinstance(node, BaseAgent):
+        for child in node.sub_agents:
+            yield from _paths(child, callstream, inherits=inherits, is_copied=is_copied)
+    if isinstance(node, Workflow) and node.graph is not None:
+        for each in node.graph.nodes:
+            yield from _paths(each, callstream, inherits=False, is_copied=is_copied)
+
+
+def _path(agent: LlmAgent, callstream: Callstream, *, is_copied: bool) -> ModelOnPath:
+    model = agent.model or agent.canonical_model
+    named = model.model if isinstance(model, BaseLlm) else model
+    try:
+        llm = LLMRegistry.new_llm(model) if isinstance(model, str) else model
+        at_the_wire = is_tapped(llm) or (is_copied and tapped(llm, callstream) is not llm)
+    except Exception as error:  # noqa: BLE001  # what a provider's client raises without a key is any kind of error
+        return ModelOnPath(agent.name, named, type(model).__name__, "unknown", f"{type(error).__name__}: {error}")
+    return ModelOnPath(agent.name, named, type(llm).__name__, "wire" if at_the_wire else "partial events")
