@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import re
 import sqlite3
+import string
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -183,7 +185,8 @@ async def test_the_log_says_once_that_a_disk_is_full_until_an_append_was_written
         for _ in range(3):
             with pytest.raises(JournalError, match="full"):
                 await journal.append("r", [TextAppended("m", "a" * 100_000)])
-            await journal.check()
+            with pytest.raises(JournalError, match="the last append was refused"):
+                await journal.check()  # a small row would find room
         expires = "SELECT expires_at FROM lease WHERE name LIKE 'writer:%'"
         before = connection.execute(expires).fetchone()
 
@@ -194,6 +197,7 @@ async def test_the_log_says_once_that_a_disk_is_full_until_an_append_was_written
         assert len(lines(caplog)) == 1
         connection.execute("PRAGMA max_page_count = 1000000")
         await journal.append("r", [TextAppended("m", "a" * 100_000)])
+        await journal.check()
     assert [line.partition(",")[0] for line in lines(caplog)] == [
         "the journal cannot be written",
         "the journal can be written again",
@@ -238,3 +242,15 @@ async def test_a_journal_that_takes_over_runs_says_so(place: Place, caplog: pyte
     await other.aclose()
     expected = r"ended as interrupted, because the process that ran them is gone: left\nERROR forged"
     assert lines(caplog) == [expected]
+
+
+@pytest.mark.postgres
+async def test_an_append_that_cannot_be_stored_is_no_outage(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A name that is too long for an index of PostgreSQL is the fault of the one who chose it."""
+    async with open_journal(url, housekeeping=None) as journal:
+        long = "".join(random.Random(1).choices(string.ascii_letters, k=20_000))
+        with pytest.raises(JournalError, match="cannot hold such a value"):
+            await journal.append("r", [RunStarted(long)])
+        await journal.check()
+        assert await journal.append("r", [RunStarted("t")]) == 1
+    assert lines(caplog) == []

@@ -19,7 +19,7 @@ from callstream.journal.follow import Followers, call_in
 from callstream.journal.owned import Append
 from callstream.journal.rows import Row
 from callstream.journal.settings import Settings
-from callstream.journal.store import Outage, Store, StoreAway
+from callstream.journal.store import Outage, Store, StoreAway, Unstorable
 from callstream.journal.writer import Committed
 
 ROW_OVERHEAD = 200
@@ -222,7 +222,8 @@ class GroupCommit:
                 back_off = min(back_off * 2, _MAX_BACK_OFF)
             except JournalError as error:
                 if len(batch) == 1:
-                    self._outage.begin(error)
+                    if not isinstance(error, Unstorable):
+                        self._outage.begin(error)
                     self.queue.settle(batch, [error])
                     return
                 for waiting in batch:  # one of them may be what the store cannot take

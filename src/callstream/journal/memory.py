@@ -45,7 +45,7 @@ _PIECE = Kind.ARGS | Kind.TEXT | Kind.REASONING
 
 class _Call(msgspec.Struct, eq=False):
     row: Call
-    run: _Run
+    run_key: int
     number: int
     first_seq: int
     args_seq: int | None = None
@@ -111,10 +111,13 @@ class MemoryStore:
     reads_anywhere = True
 
     def __init__(self, tables: MemoryTables) -> None:
-        self.reader = self
         self._tables = tables
         self._lock = tables.lock
         self._writes = 0
+
+    @property
+    def reader(self) -> MemoryStore:
+        return self
 
     async def open(self, writer: str, followers: Followers) -> None:
         self._writer = Writer(writer)
@@ -271,7 +274,7 @@ class MemoryStore:
             if news.old_state is None:
                 run = tables.keys[news.run_key]
                 new = Call(call_id, run_id=run.row.run_id, thread_id=run.row.thread_id, **columns)
-                tables.calls[call_id] = _Call(new, run, news.number, news.first_seq or 0)
+                tables.calls[call_id] = _Call(new, run.key, news.number, news.first_seq or 0)
                 run.calls.append(tables.calls[call_id])
             call = tables.calls[call_id]
             call.row = msgspec.structs.replace(call.row, **columns)
@@ -318,7 +321,8 @@ class MemoryStore:
             call = self._tables.calls.get(call_id)
             if call is None:
                 return None
-            run, first, last = call.run, call.first_seq, call.args_seq or call.run.row.last_seq
+            run = self._tables.keys[call.run_key]
+            first, last = call.first_seq, call.args_seq or run.row.last_seq
             if run.compacted:
                 lines = [line for line in run.log if first <= line.seq <= last]
             else:
@@ -328,7 +332,8 @@ class MemoryStore:
 
     async def calls(self, wanted: CallFilter, limit: int | None, newest: bool) -> list[Call]:
         with self._lock:
-            found = [call.row for call in self._tables.calls.values() if wanted.fits(call.row, call.run.row)]
+            runs, calls = self._tables.keys, self._tables.calls.values()
+            found = [call.row for call in calls if wanted.fits(call.row, runs[call.run_key].row)]
         return found[max(0, len(found) - limit) :] if newest and limit is not None else found[:limit]
 
     async def runs(self, wanted: RunFilter, limit: int | None) -> list[RunRow]:
@@ -375,4 +380,4 @@ def _columns(change: CallChange) -> dict[str, Any]:
 
 
 def _held(call: _Call) -> Held:
-    return Held(call.row.call_id, call.run.key, call.number, call.row.state)
+    return Held(call.row.call_id, call.run_key, call.number, call.row.state)

@@ -182,8 +182,8 @@ class Journal(Protocol):
     async def check(self) -> None:
         """Writes one small row, so that a health check knows whether appends would be written now.
 
-        JournalError if the store refuses it. It does not wait for a store that is away, but one that does not answer at
-        all takes its time to fail: put a limit around it (``async with asyncio.timeout(2)``).
+        JournalError if the store refuses it, or has just refused an append. It does not wait for a store that is away, but
+        one that does not answer at all takes its time to fail: put a limit around it (``async with asyncio.timeout(2)``).
         """
 
     async def stats(self) -> dict[str, Any]:

@@ -93,7 +93,7 @@ class StoredJournal:
         return await self._worker.do(self._store.asked_to_stop)
 
     async def check(self) -> None:
-        await self._worker.do(self._store.check)
+        await self._worker.check()
 
     # -- reading -------------------------------------------------------------------------------------------------------
 

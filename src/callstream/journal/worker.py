@@ -49,6 +49,9 @@ class Worker(Protocol):
         """Commits the rows, in the order in which appends come; returns the number of the last one."""
         ...
 
+    async def check(self) -> None:
+        """Raises JournalError if an append would not be written now."""
+
     async def do(self, work: Callable[..., Coroutine[Any, Any, _T]], *args: Any) -> _T:
         """Awaits work that uses the store, and opens it before if need be."""
         ...
@@ -117,6 +120,13 @@ class JournalThread:
         if self._loop is None or self._process != os.getpid():
             await self.open()
         return await self._queue.put(run_id, rows, after)
+
+    async def check(self) -> None:
+        """A small row may find room where an append has just been refused, so that counts too."""
+        refusal = self._outage.refusal
+        if refusal is not None:
+            raise JournalError(f"the last append was refused: {refusal}") from refusal
+        await self.do(self._store.check)
 
     async def do(self, work: Callable[..., Coroutine[Any, Any, _T]], *args: Any) -> _T:
         await self.open()
@@ -270,6 +280,9 @@ class Inline:
         if isinstance(outcome, CallstreamError):
             raise outcome
         return outcome
+
+    async def check(self) -> None:
+        await self.open()
 
     async def do(self, work: Callable[..., Coroutine[Any, Any, _T]], *args: Any) -> _T:
         await self.open()

@@ -13,7 +13,7 @@ import asyncpg  # type: ignore[import-untyped]
 import msgspec
 
 from callstream.errors import JournalError, UsageError
-from callstream.journal.store import StoreAway
+from callstream.journal.store import StoreAway, Unstorable
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,40}")
 _CONNECT_SECONDS = 10.0
@@ -22,6 +22,8 @@ _READERS = 4
 LONG_SECONDS = 600.0
 """For what reads or deletes a whole run."""
 
+_UNSTORABLE = ("22", "23", "54")
+"""Classes of SQLSTATE: data exception, integrity constraint violation, program limit exceeded."""
 PASSING = (
     OSError,
     TimeoutError,
@@ -75,10 +77,12 @@ def failure(where: str) -> Iterator[None]:
     except PASSING as error:
         raise StoreAway(f"{where} is away: {type(error).__name__}: {error}") from error
     except asyncpg.PostgresError as error:
+        if (error.sqlstate or "")[:2] in _UNSTORABLE:
+            raise Unstorable(f"{where} cannot hold such a value: {type(error).__name__}: {error}") from error
         raise JournalError(f"{where} could not be used: {type(error).__name__}: {error}") from error
     except asyncpg.InterfaceError as error:
         if isinstance(error, ValueError):  # a value that the server's types cannot hold
-            raise JournalError(f"{where} could not be used: {error}") from error
+            raise Unstorable(f"{where} cannot hold such a value: {error}") from error
         raise StoreAway(f"{where} is away: {error}") from error
 
 

@@ -13,12 +13,13 @@ from urllib.parse import quote
 
 from callstream.errors import JournalError, UsageError
 from callstream.journal.sql import queries, schema
-from callstream.journal.store import SCHEMA_VERSION, StoreAway, check_version, must_migrate
+from callstream.journal.store import SCHEMA_VERSION, StoreAway, Unstorable, check_version, must_migrate
 
 Durability: TypeAlias = Literal["process", "power"]
 
 _SQL = queries("sqlite")
 _PASSING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_UNSTORABLE = (sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH)
 _VACUUM_PAGES = 4096
 
 
@@ -51,9 +52,11 @@ def failure(where: str) -> Iterator[None]:
     except sqlite3.Error as error:
         if _is_passing(error):
             raise StoreAway(f"{where} is locked by another process: {error}") from error
+        if _code(error) in _UNSTORABLE:
+            raise Unstorable(f"{where} cannot hold such a value: {error}") from error
         raise JournalError(f"{where} could not be used: {error}") from error
     except (UnicodeEncodeError, OverflowError) as error:
-        raise JournalError(f"{where} cannot hold such a value: {error}") from error
+        raise Unstorable(f"{where} cannot hold such a value: {error}") from error
 
 
 class SqliteFile:
@@ -181,4 +184,8 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def _is_passing(error: sqlite3.Error) -> bool:
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING
+    return _code(error) in _PASSING
+
+
+def _code(error: sqlite3.Error) -> int:
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
