@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from callstream.calls import Call, CallState, Refusal
+from callstream.calls import Call, CallState, Refusal, ToolResult
 from callstream.errors import (
     CallRejected,
     CallstreamError,
     Compacted,
     JournalError,
     Reject,
+    TransitionError,
     UsageError,
     WireError,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "no_progress",
     "Reject",
     "Refusal",
+    "ToolResult",
     # what is kept
     "open_journal",
     "Journal",
@@ -52,6 +54,7 @@ __all__ = [
     "CallRejected",
     "WireError",
     "UsageError",
+    "TransitionError",
     "JournalError",
     "Compacted",
 ]

@@ -158,8 +158,28 @@ class Refusal(msgspec.Struct, frozen=True):
     reason: DiscardReason
     text: str
 
+    @property
+    def wire_id(self) -> str:
+        """As of a Call: the id by which the SDK knows it."""
+        return self.provider_id or self.call_id
+
     def __str__(self) -> str:
         return self.text
+
+
+class ToolResult(msgspec.Struct, frozen=True):
+    """What to tell the model about a call: what its tool returned, or why there is no result.
+
+    ``wire_id`` is the id by which the SDK knows the call, ``text`` the result as text: JSON, unless it is text already.
+    ``value`` is what the tool returned.
+    """
+
+    call_id: str
+    name: str
+    wire_id: str
+    text: str
+    is_error: bool = False
+    value: Any = None
 
 
 def refusal(call: Call) -> str:

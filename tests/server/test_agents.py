@@ -276,6 +276,28 @@ async def test_an_answer_that_the_agent_leaves_as_it_is_is_the_result(cs: Callst
         assert results == ["blue"]
 
 
+async def test_an_answer_is_no_result_of_a_tool_that_has_to_run(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    @tool
+    async def delete(path: str) -> str:
+        raise AssertionError("nobody has approved it")
+
+    async def agent(given: RunAgentInput) -> AsyncIterator[Any]:
+        run = current_run()
+        assert run is not None
+        if not any(message.role == "tool" for message in given.messages):
+            text = '{"path": "a"}'
+            await run.record([CallStarted("d", "delete", "d"), ArgsAppended("d", text), CallCompleted("d", text)])
+            await run.await_answer("d")
+        yield {"type": "TEXT_MESSAGE_CHUNK", "messageId": run.run_id, "delta": "Done."}
+
+    async with Callstream(url, [delete]) as cs, served(agent, callstream=cs) as server:
+        await ran(server)
+        await ran(server, None, messages=[tool_message("d", {"approved": True})])
+        row = (await server.get("/api/calls/d")).json()
+        assert (row["state"], row.get("result")) == ("awaiting", None)
+        assert "the agent did not take the answer to call d of tool delete" in caplog.text
+
+
 async def test_id_reuse_new_call_in_one_run(cs: Callstream) -> None:
     result = {"type": "TOOL_CALL_RESULT", "messageId": "r", "toolCallId": "0"}
     agent = Scripted([*call("0"), {**result, "content": "first"}, *call("0"), {**result, "content": "second"}])

@@ -56,7 +56,8 @@ async def answer(options: argparse.Namespace, out: Output) -> int:
     call = await source.call(call.call_id)
     assert call is not None
     if call.state is CallState.AWAITING:
-        raise CommandError(f"the answer was not accepted: {failure or f'call {call.call_id} is still waiting'}")
+        reason = failure or f"the agent did not take it, and call {call.call_id} is still waiting"
+        raise CommandError(f"the answer was not accepted: {reason}")
     if options.json:
         out.json({"call_id": call.call_id, "state": str(call.state), "run_id": run_id, "error": failure})
     else:

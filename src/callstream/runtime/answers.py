@@ -66,7 +66,7 @@ class Answers:
             await record([answer])
         except TransitionError:
             if await self._has_come(answer):
-                return False  # another process was quicker
+                return False  # another run was quicker
             raise
         return True
 
@@ -122,12 +122,12 @@ class Answers:
         return earlier
 
     async def awaiting(self, named: str) -> Call | None:
-        """The call of this thread that awaits an answer under that name; None if it has had it."""
+        """The call of this thread that awaits an answer under that name; None if it has had it, or is being executed."""
         call = self._ledger[named] if named in self._ledger else await self._directory.find(named)
         if call is None:
             raise UsageError(f"no call {named!r} awaits an answer in thread {self._directory.thread_id!r}")
-        if call.is_final:
-            return None
+        if call.is_final or (call.state is CallState.EXECUTING and call.call_id not in self._ledger):
+            return None  # it has its answer, or another run has taken it up
         if call.state is not CallState.AWAITING:
             raise UsageError(f"call {call.call_id!r} is {call.state}; it does not await an answer")
         self._ledger.adopt(call)

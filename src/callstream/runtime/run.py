@@ -16,7 +16,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from callstream.calls import Call, CallEvent, CallState, Ledger, Refusal, refusal
+from callstream.calls import Call, CallEvent, CallState, Ledger, Refusal, ToolResult, refusal
 from callstream.errors import (
     CallRejected,
     CallstreamError,
@@ -53,7 +53,8 @@ from callstream.runtime.progress import ProgressFeed, ProgressFeeds, ProgressHan
 from callstream.runtime.response import Response
 from callstream.runtime.runlog import RunLog
 from callstream.runtime.waiting import completed, is_being_cancelled
-from callstream.tools import Progress
+from callstream.tools import Progress, misfit
+from callstream.wire.argtext import json_text
 
 if TYPE_CHECKING:
     from callstream.runtime.callstream import Callstream
@@ -116,6 +117,8 @@ class Run:
         self._writing = asyncio.Lock()
         self._ending: asyncio.Task[Exception | None] | None = None
         self._on_stop: list[Callable[[str], object]] = []
+        self._declared: set[str] = set()  # the tools that requests of this run have declared
+        self._told: set[str] = set()  # the calls that run_tools has given a result for
         self._token: Token[Run | None] | None = None
         self._leave: Callable[[], None] | None = None
 
@@ -196,6 +199,7 @@ class Run:
 
         ``tools`` are the request's tools, JSON Schemas by name; see ``decoder_for``.
         """
+        self._declared.update(tools or ())
         return Response(self, wire, tools=tools, author=author, new_call_id=new_call_id)
 
     async def receive(self, events: Sequence[RequestEvent], *, author: str | None = None) -> None:
@@ -262,14 +266,16 @@ class Run:
         """The answer to a call of this thread that awaits one, by its ``call_id`` or its wire id.
 
         ``message_id`` is that of the message in which the client sent it, which then is not sent back to it. False if
-        the call has its answer already. Raises UsageError if this thread has no such call.
+        the call has its answer already, or another run is executing it. Raises UsageError if this thread has no such call.
         """
         return await self._answers.answer(call_id, self.record, result, error=error, message_id=message_id)
 
     async def resume(self, call_id: str) -> Call | None:
         """Takes in a call of this thread that awaits an answer, by its ``call_id`` or its wire id, so that it can execute.
 
-        None if the call has its answer already. Raises UsageError if this thread has no such call.
+        None if the call has its answer already, or is executing in another run that has taken it up. Of two runs that
+        take it up at once, one executes it; ``execute`` and ``invoke`` raise TransitionError in the other. Raises UsageError
+        if this thread has no such call.
         """
         return await self._answers.awaiting(call_id)
 
@@ -294,11 +300,12 @@ class Run:
         """Runs the tool that Callstream was given for this call, from barrier to result, and returns the result.
 
         What the tool raises is recorded and rises unchanged. CallRejected rises if the tool must not run, and its text is
-        for the model. If the run is ended meanwhile, the tool is cancelled (a sync one runs on in its thread) and RunOver
-        rises.
+        for the model: a hook rejected the call, an argument is missing or unknown, or there is no such tool. If the run is
+        ended meanwhile, the tool is cancelled (a sync one runs on in its thread) and RunOver rises.
         """
-        tool = self.callstream.tool(self._ledger[call_id].name)
+        await self._refuse_misfit(call_id)
         call = await self.execute(call_id)
+        tool = self.callstream.tool(call.name)
         running = asyncio.ensure_future(self.callstream.call_tool(tool, call, self.progress_of(call_id)))
         undo = self.on_stop(lambda reason: running.cancel())
         try:
@@ -319,6 +326,20 @@ class Run:
             await self.fail(call_id, error)
             raise
         return result
+
+    async def run_tools(self) -> list[ToolResult]:
+        """Runs the tool of every call whose arguments are complete, and returns what to tell the model, call by call.
+
+        This is the part of a loop between two requests. A call is in one of these lists once: with its result, with the
+        error that its tool raised, or with the reason for which its tool did not run. Tools run one after the other, in the
+        order of the calls. What is not about a single call rises: RunOver, or an error of the journal.
+        """
+        results = []
+        for call in self.calls:
+            if call.call_id not in self._told and (result := await self._result(call)) is not None:
+                self._told.add(call.call_id)
+                results.append(result)
+        return results
 
     # -- the end --
 
@@ -430,6 +451,39 @@ class Run:
             raise self.rejection(call_id)
         return call
 
+    async def _refuse_misfit(self, call_id: str) -> None:
+        """Rejects a call that its tool cannot be called with."""
+        call = await self._ready(call_id)
+        tool = self.callstream.tools.get(call.name)
+        if tool is None:
+            if call.name in self._declared:
+                raise UsageError(f"tool {call.name!r} was declared to the model but not given to Callstream(tools=…)")
+            has = ", ".join(self.callstream.tools) or "none"
+            wrong: str | None = f"there is no tool {call.name}; the tools are: {has}"
+        elif call.encoding != "json" or mistake(call) is not None:
+            return
+        elif (wrong := misfit(tool, call.args or {})) is not None:
+            wrong = f"{call.name} did not run: {wrong}"
+        if wrong is not None:
+            await self.record([CallDiscarded(call_id, "rejected", wrong)])
+            raise self.rejection(call_id)
+
+    async def _result(self, call: Call) -> ToolResult | None:
+        """What to tell the model about a call; None if there is nothing to tell yet."""
+        told = partial(ToolResult, call.call_id, call.name, call.wire_id)
+        if call.state is CallState.ARGS_COMPLETE:
+            try:
+                value = await self.invoke(call.call_id)
+            except CallRejected as rejected:
+                return told(str(rejected), is_error=True)
+            except Exception:
+                failed = self._ledger[call.call_id]
+                if self._ending is not None or failed.state is not CallState.FAILED:
+                    raise  # it was not the tool
+                return told(failed.error or "", is_error=True)
+            return told(value if isinstance(value, str) else json_text(value), value=value)
+        return told(refusal(call), is_error=True) if self._is_refused(call) else None
+
     def _claim(self, call_id: str) -> None:
         if not self._barrier.claim(call_id):
             raise TransitionError(f"call {call_id!r} is {self._ledger[call_id].state}; its tool must not run again")
@@ -460,7 +514,12 @@ class Run:
         if isinstance(event, CallDiscarded):
             level = logging.INFO if event.reason == "aborted" else logging.WARNING
             logger.log(
-                level, "call %r of tool %r was discarded (%s): %r", call.call_id, call.name, event.reason, event.detail
+                level,
+                "call %r of tool %r was discarded (%s)%s",
+                call.call_id,
+                call.name,
+                event.reason,
+                f": {event.detail!r}" if event.detail else "",
             )
         if call.state is not before:
             self.callstream.observers.call_changed(self, call)

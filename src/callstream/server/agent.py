@@ -178,7 +178,17 @@ class FunctionHost:
             if isinstance(made, AsyncIterable):
                 await record_yielded(run, made)
             for answer in left_to_agent:
-                if run.call(answer.call_id).state is CallState.AWAITING:
+                call = run.call(answer.call_id)
+                if call.state is not CallState.AWAITING:
+                    continue
+                if call.name in self.callstream.tools:
+                    logger.warning(
+                        "run %s: the agent did not take the answer to call %s of tool %s, which still awaits one",
+                        run.run_id,
+                        call.call_id,
+                        call.name,
+                    )
+                else:
                     await run.answer(answer.call_id, answer.result, error=answer.error, message_id=answer.message_id)
             await _await_client(run, client_tools)
 
@@ -204,7 +214,8 @@ async def _take_answers(run: Run, answers: Iterable[_Answer], client_tools: froz
     """Records the results of the client's own tools, and returns the other answers under their calls' ids.
 
     These are the agent's: it knows what it has asked. It takes the call up with ``run.resume`` and runs it or refuses
-    it; a call that it leaves as it is gets the answer as its result.
+    it; a call that it leaves as it is gets the answer as its result, unless the tool is the Callstream's own: that has to
+    run, and an answer is not what it returns.
     """
     others = []
     for answer in answers:

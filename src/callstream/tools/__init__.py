@@ -17,6 +17,7 @@ from callstream.tools.tool import (
     check_field,
     check_hook_settings,
     is_tool,
+    misfit,
     tool,
 )
 
@@ -36,6 +37,7 @@ __all__ = [
     "check_hook_settings",
     "current_progress",
     "is_tool",
+    "misfit",
     "no_progress",
     "tool",
 ]

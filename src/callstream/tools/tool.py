@@ -11,7 +11,7 @@ import asyncio
 import functools
 import inspect
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -324,6 +324,23 @@ def check_field(made: Tool[Any], path: str) -> None:
     if lacks_place(parameters, _field_path(path)):
         names = ", ".join(parameters["properties"]) or "none"
         raise UsageError(f"tool {made.__name__!r} has no argument at {path!r}; its arguments: {names}")
+
+
+def misfit(made: Tool[Any], args: Mapping[str, Any]) -> str | None:
+    """Which arguments the tool lacks, or does not have, in words for the model; None if all names are right.
+
+    Types are not looked at.
+    """
+    signature = inspect.signature(made)
+    named = {p.name: p for p in signature.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+    missing = [name for name, p in named.items() if p.default is p.empty and name not in args]
+    unknown = [] if takes_all else [name for name in args if name not in named]
+    if not missing and not unknown:
+        return None
+    wrong = [f"the argument {name!r} is missing" for name in missing]
+    wrong += [f"there is no argument {name!r}" for name in unknown]
+    return f"{', and '.join(wrong)}; its arguments are {', '.join(named) or 'none'}"
 
 
 def _checked(hook: Callable[..., Any], parameters: str, path: Path = ()) -> Hook:
