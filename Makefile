@@ -14,7 +14,7 @@ ARGS =
 WORKERS = 2
 
 # The rooms that do no I/O: nothing but their own tests can show that they are right, so they are held to more.
-PURE = src/callstream/errors.py,src/callstream/events.py,src/callstream/jsontext/*,src/callstream/wire/*,src/callstream/calls.py,src/callstream/view/*,src/callstream/agui/*
+PURE = src/callstream/errors.py,src/callstream/events.py,src/callstream/codec.py,src/callstream/jsontext/*,src/callstream/wire/*,src/callstream/calls.py,src/callstream/view/*,src/callstream/agui/*
 PURE_COVERAGE = 100
 
 # One module a table, each run as `python -m bench.<name>`.

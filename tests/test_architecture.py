@@ -28,7 +28,7 @@ ORDER = (
     ("journal",),
     ("calls", "view", "agui", "wire"),
     ("tools", "jsontext"),
-    ("events",),
+    ("codec", "events"),
     ("errors",),
 )
 PACKAGES = frozenset(

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from callstream.agui.events import json_bytes
+from callstream import codec
 from callstream.cli import sources
 from callstream.events import Record, RunEnded, RunStarted, TextAppended
 from callstream.testing import Cut
@@ -148,7 +148,10 @@ def test_the_token_of_the_environment_is_sent(run: Run, monkeypatch: pytest.Monk
 
 def test_half_a_surrogate_pair_in_a_record_is_read(run: Run) -> None:
     halves = [RECORDS[0], Record("r", 2, 2.0, TextAppended("m", "\ud83c")), RECORDS[4]]
-    with server(lambda after: [b"id: %d\ndata: %s\n\n" % (each.seq, json_bytes(each)) for each in halves]) as (url, _):
+    with server(lambda after: [b"id: %d\ndata: %s\n\n" % (each.seq, codec.encode(each)) for each in halves]) as (
+        url,
+        _,
+    ):
         done = run("watch", "r", "--server", url)
     assert done.code == 0, done.err
     assert done.out == "run r of thread t\nmodel: \ufffd\nrun r finished\n"

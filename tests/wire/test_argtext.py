@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from callstream.codec import SurrogateJoin, escape_surrogates, is_strict
 from callstream.errors import WireError
-from callstream.wire.argtext import ArgumentText, SurrogateJoin, escape_surrogates, is_strict_json, json_text
+from callstream.wire.argtext import ArgumentText, json_text
 
 
 def pieces_of(text: str, places: list[int]) -> list[str]:
@@ -68,7 +69,7 @@ def test_ends_with_looks_past_white_space() -> None:
 
 @pytest.mark.parametrize("text", ["{}", " [1] ", "null", '"\\ud800"', "-0.5e-7", '{"a":1,"a":2}', "1" * 4000])
 def test_strict_json(text: str) -> None:
-    assert is_strict_json(text)
+    assert is_strict(text)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_strict_json(text: str) -> None:
     ["", "{", "{} {}", "NaN", "[Infinity]", "{'a':1}", '{"a":1,}', '"\n"', "01", "\ufeff{}", "[" * 100_000, "1" * 9999],
 )
 def test_not_strict_json(text: str) -> None:
-    assert not is_strict_json(text)
+    assert not is_strict(text)
 
 
 def test_json_text_of_awkward_values() -> None:

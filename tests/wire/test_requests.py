@@ -256,7 +256,7 @@ def test_body_that_is_no_request_is_not_quoted(wire: str) -> None:
 
 def test_lone_surrogates_are_replaced() -> None:
     assert read("openai_chat", b'{"messages": [{"role": "user", "content": "a\\ud83d \\ud83d\\ude00"}]}') == [
-        MessageReceived("user", "a? 😀")
+        MessageReceived("user", "a\ufffd 😀")
     ]
 
 

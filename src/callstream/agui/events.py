@@ -6,13 +6,13 @@ are sent as START, ARGS, END; chunk events are not used.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from callstream import codec
 from callstream.agui.messages import Message, Metadata
 
 PROTOCOL_VERSION: Final = "1.0"
@@ -195,12 +195,10 @@ AguiEvent: TypeAlias = (
     | MessagesSnapshot
 )
 
-_encoder: Final = msgspec.json.Encoder()
-
 
 def encode(event: AguiEvent) -> bytes:
     """The event as JSON on one line."""
-    return json_bytes(event)
+    return codec.encode(event)
 
 
 def encode_sse(
@@ -251,14 +249,6 @@ class Position(msgspec.Struct, frozen=True):
 
 
 _POSITION: Final = re.compile(r"\d{1,18}(\.[1-9]\d{0,8}(\.\d{1,18})?)?", re.ASCII)
-
-
-def json_bytes(value: Any) -> bytes:
-    """JSON without spaces. Half a surrogate pair, which a model may send, is written as an escape."""
-    try:
-        return _encoder.encode(value)
-    except UnicodeEncodeError:
-        return json.dumps(msgspec.to_builtins(value), separators=(",", ":")).encode()
 
 
 def is_delta(event: AguiEvent) -> bool:

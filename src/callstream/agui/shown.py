@@ -7,7 +7,7 @@ from typing import Any, Final, assert_never
 
 import msgspec
 
-from callstream.agui.events import json_bytes
+from callstream import codec
 from callstream.events import CallDiscarded, CallFailed, CallReleased, CallReturned, DiscardReason
 
 _DISCARDED: Final[Mapping[DiscardReason, str]] = {
@@ -55,4 +55,4 @@ def result_text(outcome: CallReturned | CallFailed | CallDiscarded | CallRelease
             said = {"status": "released", "detail": "the tool's outcome was not seen"}
         case _:
             assert_never(outcome)
-    return json_bytes(said).decode()
+    return codec.encode(said).decode()

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from enum import Enum, auto
 from typing import Any, Final, Self, assert_never
 
+from callstream import codec
 from callstream.agui.events import (
     PROTOCOL_VERSION,
     ActivitySnapshot,
@@ -43,7 +44,6 @@ from callstream.agui.events import (
     ToolCallEnd,
     ToolCallResult,
     ToolCallStart,
-    json_bytes,
 )
 from callstream.agui.events import RunStarted as AguiRunStarted
 from callstream.agui.messages import Metadata
@@ -287,7 +287,7 @@ class Translator:
     def _written(self, call: _Call, text: str) -> Iterator[AguiEvent]:
         """Argument text. AG-UI's is JSON, so the input of a free-text tool goes out as the inside of a JSON string."""
         if call.is_text:
-            text = json_bytes(text).decode()[1:-1]
+            text = codec.encode(text).decode()[1:-1]
             text = text if call.wrote else f'"{text}'
         if text:
             call.wrote = True

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from callstream.agui.events import json_bytes
+from callstream import codec
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -93,7 +93,7 @@ class Output:
 
     def json(self, value: Any) -> None:
         """One document on one line."""
-        self.line(json_bytes(value).decode())
+        self.line(codec.encode(value).decode())
 
     def table(self, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         if self.console is not None:

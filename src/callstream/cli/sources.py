@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -13,6 +12,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from callstream import codec
 from callstream.calls import FINAL, Call, CallState
 from callstream.cli.client import ServerClient
 from callstream.cli.failure import CommandError, misused
@@ -175,13 +175,10 @@ class ServerSource:
 
 def _record(data: bytes) -> Record:
     try:
-        return msgspec.json.decode(data, type=Record)
-    except msgspec.DecodeError:
-        # The standard library takes half a surrogate pair, which a model may send.
-        try:
-            return _convert(json.loads(data), Record)
-        except ValueError as error:
-            raise CommandError(f"the server sent invalid JSON: {error}") from error
+        value: Any = codec.decode(data)
+    except ValueError as error:
+        raise CommandError(f"the server sent invalid JSON: {error}") from error
+    return _convert(value, Record)
 
 
 def _convert(value: Any, kind: type[_T]) -> _T:

@@ -7,7 +7,7 @@ import asyncio
 from contextlib import aclosing
 from typing import Protocol
 
-from callstream.agui.events import json_bytes
+from callstream import codec
 from callstream.cli.failure import CommandError
 from callstream.cli.livepane import LivePane
 from callstream.cli.options import Commands, add_json, add_source
@@ -94,7 +94,7 @@ class _Lines:
         self._out = out
 
     def show(self, record: Record) -> None:
-        self._out.write(json_bytes(record).decode() + "\n")
+        self._out.write(codec.encode(record).decode() + "\n")
 
     def restart(self) -> None:
         """A reader of lines tells by the numbers."""

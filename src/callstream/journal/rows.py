@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias, cast, get_args
 
 import msgspec
 
+from callstream import codec
 from callstream.calls import Call, CallState
 from callstream.errors import UsageError
 from callstream.events import (
@@ -93,7 +94,6 @@ RecordRow: TypeAlias = tuple[int, int, int, str, str | None, str | None, str | N
 """seq, at_ms, kind, body, response_id, author, message_id, call_id, first_seq: what queries for records give."""
 
 _EVENT_TYPES = frozenset(get_args(RunEvent))
-_encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(RunEvent)
 _ID_FIELDS = ("call_id", "message_id", "provider_id", "thread_id", "principal", "name")
 
@@ -186,17 +186,11 @@ def clean(text: str | None) -> str | None:
 
 
 def json_text(value: object) -> str:
-    try:
-        return _encoder.encode(value).decode()
-    except UnicodeEncodeError:
-        return json.dumps(msgspec.to_builtins(value))
+    return codec.encode(value).decode()
 
 
 def from_json(text: str) -> Any:
-    try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return json.loads(text)
+    return codec.decode(text)
 
 
 def piece_text(kind: int, body: str) -> str:
@@ -350,7 +344,7 @@ def _readable(event: RunEvent) -> tuple[int, str]:
 
 def _json(event: RunEvent) -> tuple[int, str]:
     try:
-        return Kind.EVENT, _encoder.encode(event).decode()
+        return Kind.EVENT, msgspec.json.encode(event).decode()
     except UnicodeEncodeError:
         return Kind.EVENT | ESCAPED, json.dumps(msgspec.to_builtins(event))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:

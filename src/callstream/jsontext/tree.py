@@ -6,15 +6,13 @@ A node knows its path and how much of it the text holds; who puts nodes into the
 from __future__ import annotations
 
 import math
-import re
 from enum import Enum
 from json.encoder import encode_basestring
 from typing import TypeAlias
 
+from callstream.codec import escape_surrogates
 from callstream.errors import UsageError, WireError
 from callstream.jsontext.path import Path
-
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class State(Enum):
@@ -94,7 +92,7 @@ Node: TypeAlias = Leaf | Branch
 def escape(text: str) -> str:
     """The inside of a JSON string. Surrogates are escaped one by one, so that halves in two pieces make a pair."""
     escaped = encode_basestring(text)[1:-1]
-    return escaped if escaped.isascii() else _SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", escaped)
+    return escaped if escaped.isascii() else escape_surrogates(escaped)
 
 
 def label(branch: Branch, step: str | int) -> str:

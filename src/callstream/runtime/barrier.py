@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
+from callstream import codec
 from callstream.calls import BEING_WRITTEN, Call, CallEvent, Ledger, refusal
 from callstream.errors import CallRejected, TransitionError
 from callstream.events import ArgsAppended, CallCompleted, CallDiscarded
 from callstream.hooks import CallHooks, Outcome
 from callstream.runtime.ending import Ending
-from callstream.wire.argtext import is_strict_json
 
 if TYPE_CHECKING:
     from callstream.runtime.callstream import Callstream
@@ -117,7 +117,7 @@ class Barrier:
 
 def mistake(call: Call) -> str | None:
     """What is wrong with a call's arguments. Whoever records calls without a decoder may have recorded anything."""
-    if call.args_json is not None and not is_strict_json(call.args_json):
+    if call.args_json is not None and not codec.is_strict(call.args_json):
         return "the arguments are not JSON"
     if call.encoding == "json" and not isinstance(call.args, dict | None):
         return "the arguments are not an object"

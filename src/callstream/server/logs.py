@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from starlette.types import Scope
 
-from callstream.agui.events import json_bytes
+from callstream import codec
 from callstream.calls import Call
 from callstream.runtime import Run
 
@@ -47,7 +47,7 @@ class JsonFormatter(logging.Formatter):
             told["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
             told["stack"] = self.formatStack(record.stack_info)
-        return json_bytes(told).decode()
+        return codec.encode(told).decode()
 
 
 class LogObserver:

@@ -7,7 +7,7 @@ from http import HTTPStatus
 
 from starlette.responses import Response
 
-from callstream.agui.events import json_bytes
+from callstream import codec
 
 
 class Problem(Exception):
@@ -43,7 +43,7 @@ def shutting_down() -> Problem:
 
 def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     return Response(
-        json_bytes(value), status, {"cache-control": "no-store", **(headers or {})}, media_type="application/json"
+        codec.encode(value), status, {"cache-control": "no-store", **(headers or {})}, media_type="application/json"
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any, Final
@@ -13,6 +12,7 @@ from ag_ui.core import AssistantMessage, Message, RunAgentInput, ToolMessage
 from pydantic import TypeAdapter, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
+from callstream import codec
 from callstream.agui.given import is_deeper
 from callstream.server.problems import Problem
 from callstream.server.settings import ServerSettings
@@ -28,11 +28,6 @@ _DISCARDED: Final = 4 * 1024 * 1024
 _MESSAGES_IN_FULL: Final = 10
 """So many messages may have as many parts and calls as one may have."""
 _MESSAGE: Final[TypeAdapter[Message]] = TypeAdapter(Message)
-_SURROGATES: Final = re.compile(
-    rb"\\\\"  # a backslash that is meant: what follows it is no escape
-    rb"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-    rb"|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
-)
 
 
 async def run_input(request: Request, settings: ServerSettings) -> RunAgentInput:
@@ -136,7 +131,7 @@ def _decoded(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
     except msgspec.DecodeError:
-        whole = _SURROGATES.sub(lambda found: b"\\ufffd" if found["half"] else found[0], body)
+        whole = codec.replace_surrogates(body)
         if whole == body:
             raise
         return msgspec.json.decode(whole)

@@ -17,8 +17,9 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from callstream import codec
 from callstream.agui import AguiEvent, Conversation, Onlooker, Position, Translator, View, encode_sse, merge
-from callstream.agui.events import is_delta, json_bytes
+from callstream.agui.events import is_delta
 from callstream.errors import CallstreamError, Compacted, JournalError
 from callstream.events import Record, RunEnded, in_order
 from callstream.journal import Journal, RunRow, history
@@ -199,7 +200,7 @@ async def raw(journal: Journal, run_id: str, after: int) -> AsyncGenerator[bytes
         async for frame in _records(journal, run_id, after):
             yield frame
     except Compacted as folded:
-        yield b"event: compacted\ndata: %b\n\n" % json_bytes({"first": folded.first, "last": folded.last})
+        yield b"event: compacted\ndata: %b\n\n" % codec.encode({"first": folded.first, "last": folded.last})
         async for frame in _records(journal, run_id, folded.first - 1):
             yield frame
     if await _has_ended(journal, run_id):
@@ -222,4 +223,4 @@ async def _has_ended(journal: Journal, run_id: str) -> bool:
 
 
 def _frame(record: Record) -> bytes:
-    return b"id: %d\ndata: %b\n\n" % (record.seq, json_bytes(msgspec.to_builtins(record)))
+    return b"id: %d\ndata: %b\n\n" % (record.seq, codec.encode(msgspec.to_builtins(record)))

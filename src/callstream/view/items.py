@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias, assert_never
 
 import msgspec
 
+from callstream import codec
 from callstream.calls import BEING_WRITTEN, CallState
 from callstream.events import (
     CallDiscarded,
@@ -319,10 +320,7 @@ def _outcome_json(outcome: Outcome | None) -> dict[str, Any]:
 
 
 def _json_string(text: str) -> str:
-    try:
-        return msgspec.json.encode(text).decode()
-    except UnicodeEncodeError:  # half a surrogate pair, which a model may send
-        return json.dumps(text)
+    return codec.encode(text).decode()
 
 
 def _without_none(fields: dict[str, Any]) -> dict[str, Any]:

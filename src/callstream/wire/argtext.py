@@ -7,43 +7,22 @@ character shows up, and then from where the last look ended: every character is 
 
 from __future__ import annotations
 
-import json
 import re
-from typing import Any, NoReturn
+from typing import Any
 
-import msgspec
-
+from callstream import codec
 from callstream.errors import WireError
 
 _CONTROL = re.compile(r"[\x00-\x1f]")
 _MARK = re.compile(r'["\\\x00-\x1f]')
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _SHORT_ESCAPE = {"\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _BLANK = " \t\n\r"
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-_STRICT = json.JSONDecoder(parse_constant=_no_constant)
-
-
-def is_strict_json(text: str) -> bool:
-    """Whether the text is one JSON document by RFC 8259, and no deeper or longer than Python can hold."""
-    try:
-        _STRICT.decode(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 def json_text(value: Any) -> str:
     """A value as compact JSON text that can be encoded as UTF-8, lone surrogates as escapes."""
     try:
-        return msgspec.json.encode(value).decode()
-    except UnicodeEncodeError:
-        return json.dumps(value, separators=(",", ":"))
+        return codec.encode(value).decode()
     except RecursionError:
         raise WireError("expected arguments that are nested less deep") from None
 
@@ -118,26 +97,3 @@ class ArgumentText:
             return text
         strict.append(text[taken:])
         return "".join(strict)
-
-
-def escape_surrogates(text: str) -> str:
-    """Argument text with each lone surrogate as its JSON escape: two halves in two pieces still make one character."""
-    return _SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
-
-
-class SurrogateJoin:
-    """Plain text whose surrogate pairs may be cut in two: a first half waits, one that stays alone becomes U+FFFD."""
-
-    def __init__(self) -> None:
-        self._high = ""
-
-    def feed(self, text: str) -> str:
-        if not self._high and not _SURROGATE.search(text):
-            return text
-        text = (self._high + text).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-        self._high = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
-        return _SURROGATE.sub("\ufffd", text.removesuffix(self._high) if self._high else text)
-
-    def end(self) -> str:
-        rest, self._high = self._high, ""
-        return "\ufffd" if rest else ""

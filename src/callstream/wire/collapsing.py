@@ -26,7 +26,6 @@ a few for each call, are read once more as plain JSON.
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,6 +34,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 
+from callstream import codec
 from callstream.errors import WireError
 from callstream.events import (
     ArgsAppended,
@@ -237,7 +237,7 @@ class Collapser(ABC, Generic[C]):
 
     def _passed(self, frame: Frame, value: Any = None) -> bytes:
         """A frame as it leaves: with another value if one is given, and with the numbers that fit what left before."""
-        return self._framing.write(frame, None if value is None else write_json(value))
+        return self._framing.write(frame, None if value is None else codec.encode_line(value))
 
     def _passes_slot(self, slot: Passing) -> list[Output]:
         """A frame whose turn has come."""
@@ -480,30 +480,12 @@ def without_unfinished(
         return body
     decisions = iter([call_id in left_out for call_id in dict.fromkeys(calls)])
     edit(answer, lambda: next(decisions, False))
-    return write_json(answer)
+    return codec.encode_line(answer)
 
 
 def read_json(payload: bytes | None) -> Any:
-    """The value of a payload, None where it is not JSON. Lone surrogates, which servers do send, are taken."""
-    for decode in (msgspec.json.decode, json.loads):
-        try:
-            return decode(payload or b"")
-        except (ValueError, RecursionError):
-            continue
-    return None
-
-
-_LINE_ENDS = {line_end.encode(): f"\\u{ord(line_end):04x}".encode() for line_end in "\x85\u2028\u2029"}
-"""What Python takes for the end of a line, and so does google-genai, which splits the stream into lines as Python does."""
-
-
-def write_json(value: Any) -> bytes:
-    """A value as JSON, on one line. ``msgspec.Raw`` in it is JSON already and stays as it is."""
+    """The value of a payload, None where it is not JSON."""
     try:
-        data = msgspec.json.encode(value)
-        for line_end, escape in _LINE_ENDS.items():
-            if line_end in data:
-                data = data.replace(line_end, escape)
-        return data
-    except UnicodeEncodeError:  # a lone surrogate: as an escape it can be sent
-        return json.dumps(value, separators=(",", ":"), default=lambda raw: json.loads(bytes(raw))).encode()
+        return codec.decode(payload or b"")
+    except (ValueError, RecursionError):
+        return None

@@ -8,13 +8,13 @@ the call before it with its id, because ids are used again.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
+from callstream import codec
 from callstream.errors import WireError
 from callstream.events import MessageReceived, RequestEvent, ResultReceived
 
@@ -82,7 +82,7 @@ def read_body(wire: str, body: bytes, type_: type[_Body]) -> _Body:
         try:
             return msgspec.json.decode(body, type=type_)
         except msgspec.DecodeError:
-            return msgspec.json.decode(_without_surrogates(body), type=type_)
+            return msgspec.json.decode(codec.replace_surrogates(body), type=type_)
     except (ValueError, RecursionError) as error:
         # Not a word of the conversation, since this reaches the log.
         raise WireError(
@@ -106,8 +106,3 @@ def schemas(declarations: Iterable[tuple[dict[str, Any], Any]]) -> dict[str, dic
         for declared, schema in declarations
         if isinstance(declared.get("name"), str)
     }
-
-
-def _without_surrogates(body: bytes) -> bytes:
-    """The body with a question mark for each lone surrogate, which msgspec refuses."""
-    return json.dumps(json.loads(body), ensure_ascii=False).encode("utf-8", "replace")

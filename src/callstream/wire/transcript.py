@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from callstream.calls import numbered
+from callstream.codec import SurrogateJoin, escape_surrogates, is_strict
 from callstream.errors import WireError
 from callstream.events import (
     ArgsAppended,
@@ -32,7 +33,7 @@ from callstream.events import (
     TextAppended,
     WireEvent,
 )
-from callstream.wire.argtext import ArgumentText, SurrogateJoin, escape_surrogates, is_strict_json, json_text
+from callstream.wire.argtext import ArgumentText, json_text
 
 
 class WireCall:
@@ -214,7 +215,7 @@ class Transcript:
         return iter(list(self._calls))
 
     def _is_whole(self, call: WireCall) -> bool:
-        return not call.text.is_blank and is_strict_json(call.text.join())
+        return not call.text.is_blank and is_strict(call.text.join())
 
     def _complete(self, call: WireCall) -> None:
         if call.encoding == "json" and call.text.is_blank:
@@ -225,7 +226,7 @@ class Transcript:
         text = call.text.join()
         if call.encoding == "text":
             text = json_text(text)
-        elif not is_strict_json(text):
+        elif not is_strict(text):
             self.discard_call(call, "malformed", "the arguments are not JSON")
             return
         call.final = True

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias
 
+from callstream.codec import escape_surrogates
 from callstream.errors import UsageError
 from callstream.testing.script import Call, Failure, Refusal, Text, Thought
 
@@ -26,7 +27,6 @@ _OPENAI_KINDS = {
     404: "invalid_request_error",
     429: "requests",
 }
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 Form: TypeAlias = Literal["events", "array", "whole"]
@@ -125,7 +125,7 @@ class OpenAIEncoder(Encoder):
 def dumps(value: Any, separators: tuple[str, str] = (",", ":")) -> str:
     """JSON text as providers send it: UTF-8 as it is, with lone surrogates escaped."""
     text = json.dumps(value, ensure_ascii=False, separators=separators)
-    return _SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
+    return escape_surrogates(text)
 
 
 def argument_text(call: Call, separators: tuple[str, str] = (",", ":")) -> str:

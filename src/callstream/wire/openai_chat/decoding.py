@@ -14,9 +14,10 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from callstream import codec
 from callstream.errors import WireError
 from callstream.events import DiscardReason, Encoding
-from callstream.wire.argtext import is_strict_json, text_of
+from callstream.wire.argtext import text_of
 from callstream.wire.decoder import Decoder, error_in, reported
 from callstream.wire.transcript import WireCall
 
@@ -345,4 +346,4 @@ def _number(index: int | str | None) -> int | None:
 
 
 def _is_whole(call: WireCall) -> bool:
-    return call.final or (call.text.ends_with("}") and is_strict_json(call.text.join()))
+    return call.final or (call.text.ends_with("}") and codec.is_strict(call.text.join()))

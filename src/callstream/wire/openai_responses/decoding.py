@@ -14,9 +14,10 @@ from typing import Any
 
 import msgspec
 
+from callstream import codec
 from callstream.errors import WireError
 from callstream.events import Encoding
-from callstream.wire.argtext import ArgumentText, is_strict_json, text_of
+from callstream.wire.argtext import ArgumentText, text_of
 from callstream.wire.decoder import Decoder, error_in
 from callstream.wire.transcript import WireCall
 
@@ -311,4 +312,4 @@ def _text(value: Any) -> str:
 
 
 def _same_json(one: str, other: str) -> bool:
-    return is_strict_json(one) and is_strict_json(other) and json.loads(one) == json.loads(other)
+    return codec.is_strict(one) and codec.is_strict(other) and json.loads(one) == json.loads(other)

@@ -1,0 +1,106 @@
+"""JSON text in and out, and the two things about it that are decided once, here.
+
+**Lone surrogates.** JSON can spell half of a surrogate pair (``"\\ud83d"``), and models and servers that cut UTF-16 text in
+two do send it; UTF-8 cannot hold it, and msgspec refuses it. Everything that is read tolerates it, and everything that
+is written spells it as an escape again, so that no reader and no writer has to know. Text that is no JSON cannot spell
+it: there, halves that come in two pieces are put together, and one that stays alone becomes U+FFFD.
+
+**Line ends.** Python, and SDKs that split a stream into lines as Python does, take U+0085, U+2028 and U+2029 for the end
+of a line. Where JSON goes into a line, they are escaped.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
+
+_T = TypeVar("_T")
+_encoder = msgspec.json.Encoder()
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_ESCAPED_SURROGATE = re.compile(
+    rb"\\\\"  # a backslash that is itself escaped: what follows it is no escape
+    rb"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+)
+_LINE_ENDS = {line_end.encode(): f"\\u{ord(line_end):04x}".encode() for line_end in "\x85\u2028\u2029"}
+
+
+def encode(value: Any) -> bytes:
+    """Compact JSON. ``msgspec.Raw`` in it is JSON already and stays as it is."""
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError:
+        return json.dumps(value, separators=(",", ":"), default=_to_builtins).encode()
+
+
+def encode_line(value: Any) -> bytes:
+    """Compact JSON without anything that a reader could take for the end of its line."""
+    data = encode(value)
+    for line_end, escape in _LINE_ENDS.items():
+        if line_end in data:
+            data = data.replace(line_end, escape)
+    return data
+
+
+def decode(data: bytes | str, type_: type[_T] | Any = Any) -> _T:
+    """The value of a JSON text, as that type. What is no JSON raises ValueError, as does what is not of the type.
+
+    A surrogate in the name of a field raises UnicodeEncodeError, which is a ValueError too.
+    """
+    try:
+        return msgspec.json.decode(data, type=type_)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        return msgspec.convert(json.loads(data), type_)
+
+
+def replace_surrogates(data: bytes) -> bytes:
+    """JSON text with U+FFFD for every escape of half a surrogate pair."""
+    return _ESCAPED_SURROGATE.sub(lambda found: rb"\ufffd" if found["half"] else found[0], data)
+
+
+def escape_surrogates(text: str) -> str:
+    """JSON text with each half of a surrogate pair as its escape: two halves in two pieces still make one character."""
+    return _SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+_STRICT = json.JSONDecoder(parse_constant=_no_constant)
+
+
+def is_strict(text: str) -> bool:
+    """Whether the text is one JSON document by RFC 8259, and no deeper or longer than Python can hold."""
+    try:
+        _STRICT.decode(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+class SurrogateJoin:
+    """Plain text whose surrogate pairs may be cut in two: a first half waits, one that stays alone becomes U+FFFD."""
+
+    def __init__(self) -> None:
+        self._high = ""
+
+    def feed(self, text: str) -> str:
+        if not self._high and not _SURROGATE.search(text):
+            return text
+        text = (self._high + text).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+        self._high = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
+        return _SURROGATE.sub("\ufffd", text.removesuffix(self._high) if self._high else text)
+
+    def end(self) -> str:
+        rest, self._high = self._high, ""
+        return "\ufffd" if rest else ""
+
+
+def _to_builtins(value: Any) -> Any:
+    return json.loads(bytes(value)) if isinstance(value, msgspec.Raw) else msgspec.to_builtins(value)
