@@ -342,10 +342,10 @@ def post_answer(server: Server, call_id: str, content: str = '{"ok": true}') -> 
 
 
 def ask_and_restart(
-    folder: Path, *first: str, then: tuple[str, ...], env: dict[str, str]
+    folder: Path, *first: str, then: tuple[str, ...], env: dict[str, str], program: str = APPROVING
 ) -> tuple[Server, Server, httpx.Response]:
     """A call awaits an answer when the server ends; another server is given the answer."""
-    (folder / "agent.py").write_text(APPROVING)
+    (folder / "agent.py").write_text(program)
     with serving("serve", "agent.py", "--port", "0", *first, env=env, cwd=folder) as before:
         (pending,) = asked(before)[-1]["outcome"]["pendingToolCallIds"]
         assert before.end() == 0
@@ -368,6 +368,49 @@ def test_answer_after_a_restart_with_nothing_configured(tmp_path: Path, approval
     assert "sessions: sqlite:///callstream-sessions.db" in before.lines
     assert not any("in memory" in line for line in before.lines)
     assert json.loads(ran("calls", "--json", cwd=tmp_path).out)["state"] == "completed"
+
+
+MIGRATED = (
+    APPROVING
+    + """
+from callstream.ag_ui_adk import ADKAgent
+
+OWN = None
+agent = ADKAgent(adk_agent=root_agent, app_name="asker", user_id="demo")
+agent.callstream.on_args_complete("approve", lambda call, signal: print(call.name, file=open("hooked", "a")))
+del root_agent
+"""
+)
+
+
+def test_adk_agent_without_a_journal_is_given_one(tmp_path: Path, approval_env: dict[str, str]) -> None:
+    """What its program has registered with its Callstream stays."""
+    before, _, answered = ask_and_restart(tmp_path, then=(), env=approval_env, program=MIGRATED)
+    assert "Approved." in answered.text
+    assert {"journal: sqlite:///callstream.db", "sessions: sqlite:///callstream-sessions.db"} <= set(before.lines)
+    assert json.loads(ran("calls", "--json", cwd=tmp_path).out)["state"] == "completed"
+    assert (tmp_path / "hooked").read_text() == "approve\n"
+
+
+def test_adk_agent_without_a_journal_takes_the_options(tmp_path: Path, approval_env: dict[str, str]) -> None:
+    places = ("--journal", "sqlite:///one.db", "--sessions", "sqlite:///two.db", "--forget-after", "30d")
+    _, _, answered = ask_and_restart(tmp_path, *places, then=places, env=approval_env, program=MIGRATED)
+    assert "Approved." in answered.text
+    assert {"one.db", "two.db"} <= {path.name for path in tmp_path.iterdir()}
+    assert not (tmp_path / "callstream.db").exists()
+
+
+def test_adk_agent_with_sessions_of_its_own_is_given_a_journal(tmp_path: Path, approval_env: dict[str, str]) -> None:
+    program = MIGRATED.replace(
+        'user_id="demo"', 'user_id="demo", session_service=SqliteSessionService("own.db")'
+    ).replace("OWN = None", "from google.adk.sessions.sqlite_session_service import SqliteSessionService")
+    _, _, answered = ask_and_restart(tmp_path, then=(), env=approval_env, program=program)
+    assert "Approved." in answered.text
+    assert (tmp_path / "callstream.db").exists()
+    assert not (tmp_path / "callstream-sessions.db").exists()
+    done = ran("serve", "agent.py", "--sessions", "memory:", env=approval_env, cwd=tmp_path)
+    assert done.code == 2
+    assert "agent.py has its own session_service; --sessions cannot be combined with it" in done.err
 
 
 def test_answer_needs_its_session(tmp_path: Path, approval_env: dict[str, str]) -> None:

@@ -25,6 +25,7 @@ from google.adk.auth.credential_service.in_memory_credential_service import InMe
 from google.adk.memory import InMemoryMemoryService
 from google.adk.runners import Runner
 from google.adk.sessions import InMemorySessionService
+from google.adk.sessions.base_session_service import BaseSessionService
 from google.adk.sessions.session import Session
 from google.adk.workflow import BaseNode
 from pydantic import TypeAdapter
@@ -46,7 +47,7 @@ from callstream.agui.given import digest_of, since_spoken
 from callstream.agui.messages import Metadata
 from callstream.errors import AnswerRefused, CallstreamError, JournalError, RunOver, UsageError
 from callstream.events import Record, RunEnded
-from callstream.journal import history
+from callstream.journal import Journal, history
 from callstream.runtime import Callstream, Run
 from callstream.runtime.directory import Directory
 
@@ -68,7 +69,8 @@ class ADKAgent:
     """``ADKAgent(adk_agent=agent, app_name="app")``; ``AgentOptions`` lists the other parameters.
 
     The agent that runs is a copy of the one given, with the tap in its models. Without ``callstream`` calls are
-    journalled in memory. Whoever iterates ``run`` owns the run: closing the iterator stops it.
+    journalled in memory, unless ``callstream serve`` runs the agent. Whoever iterates ``run`` owns the run: closing the
+    iterator stops it. ``owns_callstream`` and ``owns_sessions`` say whether it has made these itself, in memory.
     """
 
     def __init__(
@@ -101,7 +103,7 @@ class ADKAgent:
         if theirs is not None and not isinstance(theirs, Callstream):
             raise UsageError("expected the App's CallstreamPlugin to have a callstream.Callstream")
         self.callstream: Callstream = settings["callstream"] or theirs or Callstream()
-        self._owns_callstream = settings["callstream"] is None and theirs is None
+        self.owns_callstream = settings["callstream"] is None and theirs is None
         plugin = HostedPlugin(self.callstream) if given is None else HostedPlugin.like(given, self.callstream)
         self._plugin = plugin
         assert app.root_agent is not None
@@ -112,17 +114,8 @@ class ADKAgent:
         self._artifacts = settings["artifact_service"] or (InMemoryArtifactService() if in_memory else None)
         self._memory = settings["memory_service"] or (InMemoryMemoryService() if in_memory else None)
         self._credentials = settings["credential_service"] or (InMemoryCredentialService() if in_memory else None)
-        sessions = settings["session_service"] or InMemorySessionService()
-        if isinstance(sessions, InMemorySessionService) and self.callstream.journal.is_persistent:
-            logger.warning(
-                "google-adk's sessions are in memory and the journal is not: after a restart, calls that await an answer "
-                "cannot be answered. Give the agent a session_service."
-            )
-        self._threads = Threads(
-            sessions,
-            thread_is_session=settings["use_thread_id_as_session_id"],
-        )
-        self._idle = self._idle_threads()
+        self.owns_sessions = settings["session_service"] is None
+        self._keep_sessions_in(settings["session_service"] or InMemorySessionService())
         self._toolsets = list(client_toolsets(self.root_agent))
         self._runners: dict[str, Runner] = {}
         self._active: set[Run] = set()
@@ -130,17 +123,38 @@ class ADKAgent:
         self._turns = Turns()
         self._closings = 0
 
+    def keep_in(self, journal: Journal | None, session_service: BaseSessionService | None) -> None:
+        """Says where calls and sessions are kept that would be in memory because the agent was not told. None: they are.
+
+        To be called before the first run. What is given is the caller's to close, as what the constructor is given.
+        """
+        if journal is not None:
+            self.callstream.journal = journal
+            self.owns_callstream = False
+        if session_service is not None:
+            self.owns_sessions = False
+        self._keep_sessions_in(session_service or self._threads.service)
+
+    def _keep_sessions_in(self, sessions: BaseSessionService) -> None:
+        if isinstance(sessions, InMemorySessionService) and self.callstream.journal.is_persistent:
+            logger.warning(
+                "google-adk's sessions are in memory and the journal is not: after a restart, calls that await an answer "
+                "cannot be answered. Give the agent a session_service."
+            )
+        self._threads = Threads(sessions, thread_is_session=self._settings["use_thread_id_as_session_id"])
+        self._idle = self._idle_threads()
+
     def _idle_threads(self) -> IdleThreads | None:
         """What forgets idle threads; None if none are forgotten here."""
         settings = self._settings
-        owns_sessions = settings["session_service"] is None and settings["delete_session_on_cleanup"]
-        if settings["session_timeout_seconds"] is None or not (self._owns_callstream or owns_sessions):
+        owns_sessions = self.owns_sessions and settings["delete_session_on_cleanup"]
+        if settings["session_timeout_seconds"] is None or not (self.owns_callstream or owns_sessions):
             return None
         return IdleThreads(
             settings["session_timeout_seconds"],
             self.callstream.journal,
             self._threads if owns_sessions else None,
-            owns_journal=self._owns_callstream,
+            owns_journal=self.owns_callstream,
             clock=time.monotonic,
         )
 
@@ -417,7 +431,7 @@ class ADKAgent:
         for runner in self._runners.values():
             await runner.close()
         self._runners.clear()
-        if self._owns_callstream:
+        if self.owns_callstream:
             await self.callstream.aclose()
 
 

@@ -30,7 +30,7 @@ def is_adk(target: object) -> bool:
 def own_callstream(target: object) -> Callstream | None:
     """The Callstream that an application brings itself, in an ``ADKAgent`` or in its plugins."""
     if isinstance(target, ADKAgent):
-        return target.callstream
+        return None if target.owns_callstream else target.callstream
     plugins = target.plugins if isinstance(target, App) else []
     found = next((plugin.callstream for plugin in plugins if isinstance(plugin, CallstreamPlugin)), None)
     return found if isinstance(found, Callstream) else None
@@ -38,12 +38,19 @@ def own_callstream(target: object) -> Callstream | None:
 
 def has_sessions(target: object) -> bool:
     """Whether an application says itself where its sessions are."""
-    return isinstance(target, ADKAgent)
+    return isinstance(target, ADKAgent) and not target.owns_sessions
 
 
 def adk_agent(target: object, callstream: Callstream | None, **options: Any) -> ADKAgent:
-    """An ``ADKAgent`` of an App, an agent or a workflow, unchanged itself; an ``ADKAgent`` is returned as it is."""
+    """An ``ADKAgent`` of an App, an agent or a workflow, unchanged itself; ``options`` are those of ``ADKAgent``.
+
+    An ``ADKAgent`` is returned as it is, but for a journal and sessions of its own in memory: it takes the given ones.
+    """
     if isinstance(target, ADKAgent):
+        journal = callstream.journal if callstream is not None and target.owns_callstream else None
+        sessions = options.get("session_service")
+        if journal is not None or sessions is not None:
+            target.keep_in(journal, sessions)
         return target
     if isinstance(target, App):
         return ADKAgent.from_app(target, callstream=callstream, **options)

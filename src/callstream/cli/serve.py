@@ -96,6 +96,7 @@ def add_to(commands: Commands) -> None:
 
 async def serve(options: argparse.Namespace, out: Output) -> int:
     out = _set_up_logs(options, out)
+    quiet_adk()
     target = loaded(options.target, env_file=options.env_file)
     if _is_made_by_create_app(target.found):
         for option in ("journal", "sessions", "auth", "on_disconnect", "cors_origin", "forget_after"):
@@ -109,6 +110,7 @@ async def serve(options: argparse.Namespace, out: Output) -> int:
     callstream = _callstream(options, target, out)
     sessions = await _sessions(options, target, out)
     agent = _agent(target, callstream, sessions)
+    callstream = getattr(agent, "callstream", None) or callstream  # an ADKAgent keeps its own, with its hooks
     name = str(getattr(target.found, "name", "") or target.name)
     settings = {
         "on_disconnect": options.on_disconnect,
@@ -215,13 +217,13 @@ def _own_callstream(target: Target) -> Callstream | None:
     from callstream.runtime import Callstream
 
     found = target.found
-    own = getattr(found, "callstream", None)
-    if isinstance(own, Callstream):
-        return own
     adk = _adk()
     if adk is not None and adk.is_adk(found):
         theirs: Callstream | None = adk.own_callstream(found)
         return theirs
+    own = getattr(found, "callstream", None)
+    if isinstance(own, Callstream):
+        return own
     module = sys.modules.get(getattr(found, "__module__", None) or type(found).__module__)
     there = [value for value in vars(module).values() if isinstance(value, Callstream)] if module is not None else []
     if len({id(each) for each in there}) > 1:
@@ -240,11 +242,11 @@ async def _sessions(options: argparse.Namespace, target: Target, out: Output) ->
     given = options.sessions and refuse_secret(options.sessions, _SESSIONS)
     url = given or from_environment(_SESSIONS, str)
     adk = _adk()
-    if adk is None or not adk.is_adk(target.found) or adk.has_sessions(target.found):
+    is_adk = adk is not None and adk.is_adk(target.found)
+    if adk is None or not is_adk or adk.has_sessions(target.found):
         if given is not None:
-            raise misused(
-                f"{target.given} has no sessions of google-adk to place; --sessions cannot be combined with it"
-            )
+            why = "has its own session_service" if is_adk else "is not a google-adk application"
+            raise misused(f"{target.given} {why}; --sessions cannot be combined with it")
         return None
     from callstream.adk.serving import open_sessions, prepare_sessions, sessions_beside
 
