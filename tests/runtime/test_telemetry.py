@@ -28,8 +28,7 @@ from callstream.events import (
     CallReturned,
     CallStarted,
 )
-from callstream.runtime import Run
-from callstream.runtime.observing import Observers
+from callstream.runtime import Observers, Run
 from callstream.runtime.telemetry import Telemetry
 
 TEXT = '{"content":"xyzzy"}'

@@ -53,7 +53,7 @@ class ArgsText:
                 self._read_to(index)
             if self._read == index + 1:
                 return self._changes
-            stream = self._opened()
+            stream = self._new_stream()
             stream.feed("".join(self._pieces[:index]))
             return stream.feed(self._pieces[index])
 
@@ -64,20 +64,20 @@ class ArgsText:
                 self._read_to(index)
             if self._read == index + 1 and self._stream is not None:
                 return self._stream.value
-            stream = self._opened()
+            stream = self._new_stream()
             stream.feed("".join(self._pieces[: index + 1]))
             return stream.value
 
     def _read_to(self, index: int) -> None:
         if self._stream is None:
-            self._stream = self._opened()
+            self._stream = self._new_stream()
         if self._read < index:
             self._stream.feed("".join(self._pieces[self._read : index]))
             self._read = index
         self._changes = self._stream.feed(self._pieces[index])
         self._read = index + 1
 
-    def _opened(self) -> JsonStream | _FreeText:
+    def _new_stream(self) -> JsonStream | _FreeText:
         return JsonStream() if self._encoding == "json" else _FreeText()
 
 

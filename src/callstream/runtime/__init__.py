@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from callstream.runtime.callstream import Callstream, Settings
-from callstream.runtime.limits import TextLimits
-from callstream.runtime.observing import Observer, remote_parent
+from callstream.runtime.callstream import Callstream, Observer, Observers, remote_parent
+from callstream.runtime.limits import Settings, TextLimits
+from callstream.runtime.modelcall import ModelCall, current_model_call
 from callstream.runtime.response import Response
 from callstream.runtime.run import Run, current_run
 
-__all__ = ["Callstream", "Observer", "Response", "Run", "Settings", "TextLimits", "current_run", "remote_parent"]
+__all__ = [
+    "Callstream",
+    "ModelCall",
+    "Observer",
+    "Observers",
+    "Response",
+    "Run",
+    "Settings",
+    "TextLimits",
+    "current_model_call",
+    "current_run",
+    "remote_parent",
+]

@@ -6,33 +6,32 @@ unfinished, never after an abort. A tool without hooks has nothing here.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias, cast
 
 from callstream import codec
 from callstream.calls import BEING_WRITTEN, Call, CallEvent, Ledger, refusal
 from callstream.errors import CallRejected, TransitionError
-from callstream.events import ArgsAppended, CallCompleted, CallDiscarded
+from callstream.events import ArgsAppended, CallCompleted, CallDiscarded, CallStarted, DiscardReason, RunEvent
 from callstream.hooks import CallHooks, Outcome
 from callstream.runtime.ending import Ending
+from callstream.runtime.toolbox import Toolbox
 
-if TYPE_CHECKING:
-    from callstream.runtime.callstream import Callstream
-
-Discard: TypeAlias = Callable[[CallDiscarded], Awaitable[Call]]
-"""Records that a call is discarded, also while its run is being ended, and returns it as it is then."""
+Write: TypeAlias = Callable[[Sequence[RunEvent]], Awaitable[None]]
+"""Records events of the run, also while it is being ended."""
 
 
 class Barrier:
-    """The hooks of a run's calls. It only reads the ledger, which has each event before it is told here."""
+    """The hooks of a run's calls. It only reads the ledger, which has each event before it comes here."""
 
-    def __init__(self, callstream: Callstream, ledger: Ledger) -> None:
-        self._callstream = callstream
+    def __init__(self, toolbox: Toolbox, ledger: Ledger, write: Write) -> None:
+        self._toolbox = toolbox
         self._ledger = ledger
+        self._write = write
         self._hooks: dict[str, CallHooks] = {}
         self.failure: Exception | None = None
-        """What makes the run fail: the error of a hook (``fail_run``), or of what hooks had to have recorded."""
+        """Why the run fails: the error of a hook (``fail_run``), or of recording what hooks decided."""
 
     @property
     def runs_hooks(self) -> bool:
@@ -44,16 +43,11 @@ class Barrier:
         hooked = self._hooks.get(call_id)
         return None if hooked is None else hooked.seconds
 
-    def started(self, call: Call, discard: Discard) -> None:
-        """A call has started. If its tool has hooks, they hear of it from now on; ``discard`` is for what they refuse."""
-        hooks = self._callstream.hooks_of(call.name)
-        if hooks:
-            settings = self._callstream.hook_settings(call.name)
-            on_failure = partial(self._hook_failed, call.call_id, discard)
-            self._hooks[call.call_id] = CallHooks(call, hooks, settings, on_failure=on_failure)
-
-    def went_on(self, event: CallEvent, call: Call, seq: int) -> None:
+    def take(self, event: CallEvent, call: Call, seq: int) -> None:
         """An event, which is the run's record of that number, has made the call what it is now."""
+        if isinstance(event, CallStarted):
+            self._start(call)
+            return
         hooked = self._hooks.get(event.call_id)
         if hooked is None:
             return
@@ -88,7 +82,7 @@ class Barrier:
         return hooked is None or hooked.claim()
 
     def hook_error(self, call_id: str) -> Exception | None:
-        """What the hook raised that made an end of the call."""
+        """The exception of the hook that ended the call."""
         hooked = self._hooks.get(call_id)
         return None if hooked is None else hooked.error
 
@@ -108,15 +102,23 @@ class Barrier:
             except Exception as error:  # noqa: BLE001  # finish raises it
                 self.failure = self.failure or error
 
-    async def _hook_failed(self, call_id: str, discard: Discard, outcome: Outcome) -> Call:
-        call = await discard(CallDiscarded(call_id, outcome.reason, outcome.detail))  # type: ignore[arg-type]
+    def _start(self, call: Call) -> None:
+        hooks = self._toolbox.hooks_of(call.name)
+        if hooks:
+            settings = self._toolbox.hook_settings(call.name)
+            on_failure = partial(self._record_outcome, call.call_id)
+            self._hooks[call.call_id] = CallHooks(call, hooks, settings, on_failure=on_failure)
+
+    async def _record_outcome(self, call_id: str, outcome: Outcome) -> Call:
+        """Records that hooks ended the call. The record comes back through ``take``, where it changes nothing any more."""
+        await self._write([CallDiscarded(call_id, cast(DiscardReason, outcome.reason), outcome.detail)])
         if outcome.fails_run:
             self.failure = outcome.error
-        return call
+        return self._ledger[call_id]
 
 
 def mistake(call: Call) -> str | None:
-    """What is wrong with a call's arguments. Whoever records calls without a decoder may have recorded anything."""
+    """What is wrong with a call's arguments. A host that records calls without a decoder may have recorded anything."""
     if call.args_json is not None and not codec.is_strict(call.args_json):
         return "the arguments are not JSON"
     if call.encoding == "json" and not isinstance(call.args, dict | None):

@@ -2,50 +2,32 @@
 
 Constructing it opens nothing. The journal opens itself at the first use, on a thread of its own, so one Callstream may
 serve several event loops; ``aclose`` or ``async with`` closes it.
+
+Observers (telemetry, logs) are told after the fact, in the run's own loop. Pieces of text are not told: a call that gets
+ten thousand of them changes its state once.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
-from itertools import takewhile
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 from callstream.calls import Call, number_id
 from callstream.errors import CallstreamError, JournalError, UsageError
 from callstream.events import RunEvent, RunStarted
-from callstream.hooks import HookSettings
 from callstream.journal import Journal, open_journal
-from callstream.jsontext.path import format_path
-from callstream.runtime.ending import Ending
-from callstream.runtime.limits import TextLimits
-from callstream.runtime.observing import Observer, Observers, usual_observers
-from callstream.runtime.progress import ProgressHandler, arguments_for, check_handler
+from callstream.runtime.ending import Ending, Unended
+from callstream.runtime.limits import Settings, TextLimits
+from callstream.runtime.progress import ProgressHandler
 from callstream.runtime.run import OnRejected, Run
-from callstream.runtime.unended import Unended
-from callstream.runtime.waiting import completed, finished
-from callstream.tools import (
-    ArgsAbortHook,
-    ArgsCompleteHook,
-    ArgsDeltaHook,
-    ErrorPolicy,
-    FieldHook,
-    Hooks,
-    Progress,
-    Tool,
-    check_field,
-    check_hook_settings,
-    current_progress,
-    is_tool,
-    tool,
-)
+from callstream.runtime.toolbox import Toolbox
+from callstream.runtime.waiting import wait_for_result, wait_until_done
 
 if TYPE_CHECKING:
     import httpx
@@ -55,31 +37,74 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("callstream")
 
-_NO_HOOKS = Hooks()
+
+class Observer(Protocol):
+    """What it raises is logged, and changes nothing. It must not wait."""
+
+    def run_started(self, run: Run) -> None: ...
+
+    def call_changed(self, run: Run, call: Call) -> None:
+        """The call has a new state. ``run`` is the one that told of it, for an answer not the call's own."""
+
+    def run_ended(self, run: Run) -> None:
+        """``run.outcome`` and ``run.reason`` say how."""
+
+    def streams_changed(self, change: int) -> None:
+        """A server has more streams that are read, or less."""
 
 
-class Settings(msgspec.Struct, frozen=True):
-    """What can be set for all tools and runs of a Callstream."""
+@runtime_checkable
+class Surrounding(Protocol):
+    """An observer that also wants to surround the work of a run: ``async with run`` enters and leaves it."""
 
-    hook_timeout: float = 30.0
-    """Seconds that a hook may take before it is cancelled and counts as raised."""
-    on_hook_error: ErrorPolicy = "fail_call"
-    progress_interval: float = 0.1
-    """Seconds between two progress records of one call. What comes in between is merged: the last of each message stays."""
-    merge_progress: bool = False
-    """Whether ``on_tool_progress`` hears of merged reports only, as the records have them, and not of every one."""
-    max_args_bytes: int | None = None
-    """Argument text that a model may write for one call; a run that passes it fails. None is no limit."""
-    max_run_bytes: int | None = None
-    """All text, reasoning and arguments that a model may write in one run."""
-    telemetry_arguments: bool = False
-    """Whether the spans of calls carry their arguments and results."""
-
-    def __post_init__(self) -> None:
-        check_hook_settings(self.hook_timeout, self.on_hook_error)
+    def run_entered(self, run: Run) -> Callable[[], None]:
+        """Called in the context of the work, when it begins; what it returns is called when the work ends there."""
 
 
-class Callstream:
+class Observers:
+    """All of a Callstream's observers as one."""
+
+    def __init__(self, observers: Iterable[Observer] = ()) -> None:
+        self._observers = tuple(observers)
+
+    def __bool__(self) -> bool:
+        return bool(self._observers)
+
+    def add(self, observer: Observer) -> None:
+        self._observers += (observer,)
+
+    def run_started(self, run: Run) -> None:
+        self._tell(lambda observer: observer.run_started(run))
+
+    def run_entered(self, run: Run) -> Callable[[], None]:
+        """Enters the run with the observers that surround it. Returns what leaves it again."""
+        left: list[Callable[[], None]] = []
+        self._tell(lambda each: left.append(each.run_entered(run)) if isinstance(each, Surrounding) else None)
+
+        def leave() -> None:
+            for undo in reversed(left):
+                undo()
+
+        return leave
+
+    def call_changed(self, run: Run, call: Call) -> None:
+        self._tell(lambda observer: observer.call_changed(run, call))
+
+    def run_ended(self, run: Run) -> None:
+        self._tell(lambda observer: observer.run_ended(run))
+
+    def streams_changed(self, change: int) -> None:
+        self._tell(lambda observer: observer.streams_changed(change))
+
+    def _tell(self, tell: Callable[[Observer], None]) -> None:
+        for observer in self._observers:
+            try:
+                tell(observer)
+            except Exception:  # an observer's errors are its own, never a run's
+                logger.exception("observer %s failed", type(observer).__name__)
+
+
+class Callstream(Toolbox):
     """Live, durable tool calls.
 
     ``journal`` is a URL (``memory:``, ``sqlite:///calls.db``, ``postgresql://…``) or a journal. ``tools`` are functions
@@ -105,83 +130,11 @@ class Callstream:
         if not isinstance(journal, str) and redact is not None:
             raise UsageError("give redact= to open_journal when you open the journal yourself")
         self.journal: Journal = open_journal(journal, redact=redact) if isinstance(journal, str) else journal
-        if settings is not None and not isinstance(settings, Settings):
-            raise UsageError(
-                f"expected settings to be callstream.Settings, got {type(settings).__module__}.{type(settings).__name__}"
-            )
-        self.settings = settings or Settings()
-        check_handler(on_tool_progress)
-        self.on_tool_progress = on_tool_progress
-        self._tools: dict[str, Tool[Any]] = {}
-        self._named_hooks: dict[str, Hooks] = {}
+        super().__init__(tools, on_tool_progress=on_tool_progress, settings=settings)
         self._runs: dict[str, Run] = {}
         self._unended = Unended()
         self._promised: set[str] = set()
         self._observers: Observers | None = None
-        for function in tools:
-            self.add_tool(function)
-
-    # -- tools and hooks --
-
-    def add_tool(self, function: Callable[..., Any]) -> None:
-        """Makes a tool known by its name. Its hooks then run whenever a model calls that name."""
-        made = function if is_tool(function) else tool(function)
-        known = self._tools.get(made.__name__)
-        if known is not None and known != made:  # a method is another object each time it is asked for
-            raise UsageError(
-                f"there is a tool {made.__name__!r} already; give one of them another name with @tool(name=…)"
-            )
-        for hook in self._named_hooks.get(made.__name__, _NO_HOOKS).field:
-            check_field(made, format_path(hook.path))
-        self._tools[made.__name__] = made
-
-    def tool(self, name: str) -> Tool[Any]:
-        try:
-            return self._tools[name]
-        except KeyError:
-            raise UsageError(
-                f"no tool {name!r} was given to this Callstream; it has {sorted(self._tools) or 'none'}"
-            ) from None
-
-    @property
-    def tools(self) -> dict[str, Tool[Any]]:
-        """The tools by name."""
-        return dict(self._tools)
-
-    def on_args_delta(self, tool_name: str, hook: ArgsDeltaHook) -> None:
-        """Registers a hook for every piece of argument text of the tool of that name."""
-        self._hooks_named(tool_name).on_args_delta(hook)
-
-    def on_field(self, tool_name: str, path: str, hook: FieldHook) -> None:
-        """Registers a hook for one field: the name of a top-level one, or a JSON path."""
-        if tool_name in self._tools:
-            check_field(self._tools[tool_name], path)
-        self._hooks_named(tool_name).on_field(path)(hook)
-
-    def on_args_complete(self, tool_name: str, hook: ArgsCompleteHook) -> None:
-        """Registers a hook for the moment when all arguments are there, before the tool runs."""
-        self._hooks_named(tool_name).on_args_complete(hook)
-
-    def on_args_abort(self, tool_name: str, hook: ArgsAbortHook) -> None:
-        """Registers a hook for calls whose tool will not run."""
-        self._hooks_named(tool_name).on_args_abort(hook)
-
-    def knows(self, tool_name: str) -> bool:
-        """Whether a tool of that name, or hooks for it, were given."""
-        return tool_name in self._tools or tool_name in self._named_hooks
-
-    def hooks_of(self, tool_name: str) -> Hooks:
-        """The hooks of a tool: its own first, then those registered by name. False if there are none."""
-        own = self._tools[tool_name].hooks if tool_name in self._tools else _NO_HOOKS
-        named = self._named_hooks.get(tool_name)
-        return own if named is None else own | named
-
-    def hook_settings(self, tool_name: str) -> HookSettings:
-        common = HookSettings(timeout=self.settings.hook_timeout, on_error=self.settings.on_hook_error)
-        return common.for_tool(self._tools[tool_name]) if tool_name in self._tools else common
-
-    def _hooks_named(self, tool_name: str) -> Hooks:
-        return self._named_hooks.setdefault(tool_name, Hooks())
 
     # -- clients for the providers' SDKs --
 
@@ -286,13 +239,13 @@ class Callstream:
         caller emits OpenTelemetry spans of its own for agents and tools, so Callstream must not do that again.
         ``rejected``: see ``run``.
         """
-        run = Run(self, _named(thread_id), run_id or self.new_id("run"), principal, rejected=rejected)
+        run = Run(self, _check_thread_id(thread_id), run_id or self.new_id("run"), principal, rejected=rejected)
         run.host_traces = host_traces
         starting = asyncio.ensure_future(self._begin(run, RunStarted(thread_id, principal, run_input, exclusive)))
         try:
-            await completed(starting)
+            await wait_for_result(starting)
         except asyncio.CancelledError:
-            await finished(asyncio.ensure_future(_stop_when_started(run, starting)))
+            await wait_until_done(asyncio.ensure_future(_stop_when_started(run, starting)))
             raise
         if as_current:
             run.make_current()
@@ -345,7 +298,7 @@ class Callstream:
 
     def end_later(self, run: Run, ending: Ending) -> None:
         """Ends a run whose end could not be written, as soon as the journal takes it: every run ends."""
-        self._unended.add(run, ending)
+        self._unended.add(run.run_id, partial(run.end_in_journal, ending))
 
     # -- what runs need --
 
@@ -358,7 +311,7 @@ class Callstream:
     def observers(self) -> Observers:
         """Who is told when runs and calls change their state."""
         if self._observers is None:
-            self._observers = usual_observers(show_arguments=self.settings.telemetry_arguments)
+            self._observers = _usual_observers(show_arguments=self.settings.telemetry_arguments)
         return self._observers
 
     def observe(self, observer: Observer) -> None:
@@ -371,32 +324,6 @@ class Callstream:
     def new_call_id(self) -> str:
         """The id of a call for which the provider sent none."""
         return self.new_id("call")
-
-    async def call_tool(self, made: Tool[Any], call: Call, progress: Progress) -> Any:
-        """Calls a tool with a call's arguments. Sync tools run in a thread; the items of a generator are its result."""
-        token = current_progress.set(progress)
-        try:
-            args = call.args
-            given = {} if args is None else args
-            if call.encoding == "text":
-                return await _called(made, (given,), {})
-            return await _called(made, *_placed(made, given))
-        finally:
-            current_progress.reset(token)
-
-    async def report_progress(self, call: Call, data: Any, handler: ProgressHandler | None = None) -> None:
-        """Tells the application's handler, or the one given, whose errors are its own."""
-        tell = handler or self.on_tool_progress
-        if tell is None:
-            return
-        try:
-            report = {"tool_name": call.name, "function_call_id": call.wire_id, "data": data}
-            args, kwargs = arguments_for(tell, report)
-            reported: Any = tell(*args, **kwargs)
-            if inspect.isawaitable(reported):
-                await reported
-        except Exception:
-            logger.exception("on_tool_progress raised for call %s of tool %s", call.call_id, call.name)
 
     # -- the end --
 
@@ -453,39 +380,31 @@ class _RunContext:
 
 
 async def _stop_when_started(run: Run, starting: asyncio.Future[None]) -> None:
-    """Ends a run that nobody gets who could end it."""
+    """Ends a run whose starter was cancelled: nobody else has it, so nobody else could end it."""
     await asyncio.wait({starting})
     if run.seq:
         await run.stop("cancelled")
 
 
-def _named(thread_id: Any) -> str:
+def _check_thread_id(thread_id: Any) -> str:
     if isinstance(thread_id, str) and thread_id:
         return thread_id
     raise UsageError(f"expected the id of a thread, a text that is not empty, got {thread_id!r}")
 
 
-def _placed(made: Callable[..., Any], given: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """A model gives every argument by its name; parameters that take none from a caller get theirs by position."""
-    parameters = inspect.signature(made).parameters.values()
-    nameless = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY]
-    reached = list(takewhile(given.__contains__, nameless))
-    return tuple(given[name] for name in reached), {name: given[name] for name in given if name not in reached}
-
-
-async def _called(made: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if inspect.isasyncgenfunction(made):
-        return [item async for item in made(*args, **kwargs)]
-    if inspect.iscoroutinefunction(made):
-        return await made(*args, **kwargs)
-    if inspect.isgeneratorfunction(made):
-        return await asyncio.to_thread(_without_stop_iteration, lambda: list(made(*args, **kwargs)))
-    result = await asyncio.to_thread(_without_stop_iteration, lambda: made(*args, **kwargs))
-    return await result if inspect.isawaitable(result) else result  # a decorator may hide that a tool is async
-
-
-def _without_stop_iteration(work: Callable[[], Any]) -> Any:
+def remote_parent(headers: Mapping[str, str]) -> AbstractContextManager[None]:
+    """A context in which runs belong to the trace that a request names (``traceparent``), if there is none already."""
     try:
-        return work()
-    except StopIteration as error:  # No future can carry it, so whoever waits for the thread would wait for ever.
-        raise RuntimeError("the tool raised StopIteration") from error
+        from callstream.runtime.telemetry import continue_trace
+    except ImportError:
+        return nullcontext()
+    return continue_trace(headers)
+
+
+def _usual_observers(*, show_arguments: bool) -> Observers:
+    """OpenTelemetry, where its API is installed."""
+    try:
+        from callstream.runtime.telemetry import Telemetry
+    except ImportError:
+        return Observers()
+    return Observers([Telemetry(show_arguments=show_arguments)])

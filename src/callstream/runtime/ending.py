@@ -7,19 +7,35 @@
     failed       failed        discarded (interrupted) discarded (interrupted)
     cancelled    failed        discarded (aborted)     discarded (aborted)
 
-A call that awaits an answer is not open. A value: who is told of it, and when, is the run's affair.
+A call that awaits an answer is not open.
+
+Why every run ends: ``Run._run_end`` writes the end once, and whatever keeps the journal from taking it leaves the run to
+``Unended``, which tries again until it does. Trying again is safe because ``RunLog.end`` first asks the journal where the
+run stands and writes nothing to a run that has ended. A process that dies before that loses its lease, and the next sweep
+ends the run in its place.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import Self
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Self, TypeAlias
 
 import msgspec
 
 from callstream.calls import Call, CallState
+from callstream.errors import CallstreamError, JournalError, LeaseLost, UsageError
 from callstream.events import CallDiscarded, CallFailed, CallReleased, DiscardReason, RunEnded, RunEvent, RunOutcome
+
+logger = logging.getLogger("callstream")
+
+EndInJournal: TypeAlias = Callable[[], Awaitable[None]]
+"""Writes the end of one run. It may be repeated."""
+
+_FIRST_PAUSE = 0.1
+_LONGEST_PAUSE = 10.0
+"""Seconds between two attempts."""
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -46,16 +62,16 @@ class Ending(msgspec.Struct, frozen=True):
 
     @classmethod
     def by(cls, error: BaseException | None, detail: str | None = None) -> Self:
-        """By what ended the work of the run."""
+        """For a run whose work ended with this exception, or without one."""
         if error is None:
             return cls.finished()
         if isinstance(error, asyncio.CancelledError | GeneratorExit):
             return cls.cancelled("cancelled")
-        return cls.failed(described(error), detail, error)
+        return cls.failed(describe(error), detail, error)
 
     def failed_by_hook(self, error: Exception) -> Self:
         """The same for all open calls, since the hook's own call is discarded already; the run has failed."""
-        return msgspec.structs.replace(self, outcome="failed", reason=described(error), error=error)
+        return msgspec.structs.replace(self, outcome="failed", reason=describe(error), error=error)
 
     def discards(self, call: Call) -> DiscardReason | None:
         """Why the arguments of an open call are given up; None if its host may run it. Once it executes, that is over."""
@@ -72,7 +88,59 @@ class Ending(msgspec.Struct, frozen=True):
         return CallReleased(call.call_id) if reason is None else CallDiscarded(call.call_id, reason, self.detail)
 
 
-def described(error: BaseException) -> str:
-    """What a run or a call is said to have failed of."""
+def describe(error: BaseException) -> str:
+    """The failure of a run or a call, in one line."""
     text = str(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+class _Retry(msgspec.Struct, frozen=True, eq=False):
+    end: EndInJournal
+    loop: asyncio.AbstractEventLoop
+    task: asyncio.Task[None]
+
+
+class Unended:
+    """Runs that have ended though the journal did not take their end. Each is retried by a task on its run's loop."""
+
+    def __init__(self) -> None:
+        self._retries: set[_Retry] = set()
+
+    def add(self, run_id: str, end: EndInJournal) -> None:
+        task = asyncio.create_task(_retry(run_id, end), name=f"callstream end {run_id}")
+        retry = _Retry(end, asyncio.get_running_loop(), task)
+        self._retries.add(retry)
+        task.add_done_callback(lambda _: self._retries.discard(retry))
+
+    async def end_now(self) -> list[CallstreamError]:
+        """Tries for the last time, for the runs of this event loop. Returns why the journal still does not take them."""
+        outcomes = await asyncio.gather(*(end() for end in self.give_up()), return_exceptions=True)
+        return [outcome for outcome in outcomes if isinstance(outcome, CallstreamError)]
+
+    def give_up(self) -> list[EndInJournal]:
+        """Stops retrying for the runs of this event loop, and returns what would end them."""
+        loop = asyncio.get_running_loop()
+        mine = [retry for retry in self._retries if retry.loop is loop]
+        for retry in mine:
+            self._retries.discard(retry)
+            retry.task.cancel()
+        return [retry.end for retry in mine]
+
+
+async def _retry(run_id: str, end: EndInJournal) -> None:
+    pause = _FIRST_PAUSE
+    is_logged = False
+    while True:
+        await asyncio.sleep(pause)
+        try:
+            await end()
+        except (LeaseLost, UsageError) as error:  # it is another's, or the journal is closed
+            logger.warning("the end of run %s is left to the next sweep: %s", run_id, error)
+            return
+        except JournalError as error:
+            pause = min(pause * 2, _LONGEST_PAUSE)
+            if not is_logged:
+                logger.warning("could not write the end of run %s, retrying: %s", run_id, error)
+            is_logged = True
+        else:
+            return

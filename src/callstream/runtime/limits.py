@@ -1,4 +1,4 @@
-"""How much a model may write in one run.
+"""What can be set for a Callstream, and how much a model may write in one run.
 
 Text is weighed before it is journalled, so what passes a limit is neither kept nor shown. A run that passes one fails.
 """
@@ -12,6 +12,7 @@ import msgspec
 
 from callstream.errors import LimitExceeded
 from callstream.events import ArgsAppended, ReasoningAppended, RunEvent, TextAppended
+from callstream.tools import ErrorPolicy, check_hook_settings
 
 _OTHER_TEXT: Final = (TextAppended, ReasoningAppended)
 
@@ -22,12 +23,33 @@ class TextLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_args_bytes: int | None = None
     max_run_bytes: int | None = None
 
-    def tightened(self, other: TextLimits) -> TextLimits:
+    def tighten(self, other: TextLimits) -> TextLimits:
         """The stricter of both."""
         return TextLimits(
             max_args_bytes=_stricter(self.max_args_bytes, other.max_args_bytes),
             max_run_bytes=_stricter(self.max_run_bytes, other.max_run_bytes),
         )
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What can be set for all tools and runs of a Callstream."""
+
+    hook_timeout: float = 30.0
+    """Seconds that a hook may take before it is cancelled and counts as raised."""
+    on_hook_error: ErrorPolicy = "fail_call"
+    progress_interval: float = 0.1
+    """Seconds between two progress records of one call. What comes in between is merged: the last of each message stays."""
+    merge_progress: bool = False
+    """Whether ``on_tool_progress`` hears of merged reports only, as the records have them, and not of every one."""
+    max_args_bytes: int | None = None
+    """Argument text that a model may write for one call; a run that passes it fails. None is no limit."""
+    max_run_bytes: int | None = None
+    """All text, reasoning and arguments that a model may write in one run."""
+    telemetry_arguments: bool = False
+    """Whether the spans of calls carry their arguments and results."""
+
+    def __post_init__(self) -> None:
+        check_hook_settings(self.hook_timeout, self.on_hook_error)
 
 
 class Weighed(msgspec.Struct, frozen=True):

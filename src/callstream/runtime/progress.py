@@ -1,4 +1,4 @@
-"""What running tools tell their interface: from any thread, never into the model's context.
+"""What running tools report to their interface: from any thread, never into the model's context.
 
 The application's handler hears every report, in order, each when it has taken the one before. Records are what other
 processes and interfaces see, and they are fewer: reports that come within the interval are merged, and the last one of
@@ -14,10 +14,12 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
-from callstream.errors import UsageError
-from callstream.runtime.waiting import finished
+from callstream.errors import CallstreamError, TransitionError, UsageError
+from callstream.events import CallProgressed, RunEvent
+from callstream.runtime.waiting import wait_until_done
 from callstream.tools import Progress
 
 logger = logging.getLogger("callstream")
@@ -66,7 +68,7 @@ def check_handler(handler: ProgressHandler | None) -> None:
         arguments_for(handler, {"tool_name": "", "function_call_id": "", "data": None})
 
 
-def expressible(data: Any) -> Any:
+def _to_json(data: Any) -> Any:
     """The data as JSON values: what JSON does not know is told by its ``repr``."""
     try:
         return json.loads(json.dumps(data, default=repr, allow_nan=False))
@@ -104,7 +106,7 @@ class ProgressFeed:
 
     def report(self, data: Any) -> None:
         """Takes a report, in any thread. After the call has ended it is not recorded, but still told."""
-        data = _copied(data)
+        data = _copy(data)
         with self._lock:
             is_told = self._closed or not self._merge
             wake = not self._unkept or (is_told and not self._untold)
@@ -113,7 +115,7 @@ class ProgressFeed:
             if is_told:
                 self._untold.append(data)
                 if len(self._untold) > MAX_WAITING:
-                    self._untold = deque(_merged(self._untold))
+                    self._untold = deque(_merge_reports(self._untold))
                     self._warn("progress of call %r comes faster than on_tool_progress takes it, and is merged")
             if self._closed:
                 self._warn("progress of call %r came after its end, and is not recorded")
@@ -159,7 +161,7 @@ class ProgressFeed:
             self._unkept.clear()
         if not reports:
             return False
-        await finished(asyncio.ensure_future(self._keep(reports)))
+        await wait_until_done(asyncio.ensure_future(self._keep(reports)))
         if self._merge:
             with self._lock:
                 self._untold.extend(reports)
@@ -174,13 +176,30 @@ class ProgressFeed:
 
 
 class ProgressFeeds:
-    """The feeds of a run's executing calls."""
+    """The feeds of a run's executing calls.
 
-    def __init__(self) -> None:
+    ``write`` records events of the run. ``tell`` hands one report of a call to the application. ``interval`` and ``merge``
+    are those of ``ProgressFeed``.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[Sequence[RunEvent]], Awaitable[None]],
+        tell: Callable[[str, Any], Coroutine[Any, Any, None]],
+        *,
+        interval: float,
+        merge: bool,
+    ) -> None:
+        self._write = write
+        self._tell = tell
+        self._interval = interval
+        self._merge = merge
         self._feeds: dict[str, ProgressFeed] = {}
 
-    def add(self, call_id: str, feed: ProgressFeed) -> Progress:
+    def open(self, call_id: str) -> Progress:
         """The ``Progress`` to hand to the tool of the call."""
+        tell, keep = partial(self._tell, call_id), partial(self._keep, call_id)
+        feed = ProgressFeed(call_id, tell, keep, interval=self._interval, merge=self._merge)
         self._feeds[call_id] = feed
         return Progress(feed.report)
 
@@ -195,15 +214,27 @@ class ProgressFeeds:
         for call_id in list(self._feeds):
             await self._feeds.pop(call_id).aclose(wait=False)
 
+    async def _keep(self, call_id: str, reports: Sequence[Any]) -> None:
+        """Records what a tool has reported, as far as that is possible. The tool must not depend on it."""
+        try:
+            try:
+                await self._write([CallProgressed(call_id, data) for data in reports])
+            except TransitionError:
+                raise
+            except UsageError:  # there is something that JSON cannot express
+                await self._write([CallProgressed(call_id, _to_json(data)) for data in reports])
+        except CallstreamError as error:
+            logger.warning("progress of call %r was not recorded: %s", call_id, error)
 
-def _copied(data: Any) -> Any:
+
+def _copy(data: Any) -> Any:
     """Tools like to change and report one and the same object again; its containers are copied as they are now."""
     try:
         match data:
             case dict():
-                return {key: _copied(value) for key, value in data.items()}
+                return {key: _copy(value) for key, value in data.items()}
             case list():
-                return [_copied(value) for value in data]
+                return [_copy(value) for value in data]
             case _:
                 return data
     except RecursionError:
@@ -218,7 +249,7 @@ def _put(reports: dict[str, Any], data: Any) -> None:
     reports[key] = data
 
 
-def _merged(reports: Iterable[Any]) -> list[Any]:
+def _merge_reports(reports: Iterable[Any]) -> list[Any]:
     merged: dict[str, Any] = {}
     for data in reports:
         _put(merged, data)

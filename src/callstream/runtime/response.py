@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, assert_never
+from typing import Any, Literal, Protocol, assert_never
 
 import msgspec
 
-from callstream.calls import BEING_WRITTEN, number_id
-from callstream.errors import CallIdTaken, RunOver
+from callstream.calls import BEING_WRITTEN, Call, number_id
+from callstream.errors import CallIdTaken, CallRejected, RunOver
 from callstream.events import (
     ArgsAppended,
     CallCompleted,
@@ -23,15 +23,36 @@ from callstream.events import (
     ReasoningAppended,
     ResponseEnded,
     RunEvent,
+    RunOutcome,
     TextAppended,
     WireEvent,
 )
 from callstream.wire import decoder_for
 
-if TYPE_CHECKING:
-    from callstream.runtime.run import Run
-
 logger = logging.getLogger("callstream")
+
+
+class ReadingRun(Protocol):
+    """The run into which a response is read, a ``Run``: what the response needs of it, and what its readers ask it."""
+
+    @property
+    def run_id(self) -> str: ...
+    @property
+    def outcome(self) -> RunOutcome | None: ...
+    @property
+    def calls(self) -> list[Call]: ...
+    def call(self, call_id: str) -> Call: ...
+    async def free_call_id(self, wanted: str) -> str: ...
+    async def record(
+        self,
+        events: Sequence[RunEvent] | Callable[[], Sequence[RunEvent]],
+        *,
+        response_id: str | None = None,
+        author: str | None = None,
+    ) -> None: ...
+    async def settled(self, call_id: str) -> Call: ...
+    def rejection(self, call_id: str) -> CallRejected | RunOver: ...
+    def on_stop(self, callback: Callable[[str], object]) -> Callable[[], None]: ...
 
 
 class Response:
@@ -43,20 +64,21 @@ class Response:
 
     def __init__(
         self,
-        run: Run,
+        run: ReadingRun,
         wire: str,
+        response_id: str,
         *,
+        new_call_id: Callable[[], str],
         tools: Mapping[str, dict[str, Any]] | None = None,
         author: str | None = None,
-        new_call_id: Callable[[], str] | None = None,
     ) -> None:
         self.run = run
-        self.response_id = run.callstream.new_id("response")
+        self.response_id = response_id
         self.call_ids: dict[str, str] = {}
+        """The ``call_id`` of each call, by the id that its decoder gave it."""
         self.nameless: list[CallDiscarded] = []
         """Calls that never got a name. They have not started, so the journal does not have them."""
-        """The ``call_id`` of each call, by the id that its decoder gave it."""
-        self.decoder = decoder_for(wire, new_id=new_call_id or run.callstream.new_call_id, tools=tools)
+        self.decoder = decoder_for(wire, new_id=new_call_id, tools=tools)
         self._author = author
         self._message_ids: dict[str, str] = {}
         self._ended = False
@@ -83,7 +105,7 @@ class Response:
             for event in events:
                 if isinstance(event, CallStarted) and event.call_id not in self.call_ids:
                     self.call_ids[event.call_id] = await self.run.free_call_id(event.call_id)
-            translated = [known for event in events if (known := self._translated(event)) is not None]
+            translated = [known for event in events if (known := self._translate(event)) is not None]
             try:
                 await self.run.record(translated, response_id=self.response_id, author=self._author)
             except CallIdTaken as taken:
@@ -121,7 +143,7 @@ class Response:
                 pass  # the run's own end has discarded them
         return False
 
-    def _translated(self, event: WireEvent) -> RunEvent | None:
+    def _translate(self, event: WireEvent) -> RunEvent | None:
         match event:
             case ResponseEnded():
                 return event
@@ -146,7 +168,7 @@ class Response:
                 assert_never(event)
 
     def _message_id(self, local: str) -> str:
-        """One name a message in the whole journal: the provider's may come twice."""
+        """One name per message in the whole journal: the provider's may come twice."""
         if local not in self._message_ids:
             self._message_ids[local] = number_id(self.response_id, len(self._message_ids) + 1)
         return self._message_ids[local]

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 from callstream.calls import Call, CallEvent, CallState, Ledger, Refusal, ToolResult, refusal
 from callstream.errors import (
     CallRejected,
-    CallstreamError,
     JournalError,
     LeaseLost,
     LimitExceeded,
@@ -28,31 +27,27 @@ from callstream.errors import (
     UsageError,
 )
 from callstream.events import (
-    ArgsAppended,
     CallAwaiting,
-    CallCompleted,
     CallDiscarded,
     CallExecuting,
     CallFailed,
     CallProgressed,
     CallReturned,
-    CallStarted,
     MessageReceived,
     Question,
     RequestEvent,
     RunEvent,
     RunOutcome,
 )
-from callstream.journal import Entry
 from callstream.runtime.answers import Answers
 from callstream.runtime.barrier import Barrier, mistake
 from callstream.runtime.directory import Directory
-from callstream.runtime.ending import Ending, described
-from callstream.runtime.limits import TextLimits, TextMeter
-from callstream.runtime.progress import ProgressFeed, ProgressFeeds, ProgressHandler, expressible
+from callstream.runtime.ending import Ending, describe
+from callstream.runtime.limits import TextLimits
+from callstream.runtime.progress import ProgressFeeds, ProgressHandler
 from callstream.runtime.response import Response
-from callstream.runtime.runlog import RunLog
-from callstream.runtime.waiting import completed, is_being_cancelled
+from callstream.runtime.runlog import EventsThen, RunLog
+from callstream.runtime.waiting import is_being_cancelled, wait_for_result
 from callstream.tools import Progress, misfit
 from callstream.wire.argtext import json_text
 
@@ -63,8 +58,6 @@ logger = logging.getLogger("callstream")
 
 OnRejected: TypeAlias = Literal["raise", "forward"]
 """What the SDK gets of a response in which a call was rejected: ``CallRejected``, or all of it, the call included."""
-EventsThen: TypeAlias = Callable[[], Sequence[RunEvent]]
-"""Which events to record, asked when all that was on its way is written."""
 
 _CALL_EVENTS = get_args(CallEvent)
 _current_run: ContextVar[Run | None] = ContextVar("callstream_run", default=None)
@@ -97,7 +90,7 @@ class Run:
         self.rejected: OnRejected = rejected
         self.loop = asyncio.get_running_loop()
         self.outcome: RunOutcome | None = None
-        """How the run ended; None while it goes on."""
+        """How the run ended; None while it is running."""
         self.reason: str | None = None
         """Why the run failed or was cancelled."""
         self.error: BaseException | None = None
@@ -106,15 +99,16 @@ class Run:
         """Whether the run's host emits OpenTelemetry spans of its own for agents and tools."""
         self.on_tool_progress: ProgressHandler | None = None
         """Takes the place of the Callstream's own handler in this run."""
-        self._text = TextMeter(callstream.text_limits)
-        self._log = RunLog(callstream.journal, run_id)
         self._ledger = Ledger()
-        self._barrier = Barrier(callstream, self._ledger)
+        self._log = RunLog(callstream.journal, run_id, self._ledger, callstream.text_limits)
+        self._barrier = Barrier(callstream, self._ledger, self._write)
         self.directory = Directory(callstream.journal, thread_id, principal)
         """Which call of the thread an id means."""
         self._answers = Answers(self._ledger, callstream.journal, self.directory)
-        self._feeds = ProgressFeeds()
-        self._writing = asyncio.Lock()
+        settings = callstream.settings
+        self._feeds = ProgressFeeds(
+            self._write, self._tell_progress, interval=settings.progress_interval, merge=settings.merge_progress
+        )
         self._ending: asyncio.Task[Exception | None] | None = None
         self._on_stop: list[Callable[[str], object]] = []
         self._declared: set[str] = set()  # the tools that requests of this run have declared
@@ -156,7 +150,7 @@ class Run:
 
     def args_bytes(self, call_id: str) -> int:
         """How much argument text this run has of the call, in UTF-8."""
-        return self._text.args_bytes(call_id)
+        return self._log.text.args_bytes(call_id)
 
     def hook_seconds(self, call_id: str) -> float | None:
         """How long the call's hooks have run, all together; None if it has none."""
@@ -164,7 +158,7 @@ class Run:
 
     def tighten(self, limits: TextLimits) -> None:
         """The run may write no more than that, either."""
-        self._text.limits = self._text.limits.tightened(limits)
+        self._log.text.limits = self._log.text.limits.tighten(limits)
 
     def make_current(self) -> None:
         """Makes this the current run of the calling task, and of those that it starts from now on."""
@@ -182,7 +176,7 @@ class Run:
         the wire still says of a call that was discarded meanwhile is left out. Text beyond a limit raises LimitExceeded
         and fails the run, whatever its host makes of the exception: see ``TextLimits``.
         """
-        self._check_going_on()
+        self._check_open()
         await self._write(events, response_id, author)
         if self._barrier.failure is not None:
             raise self._barrier.failure
@@ -200,12 +194,14 @@ class Run:
         ``tools`` are the request's tools, JSON Schemas by name; see ``decoder_for``.
         """
         self._declared.update(tools or ())
-        return Response(self, wire, tools=tools, author=author, new_call_id=new_call_id)
+        new_call_id = new_call_id or self.callstream.new_call_id
+        response_id = self.callstream.new_id("response")
+        return Response(self, wire, response_id, new_call_id=new_call_id, tools=tools, author=author)
 
     async def receive(self, events: Sequence[RequestEvent], *, author: str | None = None) -> None:
         """Takes in what a request says (``results_in``): new messages, and results of calls that have none yet."""
         receiving = self._answers.receive(events, partial(self.record, author=author))
-        await completed(asyncio.ensure_future(receiving))
+        await wait_for_result(asyncio.ensure_future(receiving))
 
     async def free_call_id(self, wanted: str) -> str:
         """A ``call_id`` that no call in the journal has: the wanted one, or that with a number."""
@@ -225,7 +221,7 @@ class Run:
             raise self.rejection(call_id)
         self._claim(call_id)
         await self.record([CallExecuting(call_id)])
-        self._check_going_on()  # the run may have been ended while that was written
+        self._check_open()  # the run may have been ended while that was written
         return self._ledger[call_id]
 
     def rejection(self, call_id: str) -> CallRejected | RunOver:
@@ -246,7 +242,7 @@ class Run:
     async def fail(self, call_id: str, error: str | BaseException) -> None:
         """The tool has failed."""
         await self._feeds.close(call_id)
-        await self.record([CallFailed(call_id, error if isinstance(error, str) else described(error))])
+        await self.record([CallFailed(call_id, error if isinstance(error, str) else describe(error))])
 
     async def await_answer(self, call_id: str, question: Question | None = None, *, is_paused: bool = False) -> Call:
         """A client or a person has to answer this call: it outlives the run until ``answer`` finds it.
@@ -286,15 +282,7 @@ class Run:
 
     def progress_of(self, call_id: str) -> Progress:
         """The ``Progress`` to hand to the tool of an executing call."""
-        settings = self.callstream.settings
-        feed = ProgressFeed(
-            call_id,
-            partial(self._tell_progress, call_id),
-            partial(self._keep_progress, call_id),
-            interval=settings.progress_interval,
-            merge=settings.merge_progress,
-        )
-        return self._feeds.add(call_id, feed)
+        return self._feeds.open(call_id)
 
     async def invoke(self, call_id: str) -> Any:
         """Runs the tool that Callstream was given for this call, from barrier to result, and returns the result.
@@ -365,7 +353,7 @@ class Run:
 
     async def end_in_journal(self, ending: Ending) -> None:
         """Ends the run by what the journal has of it, which may be more than was acknowledged. It may be repeated."""
-        await self._log.end(ending, self._ledger)
+        await self._log.end(ending)
 
     def on_stop(self, callback: Callable[[str], object]) -> Callable[[], None]:
         """Has the callback called, on the run's loop, when the run ends. Returns what takes that back.
@@ -401,44 +389,23 @@ class Run:
     async def _write(
         self, events: Sequence[RunEvent] | EventsThen, response_id: str | None = None, author: str | None = None
     ) -> None:
-        writing = asyncio.ensure_future(self._written(events, response_id, author))
+        """What ``record`` does, also while the run is being ended: hooks may still give up their call then."""
+        writing = asyncio.ensure_future(self._log.write(events, self._take, response_id, author))
         try:
-            excess = await completed(writing)
+            excess = await wait_for_result(writing)
         except asyncio.CancelledError:
-            writing.add_done_callback(self._end_if_too_much)  # nobody else will
+            writing.add_done_callback(self._end_at_limit)  # nobody else will
             raise
         if excess is not None:
-            self._ending = self._begin_end(_too_much(excess))
+            self._ending = self._begin_end(_limit_ending(excess))
             raise excess
 
-    async def _written(
-        self, events: Sequence[RunEvent] | EventsThen, response_id: str | None, author: str | None
-    ) -> LimitExceeded | None:
-        """Writes the events and takes them in, in a task of its own: half of that would leave journal and ledger apart.
-
-        Returns what is wrong with those that are beyond a limit.
-        """
-        async with self._writing:
-            given = events() if callable(events) else events
-            wanted = [event for event in given if not self._is_stale(event)]
-            if not wanted:
-                return None
-            weighed = self._text.weigh(wanted)
-            if weighed.error is not None:
-                wanted = wanted[: weighed.fitting]
-            if wanted:
-                await self._log.append([Entry(event, response_id, author) for event in wanted])
-                self._text.take(weighed)
-                for seq, event in enumerate(wanted, self._log.seq - len(wanted) + 1):
-                    self._took(event, seq)
-            return weighed.error
-
-    def _end_if_too_much(self, writing: asyncio.Future[LimitExceeded | None]) -> None:
+    def _end_at_limit(self, writing: asyncio.Future[LimitExceeded | None]) -> None:
         excess = None if writing.cancelled() or writing.exception() is not None else writing.result()
         if excess is not None:
-            self._ending = self._begin_end(_too_much(excess))
+            self._ending = self._begin_end(_limit_ending(excess))
 
-    def _check_going_on(self) -> None:
+    def _check_open(self) -> None:
         if self._ending is not None:
             raise self._over()
 
@@ -493,24 +460,14 @@ class Run:
             return self._barrier.hook_error(call.call_id) is not None
         return call.state is CallState.DISCARDED
 
-    def _is_stale(self, event: RunEvent) -> bool:
-        return (
-            isinstance(event, ArgsAppended | CallCompleted | CallDiscarded)
-            and event.call_id in self._ledger
-            and self._ledger[event.call_id].state is CallState.DISCARDED
-        )
-
-    def _took(self, event: RunEvent, seq: int) -> None:
+    def _take(self, event: RunEvent, seq: int) -> None:
         if isinstance(event, MessageReceived):
             self._answers.keep(event)
         if not isinstance(event, _CALL_EVENTS):
             return
         before = self._ledger[event.call_id].state if event.call_id in self._ledger else None
         call = self._ledger.apply(event, run_id=self.run_id, thread_id=self.thread_id)
-        if isinstance(event, CallStarted):
-            self._barrier.started(call, self._discard)
-        else:
-            self._barrier.went_on(event, call, seq)
+        self._barrier.take(event, call, seq)
         if isinstance(event, CallDiscarded):
             level = logging.INFO if event.reason == "aborted" else logging.WARNING
             logger.log(
@@ -524,39 +481,27 @@ class Run:
         if call.state is not before:
             self.callstream.observers.call_changed(self, call)
 
-    async def _discard(self, event: CallDiscarded) -> Call:
-        """Hooks may give up their call, and say so, while the run is being ended."""
-        await self._write([event])
-        return self._ledger[event.call_id]
-
     async def _tell_progress(self, call_id: str, data: Any) -> None:
         await self.callstream.report_progress(self._ledger[call_id], data, self.on_tool_progress)
-
-    async def _keep_progress(self, call_id: str, reports: Sequence[Any]) -> None:
-        """Records what a tool has reported, as far as that is possible. The tool must not depend on it."""
-        try:
-            try:
-                await self._write([CallProgressed(call_id, data) for data in reports])
-            except TransitionError:
-                raise
-            except UsageError:  # there is something that JSON cannot express
-                await self._write([CallProgressed(call_id, expressible(data)) for data in reports])
-        except CallstreamError as error:
-            logger.warning("progress of call %r was not recorded: %s", call_id, error)
 
     # -- inside: ending --
 
     async def _end(self, ending: Ending) -> Exception | None:
         # Hooks end in their own time, which is bounded. What hangs when none of them runs is the store.
-        return await completed(self._begin_end(ending), while_=lambda: self._barrier.runs_hooks)
+        return await wait_for_result(self._begin_end(ending), while_=lambda: self._barrier.runs_hooks)
 
     def _begin_end(self, ending: Ending) -> asyncio.Task[Exception | None]:
         if self._ending is None:
-            self._ending = asyncio.ensure_future(self._ended(ending))
+            self._ending = asyncio.ensure_future(self._run_end(ending))
         return self._ending
 
-    async def _ended(self, ending: Ending) -> Exception | None:
-        """Ends the run, and returns the error of the hook that made it fail, if one did."""
+    async def _run_end(self, ending: Ending) -> Exception | None:
+        """Ends the run, and returns the error of the hook that made it fail, if one did.
+
+        Why nothing comes after the end: ``_ending`` is set before this task first runs, and ``record`` refuses from then
+        on. What had passed that check is waited for (``flush``); a call may start in it, so the hooks are closed a second
+        time. By then hooks have settled and progress is closed, so what is left to write is the end.
+        """
         for callback in list(self._on_stop):
             try:
                 callback(ending.reason or ending.outcome)
@@ -564,8 +509,7 @@ class Run:
                 logger.exception("a callback raised at the end of run %s", self.run_id)
         await self._feeds.aclose()
         await self._barrier.close(ending)
-        async with self._writing:
-            pass  # what was on its way when the end began, calls that start among it
+        await self._log.flush()
         await self._barrier.close(ending)
         failure = self._barrier.failure if ending.outcome == "finished" else None
         if failure is not None:
@@ -573,7 +517,7 @@ class Run:
         try:
             await self._write_end(ending)
         except LeaseLost as lost:
-            ending = Ending.failed("interrupted", error=lost)  # so whoever took it over has ended it
+            ending = Ending.failed("interrupted", error=lost)  # the process that took it over has ended it
             raise
         except JournalError:
             self.callstream.end_later(self, ending)
@@ -594,5 +538,5 @@ class Run:
         await self.end_in_journal(ending)
 
 
-def _too_much(excess: LimitExceeded) -> Ending:
+def _limit_ending(excess: LimitExceeded) -> Ending:
     return Ending.by(excess, detail=str(excess))

@@ -2,32 +2,76 @@
 
 An append that fails may have been written all the same, its acknowledgement lost: then the log is doubtful until the
 next append, and what it holds is asked of the journal.
+
+Why journal and ledger agree: ``write`` holds one lock from choosing the events to taking the last of them in, so records
+are taken in the order of their numbers, and nothing is taken in that the journal has not acknowledged. The caller runs it
+in a task of its own, because a cancellation halfway would leave the two apart.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
-from callstream.calls import Call, CallState
-from callstream.errors import CallIdTaken, JournalError, LeaseLost, ThreadBusy
+from callstream.calls import CallState, Ledger
+from callstream.errors import CallIdTaken, JournalError, LeaseLost, LimitExceeded, ThreadBusy
+from callstream.events import ArgsAppended, CallCompleted, CallDiscarded, RunEvent
 from callstream.journal import Entry, Journal
 from callstream.runtime.ending import Ending
+from callstream.runtime.limits import TextLimits, TextMeter
+
+EventsThen: TypeAlias = Callable[[], Sequence[RunEvent]]
+"""Which events to record, asked when all that was on its way is written."""
 
 
 class RunLog:
-    """One append at a time: whoever writes sees to that."""
+    """Writes to the journal what happens to the calls in ``ledger``, within the limits."""
 
-    def __init__(self, journal: Journal, run_id: str) -> None:
-        self._journal = journal
-        self._run_id = run_id
+    def __init__(self, journal: Journal, run_id: str, ledger: Ledger, limits: TextLimits) -> None:
+        self.text = TextMeter(limits)
         self.seq = 0
         """The number of the last record that was acknowledged."""
         self.is_doubtful = False
         """Whether the journal may have more of the run than was acknowledged."""
+        self._journal = journal
+        self._run_id = run_id
+        self._ledger = ledger
+        self.writing = asyncio.Lock()
+        """Held while something is written."""
 
-    async def append(self, entries: Sequence[Entry]) -> None:
-        """Has the entries journalled. A write cannot be called back: if it is cancelled, nobody knows what was written."""
+    async def write(
+        self,
+        events: Sequence[RunEvent] | EventsThen,
+        take: Callable[[RunEvent, int], None],
+        response_id: str | None = None,
+        author: str | None = None,
+    ) -> LimitExceeded | None:
+        """Journals the events, then has each taken in with its number. Returns the limit that they go beyond, if one.
+
+        Events of a call that is discarded meanwhile are left out, and so is what goes beyond a limit.
+        """
+        async with self.writing:
+            wanted = [event for event in (events() if callable(events) else events) if not self._is_stale(event)]
+            if not wanted:
+                return None
+            weighed = self.text.weigh(wanted)
+            if weighed.error is not None:
+                wanted = wanted[: weighed.fitting]
+            if wanted:
+                await self._append([Entry(event, response_id, author) for event in wanted])
+                self.text.take(weighed)
+                for seq, event in enumerate(wanted, self.seq - len(wanted) + 1):
+                    take(event, seq)
+            return weighed.error
+
+    async def flush(self) -> None:
+        """Waits until everything that is on its way has been written."""
+        async with self.writing:
+            pass
+
+    async def _append(self, entries: Sequence[Entry]) -> None:
+        """A write cannot be called back: if it is cancelled, nobody knows what was written."""
         # The first append must find no record of the run. With a number it would pass for a repetition of the first
         # append of an earlier run of this id.
         after = self.seq or None
@@ -40,16 +84,22 @@ class RunLog:
             raise
         self.is_doubtful = False
 
-    async def end(self, ending: Ending, known: Iterable[Call]) -> None:
-        """Ends the run by what the journal has of it, which may be more than was acknowledged. It may be repeated.
+    def _is_stale(self, event: RunEvent) -> bool:
+        return (
+            isinstance(event, ArgsAppended | CallCompleted | CallDiscarded)
+            and event.call_id in self._ledger
+            and self._ledger[event.call_id].state is CallState.DISCARDED
+        )
 
-        ``known`` are the calls in the run's ledger: the journal lists those that it took up under their own runs.
-        """
+    async def end(self, ending: Ending) -> None:
+        """Ends the run by what the journal has of it, which may be more than was acknowledged. It may be repeated."""
         # An append of nothing comes after all that may still be under way, and says where the run stands.
         last_seq = await self._journal.append(self._run_id, [])
         rows = await self._journal.runs(run_id=self._run_id, limit=1)
         if rows and rows[0].outcome is None:
-            taken_up = [await self._journal.call(call.call_id) for call in known if call.run_id != self._run_id]
+            # The journal lists calls of earlier runs, which this run took up, under their own runs.
+            adopted = [call.call_id for call in self._ledger if call.run_id != self._run_id]
+            taken_up = [await self._journal.call(call_id) for call_id in adopted]
             calls = [*await self._journal.calls(run_id=self._run_id), *(call for call in taken_up if call is not None)]
             open_calls = [call for call in calls if not call.is_final and call.state is not CallState.AWAITING]
             self.seq = await self._journal.append(self._run_id, ending.events(open_calls), after=last_seq)

@@ -1,6 +1,6 @@
-"""Waiting for work that is done whether or not anybody waits for it, such as a write that is on its way.
+"""Waiting for work that is done whether or not a task waits for it, such as a write that is on its way.
 
-Cancelling whoever waits cancels the waiting, at once, and never the work: a store that hangs must not keep a task that
+Cancelling a task that waits cancels the waiting, at once, and never the work: a store that hangs must not keep a task that
 its program wants to end, and what the store says later must not take the place of the cancellation, because to the
 program an error is a reason to try again.
 """
@@ -24,13 +24,13 @@ _deadlines: WeakKeyDictionary[asyncio.Task[Any], float] = WeakKeyDictionary()
 
 
 def is_being_cancelled() -> bool:
-    """Whether somebody has cancelled the current task, which may be cleaning up."""
+    """Whether the current task was cancelled, which may be cleaning up."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
-async def completed(work: asyncio.Future[_T], *, while_: Callable[[], bool] | None = None) -> _T:
-    """What the work returns or raises.
+async def wait_for_result(work: asyncio.Future[_T], *, while_: Callable[[], bool] | None = None) -> _T:
+    """Returns or raises what the work does.
 
     A task that is being cancelled waits for a moment, and a further one whenever ``while_`` was true at the beginning;
     then it hears nothing of the work but that it has succeeded.
@@ -42,14 +42,14 @@ async def completed(work: asyncio.Future[_T], *, while_: Callable[[], bool] | No
         is_patient = while_ is not None and while_()
         if is_patient:
             _forget_deadline()
-        if await finished(work):
+        if await wait_until_done(work):
             break
     if not work.done() or work.cancelled() or work.exception() is not None:
         raise asyncio.CancelledError
     return work.result()
 
 
-async def finished(work: asyncio.Future[Any]) -> bool:
+async def wait_until_done(work: asyncio.Future[Any]) -> bool:
     """Waits until the work is done, or for a moment if the current task is being cancelled. Raises nothing of it."""
     if work.done():
         return True
@@ -74,6 +74,6 @@ def _forget_deadline() -> None:
 
 
 def _retrieve(work: asyncio.Future[Any]) -> None:
-    """Says that somebody has looked at the outcome: whoever left does not want to hear of it at shutdown."""
+    """Marks the outcome as seen, so that asyncio does not report it at shutdown: the task that left does not want it."""
     if not work.cancelled():
         work.exception()

@@ -24,7 +24,7 @@ from callstream.calls import CallState
 from callstream.errors import RunOver, WireError
 from callstream.events import CallDiscarded
 from callstream.runtime import Response
-from callstream.runtime.waiting import finished
+from callstream.runtime.waiting import wait_until_done
 from callstream.tap.encoding import Decoding
 from callstream.wire.collapsing import Collapser, Output, Read
 
@@ -126,7 +126,7 @@ class TappedBody:
     async def _close(self) -> bool:
         """False if the reader has not ended yet, because its store hangs and the SDK's task is being cancelled."""
         self._break_off()
-        return await finished(self._reader)
+        return await wait_until_done(self._reader)
 
     # -- reading --
 

@@ -1,0 +1,173 @@
+"""The tools that a Callstream was given: their hooks, and how they are called.
+
+A tool's hooks are those it was decorated with, then those registered by its name. Hooks registered by name need no tool:
+they are for tools that cannot be decorated, such as those of a framework.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Iterable
+from itertools import takewhile
+from typing import Any
+
+from callstream.calls import Call
+from callstream.errors import UsageError
+from callstream.hooks import HookSettings
+from callstream.jsontext.path import format_path
+from callstream.runtime.limits import Settings
+from callstream.runtime.progress import ProgressHandler, arguments_for, check_handler
+from callstream.tools import (
+    ArgsAbortHook,
+    ArgsCompleteHook,
+    ArgsDeltaHook,
+    FieldHook,
+    Hooks,
+    Progress,
+    Tool,
+    check_field,
+    current_progress,
+    is_tool,
+    tool,
+)
+
+logger = logging.getLogger("callstream")
+
+_NO_HOOKS = Hooks()
+
+
+class Toolbox:
+    """The part of ``Callstream`` that knows tools. It has no journal and no runs."""
+
+    def __init__(
+        self,
+        tools: Iterable[Callable[..., Any]] = (),
+        *,
+        on_tool_progress: ProgressHandler | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        if settings is not None and not isinstance(settings, Settings):
+            raise UsageError(
+                f"expected settings to be callstream.Settings, got {type(settings).__module__}.{type(settings).__name__}"
+            )
+        check_handler(on_tool_progress)
+        self.settings = settings or Settings()
+        self.on_tool_progress = on_tool_progress
+        self._tools: dict[str, Tool[Any]] = {}
+        self._named_hooks: dict[str, Hooks] = {}
+        for function in tools:
+            self.add_tool(function)
+
+    def add_tool(self, function: Callable[..., Any]) -> None:
+        """Makes a tool known by its name. Its hooks then run whenever a model calls that name."""
+        made = function if is_tool(function) else tool(function)
+        known = self._tools.get(made.__name__)
+        if known is not None and known != made:  # a method is another object each time it is asked for
+            raise UsageError(
+                f"there is a tool {made.__name__!r} already; give one of them another name with @tool(name=…)"
+            )
+        for hook in self._named_hooks.get(made.__name__, _NO_HOOKS).field:
+            check_field(made, format_path(hook.path))
+        self._tools[made.__name__] = made
+
+    def tool(self, name: str) -> Tool[Any]:
+        try:
+            return self._tools[name]
+        except KeyError:
+            raise UsageError(
+                f"no tool {name!r} was given to this Callstream; it has {sorted(self._tools) or 'none'}"
+            ) from None
+
+    @property
+    def tools(self) -> dict[str, Tool[Any]]:
+        """The tools by name."""
+        return dict(self._tools)
+
+    def on_args_delta(self, tool_name: str, hook: ArgsDeltaHook) -> None:
+        """Registers a hook for every piece of argument text of the tool of that name."""
+        self._hooks_named(tool_name).on_args_delta(hook)
+
+    def on_field(self, tool_name: str, path: str, hook: FieldHook) -> None:
+        """Registers a hook for one field: the name of a top-level one, or a JSON path."""
+        if tool_name in self._tools:
+            check_field(self._tools[tool_name], path)
+        self._hooks_named(tool_name).on_field(path)(hook)
+
+    def on_args_complete(self, tool_name: str, hook: ArgsCompleteHook) -> None:
+        """Registers a hook for the moment when all arguments are there, before the tool runs."""
+        self._hooks_named(tool_name).on_args_complete(hook)
+
+    def on_args_abort(self, tool_name: str, hook: ArgsAbortHook) -> None:
+        """Registers a hook for calls whose tool will not run."""
+        self._hooks_named(tool_name).on_args_abort(hook)
+
+    def knows(self, tool_name: str) -> bool:
+        """Whether a tool of that name, or hooks for it, were given."""
+        return tool_name in self._tools or tool_name in self._named_hooks
+
+    def hooks_of(self, tool_name: str) -> Hooks:
+        """The hooks of a tool: its own first, then those registered by name. False if there are none."""
+        own = self._tools[tool_name].hooks if tool_name in self._tools else _NO_HOOKS
+        named = self._named_hooks.get(tool_name)
+        return own if named is None else own | named
+
+    def hook_settings(self, tool_name: str) -> HookSettings:
+        common = HookSettings(timeout=self.settings.hook_timeout, on_error=self.settings.on_hook_error)
+        return common.for_tool(self._tools[tool_name]) if tool_name in self._tools else common
+
+    def _hooks_named(self, tool_name: str) -> Hooks:
+        return self._named_hooks.setdefault(tool_name, Hooks())
+
+    async def call_tool(self, made: Tool[Any], call: Call, progress: Progress) -> Any:
+        """Calls a tool with a call's arguments. Sync tools run in a thread; the items of a generator are its result."""
+        token = current_progress.set(progress)
+        try:
+            args = call.args
+            given = {} if args is None else args
+            if call.encoding == "text":
+                return await _call(made, (given,), {})
+            return await _call(made, *_place(made, given))
+        finally:
+            current_progress.reset(token)
+
+    async def report_progress(self, call: Call, data: Any, handler: ProgressHandler | None = None) -> None:
+        """Calls the application's handler, or the one given. What it raises is logged and changes nothing."""
+        tell = handler or self.on_tool_progress
+        if tell is None:
+            return
+        try:
+            report = {"tool_name": call.name, "function_call_id": call.wire_id, "data": data}
+            args, kwargs = arguments_for(tell, report)
+            reported: Any = tell(*args, **kwargs)
+            if inspect.isawaitable(reported):
+                await reported
+        except Exception:
+            logger.exception("on_tool_progress raised for call %s of tool %s", call.call_id, call.name)
+
+
+def _place(made: Callable[..., Any], given: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A model gives every argument by its name; parameters that take none from a caller get theirs by position."""
+    parameters = inspect.signature(made).parameters.values()
+    nameless = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY]
+    reached = list(takewhile(given.__contains__, nameless))
+    return tuple(given[name] for name in reached), {name: given[name] for name in given if name not in reached}
+
+
+async def _call(made: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if inspect.isasyncgenfunction(made):
+        return [item async for item in made(*args, **kwargs)]
+    if inspect.iscoroutinefunction(made):
+        return await made(*args, **kwargs)
+    if inspect.isgeneratorfunction(made):
+        return await asyncio.to_thread(_run_without_stop_iteration, lambda: list(made(*args, **kwargs)))
+    result = await asyncio.to_thread(_run_without_stop_iteration, lambda: made(*args, **kwargs))
+    return await result if inspect.isawaitable(result) else result  # a decorator may hide that a tool is async
+
+
+def _run_without_stop_iteration(work: Callable[[], Any]) -> Any:
+    try:
+        return work()
+    except StopIteration as error:  # No future can carry it, so awaiting the thread would never end.
+        raise RuntimeError("the tool raised StopIteration") from error
