@@ -390,6 +390,8 @@ class Run:
         self, events: Sequence[RunEvent] | EventsThen, response_id: str | None = None, author: str | None = None
     ) -> None:
         """What ``record`` does, also while the run is being ended: hooks may still give up their call then."""
+        if not events:
+            return
         writing = asyncio.ensure_future(self._log.write(events, self._take, response_id, author))
         try:
             excess = await wait_for_result(writing)

@@ -1,13 +1,13 @@
 """The body of a response on its way through the tap.
 
-The provider's bytes are read at the provider's pace and at once cut, decoded and collapsed. What they say is recorded;
-then, and never before, what they are to the SDK may leave. Deltas that come while a write is under way are recorded
-together by the next one: the faster they come, the more of them share a write.
+The provider's bytes are taken in at the provider's pace. They are cut, decoded and collapsed, and what they say is
+recorded; then, and never before, what they are to the SDK may leave. What comes while a write is under way is taken
+together by the next one: the faster deltas come, the more of them share a write.
 
 What may leave waits in order for the SDK, and a whole call waits for its hooks; so a slow hook of a call holds back the
 bytes after it, never the reading, and never another call's hooks. Reading stops only while more than ``max_held`` bytes
-are here, unrecorded ones and those that wait for the SDK together. While a call is held, the wire's own sign of life goes
-down every few seconds, so that nobody's idle limit fires.
+are here, those that were not decoded yet and those that wait for the SDK together. While a call is held, the wire's own
+sign of life goes down every few seconds, so that nobody's idle limit fires.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OnEnd: TypeAlias = Callable[[BaseException | None], Awaitable[None]]
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """``max_held``: bytes that may wait to be recorded or for the SDK before reading stops. ``keep_alive_every``: seconds.
+    """``max_held``: bytes that may wait here, on both sides, before reading stops. ``keep_alive_every``: seconds.
 
     ``max_whole``: bytes of an answer that is not streamed, after its Content-Encoding was undone.
     """
@@ -69,12 +69,12 @@ class TappedBody:
         self._forwards_rejected = forwards_rejected
         self._limits = limits or Limits()
         self._on_end = on_end
-        self._unrecorded: list[Read] = []
+        self._unread: list[bytes] = []  # as they came
+        self._unread_bytes = 0
         self._outputs: deque[Output] = deque()  # what was recorded, and may leave
-        self._held = 0  # bytes of both
-        self._has_read = asyncio.Event()
-        self._has_room = asyncio.Event()
-        self._has_room.set()
+        self._output_bytes = 0
+        self._came = asyncio.Event()  # bytes, or the end of them
+        self._went = asyncio.Event()
         self._news = asyncio.Event()
         self._error: Exception | None = None
         self._has_begun = False
@@ -99,11 +99,11 @@ class TappedBody:
                     async for sign_of_life in self._settled(call_id):
                         yield sign_of_life
                     if self._is_rejected(call_id):
-                        self._hold(-len(output.data))
+                        self._took(output)
                         async for sign_of_life in self._read_on():
                             yield sign_of_life
                         raise self._response.run.rejection(self._response.call_ids[call_id])
-                self._hold(-len(output.data))
+                self._took(output)
                 yield output.data
         finally:
             if await self._close():
@@ -153,17 +153,23 @@ class TappedBody:
                 await self._tell_end()
 
     async def _record_all(self) -> None:
-        """Records what the source says, as it comes, and lets it leave."""
+        """Decodes and records what the source sends, and lets it leave."""
         pump = asyncio.create_task(self._pump(), name="callstream pump")
-        pump.add_done_callback(lambda ended: self._has_read.set())
+        pump.add_done_callback(lambda ended: self._came.set())
         try:
-            while self._unrecorded or not pump.done():
-                await self._has_read.wait()
-                self._has_read.clear()
-                reads, self._unrecorded = self._unrecorded, []
-                if reads:
-                    await self._record(reads)
+            while self._unread or not pump.done():
+                await self._came.wait()
+                self._came.clear()
+                data = self._unread[0] if len(self._unread) == 1 else b"".join(self._unread)
+                self._unread.clear()
+                self._unread_bytes = 0
+                self._went.set()
+                if self._decoding is not None:
+                    await self._record_decoded(self._decoding, data)
+                elif data:
+                    await self._record(self._collapser.feed(data))
             pump.result()
+            await self._record(self._at_end())
         except Exception as error:
             self._error = self._error or error  # at once: the end of the run, which may come of it, says less
             raise
@@ -171,35 +177,39 @@ class TappedBody:
             pump.cancel()
             await asyncio.wait({pump})
 
+    async def _record_decoded(self, decoding: Decoding, data: bytes) -> None:
+        for piece in decoding.feed(data):
+            await self._record(self._collapser.feed(piece))
+            while self._output_bytes > self._limits.max_held:  # a few bytes may hold a great many
+                self._went.clear()
+                await self._went.wait()
+
     async def _pump(self) -> None:
         async for data in self._source:
-            for piece in (data,) if self._decoding is None else self._decoding.feed(data):
-                self._take(self._collapser.feed(piece), len(piece))
-                await self._has_room.wait()
+            self._unread.append(data)
+            self._unread_bytes += len(data)
+            self._came.set()
+            while self._unread_bytes + self._output_bytes > self._limits.max_held:
+                self._went.clear()
+                await self._went.wait()
+
+    def _at_end(self) -> Read:
         end = self._collapser.end()
         if end.error is not None:  # what is open was left out, so that there is nothing to judge
             logger.warning("response %s ended in an error: %s", self._response.response_id, end.error)
             end.error = None
-        self._take(end, 0)
+        return end
 
-    def _take(self, read: Read, size: int) -> None:
-        read.size = size
-        self._unrecorded.append(read)
-        self._hold(size)
-        self._has_read.set()
-
-    async def _record(self, reads: list[Read]) -> None:
-        events = reads[0].events if len(reads) == 1 else [event for read in reads for event in read.events]
-        await self._response.record(events)
+    async def _record(self, read: Read) -> None:
+        await self._response.record(read.events)
         self._was_interrupted |= any(
-            isinstance(event, CallDiscarded) and event.reason == "interrupted" for event in events
+            isinstance(event, CallDiscarded) and event.reason == "interrupted" for event in read.events
         )
-        for read in reads:
-            if read.error is not None:
-                self._judge(read.error)
+        if read.error is not None:
+            self._judge(read.error)
+        if read.outputs:
             self._outputs += read.outputs
-            self._hold(sum(len(output.data) for output in read.outputs) - read.size)
-        if self._outputs:
+            self._output_bytes += sum(len(output.data) for output in read.outputs)
             self._news.set()
 
     def _judge(self, error: WireError) -> None:
@@ -207,14 +217,6 @@ class TappedBody:
         if error.provider_message is None and self._was_interrupted:
             raise error
         logger.warning("cannot continue to read response %s: %s", self._response.response_id, error)
-
-    def _hold(self, size: int) -> None:
-        """Counts the bytes that are here; a negative number for those that have gone."""
-        self._held += size
-        if self._held > self._limits.max_held:
-            self._has_room.clear()
-        else:
-            self._has_room.set()
 
     async def _tell_end(self) -> None:
         if self._on_end is not None:
@@ -243,6 +245,10 @@ class TappedBody:
                 self._reader.cancel()
 
     # -- forwarding --
+
+    def _took(self, output: Output) -> None:
+        self._output_bytes -= len(output.data)
+        self._went.set()
 
     def _raise_error(self) -> None:
         if self._error is not None:
@@ -284,6 +290,6 @@ class TappedBody:
         """Reads to the end for the other calls' sake, and keeps the stream alive meanwhile. The SDK gets nothing more."""
         while not self._reader.done():
             while self._outputs:
-                self._hold(-len(self._outputs.popleft().data))
+                self._took(self._outputs.popleft())
             if not await self._woken():
                 yield self._collapser.keep_alive

@@ -61,14 +61,12 @@ class Output(msgspec.Struct, frozen=True):
 class Read(msgspec.Struct):
     """What some bytes of a body say, and what may be forwarded once that is recorded.
 
-    ``error``: the wire cannot be read any further; what comes from now on is forwarded as it is. ``size`` is for whoever
-    counts the bytes that were read.
+    ``error``: the wire cannot be read any further; what comes from now on is forwarded as it is.
     """
 
     events: list[WireEvent]
     outputs: list[Output]
     error: WireError | None = None
-    size: int = 0
 
 
 CallState: TypeAlias = Literal["open", "completed", "left_out"]
@@ -276,6 +274,7 @@ class Collapser(ABC, Generic[C]):
                     self._decoder.expects_piece = True
                     return []
             elif kind is TextAppended and not pieces and not self._slots:
+                self._decoder.expects_piece = False
                 return [Output(self._passed(frame))]
         self._note(events)
         self._decoder.expects_piece = bool(pieces)

@@ -52,12 +52,6 @@ class FunctionCall(msgspec.Struct, rename="camel"):
     partial_args: list[PartialArg] | None = None
     will_continue: bool | None = None
 
-    def is_empty(self) -> bool:
-        return not self.name and self.args is None and not self.partial_args
-
-    def is_whole(self) -> bool:
-        return bool(self.name) and self.partial_args is None and not self.will_continue
-
 
 class Part(msgspec.Struct, rename="camel"):
     text: str | None = None
@@ -87,12 +81,6 @@ class GenerateContentResponse(msgspec.Struct, rename="camel"):
     prompt_feedback: PromptFeedback | None = None
     error: Any = None
 
-    def is_known(self) -> bool:
-        return any(
-            field is not None
-            for field in (self.candidates, self.usage_metadata, self.response_id, self.prompt_feedback)
-        )
-
 
 # -- a chunk that holds nothing but a piece of a call; what it has not is None for whoever reads it as a response --
 
@@ -107,12 +95,6 @@ class BareFunctionCall(Bare):
     will_continue: bool | None = None
     name: ClassVar[None] = None
     args: ClassVar[None] = None
-
-    def is_empty(self) -> bool:
-        return not self.partial_args
-
-    def is_whole(self) -> bool:
-        return False
 
 
 class BarePart(Bare):
@@ -139,9 +121,6 @@ class BareResponse(Bare):
     response_id: str | None = None
     prompt_feedback: ClassVar[None] = None
     error: ClassVar[None] = None
-
-    def is_known(self) -> bool:
-        return True
 
 
 class StreamedCall(PiecewiseCall[FunctionCall]):
@@ -198,7 +177,9 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
             if self._finish_reason is not None:
                 self._end_of_body()  # another response in the same body
             self._response_id = self._transcript.response_message_id = chunk.response_id
-        self._begun = self._begun or chunk.is_known()
+        if not self._begun:
+            known = (chunk.candidates, chunk.usage_metadata, chunk.response_id, chunk.prompt_feedback)
+            self._begun = any(field is not None for field in known)
         if isinstance(chunk.usage_metadata, dict):
             self._usage = chunk.usage_metadata
         for candidate in chunk.candidates or ():
@@ -225,7 +206,9 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
     def _function_call(self, part: FunctionCall, signature: str | None, choice: int) -> None:
         streamed = self._continued(part, choice)
         if streamed is None:
-            if part.is_empty():  # the end of a call that had ended already
+            if (
+                not part.name and part.args is None and not part.partial_args
+            ):  # the end of a call that had ended already
                 self._transcript.piece_of(self._last.get(choice))
                 if signature and choice in self._last:
                     self._transcript.sign_call(self._last[choice], signature)
@@ -233,7 +216,7 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
             call = self._transcript.open_call(part.name, part.id, signature=signature, choice=choice)
             self._transcript.piece_of(call)
             self._last[choice] = call
-            if part.is_whole():
+            if part.name and part.partial_args is None and not part.will_continue:
                 self._transcript.append_args(call, json_text(part.args or {}))
                 self._end_call(call)
                 return

@@ -63,10 +63,6 @@ class Delta(msgspec.Struct):
     tool_calls: list[ToolCall] | None = None
     function_call: Function | None = None
 
-    def says_something(self) -> bool:
-        thoughts = self.reasoning_content or self.reasoning or self.reasoning_text
-        return bool(self.content or thoughts or self.refusal or self.tool_calls or self.function_call)
-
 
 class Choice(msgspec.Struct):
     index: int | None = None
@@ -119,9 +115,6 @@ class BareDelta(Bare):
     reasoning_content: None = None
     function_call: None = None
     reasoning_text: ClassVar[None] = None
-
-    def says_something(self) -> bool:
-        return bool(self.content or self.tool_calls)
 
 
 class BareChoice(Bare):
@@ -202,7 +195,7 @@ class OpenAIChatDecoder(Decoder[Completion]):
         Some servers give every chunk an id of its own.
         """
         if self._finish_reason is not None:
-            if not any(choice.delta is not None and choice.delta.says_something() for choice in choices):
+            if not any(choice.delta is not None and _says_something(choice.delta) for choice in choices):
                 return
             self._end()
         self._response_id = self._transcript.response_message_id = response_id
@@ -336,6 +329,11 @@ def _attributed(
         return None if name != call.name or (text and _is_whole(call)) else call
     begun = calls[-1][1] if calls and name is None and provider_id is None else None
     return None if begun is None or _is_whole(begun) else begun
+
+
+def _says_something(delta: Delta) -> bool:
+    thoughts = delta.reasoning_content or delta.reasoning or delta.reasoning_text
+    return bool(delta.content or thoughts or delta.refusal or delta.tool_calls or delta.function_call)
 
 
 def _number(index: int | str | None) -> int | None:
