@@ -283,16 +283,13 @@ class Collapser(ABC, Generic[C]):
         return self._leave()
 
     def _finish(self, events: Sequence[WireEvent], frames: Sequence[Frame]) -> list[Output]:
-        """What leaves at the end of the body, which brought these events and ended in these frames."""
+        """What leaves at the end of the body, which brought these events and ended in these frames: everything.
+
+        The decoder has completed or discarded every call by then, at the end of the body as well as when it broke.
+        """
         if self._collapse is None:
             return []
         self._note(events)
-        for call_id in self._nameless:
-            self._calls[call_id] = self._call_type(call_id)
-        self._nameless.clear()
-        for call in self._calls.values():
-            if call.state == "open":
-                call.state = "left_out"
         tail: Frame | None = None
         for frame in frames:
             if frame.payload is None:
