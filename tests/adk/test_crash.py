@@ -92,7 +92,9 @@ async def test_run_of_a_living_process_is_not_given_up(tmp_path: Path, caplog: p
         with caplog.at_level("INFO", "callstream"):
             assert await left_behind.find("session") == []
             assert await left_behind.find("session") == []
-        assert len([record for record in caplog.records if "is open elsewhere" in record.getMessage()]) == 1
+        assert (
+            len([record for record in caplog.records if "is still open in another process" in record.getMessage()]) == 1
+        )
         await asyncio.sleep(1.5)
         await run.finish()
         await asyncio.sleep(0.5)

@@ -197,6 +197,6 @@ def test_what_a_server_says_is_not_obeyed_by_a_terminal(run: Run) -> None:
             server.shutdown()
             thread.join()
     assert done.code == 1
-    assert "refused: No." in done.err
+    assert "refused the request: No." in done.err
     assert "\x1b" not in done.err
     assert "\x07" not in done.err
