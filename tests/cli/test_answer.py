@@ -28,7 +28,15 @@ def look(at: str) -> str:
     """Looks."""
     return "seen"
 
-root_agent = Agent(name="asker", model="gemini-2.5-flash", tools=[LongRunningFunctionTool(approve), look])
+def build(what: str) -> dict:
+    """Starts a job."""
+    return {"status": "pending"}
+
+root_agent = Agent(
+    name="asker",
+    model="gemini-2.5-flash",
+    tools=[LongRunningFunctionTool(approve), look, LongRunningFunctionTool(build)],
+)
 
 def user_of(request):
     return {"Bearer one": "ada"}.get(request.headers.get("authorization"))
@@ -40,8 +48,12 @@ def script(request: Any) -> list[Any]:
     last = request.json["contents"][-1]["parts"]
     responses = [part["functionResponse"] for part in last if "functionResponse" in part]
     if not responses:
+        if last[0]["text"] == "build":
+            return [Call("build", {"what": "it"}), Finish()]
         return [Call("look", {"at": "it"}), Call("approve", {"action": last[0]["text"]}), Finish()]
     answers = [response["response"] for response in responses if response["name"] == "approve"]
+    if responses[0]["name"] == "build":
+        heard.extend(response["response"] for response in responses)
     if not answers or answers[0] in ({"result": None}, {"status": "pending"}):
         return [Text("I wait."), Finish()]
     heard.extend(answers)
@@ -60,14 +72,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture
-def asked(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], dict[str, str]]:
+def asked(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., dict[str, str]]:
     """Has the agent ask in a thread of its own, and gives the calls of the thread by the name of their tools."""
     monkeypatch.setenv("CALLSTREAM_SERVER", server.url)
     monkeypatch.setenv("CALLSTREAM_TOKEN", "one")
     thread = tmp_path.name
 
-    def ask() -> dict[str, str]:
-        message = {"id": "m", "role": "user", "content": "publish"}
+    def ask(said: str = "publish") -> dict[str, str]:
+        message = {"id": "m", "role": "user", "content": said}
         given = {"threadId": thread, "runId": f"r-{thread}", "messages": [message], "tools": [], "context": []}
         headers = {"authorization": "Bearer one"}
         body = {**given, "state": {}, "forwardedProps": {}}
@@ -92,6 +104,19 @@ def test_an_answer_reaches_the_agent(asked: Callable[[], dict[str, str]], run: R
     again = run("answer", call_id, "1")
     assert (again.code, again.out) == (1, "")
     assert again.err == f"callstream answer: call {call_id} of tool approve already has its answer: it completed\n"
+
+
+def test_news_of_a_job_is_delivered(asked: Callable[..., dict[str, str]], run: Run) -> None:
+    call_id = asked("build")["build"]
+    heard.clear()
+    done = run("answer", call_id, '{"status": "pending", "percent": 50}')
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith(f"update delivered; call {call_id} still awaits its result; run run_")
+    assert heard == [{"status": "pending", "percent": 50}]
+    done = run("answer", call_id, '{"status": "pending", "percent": 60}', "--json")
+    assert (done.code, json.loads(done.out)["state"]) == (0, "awaiting")
+    done = run("answer", call_id, '{"status": "done"}')
+    assert done.out.startswith(f"call {call_id} completed; run run_")
 
 
 def test_an_answer_may_come_from_standard_input(asked: Callable[[], dict[str, str]], server: Server) -> None:

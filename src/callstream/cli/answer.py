@@ -17,6 +17,7 @@ from callstream.cli.failure import CommandError, misused
 from callstream.cli.options import Commands, add_json, add_server
 from callstream.cli.output import Output
 from callstream.cli.sources import ServerSource
+from callstream.events import CallProgressed
 
 
 def add_to(commands: Commands) -> None:
@@ -25,7 +26,8 @@ def add_to(commands: Commands) -> None:
         answer,
         summary="answer a call that is waiting for one",
         description="""Sends an answer to a call in state awaiting, and waits for the run in which the agent continues. The
-            answer is JSON, as an argument or on standard input. This needs --server (or CALLSTREAM_SERVER).""",
+            answer is JSON, as an argument or on standard input. News of a job that continues is delivered, and the call
+            still awaits its result. This needs --server (or CALLSTREAM_SERVER).""",
         examples="""
             callstream answer call_3 '{"approved": true}' --server http://127.0.0.1:8000
             callstream answer call_3 '"Use the blue one."'
@@ -55,16 +57,31 @@ async def answer(options: argparse.Namespace, out: Output) -> int:
     run_id, failure = await _send(client, call, message)
     call = await source.call(call.call_id)
     assert call is not None
-    if call.state is CallState.AWAITING:
+    is_update = call.state is CallState.AWAITING and await _is_delivered(source, call, run_id)
+    if call.state is CallState.AWAITING and not is_update:
         reason = failure or f"the agent did not take it, and call {call.call_id} is still waiting"
         raise CommandError(f"the answer was not accepted: {reason}")
     if options.json:
         out.json({"call_id": call.call_id, "state": str(call.state), "run_id": run_id, "error": failure})
+    elif is_update:
+        ended = "failed" if failure else "finished"
+        out.line(f"update delivered; call {call.call_id} still awaits its result; run {run_id} {ended}")
     else:
         out.line(f"call {call.call_id} {call.state}; run {run_id} {'failed' if failure else 'finished'}")
     if failure:
         raise CommandError(f"the answer was accepted, but run {run_id} failed: {failure}")
     return 0
+
+
+async def _is_delivered(source: ServerSource, call: Call, run_id: str) -> bool:
+    """Whether the run has heard news of a job that goes on."""
+    try:
+        async for record in source.follow(run_id):
+            if record is not None and isinstance(record.event, CallProgressed) and record.event.call_id == call.call_id:
+                return True
+    except CommandError:
+        pass  # there is no such run: the answer was refused before it began
+    return False
 
 
 def _json_text(given: str | None) -> str:
