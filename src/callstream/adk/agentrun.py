@@ -26,10 +26,11 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.adk.runners import Runner
 from google.adk.sessions.session import Session
+from google.adk.tools.tool_confirmation import ToolConfirmation
 from google.genai import types
 
 from callstream.adk.answers import ClientAnswers, TurnAnswers, answers_in
-from callstream.adk.calls import import_call
+from callstream.adk.calls import CONFIRMATION, SessionCalls, import_call, paused_call_id
 from callstream.adk.contents import message_received, parts_of
 from callstream.adk.plugin import CallstreamPlugin
 from callstream.adk.presentation import CONFIRM_TOOL, Predictions
@@ -40,6 +41,9 @@ from callstream.adk.tools import ClientInput, current_input
 from callstream.calls import Call
 from callstream.events import Question
 from callstream.runtime import Callstream, Run
+
+_UNCONFIRMED = {"status": "a person has been asked to confirm this call"}
+"""What a tool that asked to be confirmed has returned, where the session does not say."""
 
 
 class AgentRun:
@@ -105,6 +109,8 @@ class AgentRun:
         asked: list[types.Content] = []
         for turn in turns:
             content = types.Content(role="user", parts=turn.parts)
+            if turn.to_host:
+                await self._append_requests(session, turn)
             if turn.to_host or (resumes and turn is turns[-1]):
                 asked.append(content)
             else:
@@ -112,6 +118,32 @@ class AgentRun:
                 # right after the calls; and what stands beside an answer to a question of google-adk's is not shown to it.
                 await self._append(session, content, {}, invocation_id=turn.invocation_id)
         return asked
+
+    async def _append_requests(self, session: Session, turn: TurnAnswers) -> None:
+        """Puts into the session that tools asked to be confirmed, where only google-adk's questions are in it.
+
+        ag_ui_adk leaves a run at the question, and so may a crash. google-adk takes no confirmation without the other.
+        """
+        calls = SessionCalls(session)
+        requested = {call_id for event in session.events for call_id in event.actions.requested_tool_confirmations}
+        answered = {part.function_response.id for part in turn.parts if part.function_response is not None}
+        for event in list(session.events):
+            for question in event.get_function_calls():
+                paused = calls.named(paused_call_id(question) or "")
+                if question.name != CONFIRMATION or question.id not in answered or paused is None or not paused.id:
+                    continue
+                if paused.id in requested:
+                    continue
+                asked = ToolConfirmation.model_validate((question.args or {}).get("toolConfirmation") or {})
+                response = types.FunctionResponse(id=paused.id, name=paused.name, response=_UNCONFIRMED)
+                request = Event(
+                    author=event.author,
+                    branch=event.branch,
+                    invocation_id=event.invocation_id,
+                    content=types.Content(role="user", parts=[types.Part(function_response=response)]),
+                    actions=EventActions(requested_tool_confirmations={paused.id: asked}),
+                )
+                await self._threads.service.append_event(session, request)
 
     def _changes(self, session: Session, heard: Sequence[Message]) -> dict[str, Any]:
         """What the client's state and context, and having heard these messages, change in the session."""

@@ -50,6 +50,21 @@ def delete(path: str) -> str:
     return f"deleted {path}"
 
 
+def remove_tool() -> Any:
+    """A tool that asks from within, with google-adk's ``request_confirmation``."""
+    from google.adk.tools import FunctionTool, ToolContext
+
+    def remove(path: str, tool_context: ToolContext) -> dict[str, str]:
+        """Removes."""
+        if tool_context.tool_confirmation is None:
+            tool_context.request_confirmation(hint="Remove it?")
+            return {"status": "a person is asked"}
+        return {"status": "removed" if tool_context.tool_confirmation.confirmed else "kept"}
+
+    remove.__annotations__["tool_context"] = ToolContext  # google-adk looks for the name in the module otherwise
+    return FunctionTool(remove)
+
+
 # -- recording --
 
 
@@ -135,6 +150,12 @@ async def _record() -> None:
             [FunctionTool(delete, require_confirmation=True)],
             [[Call("delete", {"path": "a.txt"}), Finish()]],
             True,
+            {},
+        ),
+        "confirmation_from_within": (
+            [remove_tool()],
+            [[Call("remove", {"path": "a.txt"}), Finish()], end],
+            False,
             {},
         ),
     }

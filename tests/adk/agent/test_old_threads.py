@@ -16,10 +16,11 @@ from google.genai import types
 
 from callstream import Callstream
 from callstream.adk import ADKAgent, AGUIToolset, PredictStateMapping
+from callstream.calls import CallState
 from tests.adk.hosting import Models, agent_of, scripted
 
 from .clients import Client
-from .oldthreads import OldThread, approve, delete, old_thread, write_document
+from .oldthreads import OldThread, approve, delete, old_thread, remove_tool, write_document
 from .test_run import END, gemini
 
 DOCUMENT = PredictStateMapping(state_key="document", tool="write_document", tool_argument="document")
@@ -129,6 +130,23 @@ async def test_old_thread_goes_on_with_a_tool_to_confirm(confirmed: bool, cs: Ca
     assert (response == {"result": "deleted a.txt"}) is confirmed
     assert ("rejected" in json.dumps(response)) is not confirmed
     assert client.text() == "Done."
+
+
+@pytest.mark.parametrize("confirmed", [True, False])
+async def test_old_thread_goes_on_with_a_tool_that_asks_from_within(
+    confirmed: bool, cs: Callstream, models: Models
+) -> None:
+    """ag_ui_adk leaves a run at the question, before google-adk has put into the session that the tool asked."""
+    thread = old_thread("confirmation_from_within")
+    async with scripted("gemini", [END]) as provider:
+        root = agent_of(gemini(models, provider), remove_tool())
+        client = client_of(thread, cs, root, await sessions_of(thread))
+        events = await client.answer({thread.calls[-1]: {"confirmed": confirmed}})
+        assert "RUN_ERROR" not in [event["type"] for event in events]
+        assert responses_in(provider.requests[0].body) == [{"status": "removed" if confirmed else "kept"}]
+    assert client.text() == "Done."
+    states = {call.name: call.state for call in await cs.journal.calls()}
+    assert (states["remove"], states["adk_request_confirmation"]) == (CallState.COMPLETED, CallState.COMPLETED)
 
 
 async def test_old_thread_is_shown_whole(cs: Callstream, models: Models) -> None:
