@@ -12,7 +12,7 @@ import pytest
 
 from callstream import Callstream
 from callstream.errors import UsageError
-from callstream.journal.settings import Settings as JournalSettings
+from callstream.journal import JournalSettings
 from callstream.server import ServerSettings, create_app
 
 DOCS = Path(__file__).parent.parent.parent / "docs"

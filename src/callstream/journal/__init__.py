@@ -7,18 +7,18 @@ from typing import Any
 from callstream.errors import MissingExtra, UsageError
 from callstream.journal.history import history
 from callstream.journal.protocol import Entry, Journal, RunRow
-from callstream.journal.settings import Housekeeping, Settings
+from callstream.journal.settings import Housekeeping, JournalSettings
 from callstream.journal.stored import StoredJournal
 from callstream.journal.worker import Inline
 
-__all__ = ["Entry", "Housekeeping", "Journal", "RunRow", "history", "open_journal"]
+__all__ = ["Entry", "Housekeeping", "Journal", "JournalSettings", "RunRow", "history", "open_journal"]
 
 
 def open_journal(url: str, **settings: Any) -> Journal:
     """The journal that the URL names; it opens itself at the first use.
 
     ``memory:``, ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``postgresql://user@host/database``. Settings
-    are those of ``Settings`` (``redact``, ``housekeeping``, ``lease_ttl``, …); SQLite also takes
+    are those of ``JournalSettings`` (``redact``, ``housekeeping``, ``lease_ttl``, …); SQLite also takes
     ``durability="power"``, which the URL can say too (``?durability=power``); PostgreSQL takes ``schema``, ``listen``
     and ``statement_cache_size`` in the URL's query.
     """
@@ -27,7 +27,7 @@ def open_journal(url: str, **settings: Any) -> Journal:
     scheme, colon, rest = url.partition(":")
     durability = settings.pop("durability", None)
     try:
-        common = Settings(**settings)
+        common = JournalSettings(**settings)
     except TypeError as error:
         raise UsageError(f"unknown setting for open_journal: {error}") from error
     if not colon:

@@ -18,7 +18,7 @@ from callstream.errors import CallstreamError, JournalError
 from callstream.journal.follow import Followers, call_in
 from callstream.journal.owned import Append
 from callstream.journal.rows import Row
-from callstream.journal.settings import Settings
+from callstream.journal.settings import JournalSettings
 from callstream.journal.store import Outage, Store, StoreAway, Unstorable
 from callstream.journal.writer import Committed
 
@@ -170,7 +170,7 @@ class AppendQueue:
 class GroupCommit:
     """``queue`` takes appends from any loop; ``run`` runs on the journal's."""
 
-    def __init__(self, store: Store, followers: Followers, settings: Settings, outage: Outage) -> None:
+    def __init__(self, store: Store, followers: Followers, settings: JournalSettings, outage: Outage) -> None:
         self._store = store
         self._followers = followers
         self._outage = outage

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from callstream.errors import UsageError
 from callstream.journal.follow import Followers
 from callstream.journal.rows import fold
-from callstream.journal.settings import Settings
+from callstream.journal.settings import JournalSettings
 from callstream.journal.store import RunFilter, Store, StoreAway, forget_filter, loggable
 
 _T = TypeVar("_T")
@@ -30,7 +30,7 @@ _NAMED_RUNS = 10
 class Housekeeper:
     """Uses the store, so it is used where the store is: on the journal's thread, if it has one."""
 
-    def __init__(self, store: Store, followers: Followers, settings: Settings) -> None:
+    def __init__(self, store: Store, followers: Followers, settings: JournalSettings) -> None:
         self._store = store
         self._followers = followers
         self._patience = settings.retry_seconds

@@ -25,7 +25,7 @@ class Housekeeping(msgspec.Struct, frozen=True, kw_only=True):
     retain: float | None = None
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings that all journals share.
 
     ``writer_id``: a name for this process in the store; made unique by the journal. ``lease_ttl``: seconds after which

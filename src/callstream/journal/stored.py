@@ -15,7 +15,7 @@ from callstream.journal.follow import Folded, Followers, Page
 from callstream.journal.housekeeping import Housekeeper
 from callstream.journal.protocol import Entry, RunRow
 from callstream.journal.rows import check_id, check_limit, clean, is_storable, prepare, redact_entry
-from callstream.journal.settings import Settings
+from callstream.journal.settings import JournalSettings
 from callstream.journal.store import CallFilter, RunFilter, Store, forget_filter
 from callstream.journal.worker import JournalThread, Worker
 
@@ -28,8 +28,8 @@ class StoredJournal:
     def __init__(
         self,
         store: Store,
-        settings: Settings,
-        worker: Callable[[Store, Followers, Settings, Housekeeper], Worker] = JournalThread,
+        settings: JournalSettings,
+        worker: Callable[[Store, Followers, JournalSettings, Housekeeper], Worker] = JournalThread,
     ) -> None:
         self._store = store
         self._redact = settings.redact

@@ -23,7 +23,7 @@ from callstream.journal.follow import Followers, call_in
 from callstream.journal.housekeeping import Housekeeper
 from callstream.journal.owned import Append
 from callstream.journal.rows import Row
-from callstream.journal.settings import Settings
+from callstream.journal.settings import JournalSettings
 from callstream.journal.store import Outage, Store, StoreAway, loggable
 
 _T = TypeVar("_T")
@@ -60,7 +60,7 @@ class Worker(Protocol):
 class JournalThread:
     """See ``Worker``. After a fork the thread is the parent's, and so is the journal."""
 
-    def __init__(self, store: Store, followers: Followers, settings: Settings, housekeeper: Housekeeper) -> None:
+    def __init__(self, store: Store, followers: Followers, settings: JournalSettings, housekeeper: Housekeeper) -> None:
         self._store = store
         self._followers = followers
         self._settings = settings
@@ -245,7 +245,7 @@ class Inline:
 
     pending_bytes = 0
 
-    def __init__(self, store: Store, followers: Followers, settings: Settings, housekeeper: Housekeeper) -> None:
+    def __init__(self, store: Store, followers: Followers, settings: JournalSettings, housekeeper: Housekeeper) -> None:
         self._store = store
         self._followers = followers
         self._settings = settings
@@ -289,6 +289,6 @@ class Inline:
         return await work(*args)
 
 
-def writer_name(settings: Settings) -> str:
+def writer_name(settings: JournalSettings) -> str:
     """A name for this process in the store that no other has."""
     return f"{settings.writer_id or f'{socket.gethostname()}:{os.getpid()}'}/{uuid.uuid4().hex[:12]}"
