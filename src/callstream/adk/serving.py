@@ -103,8 +103,10 @@ def open_sessions(url: str) -> BaseSessionService:
 def _database(url: str, **options: Any) -> BaseSessionService:
     from google.adk.sessions import DatabaseSessionService
 
+    # SQLAlchemy would repeat what people and models wrote in its errors, which reach logs and the journal. And a
+    # connection that broke while it was idle is noticed before it is used, not by the run that would have used it.
     try:
-        return DatabaseSessionService(url, **options)
+        return DatabaseSessionService(url, hide_parameters=True, pool_pre_ping=True, **options)
     except ImportError as error:
         raise MissingExtra("sessions in a database need SQLAlchemy", "sessions", error) from error
     except ValueError as error:  # google-adk's text has no password in it

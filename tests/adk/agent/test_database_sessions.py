@@ -169,3 +169,21 @@ def test_sessions_beside_a_journal() -> None:
     assert sessions_beside("memory:") == "memory:"
     assert sessions_beside("sqlite:///calls.db?durability=power") == "sqlite:///calls-sessions.db"
     assert sessions_beside("sqlite:////data/calls") == "sqlite:////data/calls-sessions"
+
+
+async def test_errors_of_the_store_repeat_nothing_of_the_conversation(tmp_path: Path) -> None:
+    from google.adk.events.event import Event
+    from google.genai import types
+    from sqlalchemy import text
+
+    sessions: Any = open_sessions(f"sqlite+aiosqlite:///{tmp_path}/sessions.db")
+    session = await sessions.create_session(app_name="app", user_id="user")
+    async with sessions.db_engine.begin() as connection:
+        await connection.execute(
+            text("CREATE TRIGGER full BEFORE INSERT ON events BEGIN SELECT RAISE(ABORT, 'disk full'); END")
+        )
+    said = types.Content(role="user", parts=[types.Part(text="my PIN is 4711")])
+    with pytest.raises(Exception, match="disk full") as failed:
+        await sessions.append_event(session, Event(author="user", content=said))
+    assert "4711" not in str(failed.value)
+    await sessions.db_engine.dispose()
