@@ -6,12 +6,16 @@ import contextlib
 import json
 import re
 import sqlite3
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import openai
 import pytest
 from ag_ui.core import RunAgentInput
 from anthropic import AsyncAnthropic
+from openai import AsyncOpenAI
 from pydantic_ai import Agent, Tool
 from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.providers.anthropic import AnthropicProvider
@@ -50,6 +54,8 @@ def executed(page: str) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    for provider in ("ANTHROPIC", "OPENAI", "GOOGLE"):
+        monkeypatch.setenv(f"{provider}_API_KEY", "none")
 
 
 @pytest.mark.parametrize(("page", "ask"), [("quickstart/plain-sdk.md", "turn"), ("quickstart/pydantic-ai.md", "ask")])
@@ -68,34 +74,119 @@ async def test_quickstart_over_anthropic(
         await names["cs"].aclose()
 
 
-async def test_the_plain_sdk_loop_tells_the_model_what_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    rejected = Call("write_document", {"title": "", "content": "The moon pulls."}, call_id="c1")
-    sound = Call("write_document", DOCUMENT, call_id="c2")
-    cut_off = [Call("write_document", DOCUMENT, call_id="c3", stop_after=3), Finish("length")]
-    script = [[Text("I write."), rejected, sound], cut_off, [Text("Written.")]]
-    async with ScriptedProvider("anthropic", script) as provider:
-        monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.base_url)
-        monkeypatch.setenv("ANTHROPIC_API_KEY", "none")
+PLAIN = {
+    "anthropic": ("turn", "client", "ANTHROPIC_BASE_URL"),
+    "openai_chat": ("chat_turn", "openai", "OPENAI_BASE_URL"),
+    "openai_responses": ("responses_turn", "openai", "OPENAI_BASE_URL"),
+    "gemini": ("gemini_turn", "gemini", "GOOGLE_GEMINI_BASE_URL"),
+}
+
+
+@contextlib.asynccontextmanager
+async def plain_sdk(
+    wire: str, script: Any, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[ScriptedProvider, dict[str, Any], Any]]:
+    """The page as a program: the provider, what the page defines, and its loop for that wire."""
+    turn, client, base_url = PLAIN[wire]
+    async with ScriptedProvider(wire, script, stream_args_unasked=True) as provider:
+        monkeypatch.setenv(base_url, provider.base_url)
         names = executed("quickstart/plain-sdk.md")
+        yield provider, names, names[turn]
+        for name in {"client", "openai", client} - {"gemini"}:
+            await names[name].close()
+        await names["cs"].aclose()
+
+
+@pytest.mark.parametrize("wire", PLAIN)
+async def test_the_plain_sdk_loops(
+    wire: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with plain_sdk(wire, TURN, monkeypatch) as (provider, names, turn):
+        assert await turn("Write of tides.") == "Written."
+        assert capsys.readouterr().out == DOCUMENT["content"]
+        assert f'{{"characters":{len(DOCUMENT["content"])}}}' in told(provider.requests[1].body)
+        [call] = await names["cs"].journal.calls()
+        assert call.state == "completed"
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # the SDK sends back an input that is a list
+@pytest.mark.parametrize("ids", [True, False], ids=["ids", "no ids"])
+@pytest.mark.parametrize("wire", PLAIN)
+async def test_the_plain_sdk_loops_tell_the_model_of_every_mistake(
+    wire: str, ids: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mistakes = [
+        Call("write_document", {"title": "", "content": "The moon pulls."}),
+        Call("write_document", DOCUMENT),
+        Call("write_document", {"title": "Tides"}),
+        Call("write_document", {"title": "Tides", "content": "", "colour": "blue"}),
+        Call("write_document", {"title": "Tides", "content": 7}),
+        Call("wrote_document", {}),
+    ]
+    if ids:
+        mistakes = [msgspec.structs.replace(call, call_id=f"c{number}") for number, call in enumerate(mistakes)]
+    texts = [
+        "a document needs a title",
+        '"characters"',
+        "write_document did not run: the argument 'content' is missing",
+        "write_document did not run: there is no argument 'colour'",
+        "TypeError: object of type 'int' has no len()",
+        "there is no tool wrote_document; the tools are: write_document",
+    ]
+    cut_off = [Call("write_document", DOCUMENT, stop_after=3), Finish("length")]
+    script = [[Text("I write."), *mistakes], cut_off, [Text("Written.")]]
+    if wire != "gemini":  # there arguments are always an object
+        mistakes.append(Call("write_document", text='["a"]'))
+        texts.append("the arguments of write_document cannot be read (the arguments are not an object)")
+        script[0] = [Text("I write."), *mistakes]
+    async with plain_sdk(wire, script, monkeypatch) as (provider, names, turn):
 
         @names["write_document"].on_args_complete
         async def check(call: Any, signal: Any) -> None:
-            if not call.args["title"]:
+            if isinstance(call.args, dict) and not call.args["title"]:
                 raise Reject("a document needs a title")
 
-        assert await names["turn"]("Write of tides.") == "Written."
-        second, third = (request.json["messages"] for request in provider.requests[1:])
-        assert [block["type"] for block in second[1]["content"]] == ["text", "tool_use", "tool_use"]
-        told = {result["tool_use_id"]: (result["content"], result.get("is_error")) for result in second[2]["content"]}
-        length = len(DOCUMENT["content"])
-        assert told == {"c1": ("a document needs a title", True), "c2": (str({"characters": length}), None)}
-        assert third[:3] == second
-        [note] = third[3]["content"]
-        assert note["text"].startswith("the arguments of write_document were cut off")
-        states = {call.call_id: call.state for call in await names["cs"].journal.calls()}
-        assert states == {"c1": "discarded", "c2": "completed", "c3": "discarded"}
-        await names["client"].close()
-        await names["cs"].aclose()
+        assert await turn("Write of tides.") == "Written."
+        second, third = (told(request.body) for request in provider.requests[1:])
+        places = [second.index(text) for text in texts]
+        assert places == sorted(places)
+        assert [third.count(text) for text in texts] == [second.count(text) for text in texts]
+        assert "the arguments of write_document were cut off" not in second
+        assert third.count("the arguments of write_document were cut off") == 1
+        states = [call.state for call in await names["cs"].journal.calls()]
+        assert sorted(states) == sorted(["completed", "failed", *["discarded"] * (len(mistakes) - 1)])
+
+
+def told(body: bytes) -> str:
+    """A request as text, in which JSON inside of JSON reads as JSON."""
+    return body.decode().replace('\\"', '"')
+
+
+@pytest.mark.parametrize("is_tapped", [False, True], ids=["bare", "tapped"])
+async def test_the_sdks_own_streams_raise_for_what_was_cut_off(
+    is_tapped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the tap and without: that is why the loops of the page read the stream as they do."""
+    cut_off = [Call("write_document", DOCUMENT, stop_after=3), Finish("length")]
+    asked: Any = [{"role": "user", "content": "go"}]
+
+    async def chat(client: AsyncOpenAI, tools: Any) -> None:
+        async with client.chat.completions.stream(model="m", messages=asked, tools=tools) as stream:
+            await stream.get_final_completion()
+
+    async def responses(client: AsyncOpenAI, tools: Any) -> None:
+        async with client.responses.stream(model="m", input=asked, tools=tools) as stream:
+            await stream.get_final_response()
+
+    for wire, ask, error in (
+        ("openai_chat", chat, openai.LengthFinishReasonError),
+        ("openai_responses", responses, RuntimeError),
+    ):
+        async with plain_sdk(wire, [cut_off], monkeypatch) as (provider, names, _):
+            tools = [names["write_document"].schema(wire)]
+            async with AsyncOpenAI(base_url=provider.base_url, api_key="none") as bare:
+                with pytest.raises(error):
+                    await ask(names["openai"] if is_tapped else bare, tools)
 
 
 @pytest.mark.filterwarnings("ignore:.*EXPERIMENTAL")
