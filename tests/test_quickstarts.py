@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import re
@@ -287,6 +288,21 @@ async def test_a_plain_sdk_program_asks_a_person(approved: bool, state: str, tol
     assert await later["waiting"]("t") == []
     assert (await later["cs"].journal.call("c1")).state == state
     await later["cs"].aclose()
+
+
+async def test_a_person_who_clicks_twice_is_heard_once() -> None:
+    names = executed("howto/approvals.md")
+    cs, decide = names["cs"], names["decide"]
+    for approved in ((True, True), (True, False), (False, False)):
+        async with cs.run("t") as run:
+            call_id = await run.free_call_id("c")
+            args = '{"title": "Tides"}'
+            await run.record([CallStarted(call_id, "publish", call_id), CallCompleted(call_id, args)])
+            await names["ask"](run)
+        heard = await asyncio.gather(*(decide("t", call_id, each) for each in approved))
+        assert heard.count(None) == 1
+        assert [text for text in heard if text is not None] in (["Tides is published"], ["the user said no"])
+    await cs.aclose()
 
 
 async def test_the_streams_of_the_agui_page() -> None:

@@ -10,7 +10,7 @@ import pytest
 from starlette.applications import Starlette
 
 from callstream.server.serving import HEAD_SECONDS
-from callstream.testing import Call, Finish, Text
+from callstream.testing import Call, Finish, Refusal, Text
 from tests.adk.conftest import IGNORED
 from tests.adk.hosting import scripted
 from tests.agui.model import StrictClient
@@ -63,24 +63,41 @@ def test_the_program_with_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(PROGRAMS) == 4
 
 
-async def test_the_program_with_a_route_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_program_with_a_route_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.chdir(tmp_path)
-    script = [[Call("write_document", {"title": "A", "content": "abc"}), Finish()], [Text("Written."), Finish()]]
+    document = {"title": "A", "content": "abc"}
+    script = [
+        [Call("write_document", document), Call("write_document", {"title": "A"}), Call("wrote", {}), Finish()],
+        [Call("write_document", document, stop_after=2), Finish("length")],
+        [Text("Written."), Finish()],
+        [Text("You are welcome."), Finish()],
+        [Refusal(400, "out of order")],
+    ]
     async with scripted("anthropic", script) as provider:
         monkeypatch.setenv("ANTHROPIC_API_KEY", "none")
         monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.base_url)
         program = made(PROGRAMS[3])
         async with serving(program["app"]) as server:
-            async with server.stream("POST", "/chat/thread", json={"question": "Write."}) as stream:
-                events = await stream.all()
-            [call] = await program["cs"].journal.calls(thread_id="thread")
+            turns = []
+            for question in ("Write.", "Thanks.", "More."):
+                async with server.stream("POST", "/chat/thread", json={"question": question}) as stream:
+                    turns.append(await stream.all())
+            calls = await program["cs"].journal.calls(thread_id="thread")
+            assert not program["turns"]
         await program["client"].close()
     client = StrictClient()
-    for event in events:
+    for event in turns[0]:
         client.take(event)
-    assert events[-1]["outcome"] == {"type": "success"}
-    assert (call.name, call.state, call.result) == ("write_document", "completed", {"characters": 3})
+    assert [events[-1]["type"] for events in turns] == ["RUN_FINISHED", "RUN_FINISHED", "RUN_ERROR"]
+    assert turns[0][-1]["outcome"] == {"type": "success"}
+    assert [call.state for call in calls] == ["completed", "discarded", "discarded", "discarded"]
+    assert calls[0].result == {"characters": 3}
     assert "Written." in str(client.messages)
+    asked = [message for message in provider.requests[3].json["messages"] if isinstance(message["content"], str)]
+    assert [message["content"] for message in asked] == ["Write.", "Thanks."]
+    assert "a turn failed" in caplog.text
 
 
 def test_the_page_knows_every_metric_and_how_long_a_head_may_take() -> None:
