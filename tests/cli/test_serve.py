@@ -231,6 +231,20 @@ def test_what_cannot_be_served_is_one_sentence(tmp_path: Path) -> None:
     assert (done.code, "is not callable" in done.err) == (2, True)
 
 
+def test_a_web_app_is_not_taken_for_an_agent(tmp_path: Path) -> None:
+    (tmp_path / "web.py").write_text(
+        APPROVING.replace("root_agent = ", "writer = ")
+        + "from callstream.ag_ui_adk import ADKAgent, create_adk_app\n"
+        + "adk_agent = ADKAgent(adk_agent=writer, app_name='asker', user_id='demo')\n"
+        + "app = create_adk_app(adk_agent)\n"
+    )
+    for named in ("web.py", "web.py:app"):
+        done = ran("serve", named, cwd=tmp_path)
+        assert done.code == 2
+        assert f"{named} is a FastAPI app, which uvicorn runs" in done.err
+        assert "name it: web.py:writer or web.py:adk_agent" in done.err
+
+
 def test_the_world_is_not_let_in_without_a_word(tmp_path: Path) -> None:
     (tmp_path / "plain.py").write_text("async def agent(input): pass\n")
     with serving("serve", "plain:agent", "--host", "0.0.0.0", "--port", "0", cwd=tmp_path) as server:

@@ -57,7 +57,10 @@ _CONFIRMED: Final[dict[str, Any]] = {
     "properties": {"confirmed": {"type": "boolean"}, "payload": {}},
     "required": ["confirmed"],
 }
-_YES: Final = ("yes", "true", "approved", "confirmed")
+_YES: Final = frozenset({"yes", "true", "accept", "accepted", "approve", "approved", "confirm", "confirmed"})
+_NO: Final = frozenset(
+    {"no", "false", "reject", "rejected", "deny", "denied", "decline", "declined", "cancel", "cancelled"}
+)
 
 
 # -- questions --
@@ -123,7 +126,9 @@ def _object(value: Any) -> dict[str, Any]:
 
 
 def misfit(question: types.FunctionCall, response: dict[str, Any]) -> str | None:
-    """Why an answer is not the one that a workflow asked for; None if it is. google-adk would fail for good on it."""
+    """Why an answer is not the one that google-adk asked for; None if it is. A workflow would fail for good on it."""
+    if question.name == CONFIRMATION:
+        return None if _decision(response) is not None else 'expected {"confirmed": true} or {"confirmed": false}'
     schema = _schema(question)
     if question.name != INPUT or schema is None or (schema.get("type") == "string" and set(response) == {"result"}):
         return None
@@ -150,10 +155,18 @@ def _schema(question: types.FunctionCall) -> dict[str, Any] | None:
 
 
 def confirmation(response: dict[str, Any]) -> dict[str, Any]:
-    """Yes or no, however the client says it."""
-    said = next((response[key] for key in ("confirmed", "approved", "accepted", "result") if key in response), False)
-    confirmed = said is True or (isinstance(said, str) and said.strip().lower() in _YES)
-    return {**response, "confirmed": confirmed} if "confirmed" in response else {"confirmed": confirmed}
+    """A decision as google-adk takes it, with the payload and nothing else: it fails on any other key."""
+    payload = {"payload": response["payload"]} if "payload" in response else {}
+    return {"confirmed": _decision(response) is True, **payload}
+
+
+def _decision(response: dict[str, Any]) -> bool | None:
+    """Yes or no, however the client says it; None if it says neither."""
+    said = next((response[key] for key in ("confirmed", "approved", "accepted", "result") if key in response), None)
+    if isinstance(said, str):
+        word = said.strip().lower()
+        return True if word in _YES else False if word in _NO else None
+    return said if isinstance(said, bool) else None
 
 
 def credential(question: types.FunctionCall, response: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any, Final, assert_never
 import msgspec
 
 from callstream import codec
+from callstream.agui.given import CANCELLED
 from callstream.events import CallDiscarded, CallFailed, CallReleased, CallReturned, DiscardReason
 
 _DISCARDED: Final[Mapping[DiscardReason, str]] = {
@@ -46,7 +47,7 @@ def result_text(outcome: CallReturned | CallFailed | CallDiscarded | CallRelease
         case CallReturned(result=result):
             said = result
         case CallFailed(error=error):
-            said = {"error": error if view.errors else "the tool failed"}
+            said = {"error": error if view.errors or error == CANCELLED else "the tool failed"}
         case CallDiscarded(reason=reason, detail=detail):
             said = {"error": _DISCARDED[reason], "reason": reason}
             if detail and (view.errors or reason == "rejected"):

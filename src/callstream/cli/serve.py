@@ -107,6 +107,7 @@ async def serve(options: argparse.Namespace, out: Output) -> int:
                 )
         out.note(f"journal: the one of {target.given}")
         return await _serve_made(target.found, options, out)
+    _refuse_web_app(target)
     callstream = _callstream(options, target, out)
     sessions = await _sessions(options, target, out)
     agent = _agent(target, callstream, sessions)
@@ -235,6 +236,20 @@ def _own_callstream(target: Target) -> Callstream | None:
 
 def _is_made_by_create_app(found: Any) -> bool:
     return callable(found) and hasattr(getattr(found, "state", None), "runs")
+
+
+def _refuse_web_app(target: Target) -> None:
+    """Raises for an app of FastAPI or Starlette: it is callable, but no agent."""
+    kind = type(target.found)
+    if not {"FastAPI", "Starlette"} & {each.__name__ for each in kind.__mro__}:
+        return
+    adk = _adk()
+    names = [name for name, value in vars(target.module).items() if adk is not None and adk.is_adk(value)]
+    place = target.given.removesuffix(f":{target.name}")
+    raise misused(
+        f"{target.given} is a {kind.__name__} app, which uvicorn runs; to serve the agent itself, name it: "
+        f"{' or '.join(f'{place}:{name}' for name in names or ['my_agent'])}"
+    )
 
 
 async def _sessions(options: argparse.Namespace, target: Target, out: Output) -> Any:

@@ -22,11 +22,12 @@ HELP = (
 class Target:
     """What was named, where it was found, and under which name."""
 
-    def __init__(self, given: str, found: Any, name: str, file: Path | None) -> None:
+    def __init__(self, given: str, found: Any, name: str, file: Path | None, module: ModuleType) -> None:
         self.given = given
         self.found = found
         self.name = name
         self.file = file
+        self.module = module
 
 
 def loaded(given: str, *, env_file: str | None = None) -> Target:
@@ -113,10 +114,10 @@ def _taken(given: str, module: ModuleType, name: str | None, file: Path | None) 
                 hint = f"; it has {' and '.join(there)}" if there else ""
                 raise misused(f"{module.__name__} has no {name!r}{hint}")
             found = getattr(found, part)
-        return Target(given, found, name, file)
+        return Target(given, found, name, file, module)
     for each in _NAMES:
         if hasattr(module, each) and not isinstance(getattr(module, each), ModuleType):
-            return Target(given, getattr(module, each), each, file)
+            return Target(given, getattr(module, each), each, file, module)
     raise misused(f"{module.__name__} has none of {', '.join(_NAMES)}: name the agent, as in {given}:my_agent")
 
 

@@ -303,6 +303,65 @@ async def test_confirmation_answered_under_the_call_that_is_paused(cs: Callstrea
     assert [call.state for call in await cs.journal.calls()] == [CallState.COMPLETED] * 2
 
 
+@pytest.mark.parametrize(
+    ("said", "confirmed"),
+    [
+        ("yes", True),
+        ("No", False),
+        (True, True),
+        ({"approved": True}, True),
+        ({"accepted": False}, False),
+        ({"confirmed": True, "comment": "fine"}, True),
+    ],
+)
+async def test_confirmation_in_other_words(said: Any, confirmed: bool, cs: Callstream, models: Models) -> None:
+    ran: list[str] = []
+
+    def remove(path: str) -> str:
+        """Removes."""
+        ran.append(path)
+        return "removed"
+
+    async with scripted("gemini", [[Calls("remove", {"path": "/x"}), Finish()], END]) as provider:
+        tool = FunctionTool(remove, require_confirmation=True)
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), tool)))
+        await client.send()
+        await client.answer({client.pending()[0]: said})
+        assert client.text() == "Done."
+    assert ran == (["/x"] if confirmed else [])
+
+
+@pytest.mark.parametrize("said", ["maybe later", {"foo": 1}, "", {"confirmed": 1}])
+async def test_confirmation_that_says_neither_yes_nor_no_is_refused(said: Any, cs: Callstream, models: Models) -> None:
+    def remove(path: str) -> str:
+        """Removes."""
+        return "removed"
+
+    async with scripted("gemini", [[Calls("remove", {"path": "/x"}), Finish()], END]) as provider:
+        tool = FunctionTool(remove, require_confirmation=True)
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), tool)))
+        await client.send()
+        (asked,) = client.pending()
+        content = said if isinstance(said, str) else json.dumps(said)
+        (error,) = await client.run(messages=[{"id": "a", "role": "tool", "toolCallId": asked, "content": content}])
+        assert (error["type"], error["code"]) == ("RUN_ERROR", "answer_refused")
+        assert '{"confirmed": true}' in error["message"]
+        await client.answer({asked: {"confirmed": True}})
+        assert client.text() == "Done."
+
+
+@pytest.mark.parametrize("show_errors", [False, True])
+async def test_cancelled_question_says_so(show_errors: bool, cs: Callstream, models: Models) -> None:
+    async with scripted("gemini", [[Calls("buy", {}), Finish()], ASKED, END]) as provider:
+        root = agent_of(gemini(models, provider), FunctionTool(Doubtful().confirmation()))
+        client = Client(adk_agent(cs, root, emit_interrupt_outcome=True, show_errors=show_errors))
+        await client.send()
+        asked = asked_in(client, interrupts=True)["id"]
+        events = await client.run(resume=[{"interruptId": asked, "status": "cancelled"}])
+    results = {event["toolCallId"]: event["content"] for event in events if event["type"] == "TOOL_CALL_RESULT"}
+    assert json.loads(results[asked]) == {"error": "The user cancelled this."}
+
+
 async def test_confirmations_answered_one_by_one_by_a_client_that_repeats_nothing(
     cs: Callstream, models: Models
 ) -> None:
