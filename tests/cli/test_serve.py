@@ -7,6 +7,7 @@ import json
 import signal
 import socket
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -276,6 +277,7 @@ def test_logs_for_machines_other_origins_and_retention(tmp_path: Path, how: str)
         "CALLSTREAM_LOG_FORMAT": "json",
         "CALLSTREAM_FORGET_AFTER": "20h",
         "CALLSTREAM_CORS_ORIGINS": "https://shop.example.com",
+        "CALLSTREAM_LEASE_TTL": "3000",
     }
     given = {"env": {} if how == "options" else variables, "cwd": tmp_path}
     arguments = ("--verbose", "--port", "0", *(options if how == "options" else ()))
@@ -286,6 +288,10 @@ def test_logs_for_machines_other_origins_and_retention(tmp_path: Path, how: str)
         assert asked(server, "fail")[-1]["type"] == "RUN_ERROR"
         runs = f"{server.url}/api/runs?thread_id=kept"
         eventually(lambda: [row["run_id"] for row in httpx.get(runs).json()["runs"]] == ["new"])
+        with sqlite3.connect(tmp_path / "callstream.db") as database:
+            (expires,) = database.execute("SELECT max(expires_at) FROM lease WHERE name LIKE 'writer:%'").fetchone()
+        database.close()
+        assert (expires > time.time() + 1000) == (how == "variables")
         assert server.end() == 0
     lines = [json.loads(line) for line in server.lines if not line.startswith(server.url)]
     messages = {line["message"]: line for line in lines}
@@ -318,6 +324,29 @@ def test_a_wrong_value_is_one_sentence(tmp_path: Path, run: Run, option: str, va
     done = run("serve", "plain:agent", f"--{option}", value)
     assert done.code == 2
     assert f"argument --{option}: {sentence}" in done.err
+
+
+def test_a_journal_that_is_away_at_the_start_is_one_line_of_the_log(tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text(ECHO)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"postgresql://me@127.0.0.1:{taken.getsockname()[1]}/calls"
+        env = {"CALLSTREAM_RETRY_SECONDS": "0.1", "CALLSTREAM_JOURNAL": url, "CALLSTREAM_JOURNAL_FILE": ""}
+        done = ran("serve", "plain:agent", "--port", "0", "--log-format", "json", env=env, cwd=tmp_path)
+    assert (done.code, done.out) == (1, "")
+    last = [json.loads(line) for line in done.err.splitlines()][-1]
+    assert last["level"] == "error"
+    assert "is away: ConnectionRefusedError" in last["message"]
+
+
+@pytest.mark.parametrize("name", ["CALLSTREAM_RETRY_SECONDS", "CALLSTREAM_LEASE_TTL"])
+def test_seconds_that_are_none(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    (tmp_path / "plain.py").write_text(ECHO)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(name, "soon")
+    done = run("serve", "plain.py:agent")
+    assert done.code == 2
+    assert f"invalid value for {name}: expected more than 0 seconds, got 'soon'" in done.err
 
 
 def test_a_wrong_variable_is_one_sentence(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

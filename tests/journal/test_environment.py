@@ -16,6 +16,10 @@ def test_journal_url_comes_from_the_environment_or_a_file(tmp_path: Path) -> Non
     assert journal_url({}) is None
     assert journal_url({"CALLSTREAM_JOURNAL": " memory: "}) == "memory:"
     assert journal_url({"CALLSTREAM_JOURNAL_FILE": str(secret)}) == "postgresql://me:secret@database/calls"
+    assert journal_url({"CALLSTREAM_JOURNAL_FILE": ""}) is None
+    assert journal_url({"CALLSTREAM_JOURNAL": "memory:", "CALLSTREAM_JOURNAL_FILE": " "}) == "memory:"
+    filled = {"CALLSTREAM_JOURNAL": "", "CALLSTREAM_JOURNAL_FILE": str(secret)}
+    assert journal_url(filled) == "postgresql://me:secret@database/calls"
 
 
 def test_journal_url_that_is_wrong_is_refused_and_not_repeated(tmp_path: Path) -> None:

@@ -234,7 +234,7 @@ async def test_a_lock_of_another_process_is_waited_for(tmp_path: Path) -> None:
     await journal.append("r", [RunStarted("t")])
     other = sqlite3.connect(tmp_path / "j.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(JournalError, match="repeat it with after="):
+    with pytest.raises(JournalError, match="whether this append is written is not known"):
         await journal.append("r", [TextAppended("m", "a")], after=1)
     waiting = asyncio.create_task(journal.append("r", [TextAppended("m", "a")], after=1))
     await asyncio.sleep(0.1)

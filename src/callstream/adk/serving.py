@@ -7,8 +7,9 @@ memory for a journal in memory.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 from google.adk.apps import App
 from google.adk.sessions import InMemorySessionService
 from google.adk.sessions.base_session_service import BaseSessionService
@@ -20,6 +21,12 @@ from callstream.adk.plugin import CallstreamPlugin
 from callstream.adk.tapping import ModelOnPath, paths_in
 from callstream.errors import MissingExtra, UsageError
 from callstream.runtime import Callstream
+
+if TYPE_CHECKING:
+    from callstream.journal.postgres.link import Link
+
+RETRY_SECONDS = 5.0
+_CONNECTIONS = 5
 
 
 def is_adk(target: object) -> bool:
@@ -67,9 +74,6 @@ def model_paths(target: object) -> list[ModelOnPath]:
 # -- sessions --
 
 
-_CONNECT_SECONDS = 10.0
-
-
 def sessions_beside(journal_url: str) -> str:
     """The URL of the sessions that belong to a journal."""
     scheme, _, place = journal_url.partition(":")
@@ -80,10 +84,11 @@ def sessions_beside(journal_url: str) -> str:
     return f"sqlite:{stem}-sessions{path[len(stem) :]}"
 
 
-def open_sessions(url: str) -> BaseSessionService:
+def open_sessions(url: str, *, retry_seconds: float = RETRY_SECONDS) -> BaseSessionService:
     """The session service for a URL: ``memory:``, ``sqlite:///file.db``, ``postgresql://…``, or any that SQLAlchemy knows.
 
     A journal's URL will do for PostgreSQL, where ``prepare_sessions`` has to be awaited once before the first use.
+    ``retry_seconds``: how long a database that is away is waited for.
     """
     match url.partition(":")[0]:
         case "memory":
@@ -91,22 +96,40 @@ def open_sessions(url: str) -> BaseSessionService:
         case "sqlite":
             return SqliteSessionService(url.partition("?")[0])
         case "postgresql" | "postgres":
-            return _database("postgresql+asyncpg://", async_creator=_connecting(url))
-        case _ if "://" in url:
-            return _database(url)
+            return _postgres(_link(url, retry_seconds), retry_seconds)
+        case scheme if "://" in url:
+            return _database(url, retry_seconds, where=f"in a database ({scheme})")
         case scheme:
             raise UsageError(
                 f"expected memory:, sqlite:///file.db or postgresql://… for sessions, got a URL that begins with {scheme!r}"
             )
 
 
-def _database(url: str, **options: Any) -> BaseSessionService:
-    from google.adk.sessions import DatabaseSessionService
+def _postgres(link: Link, retry_seconds: float) -> BaseSessionService:
+    """Connects as the journal does, with the options of its URL, and stays in a schema of its own."""
+    from callstream.journal.postgres.link import PASSING
 
-    # SQLAlchemy would repeat what people and models wrote in its errors, which reach logs and the journal. And a
-    # connection that broke while it was idle is noticed before it is used, not by the run that would have used it.
+    async def connect() -> Any:
+        connection = await link.connect()
+        await connection.execute(f"SET search_path TO {link.address.schema}")
+        return connection
+
+    return _database(
+        "postgresql+asyncpg://",
+        retry_seconds,
+        where=link.where,
+        passing=PASSING,
+        connect=connect,
+        pool_size=_CONNECTIONS,
+        max_overflow=0,
+    )
+
+
+def _database(url: str, retry_seconds: float, **options: Any) -> BaseSessionService:
     try:
-        return DatabaseSessionService(url, hide_parameters=True, pool_pre_ping=True, **options)
+        from callstream.adk.databasesessions import DatabaseSessions
+
+        return DatabaseSessions(url, retry_seconds=retry_seconds, **options)
     except ImportError as error:
         raise MissingExtra("sessions in a database need SQLAlchemy", "sessions", error) from error
     except ValueError as error:  # google-adk's text has no password in it
@@ -116,8 +139,9 @@ def _database(url: str, **options: Any) -> BaseSessionService:
 async def prepare_sessions(service: BaseSessionService, url: str) -> None:
     """Makes schema and tables in PostgreSQL, one process at a time: google-adk itself fails if two make them at once."""
     if url.partition(":")[0] in ("postgresql", "postgres"):
-        link, schema = _link(url)
-        connection = await link.connect()
+        link = _link(url, RETRY_SECONDS)
+        schema = link.address.schema
+        connection = await service.connect()  # type: ignore[attr-defined]  # one that open_sessions has made
         try:
             await connection.execute("SELECT pg_advisory_lock(hashtext($1))", schema)
             await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
@@ -126,22 +150,10 @@ async def prepare_sessions(service: BaseSessionService, url: str) -> None:
             await link.close_quietly(connection)
 
 
-def _connecting(url: str) -> Any:
-    """Connects as the journal does, with the options of its URL, and stays in a schema of its own."""
-    link, schema = _link(url)
-
-    async def connect() -> Any:
-        connection = await link.connect()
-        await connection.execute(f"SET search_path TO {schema}")
-        return connection
-
-    return connect
-
-
-def _link(url: str) -> tuple[Any, str]:
+def _link(url: str, retry_seconds: float) -> Link:
     try:
         from callstream.journal.postgres.link import Link, address
     except ModuleNotFoundError as error:
         raise MissingExtra("sessions in PostgreSQL need asyncpg", "postgres", error) from error
-    link = Link(address(url), _CONNECT_SECONDS)
-    return link, f"{link.address.schema}_sessions"
+    place = address(url)
+    return Link(msgspec.structs.replace(place, schema=f"{place.schema}_sessions"), retry_seconds)

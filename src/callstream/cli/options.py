@@ -101,6 +101,17 @@ def age(text: str) -> float:
     return int(found[1]) * _SECONDS[found[2]]
 
 
+def seconds(text: str) -> float:
+    """A span of time in seconds."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected more than 0 seconds, got {text!r}")
+    return found
+
+
 def origin(text: str) -> str:
     """A web origin as browsers send it: scheme, host and port, without a slash at the end. ``*`` is any."""
     made = text.strip().rstrip("/")

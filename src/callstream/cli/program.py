@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import inspect
+import logging
 import os
 import sys
 import traceback
@@ -100,10 +101,13 @@ async def _awaited(code: object) -> int:
 
 
 def _say(options: argparse.Namespace, out: Output, error: Exception, code: int) -> int:
-    if options.debug:
+    sentence = clean(f"callstream {options.command}: {error}")  # a server may have had a part in it
+    if getattr(options, "log_format", None) == "json" and logging.getLogger().handlers:
+        logging.getLogger("callstream").error("%s", sentence, exc_info=error if options.debug else None)
+    elif options.debug:
         traceback.print_exception(error)
     else:
-        out.note(clean(f"callstream {options.command}: {error}"))  # a server may have had a part in it
+        out.note(sentence)
     return code
 
 

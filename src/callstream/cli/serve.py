@@ -25,11 +25,12 @@ from callstream.cli.options import (
     from_environment,
     one_of,
     origin,
+    seconds,
 )
 from callstream.cli.output import Output
 from callstream.cli.place import DEFAULT_FILE, journal_url, refuse_secret, shown
 from callstream.cli.target import HELP, Target, loaded
-from callstream.errors import MissingExtra
+from callstream.errors import JournalError, MissingExtra
 
 if TYPE_CHECKING:
     from callstream.runtime import Callstream
@@ -210,7 +211,13 @@ def _callstream(options: argparse.Namespace, target: Target, out: Output) -> Cal
     url = journal_url(options, default=f"sqlite:///{DEFAULT_FILE}")
     out.note(f"journal: {shown(url)}")
     retain = options.forget_after or from_environment("CALLSTREAM_FORGET_AFTER", age)
-    return Callstream(open_journal(url, housekeeping=Housekeeping(retain=retain)))
+    return Callstream(open_journal(url, housekeeping=Housekeeping(retain=retain), **_journal_times()))
+
+
+def _journal_times() -> dict[str, float]:
+    """How patient the journal is, where the environment says so."""
+    found = {name: from_environment(f"CALLSTREAM_{name.upper()}", seconds) for name in ("retry_seconds", "lease_ttl")}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _own_callstream(target: Target) -> Callstream | None:
@@ -263,7 +270,7 @@ async def _sessions(options: argparse.Namespace, target: Target, out: Output) ->
             why = "has its own session_service" if is_adk else "is not a google-adk application"
             raise misused(f"{target.given} {why}; --sessions cannot be combined with it")
         return None
-    from callstream.adk.serving import open_sessions, prepare_sessions, sessions_beside
+    from callstream.adk.serving import RETRY_SECONDS, open_sessions, prepare_sessions, sessions_beside
 
     is_default = url is None
     if url is None:
@@ -271,7 +278,7 @@ async def _sessions(options: argparse.Namespace, target: Target, out: Output) ->
             return None  # its journal may be anywhere
         url = sessions_beside(journal_url(options, default=f"sqlite:///{DEFAULT_FILE}"))
     try:
-        sessions = open_sessions(url)
+        sessions = open_sessions(url, retry_seconds=_journal_times().get("retry_seconds", RETRY_SECONDS))
     except MissingExtra as missing:
         if not is_default:
             raise
@@ -280,6 +287,8 @@ async def _sessions(options: argparse.Namespace, target: Target, out: Output) ->
     out.note(f"sessions: {shown(url)}")
     try:
         await prepare_sessions(sessions, url)
+    except JournalError:
+        raise
     except Exception as error:  # what SQLAlchemy and the driver raise is any kind of error
         raise CommandError(f"the sessions cannot be opened: {type(error).__name__}: {error}") from error
     return sessions

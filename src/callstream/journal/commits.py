@@ -250,9 +250,10 @@ class GroupCommit:
         late = [waiting for waiting in batch if waiting.deadline <= now]
         if late:
             self._outage.begin(error, gave_up=True)
+            why = str(error).removeprefix(f"{self._store.where} is away: ")
             gave_up: CallstreamError = JournalError(
-                f"{self._store.where} was away for {self._patience:g} s ({error}); whether this append is written is not "
-                "known: repeat it with after="
+                f"{self._store.where} was away for {self._patience:g} s ({why}); whether this append is written is not "
+                "known"
             )
             gave_up.__cause__ = error
             self.queue.settle(late, [gave_up] * len(late))

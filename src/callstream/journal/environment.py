@@ -15,14 +15,15 @@ JOURNAL_FILE: Final = "CALLSTREAM_JOURNAL_FILE"
 
 def journal_url(environment: Mapping[str, str] | None = None) -> str | None:
     """The journal's URL, which may hold a password: from CALLSTREAM_JOURNAL, or the file that CALLSTREAM_JOURNAL_FILE
-    names (a mounted secret). None if neither is set. Errors do not repeat it.
+    names (a mounted secret). None if neither is set; an empty file name counts as not set.
+    Errors do not repeat the URL.
     """
     found = os.environ if environment is None else environment
-    url, path = found.get(JOURNAL), found.get(JOURNAL_FILE)
-    if url is not None and path is not None:
+    url, path = found.get(JOURNAL), found.get(JOURNAL_FILE, "").strip()
+    if url and url.strip() and path:
         raise UsageError(f"expected {JOURNAL} or {JOURNAL_FILE}, not both")
     name = JOURNAL
-    if path is not None:
+    if path:
         name = f"the file that {JOURNAL_FILE} names"
         try:
             url = Path(path).read_text(encoding="utf-8")

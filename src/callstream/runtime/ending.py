@@ -135,12 +135,14 @@ async def _retry(run_id: str, end: EndInJournal) -> None:
         try:
             await end()
         except (LeaseLost, UsageError) as error:  # it is another's, or the journal is closed
-            logger.warning("the end of run %s is left to the next sweep: %s", run_id, error)
+            logger.warning("the end of run %s is left to the next sweep: %s", run_id, error, extra={"run_id": run_id})
             return
         except JournalError as error:
             pause = min(pause * 2, _LONGEST_PAUSE)
             if not is_logged:
-                logger.warning("could not write the end of run %s, retrying: %s", run_id, error)
+                logger.warning(
+                    "could not write the end of run %s, retrying: %s", run_id, error, extra={"run_id": run_id}
+                )
             is_logged = True
         else:
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from callstream.calls import Call, CallState
 from callstream.events import MessageReceived
 from callstream.journal import Journal, RunRow, history
 from callstream.server.access import Access
+from callstream.server.health import JournalHealth
 from callstream.server.idroute import IdRoute
 from callstream.server.problems import json_response
 from callstream.server.requests import asked_id, choice, number
@@ -25,6 +27,7 @@ MOST: Final = 1000
 _TITLE: Final = 120
 _RUNS_A_THREAD: Final = 5
 """So many runs are looked through for a thread that is wanted; the list may be shorter where threads have more."""
+_GRACE_SECONDS: Final = 0.5
 _LOOKED_AT: Final = 20
 """A run's first message is among its first records."""
 
@@ -32,8 +35,9 @@ _LOOKED_AT: Final = 20
 class Api:
     """Everything here is about what belongs to whoever asks."""
 
-    def __init__(self, journal: Journal, access: Access, agent: dict[str, Any]) -> None:
+    def __init__(self, journal: Journal, access: Access, agent: dict[str, Any], health: JournalHealth) -> None:
         self._journal = journal
+        self._health = health
         self._access = access
         self._agent = agent
         self._titles: dict[str, str] = {}  # by run, since pages ask for them every few seconds
@@ -41,13 +45,21 @@ class Api:
     def routes(self) -> list[Route]:
         return [
             Route("/api/agent", self.agent),
-            Route("/api/threads", self.threads),
-            Route("/api/runs", self.runs),
-            IdRoute("/api/runs/{run_id}/view", self.view),
-            IdRoute("/api/runs/{run_id}", self.run),
-            Route("/api/calls", self.calls),
-            IdRoute("/api/calls/{call_id}", self.call),
+            Route("/api/threads", self._guarded(self.threads)),
+            Route("/api/runs", self._guarded(self.runs)),
+            IdRoute("/api/runs/{run_id}/view", self._guarded(self.view)),
+            IdRoute("/api/runs/{run_id}", self._guarded(self.run)),
+            Route("/api/calls", self._guarded(self.calls)),
+            IdRoute("/api/calls/{call_id}", self._guarded(self.call)),
         ]
+
+    def _guarded(self, answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        """Where it is known that the journal is away, nobody waits long to hear it."""
+
+        async def guarded(request: Request) -> Response:
+            return await self._health.guard(answer(request), grace=_GRACE_SECONDS)
+
+        return guarded
 
     async def agent(self, request: Request) -> Response:
         await self._access.principal(request)

@@ -22,6 +22,7 @@ from starlette.staticfiles import StaticFiles
 
 from callstream.agui import View
 from callstream.errors import JournalError, UsageError
+from callstream.journal.store import StoreAway
 from callstream.runtime import Callstream
 from callstream.server.access import Access, Auth
 from callstream.server.agent import Agent, AgentFunction, Host, host_of
@@ -78,7 +79,7 @@ def create_app(
     known = {"name": name or _name_of(agent), "label": label}
     routes: list[Any] = RunRoutes(host, runs, access, settings, view).routes()
     if settings.api:
-        routes += Api(host.callstream.journal, access, known).routes()
+        routes += Api(host.callstream.journal, access, known, runs.health).routes()
     routes += _Health(runs).routes()
     if settings.inspector:
         routes += [Route("/", _page), Mount("/page", _PageFiles(directory=PAGE))]
@@ -196,7 +197,7 @@ def _answer_usage(runs: Runs, request: Request, error: Exception) -> Response:
 def _answer_journal(runs: Runs, request: Request, error: Exception) -> Response:
     if runs.is_draining:
         return problem_response(shutting_down())
-    if not isinstance(error, JournalAway):
+    if not isinstance(error, JournalAway | StoreAway):  # of that the journal itself has a line in the log
         logger.error("%s: the journal failed: %s", asked(request.scope), quoted(str(error)))
     return problem_response(_JOURNAL_AWAY)
 

@@ -17,7 +17,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from callstream.errors import JournalError
+from callstream.journal.store import StoreAway
 from callstream.server.health import JournalAway
+from callstream.server.logs import quoted
 from callstream.server.settings import ServerSettings
 
 logger = logging.getLogger("callstream.server")
@@ -94,12 +96,13 @@ class EventStream(Response):
         try:
             async for frame in self._frames:
                 await self._send(send, frame)
-        except JournalAway:
+        except (JournalAway, StoreAway):
             pass  # the journal itself has said so in the log
-        except JournalError:
-            logger.exception(
-                "a stream of run %s ended early because the journal could not be read",
+        except JournalError as error:
+            logger.error(
+                "a stream of run %s ended early because the journal could not be read: %s",
                 self._run_id,
+                quoted(str(error)),
                 extra={"run_id": self._run_id},
             )
         await self._send(send, b"", more=False)

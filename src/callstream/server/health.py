@@ -62,9 +62,13 @@ class JournalHealth:
         finally:
             self._users -= 1
 
-    async def guard(self, work: Awaitable[_T]) -> _T:
-        """Waits for the work. JournalError as soon as the journal is away; then the work is cancelled."""
-        limit = asyncio.timeout(0 if self.is_away else None)
+    async def guard(self, work: Awaitable[_T], *, grace: float = 0.0) -> _T:
+        """Waits for the work. JournalError as soon as the journal is away; then the work is cancelled.
+
+        ``grace``: how many seconds the work gets where the journal is away already. One that takes no writes may be
+        readable all the same.
+        """
+        limit = asyncio.timeout(grace if self.is_away else None)
         try:
             async with limit:
                 self._limits.add(limit)
@@ -85,7 +89,8 @@ class JournalHealth:
                 return  # the journal is closed, which ends all streams
             if not is_well and self.is_away:
                 for limit in list(self._limits):
-                    limit.reschedule(asyncio.get_running_loop().time())
+                    if limit.when() is None:
+                        limit.reschedule(asyncio.get_running_loop().time())
 
     async def aclose(self) -> None:
         if self._watch is not None:

@@ -15,6 +15,7 @@ from starlette.types import Scope
 
 from callstream import codec
 from callstream.calls import Call
+from callstream.errors import JournalError
 from callstream.runtime import Run
 
 logger = logging.getLogger("callstream.server")
@@ -71,8 +72,10 @@ class LogObserver:
         extra = {**_ids(run), "outcome": run.outcome, "seconds": seconds, "calls": len(run.calls)}
         named = (run.run_id, run.thread_id)
         if run.outcome == "failed":
-            because = "" if run.error is not None or not run.reason else f": {quoted(run.reason)}"
-            logger.error("run %s of thread %s failed%s", *named, because, exc_info=run.error, extra=extra)
+            # Where the store failed, a traceback tells nobody anything: it is the same for all runs of that moment.
+            error = None if isinstance(run.error, JournalError) else run.error
+            because = "" if error is not None or not run.reason else f": {quoted(run.reason)}"
+            logger.error("run %s of thread %s failed%s", *named, because, exc_info=error, extra=extra)
         else:
             logger.info("run %s of thread %s %s", *named, run.outcome or "ended", extra=extra)
 

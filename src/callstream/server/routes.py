@@ -150,12 +150,13 @@ class RunRoutes:
     async def stop(self, request: Request) -> Response:
         """Asks a run to stop. It may be another process that has to."""
         principal = await self._access.principal(request)
-        row = await self._access.run(request.path_params["run_id"], principal)
+        guard = self._health.guard
+        row = await guard(self._access.run(request.path_params["run_id"], principal))
         given = await json_body(request, self._settings, optional=True)
         reason = given.get("reason") if isinstance(given, dict) else None
         if row.outcome is None:
             await self._runs.stop(row.run_id, str(reason or "stopped by the client")[:_MAX_REASON])
-            row = await self._access.run(row.run_id, principal)
+            row = await guard(self._access.run(row.run_id, principal))
         status = HTTPStatus.ACCEPTED if row.outcome is None else HTTPStatus.OK
         return json_response({"run_id": row.run_id, "outcome": row.outcome}, status)
 

@@ -219,10 +219,10 @@ class Runs:
             if running.leaving is not None:
                 running.leaving.cancel()
             error = None if work.cancelled() else work.exception()
-            # What failed the run is logged where the run ends, and what a stop breaks is no failure. Left are errors
-            # that came after the run had ended well, and a journal that would not take the end.
-            is_told = run.outcome in ("failed", "cancelled") and not isinstance(error, JournalError)
-            if error is not None and error is not run.error and not is_told:
+            # What failed the run is logged where the run ends, what a stop breaks is no failure, and a journal that does
+            # not take the end is asked again, which is logged too. Left are errors after the run had ended well.
+            is_told = run.outcome in ("failed", "cancelled") or isinstance(error, JournalError)
+            if error is not None and not is_told:
                 logger.error("run %s of thread %s failed", run.run_id, run.thread_id, exc_info=error, extra=_ids(run))
 
     @asynccontextmanager
@@ -324,7 +324,8 @@ class Runs:
         self._drained = True
         until = asyncio.get_running_loop().time() + self._settings.shutdown_seconds
         if len(self):
-            logger.info("waiting for %d runs to end, up to %s s", len(self), self._settings.shutdown_seconds)
+            runs = "1 run" if len(self) == 1 else f"{len(self)} runs"
+            logger.info("waiting for %s to end, up to %g s", runs, self._settings.shutdown_seconds)
         # A run that was being started when this began is among them a moment later.
         while len(self) and not self._hurried and asyncio.get_running_loop().time() < until:  # noqa: ASYNC110
             await asyncio.sleep(_DRAIN_POLL_SECONDS)

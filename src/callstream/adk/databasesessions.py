@@ -1,0 +1,108 @@
+"""google-adk's sessions in a database. What fails there names the sessions, and repeats nothing of what is in them.
+
+A database that restarts is waited for: by every connection that is made, and by reading, which may be done again. What
+was being written when a connection broke may be there or not, so nobody writes it again, and the run fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from google.adk.sessions import DatabaseSessionService
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from callstream.errors import JournalError
+
+_T = TypeVar("_T")
+_MAX_BACK_OFF = 0.5
+
+
+class SessionsAway(JournalError):
+    """The database of google-adk's sessions cannot be reached just now."""
+
+
+class Patience:
+    """Does again what failed because the database is away, until it has been away for so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._away_since: float | None = None
+
+    async def __call__(self, work: Callable[[], Awaitable[_T]]) -> _T:
+        back_off = 0.01
+        while True:
+            try:
+                done = await work()
+            except SessionsAway:
+                now = time.monotonic()
+                self._away_since = self._away_since or now
+                if now + back_off > self._away_since + self._seconds:
+                    raise
+            else:
+                self._away_since = None
+                return done
+            await asyncio.sleep(back_off)
+            back_off = min(back_off * 2, _MAX_BACK_OFF)
+
+
+class DatabaseSessions(DatabaseSessionService):
+    """``where`` names the database in errors; ``passing``: the driver's own errors that mean that it is away.
+
+    ``connect``: makes a connection in place of the driver. Other options are those of SQLAlchemy's engine.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        where: str,
+        retry_seconds: float,
+        passing: tuple[type[BaseException], ...] = (),
+        connect: Callable[[], Awaitable[Any]] | None = None,
+        **options: Any,
+    ) -> None:
+        self._where = where
+        self._patience = Patience(retry_seconds)
+        self._passing: tuple[type[BaseException], ...] = (OSError, TimeoutError, *passing)
+        self._failing: tuple[type[BaseException], ...] = (SQLAlchemyError, *self._passing)
+        if connect is not None:
+            self.connect = options["async_creator"] = partial(self._patience, partial(self._named, connect))
+        super().__init__(url, hide_parameters=True, pool_pre_ping=True, **options)
+
+    async def get_session(self, *args: Any, **kwargs: Any) -> Any:
+        return await self._patience(partial(self._named, super().get_session, *args, **kwargs))
+
+    async def list_sessions(self, *args: Any, **kwargs: Any) -> Any:
+        return await self._patience(partial(self._named, super().list_sessions, *args, **kwargs))
+
+    async def create_session(self, *args: Any, **kwargs: Any) -> Any:
+        return await self._named(super().create_session, *args, **kwargs)
+
+    async def append_event(self, *args: Any, **kwargs: Any) -> Any:
+        return await self._named(super().append_event, *args, **kwargs)
+
+    async def delete_session(self, *args: Any, **kwargs: Any) -> None:
+        await self._named(super().delete_session, *args, **kwargs)
+
+    async def _named(self, work: Callable[..., Awaitable[_T]], *args: Any, **kwargs: Any) -> _T:
+        try:
+            return await work(*args, **kwargs)
+        except self._failing as error:
+            raise self._failure(error) from None  # what is chained to it may quote a row
+
+    def _failure(self, error: BaseException) -> JournalError:
+        cause: BaseException = error
+        if isinstance(error, DBAPIError) and error.orig is not None:
+            cause = error.orig.__cause__ or error.orig
+        # After the first line comes what PostgreSQL calls the detail: the row. A ValueError of the driver quotes a value.
+        text = "" if isinstance(cause, ValueError) else str(cause).partition("\n")[0]
+        what = f"{type(cause).__name__}: {text}" if text else type(cause).__name__
+        is_cut = isinstance(error, DBAPIError) and error.connection_invalidated
+        if is_cut or isinstance(error, PoolTimeout) or isinstance(cause, self._passing):
+            return SessionsAway(f"google-adk's sessions, {self._where}, are away: {what}")
+        return JournalError(f"google-adk's sessions, {self._where}, could not be used: {what}")
