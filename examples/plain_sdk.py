@@ -1,4 +1,4 @@
-"""A plain SDK program: one parameter on the client makes its tool calls live, ordered and journalled.
+"""A plain SDK program: one parameter on the client makes its tool calls live, ordered and journaled.
 
 Run it as it is, and a scripted provider answers; with ANTHROPIC_API_KEY set, the real one does.
 """

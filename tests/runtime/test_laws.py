@@ -53,7 +53,7 @@ class Watch:
             self.wrong.append(problem)
 
 
-def register(cs: Callstream, name: str, behaviour: str, watch: Watch, journalled: Any) -> None:
+def register(cs: Callstream, name: str, behaviour: str, watch: Watch, journaled: Any) -> None:
     """Hooks that behave in the given way and watch the laws while they do."""
 
     async def delta(delta: Any, signal: Any) -> None:
@@ -63,7 +63,7 @@ def register(cs: Callstream, name: str, behaviour: str, watch: Watch, journalled
         watch.busy = True
         try:
             watch.text += delta.text
-            kept = "".join(event.text for event in await journalled(delta.call_id, ArgsAppended))
+            kept = "".join(event.text for event in await journaled(delta.call_id, ArgsAppended))
             watch.note("a delta that the journal does not have", kept.startswith(watch.text))
             if behaviour == "slow":
                 await asyncio.sleep(0.001)
@@ -89,7 +89,7 @@ def register(cs: Callstream, name: str, behaviour: str, watch: Watch, journalled
             raise Reject("no")
 
     async def abort(call: Any, reason: str) -> None:
-        watch.note("an abort that the journal does not have", bool(await journalled(call.call_id, CallDiscarded)))
+        watch.note("an abort that the journal does not have", bool(await journaled(call.call_id, CallDiscarded)))
         watch.aborted.append(reason)
 
     if behaviour != "none":
@@ -105,7 +105,7 @@ async def run_program(url: str, program: dict[str, Any]) -> None:
     async with Callstream(url, settings=settings) as cs:
         run = await cs.start("thread")
 
-        async def journalled(call_id: str, kind: type) -> list[Any]:
+        async def journaled(call_id: str, kind: type) -> list[Any]:
             found = [record.event async for record in cs.journal.read(run.run_id)]
             return [event for event in found if isinstance(event, kind) and event.call_id == call_id]
 
@@ -113,7 +113,7 @@ async def run_program(url: str, program: dict[str, Any]) -> None:
         for number, (behaviour, text, streamed) in enumerate(program["calls"]):
             name = f"tool{number}"
             watches[name] = Watch()
-            register(cs, name, behaviour, watches[name], journalled)
+            register(cs, name, behaviour, watches[name], journaled)
             cut = program["cut_last"] and number == len(program["calls"]) - 1 and program["ending"] != "finish"
             script.append(
                 Call(

@@ -50,7 +50,7 @@ def serving(wire: str, script: Any, **options: Any) -> ScriptedProvider:
     return ScriptedProvider(wire, script, stream_args_unasked=True, **options)
 
 
-async def journalled(cs: Callstream, call_id: str) -> list[Any]:
+async def journaled(cs: Callstream, call_id: str) -> list[Any]:
     call = await cs.journal.call(call_id)
     assert call is not None
     assert call.run_id is not None
@@ -346,7 +346,7 @@ async def test_an_error_in_the_stream_is_the_sdks_to_raise(cs: Callstream, wire:
 
     async with serving(wire, script) as provider:
         assert await outcome(cs) == await outcome(None)
-    events = await journalled(cs, "c1")
+    events = await journaled(cs, "c1")
     assert [event.reason for event in events if isinstance(event, CallDiscarded)] == ["interrupted"]
 
 
@@ -361,7 +361,7 @@ async def test_a_broken_connection_behaves_as_without_the_tap(cs: Callstream, wi
 
     async with serving(wire, script) as provider:
         assert await outcome(cs) is await outcome(None)
-    events = await journalled(cs, "c1")
+    events = await journaled(cs, "c1")
     assert [event.reason for event in events if isinstance(event, CallDiscarded)] == ["interrupted"]
 
 
@@ -389,7 +389,7 @@ async def test_what_comes_compressed_anyway_is_read(cs: Callstream, wire: str, e
         answer = await ask(wire, provider, cs, collapse="all")
         assert provider.requests[0].headers["accept-encoding"] == "identity"
     assert [args for _, _, args in answer.calls] == [ARGS]
-    assert len([event for event in await journalled(cs, "c1") if isinstance(event, ArgsAppended)]) > 5
+    assert len([event for event in await journaled(cs, "c1") if isinstance(event, ArgsAppended)]) > 5
 
 
 @pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
@@ -467,7 +467,7 @@ async def test_what_is_no_text_in_a_field_that_nobody_reads_is_a_wire_error(cs: 
     assert [run.outcome for run in await cs.journal.runs()] == ["failed"]
 
 
-async def test_whole_answers_are_journalled_and_wait_for_hooks(cs: Callstream) -> None:
+async def test_whole_answers_are_journaled_and_wait_for_hooks(cs: Callstream) -> None:
     seen: list[str] = []
     cs.on_args_delta("write", lambda delta, signal: seen.append(delta.text))
     async with ScriptedProvider("anthropic", [WRITE]) as provider, sdk("anthropic", provider, cs) as client:
@@ -570,7 +570,7 @@ async def test_vertex_is_asked_for_streamed_arguments_with_the_right_length(cs: 
     assert response.status_code == 200
     asked = provider.requests[0].json
     assert asked["toolConfig"]["functionCallingConfig"]["streamFunctionCallArguments"] is True
-    assert len([event for event in await journalled(cs, "c1") if isinstance(event, ArgsAppended)]) > 5
+    assert len([event for event in await journaled(cs, "c1") if isinstance(event, ArgsAppended)]) > 5
 
 
 async def test_lost_signatures_are_repaired_where_it_is_asked_for(cs: Callstream) -> None:

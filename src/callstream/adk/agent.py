@@ -69,7 +69,7 @@ class ADKAgent:
     """``ADKAgent(adk_agent=agent, app_name="app")``; ``AgentOptions`` lists the other parameters.
 
     The agent that runs is a copy of the one given, with the tap in its models. Without ``callstream`` calls are
-    journalled in memory, unless ``callstream serve`` runs the agent. Whoever iterates ``run`` owns the run: closing the
+    journaled in memory, unless ``callstream serve`` runs the agent. Whoever iterates ``run`` owns the run: closing the
     iterator stops it. ``owns_callstream`` and ``owns_sessions`` say whether it has made these itself, in memory.
     """
 

@@ -75,7 +75,7 @@ def paused_call_id(question: types.FunctionCall) -> str | None:
 
 
 def present_question(question: types.FunctionCall, paused: str | None = None) -> types.FunctionCall:
-    """The question as it is journalled and shown. ``paused``: the ``call_id`` of the call that it is about."""
+    """The question as it is journaled and shown. ``paused``: the ``call_id`` of the call that it is about."""
     args: dict[str, Any] = to_jsonable_python(question.args or {}, by_alias=True, bytes_mode="base64", fallback=repr)
     if paused is not None and question.name == CONFIRMATION:
         args["originalFunctionCall"] = {**args["originalFunctionCall"], "id": paused}

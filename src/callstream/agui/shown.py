@@ -26,7 +26,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     ``errors``: whether it may read the text of errors (why a run or a tool failed), which may tell of internals;
     without it, it learns that they failed. What a hook says with ``Reject`` is meant to be read and is always shown.
     ``emit_interrupt_outcome``: calls that await an answer end the run as interrupts, except those of ``client_tools``
-    (the names of the tools that the client brought; those in the run's journalled input are added), which it answers
+    (the names of the tools that the client brought; those in the run's journaled input are added), which it answers
     with tool messages in any case; without it, all of them are ``pendingToolCallIds``. ``response_schemas``: the JSON
     Schema of the answer, by tool name.
     """

@@ -1,6 +1,6 @@
 """What can be set for a Callstream, and how much a model may write in one run.
 
-Text is weighed before it is journalled, so what passes a limit is neither kept nor shown. A run that passes one fails.
+Text is weighed before it is journaled, so what passes a limit is neither kept nor shown. A run that passes one fails.
 """
 
 from __future__ import annotations

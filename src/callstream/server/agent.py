@@ -1,7 +1,7 @@
 """What the server serves: an agent, known by what it does and not by what it is made of.
 
 ``Agent`` is what anybody can write: ``run(input)``. It works inside a run of the journal, so what a tapped SDK client
-says in it is journalled by itself; AG-UI events that it yields are journalled too. ``Host`` is for agents that start runs
+says in it is journaled by itself; AG-UI events that it yields are journaled too. ``Host`` is for agents that start runs
 of the journal themselves, as ``ADKAgent`` does.
 """
 
@@ -69,7 +69,7 @@ class Importer(Protocol):
 
 @runtime_checkable
 class Agent(Protocol):
-    """Works on one run. What it yields that is an AG-UI event is journalled, and so is what passes the tap: let each
+    """Works on one run. What it yields that is an AG-UI event is journaled, and so is what passes the tap: let each
     response take one of the two ways. An exception fails the run.
     """
 

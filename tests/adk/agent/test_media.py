@@ -105,7 +105,7 @@ async def test_media_that_are_none_fail_the_run(cs: Callstream, models: Models) 
     assert "expected base64" in events[-1]["message"]
 
 
-async def test_media_are_journalled_by_their_kind(cs: Callstream, models: Models) -> None:
+async def test_media_are_journaled_by_their_kind(cs: Callstream, models: Models) -> None:
     """The journal tells that there was an image; the image is the session's."""
     sessions = InMemorySessionService()
     async with scripted("gemini", [END]) as provider:
