@@ -281,6 +281,29 @@ def _json(value: Any) -> bytes:
     return msgspec.json.encode(value)
 
 
+_RAN = """
+async ({ Call }, events) => {
+  const [first, ...rest] = events;
+  const call = new Call(first[1], { at: first[0], run_id: "r", seq: 1 });
+  const ran = [];
+  for (const [at, event] of rest) {
+    call.take(event, { at, run_id: "r", seq: 1 });
+    ran.push(call.ranFor);
+  }
+  return ran;
+}
+"""
+
+
+def test_time_in_which_a_call_waited_is_not_time_in_which_it_ran(inspector: Inspector) -> None:
+    kinds = [(1, "call_completed"), (2, "call_executing"), (5, "call_awaiting"), (100, "call_executing")]
+    events = [(0, "call_started"), *kinds, (104, "call_returned")]
+    given = [[at, {"type": kind, "call_id": "c", "name": "ask", "args_json": "{}"}] for at, kind in events]
+    assert inspector.import_and("call.js", _RAN, given) == [None, None, None, None, 7]
+    answered = [*given[:4], [128, {"type": "call_returned", "call_id": "c"}]]
+    assert inspector.import_and("call.js", _RAN, answered)[-1] == 3
+
+
 _ANSWER = """
 async ({ AnswerForm }, given) => {
   const { question, fill, click } = JSON.parse(given);

@@ -30,6 +30,8 @@ export class Call {
   #changes = [];
   /** @type {number | null} */
   #executingAt = null;
+  /** @type {number | null} seconds in which the tool ran before it last began to wait */
+  #ran = null;
 
   /**
    * @param {CallEvent} event its `call_started`
@@ -101,9 +103,16 @@ export class Call {
     return seconds > 0 ? (this.pieces - 1) / seconds : null;
   }
 
-  /** How long the tool ran; null while it has not, and where that is not known. */
+  /** How long the tool ran, without the time in which it waited; null while it has not, and where that is not known. */
   get ranFor() {
-    return this.#executingAt === null || this.endedAt === null ? null : Math.max(0, this.endedAt - this.#executingAt);
+    return this.isFinal ? this.#ran : null;
+  }
+
+  /** @param {number} at when the tool returned or began to wait */
+  #stopRunning(at) {
+    if (this.#executingAt === null) return;
+    this.#ran = (this.#ran ?? 0) + Math.max(0, at - this.#executingAt);
+    this.#executingAt = null;
   }
 
   /**
@@ -127,7 +136,10 @@ export class Call {
     this.records.push(record);
     const state = STATE_AFTER[event.type];
     if (state !== undefined) this.state = state;
-    if (this.isFinal) this.endedAt = record.at;
+    if (this.isFinal) {
+      this.endedAt = record.at;
+      this.#stopRunning(record.at);
+    }
     switch (event.type) {
       case "args_appended":
         this.#append(event.text ?? "", record);
@@ -140,6 +152,7 @@ export class Call {
       case "call_awaiting":
         this.question = event.question ?? null;
         this.isAsking = !event.is_paused;
+        this.#stopRunning(record.at);
         break;
       case "call_executing":
         this.#executingAt = record.at;
