@@ -145,19 +145,21 @@ async def test_a_long_outage_is_waited_for_once(postgres_uri: str) -> None:
 
 async def test_the_connections_of_sessions_are_few(postgres_uri: str) -> None:
     async with opened(postgres_uri) as sessions:
-        connection = await asyncpg.connect(postgres_uri)
+        # Two connections: what is seen of the others does not change within a transaction.
+        locking, looking = [await asyncpg.connect(postgres_uri) for _ in range(2)]
+        count = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
         try:
-            async with connection.transaction():
-                await connection.execute("LOCK TABLE callstream_sessions.sessions IN ACCESS EXCLUSIVE MODE")
+            async with asyncio.timeout(30), locking.transaction():
+                await locking.execute("LOCK TABLE callstream_sessions.sessions IN ACCESS EXCLUSIVE MODE")
                 reads = [asyncio.create_task(find(sessions)) for _ in range(40)]
-                count = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-                while await connection.fetchval(count) < 5:  # noqa: ASYNC110
+                while await looking.fetchval(count) < 5:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
                 await asyncio.sleep(0.1)
-                assert await connection.fetchval(count) == 5
+                assert await looking.fetchval(count) == 5
             assert await asyncio.gather(*reads) == [None] * 40
         finally:
-            await connection.close()
+            await locking.close()
+            await looking.close()
 
 
 async def test_a_start_waits_for_a_database_that_is_away(postgres_uri: str) -> None:
