@@ -177,6 +177,7 @@ async def check_answers(directory: Directory, session: Session, agent: BaseNode,
     session.
     """
     in_session = SessionCalls(session)
+    named = {id_in_session(session, answer.named) for answer in answers}
     for answer in answers:
         call = await directory.find(id_in_session(session, answer.named))
         if call is None or call.state is not CallState.AWAITING:
@@ -186,6 +187,8 @@ async def check_answers(directory: Directory, session: Session, agent: BaseNode,
             raise AnswerRefused(
                 call.call_id, f"{call.name} runs on the server, and no client can answer its call {call.call_id}."
             )
+        if about is not None and about.id in named:
+            continue  # the question's own answer counts, and this is what google-adk told the model meanwhile
         question = about or in_session.question(call.wire_id)
         if question is None and in_session.named(call.wire_id) is None and call.name != CONFIRM_TOOL:
             raise AnswerRefused(
