@@ -269,7 +269,8 @@ class _Connection(asyncio.Protocol):
                 # By a schedule of its own, so that one frame's delay is not the next one's too.
                 due += interval
                 await asyncio.sleep(max(due - loop.time(), 0))
-            elif request.sent % _FRAMES_PER_TURN == 0:
+            elif request.sent % _FRAMES_PER_TURN == 0 or self._transport.is_closing():
+                # A client that has left is noticed at the next turn of the loop, which cancels this task.
                 await asyncio.sleep(0)
             data = frame if answer.finish is None else answer.finish(frame)
             data = data if coded is None else coded.frame(data)
