@@ -62,7 +62,7 @@ def test_bodies_in_turn_then_the_last() -> None:
 
 
 def test_bodies_are_streams() -> None:
-    with pytest.raises(UsageError, match="server-sent events"), BodiesProvider("openai_chat", [[b""]]) as provider:
+    with pytest.raises(UsageError, match="request for a stream"), BodiesProvider("openai_chat", [[b""]]) as provider:
         assert httpx.post(f"{provider.base_url}/chat/completions", json={"model": "m"}).status_code == 500
     with pytest.raises(UsageError, match="at least one body"):
         BodiesProvider("gemini", [])

@@ -20,14 +20,6 @@ from callstream.wire import WIRES
 if TYPE_CHECKING:
     from callstream.testing.recording import ReplayedProvider
 
-_VARIABLES = {
-    "gemini": ("GOOGLE_GEMINI_BASE_URL", "GEMINI_API_KEY"),
-    "anthropic": ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY"),
-    "openai_chat": ("OPENAI_BASE_URL", "OPENAI_API_KEY"),
-    "openai_responses": ("OPENAI_BASE_URL", "OPENAI_API_KEY"),
-}
-"""By which variables each SDK is told another address, and a key."""
-
 
 def add_to(commands: Commands) -> None:
     record_parser = commands.add(
@@ -76,10 +68,11 @@ def add_to(commands: Commands) -> None:
 
 
 async def record(options: argparse.Namespace, out: Output) -> int:
-    from callstream.testing.proxy import UPSTREAMS, recording_proxy
+    from callstream.testing.encoders import ENCODERS
+    from callstream.testing.proxy import recording_proxy
     from callstream.testing.routes import base_path
 
-    upstream = refuse_secret(options.upstream or UPSTREAMS[options.wire], "the key that your SDK sends")
+    upstream = refuse_secret(options.upstream or ENCODERS[options.wire].upstream, "the key that your SDK sends")
     proxy = recording_proxy(options.folder, upstream, port=options.port)
     with proxy:
         address = proxy.origin + base_path(options.wire)
@@ -90,6 +83,7 @@ async def record(options: argparse.Namespace, out: Output) -> int:
 
 
 async def replay(options: argparse.Namespace, out: Output) -> int:
+    from callstream.testing.encoders import ENCODERS
     from callstream.testing.recording import replay as replayed
 
     provider: ReplayedProvider = replayed(
@@ -97,7 +91,7 @@ async def replay(options: argparse.Namespace, out: Output) -> int:
     )
     try:
         with provider:
-            key = _VARIABLES[provider.wire][1]
+            _, key = ENCODERS[provider.wire].variables
             out.note(f"replaying {options.folder}, wire {provider.wire}")
             code = await _against(provider.base_url, provider.wire, options.program, {key: "none"}, out)
     except UsageError as error:  # of the program, which asked for something that was not recorded
@@ -107,7 +101,9 @@ async def replay(options: argparse.Namespace, out: Output) -> int:
 
 
 async def _against(address: str, wire: str, program: Sequence[str], extra: Mapping[str, str], out: Output) -> int:
-    variable = _VARIABLES[wire][0]
+    from callstream.testing.encoders import ENCODERS
+
+    variable, _ = ENCODERS[wire].variables
     if program:
         return await _run(program, {**os.environ, **extra, variable: address})
     out.write(f"{address}\n")

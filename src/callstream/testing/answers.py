@@ -6,12 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from callstream.testing.encoders import encode_whole
+from callstream.testing.encoders import ENCODERS, encode_whole
 from callstream.testing.httpserver import Answer, Frame, ReceivedRequest
 from callstream.testing.routes import Route
 from callstream.testing.script import Call, Delay, Parallel, Refusal, Step
-
-_EVENT_STREAM = {"gemini": "text/event-stream"}
 
 
 def refused(wire: str, refusal: Refusal, route: Route | None = None, *, retry: bool = True) -> Answer:
@@ -27,17 +25,9 @@ def refused(wire: str, refusal: Refusal, route: Route | None = None, *, retry: b
     return Answer(refusal.status, headers, [body], length=len(body))
 
 
-def event_stream(wire: str) -> str:
-    return _EVENT_STREAM.get(wire, "text/event-stream; charset=utf-8")
-
-
 def request_ids(wire: str, number: int) -> list[tuple[str, str]]:
-    return {
-        "gemini": [],
-        "anthropic": [("request-id", f"req_{number}")],
-        "openai_chat": [("x-request-id", f"req_{number}")],
-        "openai_responses": [("x-request-id", f"req_{number}")],
-    }[wire]
+    header = ENCODERS[wire].request_id
+    return [] if header is None else [(header, f"req_{number}")]
 
 
 def first_waits(steps: list[Step]) -> list[Delay]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from callstream.errors import UsageError
-from callstream.testing.answers import event_stream
+from callstream.testing.encoders import ENCODERS
 from callstream.testing.httpserver import Answer, ReceivedRequest
 from callstream.testing.provider import Provider
 from callstream.testing.routes import Route
@@ -14,7 +14,7 @@ from callstream.testing.routes import Route
 class BodiesProvider(Provider):
     """Answers each request with the next of ``bodies``, and with the last of them from then on.
 
-    A body is the server-sent events of a stream, each sent as it is. A request for another form of answer is an error.
+    A body is the frames of a stream, each sent as it is. A request for another form of answer is an error.
     """
 
     def __init__(self, wire: str, bodies: Iterable[Sequence[bytes]], *, port: int = 0) -> None:
@@ -26,7 +26,7 @@ class BodiesProvider(Provider):
 
     async def answer(self, request: ReceivedRequest, route: Route) -> Answer:
         if route.form != "events":
-            raise UsageError(f"expected a request for server-sent events, got one for the form {route.form!r}")
+            raise UsageError(f"expected a request for a stream, got one for the form {route.form!r}")
         body = self._bodies[min(self._next, len(self._bodies) - 1)]
         self._next += 1
-        return Answer(200, [("content-type", event_stream(self.wire))], body)
+        return Answer(200, [("content-type", ENCODERS[self.wire].stream_type)], body)

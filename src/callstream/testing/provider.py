@@ -34,14 +34,13 @@ from callstream.testing.answers import (
     as_array,
     asks_for_streamed_args,
     asks_for_usage,
-    event_stream,
     first_waits,
     refused,
     request_ids,
     unstreamed,
     without_usage,
 )
-from callstream.testing.encoders import WIRES, encode_whole, frames
+from callstream.testing.encoders import ENCODERS, WIRES, encode_whole, frames
 from callstream.testing.httpserver import Answer, Coding, Frame, HttpServer, ReceivedRequest
 from callstream.testing.numbering import NumberedFrames, numbers_used
 from callstream.testing.routes import Route, base_path, place_of, route_of
@@ -69,7 +68,6 @@ whoever reads the text knows how long it was on its way.
 _STAMP = STAMP.encode()
 _GOLDEN_RATIO = 0.618033988749895
 """The fractional parts of its multiples spread evenly between 0 and 1, however many there are."""
-_FAILURE_STATUS = {"gemini": 503, "anthropic": 529, "openai_chat": 500, "openai_responses": 500}
 
 
 class Provider(ABC):
@@ -256,7 +254,7 @@ class ScriptedProvider(Provider):
             sent = without_usage(sent)
         if route.form == "array":
             sent = as_array(sent)
-        content_type = "application/json; charset=UTF-8" if route.form == "array" else event_stream(self.wire)
+        content_type = "application/json; charset=UTF-8" if route.form == "array" else ENCODERS[self.wire].stream_type
         headers = [("content-type", content_type), ("cache-control", "no-cache"), *request_ids(self.wire, number)]
         phase = number * _GOLDEN_RATIO % 1
         return Answer(200, headers, sent, frames_per_second=self._deltas_per_second, phase=phase)
@@ -276,7 +274,7 @@ class ScriptedProvider(Provider):
             return Answer(200, headers, [*delays, body[: len(body) // 2], last], length=len(body))
         if isinstance(last, Truncated):
             body = body[: len(body) // 2]
-        status = _FAILURE_STATUS[self.wire] if isinstance(last, Failure) else 200
+        status = ENCODERS[self.wire].failure_status if isinstance(last, Failure) else 200
         return Answer(status, headers, [*delays, body], length=len(body))
 
 

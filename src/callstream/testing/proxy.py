@@ -26,14 +26,6 @@ from callstream.testing.httpserver import Answer, Frame, HttpServer, ReceivedReq
 from callstream.testing.recording import record
 from callstream.testing.script import Cut
 
-UPSTREAMS = {
-    "gemini": "https://generativelanguage.googleapis.com",
-    "anthropic": "https://api.anthropic.com",
-    "openai_chat": "https://api.openai.com",
-    "openai_responses": "https://api.openai.com",
-}
-"""Where the wires' own providers are."""
-
 # What belongs to one connection and not to the message (RFC 9110, section 7.6.1), and what each side counts itself.
 _OF_THE_CONNECTION = frozenset(
     {"connection", "content-length", "host", "keep-alive", "proxy-authenticate", "proxy-authorization"}

@@ -16,17 +16,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
-from callstream.testing.encoders import encode
-from callstream.testing.encoders.encoder import dumps
+from callstream.testing.encoders import ENCODERS, encode
+from callstream.testing.encoders.encoder import Carrying
 from callstream.testing.script import Call, Finish, Parallel, Step, Text
 
 FunctionCall: TypeAlias = dict[str, Any]
 Frames: TypeAlias = list[bytes]
-Carrying: TypeAlias = Literal["first", "last"]
 
 _MORE = {"willContinue": True}
 _END: FunctionCall = {}
@@ -52,7 +51,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         made = list(encode(wire, [*self.steps, Finish()], first_id=first_id))
         if self.carrying is None:
             return made
-        return _MOVED[wire, self.carrying](made)
+        return ENCODERS[wire].carry(made, self.carrying)
 
     def bodies(self, wire: str, text: str = "Done.") -> list[Frames]:
         """The response, and the one in which the model, told the results, ends its turn with a text."""
@@ -93,100 +92,6 @@ def text(path: str, *parts: str) -> list[FunctionCall]:
 def called(name: str, *between: FunctionCall) -> list[FunctionCall]:
     """A streamed call: its name, what comes between, and its end."""
     return [{"name": name, **_MORE}, *between, _END]
-
-
-# -- the other wires: JSON text, with some of it where the wire's usual stream has none --
-
-
-def _payload(frame: bytes) -> dict[str, Any]:
-    line = next(line for line in frame.decode().split("\n") if line.startswith("data: "))
-    return dict(json.loads(line.removeprefix("data: ")))
-
-
-def _with_payload(frame: bytes, payload: dict[str, Any]) -> bytes:
-    head, _, _ = frame.decode().partition("data: ")
-    return f"{head}data: {dumps(payload)}\n\n".encode()
-
-
-def _numbers(frames: Frames, *marks: str) -> list[int]:
-    """Where the frames are that have all these texts in them."""
-    return [number for number, frame in enumerate(frames) if all(mark.encode() in frame for mark in marks)]
-
-
-def _merged(frames: Frames, taken: int, into: int, merge: Callable[[dict[str, Any], dict[str, Any]], None]) -> Frames:
-    """Without the frame ``taken``, whose content ``merge`` puts into another."""
-    target = _payload(frames[into])
-    merge(_payload(frames[taken]), target)
-    made = list(frames)
-    made[into] = _with_payload(frames[into], target)
-    del made[taken]
-    return made
-
-
-def _chat_first(frames: Frames) -> Frames:
-    """The chunk that names the call has the first of its text."""
-    head, first, *_ = _numbers(frames, '"tool_calls":[')
-
-    def merge(taken: dict[str, Any], into: dict[str, Any]) -> None:
-        function = into["choices"][0]["delta"]["tool_calls"][0]["function"]
-        function["arguments"] += taken["choices"][0]["delta"]["tool_calls"][0]["function"]["arguments"]
-
-    return _merged(frames, first, head, merge)
-
-
-def _chat_last(frames: Frames) -> Frames:
-    """The last of the first call's text is in the chunk of what follows: another call's beginning, or the end."""
-    last = _numbers(frames, '"tool_calls":[{"index":0')[-1]
-
-    def merge(taken: dict[str, Any], into: dict[str, Any]) -> None:
-        delta = into["choices"][0]["delta"]
-        delta["tool_calls"] = [*taken["choices"][0]["delta"]["tool_calls"], *delta.get("tool_calls", ())]
-
-    return _merged(frames, last, last + 1, merge)
-
-
-def _responses_first(frames: Frames) -> Frames:
-    """The item is announced with all of its arguments, and there is no delta."""
-    added = _numbers(frames, '"response.output_item.added"')[0]
-    made = list(frames)
-    payload = _payload(made[added])
-    payload["item"]["arguments"] = _payload(made[_numbers(made, "arguments.done")[0]])["arguments"]
-    made[added] = _with_payload(made[added], payload)
-    return [frame for number, frame in enumerate(made) if number not in _numbers(made, "arguments.delta")]
-
-
-def _responses_last(frames: Frames) -> Frames:
-    """The end of the arguments, which has all of them, brings what the deltas have not."""
-    last = max(
-        number for number in _numbers(frames, "arguments.delta") if number < _numbers(frames, "arguments.done")[0]
-    )
-    return [*frames[:last], *frames[last + 1 :]]
-
-
-def _anthropic_first(frames: Frames) -> Frames:
-    """No empty delta comes before the first of the text."""
-    empty = _numbers(frames, '"partial_json":""')[0]
-    return [*frames[:empty], *frames[empty + 1 :]]
-
-
-def _anthropic_last(frames: Frames) -> Frames:
-    """All of the first call's text is in the delta before the end of its block."""
-    end = _numbers(frames, "content_block_stop")[0]
-    deltas = [number for number in _numbers(frames, "input_json_delta") if number < end]
-    whole = "".join(_payload(frames[number])["delta"]["partial_json"] for number in deltas)
-    payload = _payload(frames[deltas[-1]])
-    payload["delta"]["partial_json"] = whole
-    return [*frames[: deltas[0]], _with_payload(frames[deltas[-1]], payload), *frames[end:]]
-
-
-_MOVED: dict[tuple[str, Carrying], Callable[[Frames], Frames]] = {
-    ("anthropic", "first"): _anthropic_first,
-    ("anthropic", "last"): _anthropic_last,
-    ("openai_chat", "first"): _chat_first,
-    ("openai_chat", "last"): _chat_last,
-    ("openai_responses", "first"): _responses_first,
-    ("openai_responses", "last"): _responses_last,
-}
 
 
 # -- the list --

@@ -7,7 +7,7 @@ answers are decoded, and how a collapsed call is written back. A new one gets a 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from callstream.errors import UsageError
 from callstream.events import RequestEvent
@@ -18,9 +18,7 @@ from callstream.wire.openai_chat import OpenAIChat
 from callstream.wire.openai_responses import OpenAIResponses
 from callstream.wire.provider import Provider
 
-__all__ = ["WIRES", "Decoder", "Wire", "decoder_for", "provider_at", "provider_of", "results_in"]
-
-Wire: TypeAlias = Literal["gemini", "anthropic", "openai_chat", "openai_responses"]
+__all__ = ["WIRES", "Decoder", "decoder_for", "provider_at", "provider_of", "results_in"]
 
 PROVIDERS: tuple[Provider, ...] = (
     Gemini(),

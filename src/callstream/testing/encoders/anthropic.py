@@ -8,7 +8,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from callstream.errors import UsageError
-from callstream.testing.encoders.encoder import Encoder, Form, argument_text, dumps, refuse_custom
+from callstream.testing.encoders.encoder import (
+    Carrying,
+    Encoder,
+    Form,
+    argument_text,
+    dumps,
+    numbers_of,
+    payload_of,
+    refuse_custom,
+    with_payload,
+)
 from callstream.testing.script import Call, Failure, Refusal, Text, Thought
 
 _SPACED = (", ", ": ")  # the model's own habit
@@ -30,6 +40,24 @@ class AnthropicEncoder(Encoder):
         r"/messages$|/publishers/anthropic/models/(?P<model>[^/:]+):(?P<verb>streamRawPredict|rawPredict)$"
     )
     place = "/v1/messages"
+    upstream = "https://api.anthropic.com"
+    variables = ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY")
+    request_id = "request-id"
+    failure_status = 529
+
+    @classmethod
+    def carry(cls, frames: list[bytes], carrying: Carrying) -> list[bytes]:
+        """First: no empty delta comes before the first of the text. Last: one delta has all of the first call's text."""
+        if carrying == "first":
+            empty = numbers_of(frames, '"partial_json":""')[0]
+            return [*frames[:empty], *frames[empty + 1 :]]
+        end = numbers_of(frames, "content_block_stop")[0]
+        deltas = [number for number in numbers_of(frames, "input_json_delta") if number < end]
+        payload = payload_of(frames[deltas[-1]])
+        payload["delta"]["partial_json"] = "".join(
+            payload_of(frames[number])["delta"]["partial_json"] for number in deltas
+        )
+        return [*frames[: deltas[0]], with_payload(frames[deltas[-1]], payload), *frames[end:]]
 
     @classmethod
     def form_of(cls, verb: str | None, query: Mapping[str, str], fields: Mapping[str, Any]) -> Form:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from callstream.codec import escape_surrogates
@@ -30,25 +30,44 @@ _OPENAI_KINDS = {
 
 
 Form: TypeAlias = Literal["events", "array", "whole"]
-"""A stream of server-sent events, a stream as a JSON array, or an answer that is not streamed."""
+"""The wire's own stream, a stream as a JSON array, or an answer that is not streamed."""
+Carrying: TypeAlias = Literal["first", "last"]
+"""The piece of a call, beside those of its arguments alone, that carries some of them."""
 
 
 class Encoder(ABC):
     """One response of one wire. ``first_id`` is the number of the first id that has to be made up.
 
     ``path`` matches the paths that the wire's requests go to; ``model`` and ``verb`` in it are what they name. ``place`` is
-    such a path for people, ``base_path`` what an SDK's ``base_url`` has of it after the host.
+    such a path for people, ``base_path`` what an SDK's ``base_url`` has of it after the host. ``upstream`` is the address of
+    the wire's own provider, ``variables`` name the environment variables that tell its SDK another address, and a key.
+
+    ``stream_type``: the content type of a stream. ``request_id``: the header that names a request. ``failure_status``: what
+    an answer that is not streamed fails with.
     """
 
     model: ClassVar[str]
     path: ClassVar[re.Pattern[str]]
     place: ClassVar[str]
     base_path: ClassVar[str] = ""
+    upstream: ClassVar[str]
+    variables: ClassVar[tuple[str, str]]
+    stream_type: ClassVar[str] = "text/event-stream; charset=utf-8"
+    request_id: ClassVar[str | None] = None
+    failure_status: ClassVar[int] = 500
 
     @classmethod
     def form_of(cls, verb: str | None, query: Mapping[str, str], fields: Mapping[str, Any]) -> Form:
         """Which form of answer a request wants."""
         return "events" if fields.get("stream") is True else "whole"
+
+    @classmethod
+    def carry(cls, frames: list[bytes], carrying: Carrying) -> list[bytes]:
+        """The frames of a script with arguments in the first or the last piece of its first call too.
+
+        A wire that has no form for it, or whose stream has that form anyway, leaves them as they are.
+        """
+        return frames
 
     def __init__(self, model: str | None, first_id: int) -> None:
         self.model_name = model or self.model
@@ -109,7 +128,12 @@ class Encoder(ABC):
 
 
 class OpenAIEncoder(Encoder):
-    """What both of OpenAI's wires share: their error bodies. A rate limit has a code."""
+    """What both of OpenAI's wires share: their server, and their error bodies. A rate limit has a code."""
+
+    base_path = "/v1"
+    upstream = "https://api.openai.com"
+    variables = ("OPENAI_BASE_URL", "OPENAI_API_KEY")
+    request_id = "x-request-id"
 
     def error(self, step: Failure) -> Any:
         return self._error(step.message, step.kind or "server_error")
@@ -142,6 +166,35 @@ def argument_text(call: Call, separators: tuple[str, str] = (",", ":")) -> str:
 def refuse_custom(call: Call, wire: str) -> None:
     if call.custom:
         raise UsageError(f"the wire {wire!r} has no free-text tools; {call.name!r} is custom")
+
+
+def payload_of(frame: bytes) -> dict[str, Any]:
+    """What a server-sent event says."""
+    line = next(line for line in frame.decode().split("\n") if line.startswith("data: "))
+    return dict(json.loads(line.removeprefix("data: ")))
+
+
+def with_payload(frame: bytes, payload: dict[str, Any]) -> bytes:
+    """The server-sent event with another payload."""
+    head, _, _ = frame.decode().partition("data: ")
+    return f"{head}data: {dumps(payload)}\n\n".encode()
+
+
+def numbers_of(frames: list[bytes], *marks: str) -> list[int]:
+    """Where the frames are that have all these texts in them."""
+    return [number for number, frame in enumerate(frames) if all(mark.encode() in frame for mark in marks)]
+
+
+def merge_frames(
+    frames: list[bytes], taken: int, into: int, merge: Callable[[dict[str, Any], dict[str, Any]], None]
+) -> list[bytes]:
+    """Without the frame ``taken``, whose content ``merge`` puts into another."""
+    target = payload_of(frames[into])
+    merge(payload_of(frames[taken]), target)
+    merged = list(frames)
+    merged[into] = with_payload(frames[into], target)
+    del merged[taken]
+    return merged
 
 
 def alternating(streams: Iterable[Iterator[bytes]]) -> Iterator[bytes]:

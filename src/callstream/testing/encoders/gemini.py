@@ -37,6 +37,10 @@ class GeminiEncoder(Encoder):
         r"/(?:models|tunedModels|endpoints)/(?P<model>[^/:]+):(?P<verb>streamGenerateContent|generateContent)$"
     )
     place = "/v1beta/models/{model}:streamGenerateContent"
+    upstream = "https://generativelanguage.googleapis.com"
+    variables = ("GOOGLE_GEMINI_BASE_URL", "GEMINI_API_KEY")
+    stream_type = "text/event-stream"
+    failure_status = 503
 
     @classmethod
     def form_of(cls, verb: str | None, query: Mapping[str, str], fields: Mapping[str, Any]) -> Form:

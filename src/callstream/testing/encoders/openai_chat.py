@@ -12,10 +12,13 @@ from typing import Any
 
 from callstream.testing.encoders.encoder import (
     CREATED,
+    Carrying,
     OpenAIEncoder,
     alternating,
     argument_text,
     dumps,
+    merge_frames,
+    numbers_of,
     refuse_custom,
 )
 from callstream.testing.script import Call, Failure, Text, Thought
@@ -25,7 +28,15 @@ class OpenAIChatEncoder(OpenAIEncoder):
     model = "gpt-4o-mini-2024-07-18"
     path = re.compile(r"/chat/completions$")
     place = "/v1/chat/completions"
-    base_path = "/v1"
+
+    @classmethod
+    def carry(cls, frames: list[bytes], carrying: Carrying) -> list[bytes]:
+        """First: the chunk that names the call has the first of its text. Last: the chunk of what follows has the last."""
+        if carrying == "first":
+            head, first, *_ = numbers_of(frames, '"tool_calls":[')
+            return merge_frames(frames, first, head, _append_arguments)
+        last = numbers_of(frames, '"tool_calls":[{"index":0')[-1]
+        return merge_frames(frames, last, last + 1, _prepend_call)
 
     def __init__(self, model: str | None, first_id: int) -> None:
         super().__init__(model, first_id)
@@ -130,6 +141,16 @@ class OpenAIChatEncoder(OpenAIEncoder):
                 "rejected_prediction_tokens": 0,
             },
         }
+
+
+def _append_arguments(taken: dict[str, Any], into: dict[str, Any]) -> None:
+    function = into["choices"][0]["delta"]["tool_calls"][0]["function"]
+    function["arguments"] += taken["choices"][0]["delta"]["tool_calls"][0]["function"]["arguments"]
+
+
+def _prepend_call(taken: dict[str, Any], into: dict[str, Any]) -> None:
+    delta = into["choices"][0]["delta"]
+    delta["tool_calls"] = [*taken["choices"][0]["delta"]["tool_calls"], *delta.get("tool_calls", ())]
 
 
 def _event(payload: Any) -> bytes:

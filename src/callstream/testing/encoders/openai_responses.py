@@ -6,7 +6,17 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from callstream.testing.encoders.encoder import CREATED, OpenAIEncoder, alternating, argument_text, dumps
+from callstream.testing.encoders.encoder import (
+    CREATED,
+    Carrying,
+    OpenAIEncoder,
+    alternating,
+    argument_text,
+    dumps,
+    numbers_of,
+    payload_of,
+    with_payload,
+)
 from callstream.testing.script import Call, Failure, Text, Thought
 
 _ARGUMENTS = {
@@ -19,7 +29,20 @@ class OpenAIResponsesEncoder(OpenAIEncoder):
     model = "gpt-5-2025-08-07"
     path = re.compile(r"/responses$")
     place = "/v1/responses"
-    base_path = "/v1"
+
+    @classmethod
+    def carry(cls, frames: list[bytes], carrying: Carrying) -> list[bytes]:
+        """First: the item is announced with all of its arguments, without deltas. Last: the end has what is missing."""
+        deltas = numbers_of(frames, "arguments.delta")
+        end = numbers_of(frames, "arguments.done")[0]
+        if carrying == "last":
+            last = max(number for number in deltas if number < end)
+            return [*frames[:last], *frames[last + 1 :]]
+        added = numbers_of(frames, '"response.output_item.added"')[0]
+        payload = payload_of(frames[added])
+        payload["item"]["arguments"] = payload_of(frames[end])["arguments"]
+        announced = with_payload(frames[added], payload)
+        return [announced if number == added else frame for number, frame in enumerate(frames) if number not in deltas]
 
     def __init__(self, model: str | None, first_id: int) -> None:
         super().__init__(model, first_id)
