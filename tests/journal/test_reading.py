@@ -9,14 +9,18 @@ import asyncio
 import threading
 
 import pytest
+from msgspec.structs import replace
 
+from callstream.agui import Conversation
 from callstream.errors import UsageError
 from callstream.events import (
     ArgsAppended,
     CallStarted,
     MessageStarted,
+    ReasoningAppended,
     Record,
     RunEnded,
+    RunEvent,
     RunStarted,
     TextAppended,
 )
@@ -134,6 +138,35 @@ async def test_runs_are_read_whole_in_the_order_asked_for(journal: Journal) -> N
     assert whole[4:] == sorted(folded, key=lambda record: record.first_seq or record.seq)
     assert whole[4:] != folded
     assert await journal.read_whole([]) == []
+
+
+async def test_runs_with_merged_pieces_say_the_same(journal: Journal) -> None:
+    """Pieces of two calls and of a message, alone, in a row, interleaved, and such as no column can keep as text."""
+    pieces = [
+        *(ArgsAppended("a", text) for text in ("[1", ",2", "\0", ",3")),
+        ArgsAppended("b", "["),
+        *(TextAppended("m", text) for text in ("some", " ", "text")),
+        ArgsAppended("b", '"\ud83d'),
+        ArgsAppended("b", '"'),
+        *(ReasoningAppended("m", text) for text in ("why", " not")),
+        ArgsAppended("a", "]"),
+    ]
+    started = [START, CallStarted("a", "t"), CallStarted("b", "t"), MessageStarted("m")]
+    for run_id in ("r", "s"):
+        own = [START, *(_renamed(event, run_id) for event in (*started[1:], *pieces))]
+        await journal.append(run_id, [*own, RunEnded("failed", "x")])
+    await journal.compact("s")
+    exact = await journal.read_whole(["r", "s"])
+    merged = await journal.read_whole(["r", "s"], merged=True)
+    assert len(merged) <= len(exact)
+    assert Conversation.of(merged).messages == Conversation.of(exact).messages
+    assert merged[-1] == exact[-1]
+
+
+def _renamed(event: RunEvent, run_id: str) -> RunEvent:
+    """The same of another call or message: ids are unique in a journal."""
+    field = "call_id" if hasattr(event, "call_id") else "message_id"
+    return replace(event, **{field: f"{getattr(event, field)}-{run_id}"})
 
 
 async def test_history_is_what_the_runs_have_whatever_their_length(journal: Journal) -> None:

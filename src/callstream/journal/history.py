@@ -18,7 +18,7 @@ async def history(journal: Journal, runs: Iterable[RunRow]) -> AsyncGenerator[Se
     """What the runs have in the journal now, run after run, about a thousand records at a time.
 
     Short runs are read many at once, so that a thread of thousands of them costs what its records cost. Folded records
-    stand where the first of their pieces stood.
+    stand where the first of their pieces stood, and adjacent pieces of a call or a message may be one record.
     """
     short: list[str] = []
     size = 0
@@ -28,13 +28,13 @@ async def history(journal: Journal, runs: Iterable[RunRow]) -> AsyncGenerator[Se
             short.append(row.run_id)
             size += row.last_seq
         if short and (size >= _AT_ONCE or not is_short):
-            yield await journal.read_whole(short)
+            yield await journal.read_whole(short, merged=True)
             short, size = [], 0
         if not is_short:
             async for records in _long(journal, row):
                 yield records
     if short:
-        yield await journal.read_whole(short)
+        yield await journal.read_whole(short, merged=True)
 
 
 async def _long(journal: Journal, row: RunRow) -> AsyncGenerator[Sequence[Record], None]:

@@ -308,7 +308,7 @@ class MemoryStore:
             ended = run.row.outcome is not None and (not lines or lines[-1].seq == run.row.last_seq)
             return Page(run.records(lines), ended)
 
-    async def read_whole(self, run_ids: Sequence[str]) -> list[Record]:
+    async def read_whole(self, run_ids: Sequence[str], merged: bool) -> list[Record]:
         found: list[Record] = []
         with self._lock:
             for run_id in run_ids:

@@ -89,9 +89,10 @@ class Journal(Protocol):
         """
         ...
 
-    async def read_whole(self, run_ids: Sequence[str]) -> list[Record]:
+    async def read_whole(self, run_ids: Sequence[str], *, merged: bool = False) -> list[Record]:
         """All records of several short runs with one question to the store, run after run in that order.
 
+        ``merged``: adjacent pieces of one call or message may be one record, as if folded, which is cheaper.
         Folded records stand where the first of their pieces stood. A run that is not there is left out. All of it is in
         memory at once: ``RunRow.last_seq`` says how many records a run has at most, and ``history`` reads long ones too.
         """

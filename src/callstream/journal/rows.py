@@ -226,6 +226,40 @@ def record_of(run_id: str, started_at: float, row: RecordRow) -> Record:
     return Record(run_id, seq, moment(started_at, at_ms), event, response_id, author, first_seq)
 
 
+def merge_adjacent(rows: Sequence[RecordRow]) -> list[RecordRow]:
+    """The rows of a run with the pieces of one call or message that follow each other made one, at the place of the last.
+
+    Pieces that cannot be stored as text are left as they are.
+    """
+    merged: list[RecordRow] = []
+    texts: list[str] = []
+    last: RecordRow | None = None  # of pieces that are not in ``merged`` yet; ``texts`` has what they say
+    first_seq = 0
+    for row in rows:
+        kind = row[2]
+        if last is not None:
+            if kind == last[2] and row[4:8] == last[4:8]:
+                texts.append(row[3])
+                last = row
+                continue
+            merged.append(_one_piece(last, texts, first_seq))
+            last = None
+        if kind == Kind.EVENT or kind & ESCAPED:
+            merged.append(row)
+        else:
+            last, texts, first_seq = row, [row[3]], row[8] or row[0]
+    if last is not None:
+        merged.append(_one_piece(last, texts, first_seq))
+    return merged
+
+
+def _one_piece(last: RecordRow, texts: list[str], first_seq: int) -> RecordRow:
+    if len(texts) == 1:
+        return last
+    seq, at_ms, kind, _, response_id, author, message_id, call_id, _ = last
+    return seq, at_ms, kind, "".join(texts), response_id, author, message_id, call_id, first_seq
+
+
 def moment(started_at: float, at_ms: int) -> float:
     return round(started_at + at_ms / 1000, 3)
 

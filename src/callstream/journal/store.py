@@ -177,7 +177,7 @@ class Reader(Protocol):
 
     async def page(self, run_id: str, after: int, limit: int, is_first: bool) -> Page | Folded | None: ...
 
-    async def read_whole(self, run_ids: Sequence[str]) -> list[Record]:
+    async def read_whole(self, run_ids: Sequence[str], merged: bool) -> list[Record]:
         """See ``Journal``."""
         ...
 

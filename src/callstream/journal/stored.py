@@ -100,8 +100,9 @@ class StoredJournal:
     def read(self, run_id: str, after: int = 0) -> AsyncIterator[Record]:
         return following.read(self._page, run_id, after)
 
-    async def read_whole(self, run_ids: Sequence[str]) -> list[Record]:
-        return await self._read(self._store.reader.read_whole, [run_id for run_id in run_ids if is_storable(run_id)])
+    async def read_whole(self, run_ids: Sequence[str], *, merged: bool = False) -> list[Record]:
+        wanted = [run_id for run_id in run_ids if is_storable(run_id)]
+        return await self._read(self._store.reader.read_whole, wanted, merged)
 
     def follow(self, run_id: str, after: int = 0) -> AsyncIterator[Record]:
         return following.follow(self._page, self._followers, run_id, after)

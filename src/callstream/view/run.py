@@ -141,7 +141,7 @@ class RunView:
         message = self.messages.get(message_id)
         passage = None if message is None else message.open_passage
         if passage is not None:
-            passage.end_seq = record.seq
+            passage.end_seq = record.first_seq or record.seq
 
     # -- calls --
 

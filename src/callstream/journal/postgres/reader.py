@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from callstream.calls import Call
@@ -10,7 +12,7 @@ from callstream.events import Record, RunEnded
 from callstream.journal.follow import Folded, Page
 from callstream.journal.postgres.link import LONG_SECONDS, Link
 from callstream.journal.protocol import RunRow
-from callstream.journal.rows import Stored, call_of, call_with_pieces, find_folded_range, record_of
+from callstream.journal.rows import Stored, call_of, call_with_pieces, find_folded_range, merge_adjacent, record_of
 from callstream.journal.store import CallFilter, Log, RunFilter
 
 _MAX_HEADS = 10_000
@@ -60,10 +62,14 @@ class PostgresReader:
                 if known and last_seq <= after:
                     return Page([], bool(ended))
 
-    async def read_whole(self, run_ids: Sequence[str]) -> list[Record]:
+    async def read_whole(self, run_ids: Sequence[str], merged: bool) -> list[Record]:
         async with self._link.reading() as connection:
             rows = await connection.fetch(self._sql["read_runs"], list(run_ids))
-        return [record_of(run_id, started_at, columns) for run_id, started_at, _, *columns in rows]
+        found: list[Record] = []
+        for (run_id, started_at), group in groupby(rows, key=itemgetter(0, 1)):
+            columns = [tuple(row)[3:] for row in group]
+            found += [record_of(run_id, started_at, row) for row in (merge_adjacent(columns) if merged else columns)]
+        return found
 
     async def call(self, call_id: str) -> Call | None:
         async with self._link.reading() as connection:

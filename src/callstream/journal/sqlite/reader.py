@@ -18,7 +18,7 @@ from callstream.errors import UsageError
 from callstream.events import Record, in_order
 from callstream.journal.follow import Folded, Page
 from callstream.journal.protocol import RunRow
-from callstream.journal.rows import Stored, call_of, call_with_pieces, find_folded_range, record_of
+from callstream.journal.rows import Stored, call_of, call_with_pieces, find_folded_range, merge_adjacent, record_of
 from callstream.journal.sql import queries
 from callstream.journal.sqlite.file import failure, open_connection
 from callstream.journal.store import CallFilter, Log, RunFilter
@@ -54,8 +54,8 @@ class SqliteReader:
     async def page(self, run_id: str, after: int, limit: int, is_first: bool) -> Page | Folded | None:
         return await self._in_thread(_page, run_id, after, limit, is_first)
 
-    async def read_whole(self, run_ids: Sequence[str]) -> list[Record]:
-        return await self._in_thread(_read_whole, list(run_ids))
+    async def read_whole(self, run_ids: Sequence[str], merged: bool) -> list[Record]:
+        return await self._in_thread(_read_whole, list(run_ids), merged)
 
     async def log(self, run_id: str) -> Log | None:
         return await self._in_thread(_log, run_id)
@@ -134,7 +134,7 @@ def _page(connection: sqlite3.Connection, run_id: str, after: int, limit: int, i
     return Page(records, bool(ended) and (not records or records[-1].seq == last_seq))
 
 
-def _read_whole(connection: sqlite3.Connection, run_ids: list[str]) -> list[Record]:
+def _read_whole(connection: sqlite3.Connection, run_ids: list[str], merged: bool) -> list[Record]:
     rows = _rows(connection, _SQL["read_run_heads"], {"run_ids": _json(run_ids)})
     heads = {key: (run_id, started_at) for run_id, key, started_at in rows}
     found: dict[str, list[Record]] = {run_id: [] for run_id in run_ids}
@@ -142,7 +142,10 @@ def _read_whole(connection: sqlite3.Connection, run_ids: list[str]) -> list[Reco
         rows = _rows(connection, _SQL[query], {"run_keys": _json(list(heads))})
         for key, group in groupby(rows, key=itemgetter(0)):
             run_id, started_at = heads[key]
-            found[run_id] = [record_of(run_id, started_at, columns[1:]) for columns in group]
+            columns = [row[1:] for row in group]
+            found[run_id] = [
+                record_of(run_id, started_at, row) for row in (merge_adjacent(columns) if merged else columns)
+            ]
     return [record for run_id in run_ids for record in in_order(found[run_id])]
 
 
