@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -27,6 +28,12 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if "live" not in config.option.markexpr:
         os.environ["SSL_CERT_FILE"] = str(HERE / "root.pem")
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: the garbage collector need not look through it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
