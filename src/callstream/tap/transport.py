@@ -85,10 +85,8 @@ class TapTransport:
         if run is not None and (model_call is None or not model_call.reports):
             with raised_once(provider):
                 await run.receive(said, author=model_call.author if model_call is not None else None)
-        sent = await self._signed(provider, asked, run)
-        if self._settings.stream_gemini_arguments:
-            sent = provider.ask_for_pieces(sent)
-        answer = await inner.handle_async_request(_with_body(request, sent.body))
+        outgoing = request if _is_signed(request) else _with_body(request, await self._prepare(provider, asked, run))
+        answer = await inner.handle_async_request(outgoing)
         exchange = _Exchange(provider, asked, request, said)
         try:
             return await self._tap(exchange, answer, run, model_call)
@@ -156,6 +154,13 @@ class TapTransport:
         if request.method != "POST":
             return None
         return provider_at(request.url.path) if self._settings.wire is None else provider_of(self._settings.wire)
+
+    async def _prepare(self, provider: Provider, asked: Request, run: Run | None) -> bytes:
+        """The body as it goes to the provider."""
+        sent = await self._signed(provider, asked, run)
+        if self._settings.stream_gemini_arguments:
+            sent = provider.ask_for_pieces(sent)
+        return sent.body
 
     async def _signed(self, provider: Provider, asked: Request, run: Run | None) -> Request:
         if not provider.signs_calls or not self._settings.repair_gemini_signatures:
@@ -317,6 +322,11 @@ def _said(provider: Provider, asked: Request) -> list[RequestEvent]:
         # A request that cannot be read is the provider's to refuse.
         logger.warning("could not read a request: %s", error)
         return []
+
+
+def _is_signed(request: Any) -> bool:
+    """Whether the SDK has signed the request for AWS: its body and most of its headers must stay as they are."""
+    return request.headers.get("authorization", "").startswith("AWS4-") or "X-Amz-Signature" in request.url.params
 
 
 def _with_body(request: Any, body: bytes) -> Any:

@@ -1,0 +1,82 @@
+"""Requests that an SDK signs for AWS before the transport sees them: the signature still fits behind the tap."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+from openai.providers import bedrock
+
+from callstream import Callstream
+from callstream.testing import Call, ReceivedRequest, ScriptedProvider
+
+from .clients import ask_anthropic, ask_openai_chat, ask_openai_responses
+
+KEYS = {"aws_access_key": "AKIDEXAMPLE", "aws_secret_key": "a secret", "aws_region": "us-east-1"}
+CREDENTIALS = Credentials("AKIDEXAMPLE", "a secret")
+WRITE = Call("write", {"title": "T", "content": "some text"}, call_id="c1")
+
+
+def mantle_client(url: str, http: Any) -> Any:
+    return anthropic.AsyncAnthropicBedrockMantle(**KEYS, base_url=f"{url}/anthropic", http_client=http, max_retries=0)
+
+
+def aws_client(url: str, http: Any) -> Any:
+    return anthropic.AsyncAnthropicAWS(**KEYS, workspace_id="w", base_url=url, http_client=http, max_retries=0)
+
+
+def openai_client(url: str, http: Any) -> openai.AsyncOpenAI:
+    provider = bedrock(
+        base_url=f"{url}/openai/v1",
+        region="us-east-1",
+        access_key_id=CREDENTIALS.access_key,
+        secret_access_key=CREDENTIALS.secret_key,
+    )
+    return openai.AsyncOpenAI(provider=provider, http_client=http, max_retries=0)
+
+
+CLIENTS = {
+    "AsyncAnthropicBedrockMantle": ("anthropic", mantle_client, ask_anthropic),
+    "AsyncAnthropicAWS": ("anthropic", aws_client, ask_anthropic),
+    "AsyncOpenAI, chat": ("openai_chat", openai_client, ask_openai_chat),
+    "AsyncOpenAI, responses": ("openai_responses", openai_client, ask_openai_responses),
+}
+
+
+def recomputed(request: ReceivedRequest) -> tuple[str, str]:
+    """The signature that a request brought, and the one that botocore makes for what arrived."""
+    scheme, _, rest = request.headers["authorization"].partition(" ")
+    assert scheme == "AWS4-HMAC-SHA256"
+    fields = dict(field.strip().split("=", 1) for field in rest.split(","))
+    _, _, region, service, _ = fields["Credential"].split("/")
+    signed = {name: request.headers[name] for name in fields["SignedHeaders"].split(";")}
+    arrived = AWSRequest(
+        request.method, f"http://{request.headers['host']}{request.target}", headers=signed, data=request.body
+    )
+    arrived.context["timestamp"] = request.headers["x-amz-date"]
+    signer = SigV4Auth(CREDENTIALS, service, region)
+    return fields["Signature"], signer.signature(
+        signer.string_to_sign(arrived, signer.canonical_request(arrived)), arrived
+    )
+
+
+@pytest.mark.parametrize("coding", [None, "gzip"])
+@pytest.mark.parametrize("client", CLIENTS)
+async def test_signed_untouched(client: str, coding: Any) -> None:
+    """The answer is read all the same, and a provider that compresses because the client allowed it is understood."""
+    wire, make, ask = CLIENTS[client]
+    async with Callstream(journal="memory:") as cs, ScriptedProvider(wire, [WRITE], encoding=coding) as provider:
+        async with cs.run("thread") as run, cs.httpx2_client(collapse="all") as http:
+            answer = await ask(make(provider.base_url.removesuffix("/v1"), http))
+        (request,) = provider.requests
+        brought, made = recomputed(request)
+        assert brought == made
+        assert "accept-encoding" in request.headers["authorization"]
+        assert answer.calls == [("c1", "write", WRITE.args)]
+        assert [json.loads(call.args_json or "") for call in run.calls] == [WRITE.args]
