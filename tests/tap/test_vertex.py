@@ -9,7 +9,7 @@ import pytest
 from google import genai
 from google.genai import types
 
-from callstream import Callstream
+from callstream import Callstream, tool
 from callstream.testing import Call, ScriptedProvider
 
 ARGS = {"title": "Notes", "content": "one two three " * 5}
@@ -127,3 +127,37 @@ async def test_asks_for_pieces_never_where_the_request_says_itself(
 async def test_asks_for_pieces_never_where_nobody_could_say_what_that_means(cs: Callstream, config: Any) -> None:
     received = await sent(cs, PROJECT, {"tools": TOOLS, **config})
     assert {name: received[name] for name in ("toolConfig", "tool_config") if name in received} == config
+
+
+@pytest.mark.parametrize("config", [{}, {"toolConfig": {"functionCallingConfig": {"mode": "ANY"}}}])
+async def test_asks_for_pieces_only_where_every_call_reaches_the_sdk_whole(config: Any) -> None:
+    """The switch is the request's: a program would get the calls of other tools in pieces that it never asked for."""
+
+    @tool
+    def write(title: str, content: str) -> str:
+        return "written"
+
+    @tool(stream_arguments=False)
+    def erase(title: str) -> str:
+        return "erased"
+
+    body = {"contents": [{"role": "user", "parts": [{"text": "go"}]}], **config}
+    declared = {name: {"name": name} for name in ("write", "erase", "unknown")}
+    async with (
+        Callstream(tools=[write, erase]) as cs,
+        ScriptedProvider("gemini", SCRIPT) as provider,
+        cs.httpx_client() as client,
+        cs.httpx_client(stream_arguments=False) as never,
+        cs.httpx_client(collapse="none") as observing,
+    ):
+
+        async def asks(client: Any, *names: str) -> bool:
+            tools = [{"functionDeclarations": [declared[name] for name in names]}]
+            await client.post(f"{provider.origin}{PROJECT}?alt=sse", json={**body, "tools": tools})
+            return CAMEL in str(provider.requests[-1].json)
+
+        assert await asks(client, "write")
+        assert not await asks(client, "write", "unknown")
+        assert not await asks(client, "write", "erase")
+        assert not await asks(never, "write")
+        assert not await asks(observing, "write")

@@ -104,7 +104,12 @@ class ADKAgent:
             raise UsageError("expected the App's CallstreamPlugin to have a callstream.Callstream")
         self.callstream: Callstream = settings["callstream"] or theirs or Callstream()
         self.owns_callstream = settings["callstream"] is None and theirs is None
-        plugin = HostedPlugin(self.callstream) if given is None else HostedPlugin.like(given, self.callstream)
+        asks = settings["stream_arguments"]
+        plugin = (
+            HostedPlugin(self.callstream, stream_arguments=asks)
+            if given is None
+            else HostedPlugin.like(given, self.callstream, stream_arguments=asks)
+        )
         self._plugin = plugin
         assert app.root_agent is not None
         self.root_agent: BaseNode = tap_tree(app.root_agent, self.callstream)

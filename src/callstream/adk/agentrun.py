@@ -244,14 +244,15 @@ def _failure(event: Event) -> str:
 
 class HostedPlugin(CallstreamPlugin):
     @classmethod
-    def like(cls, other: CallstreamPlugin, callstream: Callstream) -> Self:
-        """With the settings of a plugin that the application registered itself."""
+    def like(cls, other: CallstreamPlugin, callstream: Callstream, *, stream_arguments: bool) -> Self:
+        """With the settings of a plugin that the application registered itself. Either may turn streaming off."""
         settings = other.settings
         return cls(
             callstream,
             name=other.name,
             on_truncated=settings.on_truncated,
             repair_signatures=settings.repair_signatures,
+            stream_arguments=settings.stream_arguments and stream_arguments,
         )
 
     async def on_user_message_callback(

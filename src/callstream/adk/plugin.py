@@ -39,6 +39,7 @@ from callstream.adk.tools import (
     collapsed_names,
     collect_generators,
     register_tools,
+    streamed_names,
     takes_progress,
     tools_by_name,
     watch_generators,
@@ -57,6 +58,7 @@ class PluginSettings(msgspec.Struct, frozen=True):
     on_truncated: OnTruncated = "tell_model"
     repair_signatures: bool = True
     closes_callstream: bool = False
+    stream_arguments: bool = True
 
 
 class CallstreamPlugin(BasePlugin):
@@ -67,7 +69,8 @@ class CallstreamPlugin(BasePlugin):
     invocation with an error event. The tool never runs.
 
     ``repair_signatures`` adds thought signatures that Gemini needs and history lacks. ``closes_callstream``: closing
-    the runner closes the Callstream too; leave it out where several runners share one.
+    the runner closes the Callstream too; leave it out where several runners share one. ``stream_arguments``: whether
+    providers that stream arguments only on request are asked to.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class CallstreamPlugin(BasePlugin):
         on_truncated: OnTruncated = "tell_model",
         repair_signatures: bool = True,
         closes_callstream: bool = False,
+        stream_arguments: bool = True,
     ) -> None:
         super().__init__(name=name)
         if not isinstance(callstream, Callstream):
@@ -85,7 +89,7 @@ class CallstreamPlugin(BasePlugin):
         if on_truncated not in ("tell_model", "fail"):
             raise UsageError(f"expected on_truncated to be 'tell_model' or 'fail', got {on_truncated!r}")
         self.callstream = callstream
-        self.settings = PluginSettings(on_truncated, repair_signatures, closes_callstream)
+        self.settings = PluginSettings(on_truncated, repair_signatures, closes_callstream, stream_arguments)
         self.left_behind = LeftBehind(callstream)
         self._invocations: dict[str, Invocation] = {}
         self._incoming: dict[str, Incoming] = {}
@@ -267,6 +271,7 @@ class CallstreamPlugin(BasePlugin):
             for content in llm_request.contents:
                 await live.hear(content)
             return None
+        streamed = streamed_names(llm_request.tools_dict) if self.settings.stream_arguments else frozenset()
         collect_generators(llm_request.tools_dict)
         await self._tell_left_behind(invocation)
         if self.settings.repair_signatures:
@@ -282,6 +287,7 @@ class CallstreamPlugin(BasePlugin):
             refuses=True,
             reports=True,
             new_call_id=_new_call_id,
+            streams=lambda name: name in streamed,
         )
         invocation.begin(Step(model_call, llm_request, callback_context.actions, callback_context.branch))
         current_model_call.set(model_call)

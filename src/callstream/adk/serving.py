@@ -43,6 +43,11 @@ def own_callstream(target: object) -> Callstream | None:
     return found if isinstance(found, Callstream) else None
 
 
+def takes_options(target: object) -> bool:
+    """Whether ``adk_agent`` makes an agent of it, with the options that it is given."""
+    return isinstance(target, App | BaseNode)
+
+
 def has_sessions(target: object) -> bool:
     """Whether an application says itself where its sessions are."""
     return isinstance(target, ADKAgent) and not target.owns_sessions

@@ -69,6 +69,8 @@ class AgentOptions(TypedDict, total=False):
     """Whether calls of the server's tools that await an answer end the run as interrupts; off by default."""
     streaming_function_call_arguments: Annotated[bool, True]
     """Whether arguments are shown piece by piece; on by default."""
+    stream_arguments: Annotated[bool, True]
+    """Whether providers that stream arguments only on request are asked to; on by default."""
     use_thread_id_as_session_id: bool | None
     """Whether a new session has the thread's id; by default wherever the session service takes one."""
     allow_scoped_state_keys: Annotated[bool, False]

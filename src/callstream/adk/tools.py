@@ -213,6 +213,12 @@ def collapsed_names(tools: dict[str, BaseTool]) -> frozenset[str]:
     return frozenset(name for name, tool in tools.items() if not isinstance(tool, SetModelResponseTool))
 
 
+def streamed_names(tools: dict[str, BaseTool]) -> frozenset[str]:
+    """The tools whose arguments a provider may be asked to stream: all but ``@tool(stream_arguments=False)``."""
+    functions = {name: getattr(tool, "func", None) for name, tool in tools.items()}
+    return frozenset(name for name, made in functions.items() if not is_tool(made) or made.stream_arguments)
+
+
 def collect_generators(tools: dict[str, BaseTool]) -> None:
     """Lets plain generator functions yield more than once, by standing in for their tools in a request."""
     for name, tool in tools.items():

@@ -131,6 +131,15 @@ def from_environment(variable: str, kind: Callable[[str], _T]) -> _T | None:
         raise misused(f"invalid value for {variable}: {error}") from None
 
 
+def boolean(text: str) -> bool:
+    """A variable's type: on or off."""
+    words = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+    found = words.get(text.lower())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"expected true or false, got {text!r}")
+    return found
+
+
 def one_of(*choices: str) -> Callable[[str], str]:
     """An option's type: one of these words."""
 

@@ -22,6 +22,7 @@ from callstream.cli.options import (
     add_env_file,
     add_journal,
     age,
+    boolean,
     from_environment,
     one_of,
     origin,
@@ -88,6 +89,11 @@ def add_to(commands: Commands) -> None:
         metavar="URL",
         help="where google-adk keeps its sessions: memory:, sqlite:///FILE, postgresql://… (default: beside the journal)",
     )
+    parser.add_argument(
+        "--stream-arguments",
+        action=argparse.BooleanOptionalAction,
+        help="ask providers to stream arguments where they do so only on request (default: ask)",
+    )
     add_env_file(parser)
     parser.add_argument(
         "--log-format", type=one_of(*_LOG_FORMATS), metavar="FORMAT", help="text or json (default: text)"
@@ -100,7 +106,15 @@ async def serve(options: argparse.Namespace, out: Output) -> int:
     quiet_adk()
     target = loaded(options.target, env_file=options.env_file)
     if _is_made_by_create_app(target.found):
-        for option in ("journal", "sessions", "auth", "on_disconnect", "cors_origin", "forget_after"):
+        for option in (
+            "journal",
+            "sessions",
+            "auth",
+            "on_disconnect",
+            "cors_origin",
+            "forget_after",
+            "stream_arguments",
+        ):
             if getattr(options, option) is not None:
                 name = f"--{option.replace('_', '-')}"
                 raise misused(
@@ -111,7 +125,7 @@ async def serve(options: argparse.Namespace, out: Output) -> int:
     _refuse_web_app(target)
     callstream = _callstream(options, target, out)
     sessions = await _sessions(options, target, out)
-    agent = _agent(target, callstream, sessions)
+    agent = _agent(target, callstream, session_service=sessions, stream_arguments=_stream_arguments(options, target))
     callstream = getattr(agent, "callstream", None) or callstream  # an ADKAgent keeps its own, with its hooks
     name = str(getattr(target.found, "name", "") or target.name)
     settings = {
@@ -294,10 +308,20 @@ async def _sessions(options: argparse.Namespace, target: Target, out: Output) ->
     return sessions
 
 
-def _agent(target: Target, callstream: Callstream | None, sessions: Any = None) -> Any:
+def _stream_arguments(options: argparse.Namespace, target: Target) -> bool | None:
+    """Whether providers are asked to stream arguments; None where nothing says so."""
+    adk = _adk()
+    stated: bool | None = options.stream_arguments
+    if stated is not None and (adk is None or not adk.takes_options(target.found)):
+        raise misused(f"{target.given} has clients of its own; --stream-arguments cannot be combined with it")
+    return from_environment("CALLSTREAM_STREAM_ARGUMENTS", boolean) if stated is None else stated
+
+
+def _agent(target: Target, callstream: Callstream | None, **options: Any) -> Any:
     adk = _adk()
     if adk is not None and adk.is_adk(target.found):
-        return adk.adk_agent(target.found, callstream, **({} if sessions is None else {"session_service": sessions}))
+        stated = {name: value for name, value in options.items() if value is not None}
+        return adk.adk_agent(target.found, callstream, **stated)
     if callable(getattr(target.found, "run", None)) or callable(target.found):
         return target.found
     hint = "" if adk is not None else " (google-adk is not installed: pip install 'callstream[adk]')"

@@ -150,6 +150,7 @@ class Callstream(Toolbox):
         *,
         wire: str | None = None,
         collapse: Collapse = "known",
+        stream_arguments: bool = True,
         settings: TapSettings | None = None,
     ) -> TapTransport:
         """A transport for an async client of httpx or httpx2: ``AsyncClient(transport=cs.transport())``.
@@ -157,24 +158,28 @@ class Callstream(Toolbox):
         ``inner`` is the transport to wrap; without one, connections are made as the library would, proxies of the
         environment included. ``wire`` states the wire instead of recognising it by path. ``collapse`` says which calls
         reach the SDK whole: ``"known"``, those of tools that this Callstream was given; ``"all"``; ``"none"``.
+        ``stream_arguments`` asks the provider to stream the arguments of those calls where it does so only on request.
         """
-        return self._tap.transport(inner, settings, wire, collapse)
+        return self._tap.transport(inner, settings, wire=wire, collapse=collapse, stream_arguments=stream_arguments)
 
     def http_client(
         self,
         *,
         wire: str | None = None,
         collapse: Collapse = "known",
+        stream_arguments: bool = True,
         settings: TapSettings | None = None,
         **kwargs: Any,
     ) -> httpx2.AsyncClient:
         """An async HTTP client with the tap in it, for the SDKs of anthropic, openai and google-genai.
 
         It is an ``httpx2.AsyncClient`` where httpx2 is installed, else an ``httpx.AsyncClient``, which has the same
-        methods. Takes the usual arguments of either. ``wire``, ``collapse`` and ``settings`` are those of ``transport``.
+        methods. Takes the usual arguments of either. The parameters named here are those of ``transport``.
         An SDK that accepts httpx only, though httpx2 is installed too, gets ``httpx_client()``.
         """
-        client: httpx2.AsyncClient = self._tap.client(None, settings, wire, collapse, kwargs)
+        client: httpx2.AsyncClient = self._tap.client(
+            None, kwargs, settings, wire=wire, collapse=collapse, stream_arguments=stream_arguments
+        )
         return client
 
     def httpx_client(
@@ -182,11 +187,14 @@ class Callstream(Toolbox):
         *,
         wire: str | None = None,
         collapse: Collapse = "known",
+        stream_arguments: bool = True,
         settings: TapSettings | None = None,
         **kwargs: Any,
     ) -> httpx.AsyncClient:
         """``http_client()`` as an ``httpx.AsyncClient``, for SDKs that accept no other."""
-        client: httpx.AsyncClient = self._tap.client("httpx", settings, wire, collapse, kwargs)
+        client: httpx.AsyncClient = self._tap.client(
+            "httpx", kwargs, settings, wire=wire, collapse=collapse, stream_arguments=stream_arguments
+        )
         return client
 
     def httpx2_client(
@@ -194,11 +202,14 @@ class Callstream(Toolbox):
         *,
         wire: str | None = None,
         collapse: Collapse = "known",
+        stream_arguments: bool = True,
         settings: TapSettings | None = None,
         **kwargs: Any,
     ) -> httpx2.AsyncClient:
         """``http_client()`` as an ``httpx2.AsyncClient``, for SDKs that accept no other."""
-        client: httpx2.AsyncClient = self._tap.client("httpx2", settings, wire, collapse, kwargs)
+        client: httpx2.AsyncClient = self._tap.client(
+            "httpx2", kwargs, settings, wire=wire, collapse=collapse, stream_arguments=stream_arguments
+        )
         return client
 
     # -- runs --

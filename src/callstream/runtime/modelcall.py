@@ -18,6 +18,7 @@ class ModelCall:
 
     ``refuses``: the host refuses rejected calls itself, before their tools run, so they may be forwarded. ``reports``:
     the host reports the run's input and the results of its tools itself, so requests are not read for them.
+    ``streams``: of which tools the provider may be asked to stream the arguments; None leaves it to the tap's setting.
     """
 
     def __init__(
@@ -29,6 +30,7 @@ class ModelCall:
         refuses: bool = False,
         reports: bool = False,
         new_call_id: Callable[[], str] | None = None,
+        streams: Callable[[str], bool] | None = None,
     ) -> None:
         self.run = run
         self.author = author
@@ -36,6 +38,7 @@ class ModelCall:
         self.refuses = refuses
         self.reports = reports
         self.new_call_id = new_call_id
+        self.streams = streams
         self.read_by_tap = False
         self.responses: list[Response] = []
         """The responses that were read for it, in order: more than one where the host asked again by itself."""

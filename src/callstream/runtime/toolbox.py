@@ -107,6 +107,10 @@ class Toolbox:
         """Whether a tool of that name, or hooks for it, were given."""
         return tool_name in self._tools or tool_name in self._named_hooks
 
+    def streams(self, tool_name: str) -> bool:
+        """Whether a provider may be asked to stream the arguments of that tool."""
+        return tool_name not in self._tools or self._tools[tool_name].stream_arguments
+
     def hooks_of(self, tool_name: str) -> Hooks:
         """The hooks of a tool: its own first, then those registered by name. False if there are none."""
         own = self._tools[tool_name].hooks if tool_name in self._tools else _NO_HOOKS

@@ -11,7 +11,7 @@ from callstream.errors import UsageError
 from callstream.runtime import Callstream
 from callstream.tap.implicit import ImplicitRuns
 from callstream.tap.pools import Pools
-from callstream.tap.transport import Collapse, TapSettings, TapTransport
+from callstream.tap.transport import TapSettings, TapTransport
 
 # What the SDKs set for clients of their own; httpx alone would give up after five seconds.
 _TIMEOUT = 600.0
@@ -30,18 +30,13 @@ class Tap:
         self._pools: set[Pools] = set()
 
     def transport(
-        self, inner: Any, settings: TapSettings | None, wire: str | None, collapse: Collapse, pools: Pools | None = None
+        self, inner: Any, settings: TapSettings | None, *, pools: Pools | None = None, **parameters: Any
     ) -> TapTransport:
-        settings = _settings(settings, wire, collapse)
+        settings = _settings(settings, parameters)
         return TapTransport(self._callstream, self._implicit, inner, settings=settings, pools=pools)
 
     def client(
-        self,
-        library_name: str | None,
-        settings: TapSettings | None,
-        wire: str | None,
-        collapse: Collapse,
-        kwargs: dict[str, Any],
+        self, library_name: str | None, kwargs: dict[str, Any], settings: TapSettings | None, **parameters: Any
     ) -> Any:
         """An async client of the library, with the SDKs' usual limits unless ``kwargs`` say otherwise."""
         library = _installed_library() if library_name is None else _library(library_name)
@@ -50,7 +45,7 @@ class Tap:
             "limits", library.Limits(max_connections=_MAX_CONNECTIONS, max_keepalive_connections=_MAX_KEEPALIVE)
         )
         pools = Pools(options, in_use=self._pools)
-        tap = self.transport(kwargs.pop("transport", None), settings, wire, collapse, pools)
+        tap = self.transport(kwargs.pop("transport", None), settings, pools=pools, **parameters)
         kwargs.setdefault("timeout", library.Timeout(_TIMEOUT, connect=_CONNECT_TIMEOUT))
         kwargs.setdefault("follow_redirects", True)
         client = library.AsyncClient(transport=tap, **kwargs)
@@ -73,11 +68,14 @@ def has_tap(client: Any) -> bool:
     return client in _clients
 
 
-def _settings(given: TapSettings | None, wire: str | None, collapse: Collapse) -> TapSettings:
+def _settings(given: TapSettings | None, parameters: dict[str, Any]) -> TapSettings:
+    """The settings that were given, or those that the parameters of a client or transport make."""
+    made = TapSettings(**parameters)
     if given is None:
-        return TapSettings(wire, collapse)
-    if wire is not None or collapse != "known":
-        raise UsageError("wire= and collapse= belong into settings= where it is given")
+        return made
+    if made != TapSettings():
+        names = ", ".join(f"{name}=" for name in parameters)
+        raise UsageError(f"{names} belong into settings= where it is given")
     return given
 
 

@@ -28,7 +28,7 @@ from callstream.tap.implicit import ImplicitRuns
 from callstream.tap.pools import Pools, library_of
 from callstream.wire import WIRES, provider_at, provider_of
 from callstream.wire.provider import Provider
-from callstream.wire.requests import Request
+from callstream.wire.requests import Asks, Request
 
 logger = logging.getLogger("callstream")
 
@@ -36,14 +36,14 @@ Collapse: TypeAlias = Literal["known", "all", "none"]
 
 
 class TapSettings(msgspec.Struct, frozen=True):
-    """``stream_gemini_arguments`` asks Gemini on Vertex for streamed arguments, which it sends only when asked.
+    """``stream_arguments`` asks providers for streamed arguments that they send only on request.
 
     ``repair_gemini_signatures`` puts thought signatures back into a history that lost them; hosts do that themselves.
     """
 
     wire: str | None = None
     collapse: Collapse = "known"
-    stream_gemini_arguments: bool = True
+    stream_arguments: bool = True
     repair_gemini_signatures: bool = False
     limits: Limits = Limits()
 
@@ -85,8 +85,8 @@ class TapTransport:
         if run is not None and (model_call is None or not model_call.reports):
             with raised_once(provider):
                 await run.receive(said, author=model_call.author if model_call is not None else None)
-        outgoing = request if _is_signed(request) else _with_body(request, await self._prepare(provider, asked, run))
-        answer = await inner.handle_async_request(outgoing)
+        sent = None if _is_signed(request) else await self._prepare(provider, asked, run, model_call)
+        answer = await inner.handle_async_request(request if sent is None else _with_body(request, sent))
         exchange = _Exchange(provider, asked, request, said)
         try:
             return await self._tap(exchange, answer, run, model_call)
@@ -155,11 +155,13 @@ class TapTransport:
             return None
         return provider_at(request.url.path) if self._settings.wire is None else provider_of(self._settings.wire)
 
-    async def _prepare(self, provider: Provider, asked: Request, run: Run | None) -> bytes:
+    async def _prepare(
+        self, provider: Provider, asked: Request, run: Run | None, model_call: ModelCall | None
+    ) -> bytes:
         """The body as it goes to the provider."""
         sent = await self._signed(provider, asked, run)
-        if self._settings.stream_gemini_arguments:
-            sent = provider.ask_for_pieces(sent)
+        if self._settings.stream_arguments:
+            sent = provider.ask_for_pieces(sent, self._asks(model_call))
         return sent.body
 
     async def _signed(self, provider: Provider, asked: Request, run: Run | None) -> Request:
@@ -183,6 +185,14 @@ class TapTransport:
                 return model_call.collapses
             case _:
                 return self._callstream.knows
+
+    def _asks(self, model_call: ModelCall | None) -> Asks:
+        """Of which tools the provider is asked to stream the arguments: only where their calls reach the SDK whole."""
+        collapses = self.collapses(model_call)
+        may_stream: Asks = self._callstream.streams
+        if model_call is not None and model_call.streams is not None:
+            may_stream = model_call.streams
+        return lambda name: collapses(name) and may_stream(name)
 
     @property
     def may_collapse(self) -> bool:

@@ -197,6 +197,8 @@ class Tool(Protocol[Function_co]):
     hook_timeout: float | None
     """Seconds that a hook of this tool may take; None for the runtime's own limit, ``math.inf`` for none."""
     on_hook_error: ErrorPolicy | None
+    stream_arguments: bool
+    """Whether providers that stream arguments only on request are asked for them."""
     progress_parameter: str | None
     """The hidden parameter, by which a caller hands in a ``Progress``."""
 
@@ -243,6 +245,7 @@ def tool(
     description: str | None = None,
     hook_timeout: float | None = None,
     on_hook_error: ErrorPolicy | None = None,
+    stream_arguments: bool = True,
 ) -> Callable[[Function], Tool[Function]]: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -252,10 +255,12 @@ def tool(
     description: str | None = None,
     hook_timeout: float | None = None,
     on_hook_error: ErrorPolicy | None = None,
+    stream_arguments: bool = True,
 ) -> Any:
     """Makes a tool of a function, bare (``@tool``) or with arguments (``@tool(name=…)``).
 
     ``name`` and ``description`` replace the function's own name and docstring. The function itself is not changed.
+    ``stream_arguments=False``: a provider that streams arguments only on request is not asked for those of this tool.
     """
     check_hook_settings(hook_timeout, on_hook_error)
 
@@ -263,6 +268,7 @@ def tool(
         made = _made(function, name, description)
         made.hook_timeout = hook_timeout
         made.on_hook_error = on_hook_error
+        made.stream_arguments = stream_arguments
         return made
 
     return make if function is None else make(function)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from callstream.events import RequestEvent, WireEvent
 from callstream.wire.collapsing import Collapser, IsLeftOut, without_unfinished
 from callstream.wire.decoder import Decoder
-from callstream.wire.requests import KnownSignature, Request, Turn, last_turn
+from callstream.wire.requests import Asks, KnownSignature, Request, Turn, all_tools, last_turn
 
 AnswerKind: TypeAlias = Literal["stream", "whole"]
 
@@ -52,8 +52,13 @@ class Provider(ABC):
         """Whether the server keeps the answer itself and will build on what it keeps, not on what it is sent."""
         return False
 
-    def ask_for_pieces(self, request: Request) -> Request:
-        """The request, asking for streamed arguments where the wire has a switch and the request says nothing of it."""
+    def ask_for_pieces(self, request: Request, asks: Asks = all_tools) -> Request:
+        """The request, asking for streamed arguments where the wire has a switch and the request says nothing of it.
+
+        ``asks`` says by name for which tools. A switch for the whole request is set where that is all of its tools:
+        calls of the others would reach an SDK in pieces that it never asked for. Returns the request itself where
+        nothing is to be asked.
+        """
         return request
 
     def sign(self, request: Request, known: KnownSignature) -> Request:

@@ -24,7 +24,15 @@ MODEL = "model"
 KnownSignature: TypeAlias = Callable[[str | None, str | None], str | None]
 """The signature that came with the call of that id and name, None if none is known."""
 
+Asks: TypeAlias = Callable[[str], bool]
+"""Whether the provider is to be asked to stream the arguments of the tool of that name."""
+
 _Body = TypeVar("_Body", bound=msgspec.Struct)
+
+
+def all_tools(name: str) -> bool:
+    """Asks for every tool."""
+    return True
 
 
 class Request:

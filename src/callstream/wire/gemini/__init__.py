@@ -12,7 +12,7 @@ from callstream.wire.gemini.collapsing import GeminiCollapser
 from callstream.wire.gemini.decoding import GeminiDecoder
 from callstream.wire.gemini.requests import SIGNATURE
 from callstream.wire.provider import AnswerKind, Provider
-from callstream.wire.requests import KnownSignature, Request, Turn
+from callstream.wire.requests import Asks, KnownSignature, Request, Turn, all_tools
 
 
 class Gemini(Provider):
@@ -28,8 +28,8 @@ class Gemini(Provider):
     def declared_tools(self, request: Request) -> dict[str, dict[str, Any]]:
         return requests.declared_tools(request)
 
-    def ask_for_pieces(self, request: Request) -> Request:
-        return requests.ask_for_pieces(request)
+    def ask_for_pieces(self, request: Request, asks: Asks = all_tools) -> Request:
+        return requests.ask_for_pieces(request, asks)
 
     def sign(self, request: Request, known: KnownSignature) -> Request:
         return requests.sign(request, known)

@@ -16,6 +16,7 @@ import msgspec
 from callstream.events import RequestEvent, ResultReceived
 from callstream.wire.requests import (
     MODEL,
+    Asks,
     KnownSignature,
     Request,
     Turn,
@@ -112,8 +113,8 @@ def _declarations(tool: dict[str, Any]) -> list[dict[str, Any]]:
 # -- what is added to it --
 
 
-def ask_for_pieces(request: Request) -> Request:
-    """The request with argument streaming switched on, on Vertex, which knows it, and where functions are declared.
+def ask_for_pieces(request: Request, asks: Asks) -> Request:
+    """The request with argument streaming switched on, on Vertex, which knows it, if all of its functions are to stream.
 
     A request that says itself whether it wants it, in either spelling, is left alone: true, false and null all stand. A
     field that came under both names would be anybody's guess. So each field is looked for under both names and written
@@ -121,14 +122,15 @@ def ask_for_pieces(request: Request) -> Request:
     """
     if not _VERTEX.search(request.path):
         return request
-    if not any(_declarations(tool) for tool in objects_in(request.fields.get("tools"))):
+    names = declared_tools(request)
+    if not names or not all(map(asks, names)):
         return request
     found: Any = request.fields
     for spellings in _CALLING_CONFIG:
-        names = [name for name in spellings if found.get(name) is not None]
-        if sum(name in found for name in spellings) > 1 or (names and not isinstance(found[names[0]], dict)):
+        there = [name for name in spellings if found.get(name) is not None]
+        if sum(name in found for name in spellings) > 1 or (there and not isinstance(found[there[0]], dict)):
             return request
-        found = found[names[0]] if names else {}
+        found = found[there[0]] if there else {}
     if any(name in found for name in _STREAM_ARGUMENTS) or found.get("mode") == "NONE":
         return request
     place: Any = request.fields
