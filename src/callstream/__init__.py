@@ -17,7 +17,7 @@ from callstream.events import Record
 from callstream.hooks import ArgsDelta, FieldDelta
 from callstream.journal import Journal, open_journal
 from callstream.jsontext import Change, JsonStream, JsonWriter
-from callstream.runtime import Callstream, Run, Settings, current_run
+from callstream.runtime import Callstream, Run, Settings, SyncRun, current_run
 from callstream.tools import AbortSignal, Progress, no_progress, tool
 from callstream.wire import decoder_for, results_in
 
@@ -26,6 +26,7 @@ __all__ = [
     "Callstream",
     "Settings",
     "Run",
+    "SyncRun",
     "current_run",
     # tools and their hooks
     "tool",

@@ -648,11 +648,6 @@ async def test_many_streams_at_once_through_one_client(cs: Callstream) -> None:
     assert len(await cs.journal.calls()) == 300
 
 
-async def test_a_sync_client_is_told_to_be_async(cs: Callstream) -> None:
-    with pytest.raises(UsageError, match="AsyncClient"):
-        httpx.Client(transport=cs.transport()).get("http://127.0.0.1/")  # type: ignore[arg-type]
-
-
 def _raw(wire: str, provider: ScriptedProvider) -> tuple[str, dict[str, Any]]:
     """The URL and a body that get a stream from the provider."""
     match wire:

@@ -7,6 +7,7 @@ from callstream.runtime.limits import Settings, TextLimits
 from callstream.runtime.modelcall import ModelCall, current_model_call
 from callstream.runtime.response import Response
 from callstream.runtime.run import Run, current_run
+from callstream.runtime.syncrun import SyncRun
 
 __all__ = [
     "Callstream",
@@ -16,6 +17,7 @@ __all__ = [
     "Response",
     "Run",
     "Settings",
+    "SyncRun",
     "TextLimits",
     "current_model_call",
     "current_run",

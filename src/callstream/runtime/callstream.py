@@ -1,7 +1,8 @@
 """Callstream: the journal, the tools and their hooks, and the runs that use them.
 
 Constructing it opens nothing. The journal opens itself at the first use, on a thread of its own, so one Callstream may
-serve several event loops; ``aclose`` or ``async with`` closes it.
+serve several event loops; ``aclose`` or ``async with`` closes it. A sync program uses the same object, with ``with`` and
+``close``: its runs and responses live on an event loop of the Callstream's own, in a thread that begins when it is needed.
 
 Observers (telemetry, logs) are told after the fact, in the run's own loop. Pieces of text are not told: a call that gets
 ten thousand of them changes its state once.
@@ -12,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
 from types import TracebackType
@@ -24,8 +25,10 @@ from callstream.events import RunEvent, RunStarted
 from callstream.journal import Journal, open_journal
 from callstream.runtime.ending import Ending, Unended
 from callstream.runtime.limits import Settings, TextLimits
+from callstream.runtime.ownloop import OwnLoop, Work
 from callstream.runtime.progress import ProgressHandler
 from callstream.runtime.run import OnRejected, Run
+from callstream.runtime.syncrun import SyncRun
 from callstream.runtime.toolbox import Toolbox
 from callstream.runtime.waiting import wait_for_result, wait_until_done
 
@@ -113,7 +116,8 @@ class Callstream(Toolbox):
     call's id and the data. ``redact`` changes events before they are journaled. ``settings`` hold for all tools and
     runs.
 
-    Constructing it opens nothing; the journal opens itself at the first use. ``aclose`` or ``async with`` closes it.
+    Constructing it opens nothing; the journal opens itself at the first use. ``async with`` or ``aclose`` closes it, and
+    ``with`` or ``close`` in a sync program.
     """
 
     def __init__(
@@ -135,6 +139,8 @@ class Callstream(Toolbox):
         self._unended = Unended()
         self._promised: set[str] = set()
         self._observers: Observers | None = None
+        self.own_loop = OwnLoop(self.aclose)
+        """Where sync programs have their work done."""
 
     # -- clients for the providers' SDKs --
 
@@ -153,7 +159,7 @@ class Callstream(Toolbox):
         stream_arguments: bool = True,
         settings: TapSettings | None = None,
     ) -> TapTransport:
-        """A transport for an async client of httpx or httpx2: ``AsyncClient(transport=cs.transport())``.
+        """A transport for a client of httpx or httpx2, async or sync: ``AsyncClient(transport=cs.transport())``.
 
         ``inner`` is the transport to wrap; without one, connections are made as the library would, proxies of the
         environment included. ``wire`` states the wire instead of recognising it by path. ``collapse`` says which calls
@@ -212,6 +218,24 @@ class Callstream(Toolbox):
         )
         return client
 
+    def sync_http_client(
+        self,
+        *,
+        wire: str | None = None,
+        collapse: Collapse = "known",
+        stream_arguments: bool = True,
+        settings: TapSettings | None = None,
+        **kwargs: Any,
+    ) -> httpx2.Client:
+        """``http_client()`` for sync SDKs: an ``httpx2.Client`` where httpx2 is installed, else an ``httpx.Client``.
+
+        An SDK that accepts httpx only, though httpx2 is installed too, gets ``httpx.Client(transport=cs.transport())``.
+        """
+        client: httpx2.Client = self._tap.client(
+            None, kwargs, settings, is_sync=True, wire=wire, collapse=collapse, stream_arguments=stream_arguments
+        )
+        return client
+
     # -- runs --
 
     def run(
@@ -225,12 +249,14 @@ class Callstream(Toolbox):
     ) -> _RunContext:
         """A run as a context: ``async with cs.run("thread-1") as run``. Leaving it ends the run.
 
+        ``with cs.run("thread-1") as run``, in a sync program, gives a ``SyncRun``, whose methods block.
+
         ``rejected`` says what the SDK gets where a hook rejected a call or failed: ``"raise"``, CallRejected rises out of
         the response; ``"forward"``, the response arrives whole, with that call, which must not be run. ``run.invoke``
         sees to that, and ``run.refusals()`` has the sentence for the model.
         """
         how: dict[str, Any] = {"principal": principal, "run_input": run_input, "rejected": rejected}
-        return _RunContext(partial(self.start, thread_id, run_id, as_current=False, **how))
+        return _RunContext(partial(self.start, thread_id, run_id, as_current=False, **how), self.own_loop)
 
     async def start(
         self,
@@ -339,17 +365,32 @@ class Callstream(Toolbox):
     # -- the end --
 
     async def aclose(self) -> None:
-        """Stops the active runs of this event loop, closes what its clients left open, and the journal."""
+        """Stops the active runs of this event loop and of sync programs, closes what clients left open, and the journal."""
+        elsewhere = None if self.own_loop.is_current or self.own_loop.has_ended else self.own_loop.loop
+        failures = await self._end_runs()
+        if elsewhere is not None:
+            failures += await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._end_runs(), elsewhere))
+        await self.journal.aclose()
+        if elsewhere is not None:
+            await asyncio.to_thread(self.own_loop.end)
+        elif not self.own_loop.is_current:
+            self.own_loop.end()
+        if failures:
+            raise failures[0]
+
+    def close(self) -> None:
+        """``aclose`` for sync programs. Blocks until everything is closed."""
+        if not self.own_loop.has_ended:
+            try:
+                self.own_loop.run(self.aclose)
+            finally:
+                self.own_loop.end()
+
+    async def _end_runs(self) -> list[CallstreamError]:
+        """Ends the runs of this event loop and closes its connections. Returns why some runs could not be ended."""
         tap: Tap | None = self.__dict__.get("_tap")
         if tap is not None:
             await tap.end_runs()
-        try:
-            await self._close()
-        finally:
-            if tap is not None:
-                await tap.close_pools()
-
-    async def _close(self) -> None:
         failures = await self._unended.end_now()
         for run in list(self._runs.values()):
             if run.loop is asyncio.get_running_loop():
@@ -358,9 +399,9 @@ class Callstream(Toolbox):
                 except CallstreamError as error:  # one that cannot be ended keeps neither the others nor the journal
                     failures.append(error)
         self._unended.give_up()
-        await self.journal.aclose()
-        if failures:
-            raise failures[0]
+        if tap is not None:
+            await tap.close_pools()
+        return failures
 
     async def __aenter__(self) -> Self:
         await self.journal.open()
@@ -371,13 +412,34 @@ class Callstream(Toolbox):
     ) -> None:
         await self.aclose()
 
+    def __enter__(self) -> Self:
+        self.own_loop.run(self.journal.open)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
 
 class _RunContext:
     """Starts a run when it is entered and ends it when it is left."""
 
-    def __init__(self, start: Callable[[], Awaitable[Run]]) -> None:
+    def __init__(self, start: Work[Run], own_loop: OwnLoop) -> None:
         self._start = start
+        self._own_loop = own_loop
         self._run: Run | None = None
+        self._sync_run: SyncRun | None = None
+
+    def __enter__(self) -> SyncRun:
+        self._sync_run = SyncRun(self._own_loop.run(self._start))
+        return self._sync_run.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._sync_run is not None
+        self._sync_run.__exit__(kind, error, traceback)
 
     async def __aenter__(self) -> Run:
         self._run = await self._start()

@@ -65,7 +65,7 @@ class Ending(msgspec.Struct, frozen=True):
         """For a run whose work ended with this exception, or without one."""
         if error is None:
             return cls.finished()
-        if isinstance(error, asyncio.CancelledError | GeneratorExit):
+        if isinstance(error, asyncio.CancelledError | GeneratorExit | KeyboardInterrupt):
             return cls.cancelled("cancelled")
         return cls.failed(describe(error), detail, error)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar, Token
 from functools import partial
@@ -64,9 +65,12 @@ _current_run: ContextVar[Run | None] = ContextVar("callstream_run", default=None
 
 
 def current_run() -> Run | None:
-    """The run that this task belongs to, None outside of one. A run that has ended does not count."""
+    """The run that this task or thread belongs to, None outside of one.
+
+    A run that has ended does not count, nor does one of the process that this one was forked from.
+    """
     run = _current_run.get()
-    return run if run is not None and run.outcome is None else None
+    return run if run is not None and run.outcome is None and run.process == os.getpid() else None
 
 
 class Run:
@@ -89,6 +93,7 @@ class Run:
         self.principal = principal
         self.rejected: OnRejected = rejected
         self.loop = asyncio.get_running_loop()
+        self.process = os.getpid()
         self.outcome: RunOutcome | None = None
         """How the run ended; None while it is running."""
         self.reason: str | None = None
@@ -363,14 +368,12 @@ class Run:
         self._on_stop.append(callback)
         return lambda: self._on_stop.remove(callback) if callback in self._on_stop else None
 
-    async def __aenter__(self) -> Run:
+    def enter(self) -> None:
+        """Makes this the current run of the calling task or thread until ``leave``, with the observers around it."""
         self._token = _current_run.set(self)
         self._leave = self.callstream.observers.run_entered(self)
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> Literal[False]:
+    def leave(self) -> None:
         if self._token is not None:
             try:
                 _current_run.reset(self._token)
@@ -378,6 +381,15 @@ class Run:
                     self._leave()
             except ValueError:
                 pass  # A generator may be closed in another context than it began in; the run is not current there.
+
+    async def __aenter__(self) -> Run:
+        self.enter()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> Literal[False]:
+        self.leave()
         if error is None:
             await self.finish()
         else:

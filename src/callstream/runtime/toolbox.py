@@ -6,7 +6,6 @@ they are for tools that cannot be decorated, such as those of a framework.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Iterable
@@ -18,6 +17,7 @@ from callstream.errors import UsageError
 from callstream.hooks import HookSettings
 from callstream.jsontext.path import format_path
 from callstream.runtime.limits import Settings
+from callstream.runtime.ownloop import run_function
 from callstream.runtime.progress import ProgressHandler, arguments_for, check_handler
 from callstream.tools import (
     ArgsAbortHook,
@@ -125,7 +125,10 @@ class Toolbox:
         return self._named_hooks.setdefault(tool_name, Hooks())
 
     async def call_tool(self, made: Tool[Any], call: Call, progress: Progress) -> Any:
-        """Calls a tool with a call's arguments. Sync tools run in a thread; the items of a generator are its result."""
+        """Calls a tool with a call's arguments. The items of a generator are its result.
+
+        Plain functions run in a thread: that of the program that waits for them in a ``SyncRun``, else one of the loop's.
+        """
         token = current_progress.set(progress)
         try:
             args = call.args
@@ -165,8 +168,8 @@ async def _call(made: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
     if inspect.iscoroutinefunction(made):
         return await made(*args, **kwargs)
     if inspect.isgeneratorfunction(made):
-        return await asyncio.to_thread(_run_without_stop_iteration, lambda: list(made(*args, **kwargs)))
-    result = await asyncio.to_thread(_run_without_stop_iteration, lambda: made(*args, **kwargs))
+        return await run_function(lambda: _run_without_stop_iteration(lambda: list(made(*args, **kwargs))))
+    result = await run_function(lambda: _run_without_stop_iteration(lambda: made(*args, **kwargs)))
     return await result if inspect.isawaitable(result) else result  # a decorator may hide that a tool is async
 
 

@@ -36,9 +36,15 @@ class Tap:
         return TapTransport(self._callstream, self._implicit, inner, settings=settings, pools=pools)
 
     def client(
-        self, library_name: str | None, kwargs: dict[str, Any], settings: TapSettings | None, **parameters: Any
+        self,
+        library_name: str | None,
+        kwargs: dict[str, Any],
+        settings: TapSettings | None,
+        *,
+        is_sync: bool = False,
+        **parameters: Any,
     ) -> Any:
-        """An async client of the library, with the SDKs' usual limits unless ``kwargs`` say otherwise."""
+        """A client of the library, with the SDKs' usual limits unless ``kwargs`` say otherwise."""
         library = _installed_library() if library_name is None else _library(library_name)
         options = {option: kwargs.pop(option) for option in _POOL_OPTIONS if option in kwargs}
         options.setdefault(
@@ -48,7 +54,7 @@ class Tap:
         tap = self.transport(kwargs.pop("transport", None), settings, pools=pools, **parameters)
         kwargs.setdefault("timeout", library.Timeout(_TIMEOUT, connect=_CONNECT_TIMEOUT))
         kwargs.setdefault("follow_redirects", True)
-        client = library.AsyncClient(transport=tap, **kwargs)
+        client = (library.Client if is_sync else library.AsyncClient)(transport=tap, **kwargs)
         _clients.add(client)
         return client
 
@@ -56,15 +62,17 @@ class Tap:
         await self._implicit.aclose()
 
     async def close_pools(self) -> None:
+        """Closes the connections of this event loop, and those that belong to none."""
         for pools in list(self._pools):
             await pools.aclose()
+            pools.close()
 
 
 _clients: WeakSet[Any] = WeakSet()
 
 
 def has_tap(client: Any) -> bool:
-    """Whether a client was made by ``http_client``, ``httpx_client`` or ``httpx2_client`` of a Callstream."""
+    """Whether a client was made by ``http_client`` or one of its siblings of a Callstream."""
     return client in _clients
 
 

@@ -28,14 +28,22 @@ class ImplicitRuns:
         self._errors: dict[str, BaseException] = {}  # what broke the responses of these runs off
         self._releases: set[asyncio.Task[None]] = set()
 
-    async def begin(self, request: Sequence[RequestEvent]) -> Run:
-        """The run of the response to this request. Its results go to the runs that they belong to."""
-        thread_id = None
+    async def begin(self, request: Sequence[RequestEvent], beside: Run | None = None) -> Run:
+        """The run of the response to this request. Its results go to the runs that they belong to.
+
+        ``beside``: the run that the response would belong to if that could be reached. It is in the same thread then.
+        """
+        thread_id = None if beside is None else beside.thread_id
         for run in self._answered(request):
-            thread_id = run.thread_id
+            thread_id = thread_id or run.thread_id
             await run.receive([event for event in request if isinstance(event, ResultReceived)])
             await self.response_ended(run)
-        return await self._callstream.start(thread_id or self._callstream.new_id("thread"), as_current=False)
+        thread_id = thread_id or self._callstream.new_id("thread")
+        if beside is None:
+            return await self._callstream.start(thread_id, as_current=False)
+        return await self._callstream.start(
+            thread_id, principal=beside.principal, rejected=beside.rejected, as_current=False
+        )
 
     async def response_ended(self, run: Run, error: BaseException | None = None) -> None:
         """Ends the run if nothing of it is open, else lets it wait for its results. ``error``: what broke it off."""
@@ -50,12 +58,12 @@ class ImplicitRuns:
 
     async def aclose(self) -> None:
         """Gives up waiting, on this event loop: what was not answered is released."""
-        for run in [run for run in self._waiting.values() if run.loop is asyncio.get_running_loop()]:
+        for run in self._waiting_here():
             await self._end(run)
 
     def _answered(self, request: Sequence[RequestEvent]) -> list[Run]:
         results = [event for event in request if isinstance(event, ResultReceived) and event.latest]
-        here = [run for run in self._waiting.values() if run.loop is asyncio.get_running_loop()]
+        here = self._waiting_here()
         by_id = {event.provider_id for event in results if event.provider_id is not None}
         found = [run for run in here if any(call.wire_id in by_id for call in run.calls)]
         if found or not results:
@@ -64,6 +72,9 @@ class ImplicitRuns:
         names = {event.name for event in results}
         fitting = [run for run in here if any(call.name in names and call.state in _UNANSWERED for call in run.calls)]
         return fitting if len(fitting) == 1 else []
+
+    def _waiting_here(self) -> list[Run]:
+        return [run for run in list(self._waiting.values()) if run.loop is asyncio.get_running_loop()]
 
     def _give_up(self, run: Run) -> None:
         release = asyncio.ensure_future(self._end(run))

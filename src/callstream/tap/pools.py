@@ -1,13 +1,15 @@
 """Connection pools for the tap: one for each running event loop, library and proxy.
 
-A pool belongs to the loop that opened its connections, so each loop gets its own. The environment's proxies count, as
-they would without a transport of one's own.
+A pool belongs to the loop that opened its connections, so each loop gets its own. Requests of sync clients that the tap
+reads are sent from an event loop too; what it does not read goes through the library's own sync pools. The environment's
+proxies count, as they would without a transport of one's own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 import urllib.request
 from types import ModuleType
 from typing import Any
@@ -20,7 +22,7 @@ def library_of(request: Any) -> ModuleType:
 
 
 class Pools:
-    """Makes transports as they are needed. ``options`` are those of the library's own AsyncHTTPTransport.
+    """Makes transports as they are needed. ``options`` are those of the library's own transports.
 
     While some are open, ``in_use`` has these pools, for clients that nobody closes.
     """
@@ -28,14 +30,41 @@ class Pools:
     def __init__(self, options: dict[str, Any], *, in_use: set[Pools] | None = None) -> None:
         self._options = options
         self._in_use = in_use if in_use is not None else set()
+        self._lock = threading.Lock()
         self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str | None], Any]] = (
             WeakKeyDictionary()
         )
+        self._sync: dict[tuple[str, str | None], Any] = {}
 
     def transport_for(self, request: Any) -> Any:
+        """A transport for requests on this event loop."""
+        with self._lock:
+            pools = self._by_loop.setdefault(asyncio.get_running_loop(), {})
+            return self._pool(pools, request, "AsyncHTTPTransport")
+
+    def sync_transport_for(self, request: Any) -> Any:
+        with self._lock:
+            return self._pool(self._sync, request, "HTTPTransport")
+
+    async def aclose(self) -> None:
+        """Closes the pools of this event loop."""
+        with self._lock:
+            pools = self._by_loop.pop(asyncio.get_running_loop(), {})
+            self._check_use()
+        for pool in pools.values():
+            await pool.aclose()
+
+    def close(self) -> None:
+        """Closes the sync pools."""
+        with self._lock:
+            pools, self._sync = self._sync, {}
+            self._check_use()
+        for pool in pools.values():
+            pool.close()
+
+    def _pool(self, pools: dict[tuple[str, str | None], Any], request: Any, transport: str) -> Any:
         library = library_of(request)
         proxy = self._proxy_for(request.url.scheme, request.url.host)
-        pools = self._by_loop.setdefault(asyncio.get_running_loop(), {})
         key = (library.__name__, proxy)
         if key not in pools:
             options = dict(self._options)
@@ -48,15 +77,12 @@ class Pools:
                     max_keepalive_connections=limits.max_keepalive_connections,
                     keepalive_expiry=limits.keepalive_expiry,
                 )
-            pools[key] = library.AsyncHTTPTransport(**options)
+            pools[key] = getattr(library, transport)(**options)
             self._in_use.add(self)
         return pools[key]
 
-    async def aclose(self) -> None:
-        """Closes the pools of this event loop."""
-        for pool in self._by_loop.pop(asyncio.get_running_loop(), {}).values():
-            await pool.aclose()
-        if not self._by_loop:
+    def _check_use(self) -> None:
+        if not self._by_loop and not self._sync:
             self._in_use.discard(self)
 
     def _proxy_for(self, scheme: str, host: str) -> str | None:

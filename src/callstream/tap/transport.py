@@ -7,25 +7,29 @@ whole call. What it does not recognise passes untouched, and so do errors, retri
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
-from collections.abc import AsyncIterator, Callable
-from functools import cache, partial
-from types import ModuleType
+import threading
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
-from weakref import WeakSet, finalize
+from weakref import WeakSet
 
 import msgspec
 
 from callstream.calls import CallState
 from callstream.errors import CallRejected, UsageError, WireError
 from callstream.events import CallCompleted, RequestEvent
-from callstream.runtime import Callstream, Run, current_run
-from callstream.runtime.modelcall import ModelCall, current_model_call
+from callstream.runtime import Callstream, ModelCall, Run
+from callstream.runtime.ownloop import run_in
 from callstream.tap.body import Limits, OnEnd, TappedBody
 from callstream.tap.encoding import Checked, Decoding, codings_in, decoding_of
 from callstream.tap.errors import raised_once
 from callstream.tap.implicit import ImplicitRuns
+from callstream.tap.place import Place
 from callstream.tap.pools import Pools, library_of
+from callstream.tap.streams import UntouchedBody, WholeBody, stream_of
+from callstream.tap.threaded import ThreadedTransport
 from callstream.wire import WIRES, provider_at, provider_of
 from callstream.wire.provider import Provider
 from callstream.wire.requests import Asks, Request
@@ -33,6 +37,8 @@ from callstream.wire.requests import Asks, Request
 logger = logging.getLogger("callstream")
 
 Collapse: TypeAlias = Literal["known", "all", "none"]
+_Send: TypeAlias = Callable[[Any], Awaitable[Any]]
+"""What sends a request of the HTTP library and returns the answer."""
 
 
 class TapSettings(msgspec.Struct, frozen=True):
@@ -49,7 +55,7 @@ class TapSettings(msgspec.Struct, frozen=True):
 
 
 class TapTransport:
-    """Wraps a transport of httpx or httpx2, or makes pools of its own. For async clients."""
+    """Wraps a transport of httpx or httpx2, or makes pools of its own. For async and sync clients."""
 
     def __init__(
         self,
@@ -69,6 +75,7 @@ class TapTransport:
         self._inner = inner
         self._settings = settings
         self._pools = pools or Pools({})
+        self._lock = threading.Lock()
         self._bodies: WeakSet[TappedBody] = WeakSet()
 
     async def handle_async_request(self, request: Any) -> Any:
@@ -76,26 +83,54 @@ class TapTransport:
         provider = self._provider_of(request)
         if provider is None:
             return await inner.handle_async_request(request)
-        asked = Request(request.url.path, await request.aread())
+        await request.aread()
+        return await self._ask(provider, request, inner.handle_async_request, Place.current())
+
+    def handle_request(self, request: Any) -> Any:
+        """A request of a sync client, in whatever thread. What is done for it is done on an event loop elsewhere."""
+        provider = self._provider_of(request)
+        has_sync = self._inner is None or hasattr(self._inner, "handle_request")
+        if provider is None and has_sync:
+            inner = self._inner if self._inner is not None else self._pools.sync_transport_for(request)
+            return inner.handle_request(request)
+        request.read()
+        place = Place.current().for_blocking_caller()
+        loop = place.run.loop if place.run is not None else self._callstream.own_loop.begin()
+        return run_in(loop, partial(self._answer_blocking, provider, request, place))
+
+    async def _answer_blocking(self, provider: Provider | None, request: Any, place: Place) -> Any:
+        if hasattr(self._inner, "handle_request"):
+            send = ThreadedTransport(self._inner).handle_async_request
+        else:
+            inner = self._inner if self._inner is not None else self._pools.transport_for(request)
+            send = partial(_send_traced, inner)
+        answer = await (send(request) if provider is None else self._ask(provider, request, send, place))
+        library = library_of(request)
+        if isinstance(answer.stream, library.SyncByteStream):
+            return answer
+        stream = stream_of(library, UntouchedBody(answer.stream))
+        return library.Response(answer.status_code, headers=answer.headers, stream=stream, extensions=answer.extensions)
+
+    async def _ask(self, provider: Provider, request: Any, send: _Send, place: Place) -> Any:
+        """Sends a request that the tap reads. Its body is there."""
+        asked = Request(request.url.path, request.content)
         said = _said(provider, asked)
-        model_call = current_model_call.get()
-        if model_call is not None and model_call.run.outcome is not None:
-            model_call = None
-        run = model_call.run if model_call is not None else current_run()
+        run, model_call = place.run, place.model_call
         if run is not None and (model_call is None or not model_call.reports):
             with raised_once(provider):
                 await run.receive(said, author=model_call.author if model_call is not None else None)
         sent = None if _is_signed(request) else await self._prepare(provider, asked, run, model_call)
-        answer = await inner.handle_async_request(request if sent is None else _with_body(request, sent))
+        answer = await send(request if sent is None else _with_body(request, sent))
         exchange = _Exchange(provider, asked, request, said)
         try:
-            return await self._tap(exchange, answer, run, model_call)
+            return await self._tap(exchange, answer, place)
         except BaseException:
             await answer.stream.aclose()  # nobody else has it: the connection would be lost to its pool
             raise
 
-    async def _tap(self, exchange: _Exchange, answer: Any, run: Run | None, model_call: ModelCall | None) -> Any:
+    async def _tap(self, exchange: _Exchange, answer: Any, place: Place) -> Any:
         """The answer as the SDK gets it."""
+        run, model_call = place.run, place.model_call
         content_type = answer.headers.get("content-type", "")
         kind = exchange.provider.answer_kind(exchange.asked, answer.status_code, content_type)
         if kind is None:
@@ -113,7 +148,7 @@ class TapTransport:
         on_end = None
         if run is None:
             with raised_once(exchange.provider):
-                run = await self._implicit.begin(exchange.said)
+                run = await self._implicit.begin(exchange.said, place.beside)
             on_end = partial(self._implicit.response_ended, run)
         if model_call is not None:
             model_call.read_by_tap = True
@@ -121,11 +156,9 @@ class TapTransport:
         if kind == "whole":
             return _answered(exchange.request, answer, await reading.whole(answer), decoded=decoding is not None)
         tapped = reading.streamed(answer)
-        self._bodies.add(tapped)
+        with self._lock:
+            self._bodies.add(tapped)
         return _answered(exchange.request, answer, tapped, decoded=decoding is not None)
-
-    def handle_request(self, request: Any) -> Any:
-        raise UsageError("the tap is for async clients: use an AsyncClient, or cs.http_client()")
 
     async def aclose(self) -> None:
         """Closes the connections of this event loop, and with them the streams that are still read."""
@@ -144,9 +177,34 @@ class TapTransport:
         else:
             await self._pools.aclose()
 
+    def close(self) -> None:
+        """``aclose`` for a sync client."""
+        self._close_on_own_loop()
+        if hasattr(self._inner, "close"):
+            self._inner.close()
+
+    def __enter__(self) -> TapTransport:
+        if hasattr(self._inner, "__enter__"):
+            self._inner.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._close_on_own_loop()
+        if hasattr(self._inner, "__exit__"):
+            self._inner.__exit__(*error)
+
+    def _close_on_own_loop(self) -> None:
+        own = self._callstream.own_loop
+        if own.loop is not None and not own.has_ended:
+            run_in(own.loop, self._close_bodies)
+            run_in(own.loop, self._pools.aclose)
+        self._pools.close()
+
     async def _close_bodies(self) -> None:
         here = asyncio.get_running_loop()
-        for body in [body for body in self._bodies if body.loop is here]:
+        with self._lock:
+            bodies = [body for body in self._bodies if body.loop is here]
+        for body in bodies:
             await body.aclose()
 
     def _provider_of(self, request: Any) -> Provider | None:
@@ -312,19 +370,6 @@ class _Reading:
         return bytes(body)
 
 
-class WholeBody:
-    """A body that is there."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    async def chunks(self, reader: object) -> AsyncIterator[bytes]:
-        yield self._data
-
-    async def aclose(self) -> None:
-        pass
-
-
 def _said(provider: Provider, asked: Request) -> list[RequestEvent]:
     try:
         return provider.results_in(asked.body)
@@ -350,6 +395,18 @@ def _with_body(request: Any, body: bytes) -> Any:
     return outgoing
 
 
+async def _send_traced(inner: Any, request: Any) -> Any:
+    """Sends a sync client's request by an async transport, which expects the ``trace`` extension to be async too."""
+    trace = request.extensions.get("trace")
+    if trace is not None and not inspect.iscoroutinefunction(trace):
+
+        async def tell(name: str, info: Any) -> None:
+            trace(name, info)
+
+        request.extensions = {**request.extensions, "trace": tell}
+    return await inner.handle_async_request(request)
+
+
 def _answered(request: Any, answer: Any, body: TappedBody | WholeBody, *, decoded: bool) -> Any:
     """The answer with another body."""
     library = library_of(request)
@@ -357,24 +414,5 @@ def _answered(request: Any, answer: Any, body: TappedBody | WholeBody, *, decode
     headers.pop("content-length", None)
     if decoded:
         headers.pop("content-encoding", None)
-    stream = _stream_class(library)(body)
+    stream = stream_of(library, body)
     return library.Response(answer.status_code, headers=headers, stream=stream, extensions=answer.extensions)
-
-
-@cache
-def _stream_class(library: ModuleType) -> Any:
-    class TappedStream(library.AsyncByteStream):  # type: ignore[misc, name-defined]
-        """What the library reads a tapped body by."""
-
-        def __init__(self, body: TappedBody | WholeBody) -> None:
-            self._body = body
-            if isinstance(body, TappedBody):
-                finalize(self, body.abandon).atexit = False
-
-        def __aiter__(self) -> AsyncIterator[bytes]:
-            return self._body.chunks(self)
-
-        async def aclose(self) -> None:
-            await self._body.aclose()
-
-    return TappedStream

@@ -1,0 +1,107 @@
+"""What an HTTP library reads a body by: one kind of stream, for async and for sync clients.
+
+A sync client reads in any thread. Each step is done on the event loop of the body, which another thread runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from functools import cache
+from types import ModuleType
+from typing import Any, Protocol
+from weakref import finalize
+
+from callstream.errors import UsageError
+from callstream.runtime.ownloop import run_in
+from callstream.tap.body import TappedBody
+
+
+class Body(Protocol):
+    """``reader`` stays in use until all is read."""
+
+    def chunks(self, reader: object) -> AsyncIterator[bytes]: ...
+
+    async def aclose(self) -> None: ...
+
+
+class WholeBody:
+    """A body that is there."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    async def chunks(self, reader: object) -> AsyncIterator[bytes]:
+        yield self._data
+
+    async def aclose(self) -> None:
+        pass
+
+
+class UntouchedBody:
+    """The body of an answer that the tap does not read, for a sync client whose connections are async."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    async def chunks(self, reader: object) -> AsyncIterator[bytes]:
+        async for data in self._stream:
+            yield data
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+def stream_of(library: ModuleType, body: Body) -> Any:
+    """The body as a stream of the library, made on the loop of the body."""
+    return _stream_class(library)(body)
+
+
+@cache
+def _stream_class(library: ModuleType) -> Any:
+    class TappedStream(library.AsyncByteStream, library.SyncByteStream):  # type: ignore[misc, name-defined]
+        """What the library reads a tapped body by."""
+
+        def __init__(self, body: Body) -> None:
+            self._body = body
+            self._loop = asyncio.get_running_loop()
+            if isinstance(body, TappedBody):
+                finalize(self, body.abandon).atexit = False
+
+        def __aiter__(self) -> AsyncIterator[bytes]:
+            return self._body.chunks(self)
+
+        async def aclose(self) -> None:
+            await self._body.aclose()
+
+        def __iter__(self) -> Iterator[bytes]:
+            return _Chunks(self._loop, self._body.chunks(self))
+
+        def close(self) -> None:
+            try:
+                run_in(self._loop, self._body.aclose)
+            except UsageError:  # the loop has ended, and its tasks with it, or must not be blocked
+                if isinstance(self._body, TappedBody):
+                    self._body.abandon()
+
+    return TappedStream
+
+
+class _Chunks:
+    """Not a generator: one that nobody reads to its end would be closed wherever garbage is collected, and wait there."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, chunks: AsyncIterator[bytes]) -> None:
+        self._loop = loop
+        self._chunks = chunks
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        data = run_in(self._loop, self._next)
+        if data is None:
+            raise StopIteration
+        return data
+
+    async def _next(self) -> bytes | None:
+        return await anext(self._chunks, None)
