@@ -1,0 +1,379 @@
+"""Sync SDKs over real HTTP: what the tap does for async clients holds for them, in whatever thread they are used."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import anthropic
+import httpx
+import httpx2
+import openai
+import pytest
+
+from callstream import CallState, Callstream, Reject, current_run, tool
+from callstream.errors import CallRejected
+from callstream.testing import Call, Cut, Delay, Parallel, Refusal, ScriptedProvider, Text, Truncated
+from callstream.wire import WIRES
+from tests.tap.clients import ask as ask_async
+from tests.tap.sync_clients import ASK, ask, sdk
+
+ARGS = {"title": "Notes", "content": "one\ntwo ☃ three" * 5}
+WRITE = Call("write", ARGS, call_id="c1")
+BODY = {"model": "m", "stream": True, "messages": []}
+
+
+@pytest.fixture
+def cs() -> Iterator[Callstream]:
+    with Callstream() as callstream:
+        yield callstream
+
+
+def serving(wire: str, script: Any, **options: Any) -> ScriptedProvider:
+    return ScriptedProvider(wire, script, stream_args_unasked=True, **options)
+
+
+def journaled(cs: Callstream, **which: Any) -> list[Any]:
+    """Calls in the journal, which any event loop may read."""
+    return asyncio.run(cs.journal.calls(**which))
+
+
+def post(client: Any, provider: ScriptedProvider, **options: Any) -> Any:
+    return client.stream("POST", f"{provider.base_url}/chat/completions", json=BODY, **options)
+
+
+def ask_whole(client: Any) -> None:
+    asked = [{"role": "user", "content": "go"}]
+    if isinstance(client, anthropic.Anthropic):
+        client.messages.create(model="m", max_tokens=9, messages=asked)  # type: ignore[arg-type]
+    else:
+        client.chat.completions.create(model="m", messages=asked)
+
+
+@pytest.mark.parametrize("collapse", ["known", "all", "none"])
+@pytest.mark.parametrize("wire", WIRES)
+def test_the_sdk_puts_together_what_it_would_without_the_tap(cs: Callstream, wire: str, collapse: str) -> None:
+    cs.on_args_delta("write", lambda delta, signal: None)
+    script = [Text("Let me see.", size=4), WRITE, Call("other", {"title": "x"}, call_id="c2")]
+    with serving(wire, script) as provider:
+        tapped = ask(wire, provider, cs, collapse=collapse)
+        plain = ask(wire, provider, None)
+    assert (tapped.text, tapped.finish) == (plain.text, plain.finish)
+    if wire != "gemini":  # google-genai gives streamed calls in pieces, and leaves them so
+        assert [(name, args) for _, name, args in tapped.calls] == [(name, args) for _, name, args in plain.calls]
+    if collapse == "all":
+        assert [(name, args) for _, name, args in tapped.calls] == [("write", ARGS), ("other", {"title": "x"})]
+    assert [call.name for call in journaled(cs)] == ["write", "other"]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_hooks_run_in_order_and_before_the_call_arrives(cs: Callstream, wire: str) -> None:
+    """The same records as with the async client; hooks on the Callstream's loop, sync ones in a thread."""
+    log: list[Any] = []
+    cs.on_field("write", "content", lambda field, signal: log.append((field.text, threading.current_thread().name)))
+
+    async def ready(call: Any, signal: Any) -> None:
+        log.append(("ready", threading.current_thread().name))
+
+    cs.on_args_complete("write", ready)
+    with serving(wire, [WRITE]) as provider, cs.run("t") as run:
+        answer = ask(wire, provider, cs)
+        log.append(("sdk", threading.current_thread().name))
+    assert [args for _, _, args in answer.calls] == [ARGS]
+    assert "".join(text for text, _ in log[:-2]) == ARGS["content"]
+    assert [entry[0] for entry in log[-2:]] == ["ready", "sdk"]
+    assert log[-2][1] == "callstream-loop"
+    assert "MainThread" not in [name for _, name in log[:-1]]
+    assert [call.call_id for call in run.calls] == ["c1"]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_slow_hook_does_not_hold_up_the_hooks_of_the_next_call(cs: Callstream, wire: str) -> None:
+    second = threading.Event()
+    cs.on_args_delta("slow", lambda delta, signal: second.wait(20) and None)
+    cs.on_args_complete("fast", lambda call, signal: second.set())
+    script = [Call("slow", {"title": "a"}, call_id="c1"), Call("fast", {"title": "b"}, call_id="c2")]
+    with serving(wire, script) as provider:
+        answer = ask(wire, provider, cs)
+    assert second.is_set()
+    assert [name for _, name, _ in answer.calls] == ["slow", "fast"]
+
+
+@pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize("wire", ["anthropic", "openai_chat"])
+def test_a_rejected_call_raises_after_one_request(cs: Callstream, wire: str, streamed: bool) -> None:
+    def refuse(call: Any, signal: Any) -> None:
+        raise Reject("not today")
+
+    cs.on_args_complete("write", refuse)
+    with serving(wire, [WRITE]) as provider, sdk(wire, provider, cs, max_retries=2) as client:
+        with pytest.raises(CallRejected, match="not today"):
+            (ASK[wire] if streamed else ask_whole)(client)
+        assert len(provider.requests) == 1
+    assert [(call.state, call.reason) for call in journaled(cs)] == [(CallState.DISCARDED, "rejected")]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_truncated_call_does_not_arrive(cs: Callstream, wire: str) -> None:
+    with serving(wire, [Text("I write."), Call("write", ARGS, call_id="c1", stop_after=3), Truncated()]) as provider:
+        answer = ask(wire, provider, cs, collapse="all")
+    assert (answer.text, answer.calls) == ("I write.", [])
+    assert [(call.state, call.reason) for call in journaled(cs)] == [(CallState.DISCARDED, "truncated")]
+
+
+def test_what_a_broken_connection_raises_is_the_librarys(cs: Callstream) -> None:
+    aborted: list[str] = []
+    cs.on_args_abort("write", lambda call, reason: aborted.append(reason))
+    with serving("openai_chat", [Call("write", ARGS, call_id="c1", stop_after=3), Cut()]) as provider:
+        for client in (cs.sync_http_client(), httpx.Client(transport=cs.transport())):
+            library = httpx2 if isinstance(client, httpx2.Client) else httpx
+            with client, post(client, provider) as response, pytest.raises(library.RemoteProtocolError):
+                response.read()
+    assert aborted == ["interrupted", "interrupted"]
+
+
+def test_errors_and_retries_are_the_sdks_own(cs: Callstream) -> None:
+    script = [[Refusal(503, "busy", retry_after=0.01)], [Refusal(400, "no such model")]]
+    with serving("openai_chat", script) as provider, sdk("openai_chat", provider, cs, max_retries=1) as client:
+        with pytest.raises(openai.BadRequestError, match="no such model"):
+            client.chat.completions.create(model="gpt", messages=[], stream=True)
+        assert len(provider.requests) == 2
+
+
+# -- whose connections -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("library", [httpx, httpx2], ids=["httpx", "httpx2"])
+@pytest.mark.parametrize("kind", ["own pools", "sync transport", "async transport"])
+def test_the_transport_serves_a_sync_client_of_ones_own(cs: Callstream, library: Any, kind: str) -> None:
+    inner = {
+        "own pools": None,
+        "sync transport": library.HTTPTransport(),
+        "async transport": library.AsyncHTTPTransport(),
+    }
+    with serving("openai_chat", [Text("Hello."), WRITE]) as provider:
+        with library.Client(transport=cs.transport(inner[kind], collapse="all")) as client:
+            with post(client, provider) as response:
+                text = response.read().decode()
+            assert client.get(f"{provider.origin}/elsewhere").status_code == 404  # none of ours
+            assert client.post(f"{provider.base_url}/chat/completions", content=b"[]").status_code == 400
+    assert response.is_closed
+    assert text.count("tool_calls") == 2  # one whole call, and the finish reason
+    assert [call.state for call in journaled(cs)] == [CallState.ARGS_COMPLETE]
+
+
+def test_a_mock_transport_answers_both_kinds_of_client(cs: Callstream) -> None:
+    body = b'data: {"choices":[{"index":0,"delta":{"content":"Hi"}}]}\n\ndata: [DONE]\n\n'
+    mock = httpx.MockTransport(
+        lambda asked: httpx.Response(200, headers={"content-type": "text/event-stream"}, content=body)
+    )
+    with httpx.Client(transport=cs.transport(mock)) as client:
+        assert client.post("http://x/chat/completions", json={"stream": True}).content == body
+
+    async def ask_mock() -> bytes:
+        async with httpx.AsyncClient(transport=cs.transport(mock)) as async_client:
+            return (await async_client.post("http://x/chat/completions", json={"stream": True})).content
+
+    assert asyncio.run(ask_mock()) == body
+
+
+@pytest.mark.parametrize("library", [httpx, httpx2], ids=["httpx", "httpx2"])
+def test_proxies_of_the_environment_count(cs: Callstream, library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving("openai_chat", [Text("through the proxy")]) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.origin)
+        monkeypatch.setenv("no_proxy", "")
+        with library.Client(transport=cs.transport(), trust_env=False) as client:
+            answer = client.post("http://model.invalid/v1/chat/completions", json=BODY)
+            client.get("http://model.invalid/elsewhere")
+        assert "through the proxy" in answer.text
+        assert len(proxy.requests) == 2
+
+
+def test_the_trace_extension_of_a_sync_client_is_a_plain_function(cs: Callstream) -> None:
+    names: list[str] = []
+    with serving("openai_chat", [Text("Hello.")]) as provider, cs.sync_http_client() as client:
+        with post(client, provider, extensions={"trace": lambda name, info: names.append(name)}) as response:
+            response.read()
+    assert "http11.receive_response_headers.complete" in names
+
+
+# -- leaving early -----------------------------------------------------------------------------------------------------
+
+
+def wait_for(condition: Any) -> bool:
+    """Whether it comes true, soon."""
+    pause = threading.Event()
+    return any(condition() or pause.wait(0.01) for _ in range(500))
+
+
+@pytest.mark.parametrize("inner", [None, httpx.HTTPTransport], ids=["own pools", "sync transport"])
+def test_closing_early_ends_the_reading_and_discards_what_is_open(cs: Callstream, inner: Any) -> None:
+    aborted = threading.Event()
+    cs.on_args_abort("write", lambda call, reason: aborted.set())
+    script = [Text("Hello."), Call("write", ARGS, call_id="c1", stop_after=3), Delay(60)]
+    with serving("openai_chat", script) as provider:
+        with httpx.Client(transport=cs.transport(inner and inner())) as client, cs.run("t") as run:
+            with post(client, provider) as response:
+                chunks = response.iter_bytes()
+                next(chunks)
+                assert wait_for(lambda: [call.state for call in run.calls] == [CallState.ARGS_STREAMING])
+            assert aborted.wait(10)
+            assert [(call.state, call.reason) for call in run.calls] == [(CallState.DISCARDED, "aborted")]
+            assert wait_for(lambda: provider.requests[-1].fate == "left")
+
+
+def test_a_stream_that_is_forgotten_ends_too(cs: Callstream) -> None:
+    script = [Text("Hello."), Call("write", ARGS, call_id="c1", stop_after=3), Delay(60)]
+    with serving("openai_chat", script) as provider, cs.sync_http_client() as client, cs.run("t") as run:
+        request = client.build_request("POST", f"{provider.base_url}/chat/completions", json=BODY)
+        response = client.send(request, stream=True)
+        chunks = response.iter_bytes()
+        next(chunks)
+        del chunks, response
+        assert wait_for(lambda: provider.requests[-1].fate == "left")
+        assert wait_for(lambda: [call.reason for call in run.calls] in ([], ["aborted"]))
+
+
+def test_stopping_a_run_in_another_thread_ends_its_stream(cs: Callstream) -> None:
+    script = [Text("Hello."), Call("write", ARGS, call_id="c1", stop_after=3), Delay(60)]
+    with serving("openai_chat", script) as provider, cs.run("t") as run:
+        stopper = threading.Thread(target=lambda: wait_for(lambda: run.calls) and run.stop("enough"))
+        stopper.start()
+        with pytest.raises(Exception, match="enough"):
+            ask("openai_chat", provider, cs)
+        stopper.join()
+    assert (run.outcome, run.reason) == ("cancelled", "enough")
+
+
+# -- threads and loops -------------------------------------------------------------------------------------------------
+
+
+def test_several_threads_at_once_each_in_its_run(cs: Callstream) -> None:
+    @tool
+    def write(title: str, content: str) -> str:
+        return f"{title} in {threading.current_thread().name}"
+
+    cs.add_tool(write)
+
+    def script(request: Any) -> list[Any]:
+        return [Call("write", {"title": request.json["model"], "content": "x" * 50})]
+
+    def turn(number: int) -> tuple[str, list[str], str]:
+        with cs.run(f"thread-{number}") as run:
+            client.chat.completions.create(model=f"m{number}", messages=[]) if number % 2 else list(
+                client.chat.completions.create(model=f"m{number}", messages=[], stream=True)
+            )
+            (result,) = run.run_tools()
+        return result.text, [call.args["title"] for call in run.calls], threading.current_thread().name
+
+    with serving("openai_chat", script) as provider, sdk("openai_chat", provider, cs) as client:
+        with ThreadPoolExecutor(8) as pool:
+            turns = list(pool.map(turn, range(24)))
+    for number, (text, titles, thread) in enumerate(turns):
+        assert titles == [f"m{number}"]
+        assert text == f"m{number} in {thread}"
+    assert {call.thread_id for call in journaled(cs)} == {f"thread-{number}" for number in range(24)}
+
+
+def test_a_response_may_be_read_in_another_thread_than_the_one_that_asked(cs: Callstream) -> None:
+    with (
+        serving("openai_chat", [Text("Hello.", size=2), WRITE]) as provider,
+        sdk("openai_chat", provider, cs) as client,
+    ):
+        with cs.run("t") as run, ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
+            stream: Any = iter(client.chat.completions.create(model="gpt", messages=[], stream=True))
+            text = ""
+            for pool in [first, second] * 100:
+                chunk = pool.submit(next, stream, None).result()
+                if chunk is None:
+                    break
+                text += chunk.choices[0].delta.content or "" if chunk.choices else ""
+    assert text == "Hello."
+    assert [call.call_id for call in run.calls] == ["c1"]
+
+
+def test_the_current_run_is_that_of_the_calling_thread(cs: Callstream) -> None:
+    with serving("openai_chat", [Text("Hello."), Call("write", ARGS)]) as provider:
+        with cs.run("t") as run, ThreadPoolExecutor(1) as pool:
+            current = current_run()
+            assert current is not None
+            assert current.run_id == run.run_id
+            pool.submit(ask, "openai_chat", provider, cs).result()
+            assert run.calls == []
+            pool.submit(contextvars.copy_context().run, ask, "openai_chat", provider, cs).result()
+            assert len(run.calls) == 1
+    assert current_run() is None
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_inside_a_running_loop_that_it_blocks(wire: str) -> None:
+    log: list[str] = []
+    with Callstream() as cs, serving(wire, [WRITE]) as provider:
+
+        async def ready(call: Any, signal: Any) -> None:
+            await asyncio.sleep(0)
+            log.append("ready")
+
+        cs.on_args_complete("write", ready)
+        with cs.run("t") as run:
+            answer = ask(wire, provider, cs)
+        assert [args for _, _, args in answer.calls] == [ARGS]
+        assert [call.state for call in run.calls] == [CallState.RELEASED]
+    assert log == ["ready"]
+
+
+async def test_a_sync_client_that_blocks_the_loop_of_its_run_gets_a_run_of_its_own(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with Callstream() as cs, serving("openai_chat", [WRITE]) as provider:
+        async with cs.run("t", principal="ann") as run:
+            with caplog.at_level(logging.WARNING, "callstream"):
+                answer = ask("openai_chat", provider, cs)
+        assert [args for _, _, args in answer.calls] == [ARGS]
+        assert run.calls == []
+        assert "asyncio.to_thread" in caplog.text
+        (call,) = await cs.journal.calls(thread_id="t", principal="ann")
+        assert call.run_id != run.run_id
+
+
+async def test_a_sync_client_in_a_thread_belongs_to_the_run_of_the_loop() -> None:
+    loops: list[Any] = []
+    async with Callstream() as cs, serving("openai_chat", [WRITE]) as provider:
+
+        async def ready(call: Any, signal: Any) -> None:
+            loops.append(asyncio.get_running_loop())
+
+        cs.on_args_complete("write", ready)
+        async with cs.run("t") as run:
+            await asyncio.to_thread(ask, "openai_chat", provider, cs)
+            assert [call.state for call in run.calls] == [CallState.ARGS_COMPLETE]
+    assert loops == [asyncio.get_running_loop()]
+
+
+async def test_one_callstream_serves_both_kinds_of_client() -> None:
+    async with Callstream() as cs, serving("openai_chat", [Call("write", ARGS)]) as provider:
+        await ask_async("openai_chat", provider, cs)
+        await asyncio.to_thread(ask, "openai_chat", provider, cs)
+        ask("openai_chat", provider, cs)
+        await ask_async("openai_chat", provider, cs)
+        assert len(await cs.journal.calls()) == 4
+    assert "callstream-loop" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_parallel_calls_of_a_program_without_runs_are_answered_by_its_next_request(cs: Callstream) -> None:
+    calls = [Call("write", {"title": title}, call_id=title) for title in ("a", "b")]
+    with (
+        serving("anthropic", [[Parallel(calls)], [Text("Thanks.")]]) as provider,
+        sdk("anthropic", provider, cs) as client,
+    ):
+        asked: list[Any] = [{"role": "user", "content": "go"}]
+        message = client.messages.create(model="m", max_tokens=9, messages=asked)
+        results: Any = [{"type": "tool_result", "tool_use_id": title, "content": "ok"} for title in ("a", "b")]
+        asked += [{"role": "assistant", "content": message.content}, {"role": "user", "content": results}]
+        client.messages.create(model="m", max_tokens=9, messages=asked)
+    assert [call.state for call in journaled(cs)] == [CallState.COMPLETED, CallState.COMPLETED]
