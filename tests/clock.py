@@ -1,7 +1,10 @@
-"""An event loop whose clock jumps: when everything waits, time goes on to the next timer at once.
+"""Event loops whose clock is the test's.
 
-So limits of seconds cost nothing, and the order of events is the same on every machine. A program in which everything
-waits and no timer is set cannot go on, and fails with ``Stuck``. Not for tests that wait for threads or sockets.
+``jumping``: when everything waits, the clock jumps to the next timer at once. So limits of seconds cost nothing, and
+the order of events is the same on every machine. A program in which everything waits and no timer is set cannot
+continue, and fails with ``Stuck``. Not for tests that wait for threads or sockets.
+
+``skipping``: the clock runs as usual, and ``skip`` moves it forward. For tests with sockets.
 """
 
 from __future__ import annotations
@@ -41,6 +44,20 @@ class JumpingLoop(asyncio.SelectorEventLoop):
         return self._jumping.now
 
 
+class SkippingLoop(asyncio.SelectorEventLoop):
+    _skipped = 0.0
+
+    def time(self) -> float:
+        return super().time() + self._skipped
+
+
+def skip(seconds: float) -> None:
+    """Timers that are due within these seconds fire at once."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SkippingLoop)
+    loop._skipped += seconds
+
+
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Runs the coroutine on such a loop, and fails if it leaves tasks behind."""
 
@@ -60,5 +77,16 @@ def jumping(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
     @functools.wraps(test)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> None:
         run(test(*args, **kwargs))
+
+    return wrapper
+
+
+def skipping(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Makes a test of a coroutine function, in which ``skip`` can be called."""
+
+    @functools.wraps(test)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> None:
+        with asyncio.Runner(loop_factory=SkippingLoop) as runner:
+            runner.run(test(*args, **kwargs))
 
     return wrapper

@@ -84,7 +84,7 @@ async def test_crash_while_the_lease_still_runs(path: str, tmp_path: Path) -> No
 async def test_run_of_a_living_process_is_not_given_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Its lease is renewed, so its call goes on, and nobody's hook is told anything."""
     url, undone = f"sqlite:///{tmp_path}/calls.db", []
-    async with Callstream(open_journal(url, lease_ttl=0.5)) as living, Callstream(url) as cs:
+    async with Callstream(url) as living, Callstream(url) as cs:
         cs.on_args_abort("write", lambda call, reason: undone.append(reason))
         run = await living.start("session", as_current=False)
         await run.response("gemini").record([CallStarted("c", "write"), ArgsAppended("c", '{"content":')])
@@ -95,8 +95,9 @@ async def test_run_of_a_living_process_is_not_given_up(tmp_path: Path, caplog: p
         assert (
             len([record for record in caplog.records if "is still open in another process" in record.getMessage()]) == 1
         )
-        await asyncio.sleep(1.5)
+        assert await cs.journal.sweep() == []
         await run.finish()
-        await asyncio.sleep(0.5)
+        while any(task.get_name() == f"callstream watches {run.run_id}" for task in asyncio.all_tasks()):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
         await left_behind.aclose()
     assert undone == []

@@ -91,6 +91,11 @@ class Server:
                 return row
             await asyncio.sleep(0.02)
 
+    async def is_left(self) -> None:
+        """Waits until the server has seen that its last client has closed its connection."""
+        while self.connections:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
 
 class Stream:
     """Server-sent events: their data as JSON, with ``id`` and ``event`` of the last one."""

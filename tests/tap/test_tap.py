@@ -4,7 +4,6 @@ import asyncio
 import gzip
 import inspect
 import threading
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -304,11 +303,9 @@ async def test_the_consumers_end_closes_upstream_and_discards(cs: Callstream, wi
             asking = asyncio.create_task(ASK[wire](client))
             while not await cs.journal.calls(states=[CallState.ARGS_STREAMING]):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-            began = time.monotonic()
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
         assert await left(provider)
-        assert time.monotonic() - began < 5
         while not (await cs.journal.calls())[0].is_final:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     (call,) = await cs.journal.calls()
