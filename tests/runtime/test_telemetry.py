@@ -278,7 +278,7 @@ async def test_a_run_that_is_left_in_another_context_leaves_nothing_behind(
         await asyncio.create_task(anext(generator))  # type: ignore[arg-type]
         await asyncio.create_task(generator.aclose())
     assert len(collected.spans("invoke_agent")) == 1
-    assert caplog.records == []
+    assert [record for record in caplog.records if record.name.startswith(("callstream", "opentelemetry"))] == []
 
 
 async def test_pieces_are_not_told(collected: Collected) -> None:

@@ -51,8 +51,8 @@ PATHS = [
 
 
 @asynccontextmanager
-async def function_agent(url: str) -> AsyncIterator[Server]:
-    async with Callstream(url) as cs, served(Stepping(free=True), callstream=cs, settings=LIMITS) as server:
+async def function_agent(url: str, limits: ServerSettings = LIMITS) -> AsyncIterator[Server]:
+    async with Callstream(url) as cs, served(Stepping(free=True), callstream=cs, settings=limits) as server:
         yield server
 
 
@@ -451,7 +451,9 @@ def test_many_who_never_finish_their_request(server: Background) -> None:
             connection.close()
 
 
-def test_a_body_that_comes_too_slowly_is_refused(server: Background) -> None:
-    answer = server.exchange(HEAD + b"Content-Length: 100\r\n\r\n{", half_close=False, seconds=15)
-    assert status_of(answer) == 408
-    server.still_serves()
+def test_a_body_that_comes_too_slowly_is_refused() -> None:
+    impatient = ServerSettings(body_seconds=0.1)
+    with in_background(lambda: function_agent("memory:", impatient)) as server:
+        answer = server.exchange(HEAD + b"Content-Length: 100\r\n\r\n{", half_close=False, seconds=15)
+        assert status_of(answer) == 408
+        assert server.request("GET", "/healthz")[0] == 200

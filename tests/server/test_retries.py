@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -105,6 +106,11 @@ async def test_retry_never_doubles_a_run_in_flight(cs: Callstream) -> None:
         assert (len(agent.inputs), agent.executed) == (1, [{"content": "one two three four"}])
 
 
+def kinds(events: list[dict[str, Any]]) -> list[str]:
+    """Their types in order. Neighbours of one type count once, because a reader that is behind gets them merged."""
+    return [kind for kind, _ in groupby(event["type"] for event in events)]
+
+
 async def test_retry_never_doubles_without_last_event_id(cs: Callstream) -> None:
     agent = Stepping()
     async with served(agent, callstream=cs) as server:
@@ -114,8 +120,7 @@ async def test_retry_never_doubles_without_last_event_id(cs: Callstream) -> None
             server.stream("POST", "/agui", json=given) as again,
         ):
             agent.step(5)
-            events = await again.all()
-            assert [event["type"] for event in await first.all()] == [event["type"] for event in events]
+            assert kinds(await first.all()) == kinds(await again.all())
             assert first.run_id == again.run_id == given["runId"]
         assert len(agent.inputs) == 1
 

@@ -208,7 +208,7 @@ async def test_raw_records_from_any_place(cs: Callstream) -> None:
 
 @pytest.mark.parametrize("place", ["2147483648", "999999999999999999", "9" * 40, "-1", "x", "1.5"])
 async def test_a_place_that_no_record_can_have(cs: Callstream, place: str) -> None:
-    async with served(Stepping(), callstream=cs) as server, server.run() as stream:
+    async with served(Stepping(free=True), callstream=cs) as server, server.run() as stream:
         for answer in (
             await server.get(f"/runs/{stream.run_id}/events?after={place}"),
             await server.client.get(f"/runs/{stream.run_id}/events", headers={"last-event-id": place}),
@@ -366,8 +366,9 @@ async def test_client_that_declares_no_version_is_told_all_unless_the_server_was
         assert (await stream.all())[-1]["outcome"] == {"type": "cancelled"}
 
 
-async def test_zombie_fenced_and_its_agent_stopped(url: str) -> None:
+async def test_zombie_fenced_and_its_agent_stopped(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that was taken for dead finds its run ended by another: its agent must not go on."""
+    monkeypatch.setattr("callstream.server.runs.STOP_POLL_SECONDS", 0.02)
     agent = Stepping()
     async with served(agent, callstream=Callstream(zombie(url))) as server, server.run() as stream:
         await stream.until("TOOL_CALL_START")
