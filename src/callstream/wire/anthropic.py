@@ -16,17 +16,8 @@ import msgspec
 from callstream.errors import WireError
 from callstream.events import RequestEvent, ResultReceived
 from callstream.wire.argtext import json_text
-from callstream.wire.collapsing import (
-    IsLeftOut,
-    NumberedCall,
-    NumberedCollapser,
-    Output,
-    Passing,
-    Reasoning,
-    changed,
-    kept,
-    read_json,
-)
+from callstream.wire.blocks import BlockCollapser, NewMessage, Part
+from callstream.wire.collapsing import IsLeftOut, Passing, Reasoning, kept
 from callstream.wire.decoder import Decoder, error_in
 from callstream.wire.framing import Frame
 from callstream.wire.provider import Provider
@@ -35,6 +26,11 @@ from callstream.wire.transcript import WireCall
 
 NORMAL_STOPS = frozenset({"tool_use", "end_turn", "stop_sequence", "pause_turn"})
 THINKING = ("thinking", "redacted_thinking")
+_PARTS: dict[str, Part] = {
+    "content_block_start": "start",
+    "content_block_delta": "delta",
+    "content_block_stop": "stop",
+}
 
 # -- decoding ----------------------------------------------------------------------------------------------------------
 
@@ -218,37 +214,10 @@ class AnthropicDecoder(Decoder[StreamEvent]):
 # -- collapsing --------------------------------------------------------------------------------------------------------
 
 
-class BlockCall(NumberedCall):
-    """A call and the frames of its block that leave with it."""
-
-    start: Frame
-    delta: Frame | None = None  # the first one
-    stop: Frame | None = None
-
-
-class MessageStart(Passing):
-    """A new message: its blocks are numbered from the beginning."""
-
-    __slots__ = ()
-
-
-class AnthropicCollapser(NumberedCollapser[BlockCall]):
-    """A whole call is its block's start and stop as they came, and one delta with all of its input.
-
-    A call whose input came in its start (programmatic calls, compatible servers) is given that form too: not every
-    reader of streams looks for it there, and one that does not would run the tool with nothing.
-
-    Thinking and redacted thinking are held until what follows is decided: a message that ends in thinking is refused
-    when it is sent back, and so is a call whose thinking is missing. Blocks after one that was left out are numbered
-    anew, because the SDK takes the index of a block for its place in the message.
+class AnthropicCollapser(BlockCollapser):
+    """Thinking and redacted thinking are held until what follows is decided: a message that ends in thinking is refused
+    when it is sent back, and so is a call whose thinking is missing.
     """
-
-    _call_type = BlockCall
-
-    def _is_mere_delta(self, call: BlockCall, frame: Frame, chunk: Any) -> bool:
-        if call.delta is None:
-            call.delta = frame
-        return True
 
     def _take(self, frame: Frame, chunk: StreamEvent | None, pieces: Sequence[str | None]) -> None:
         if chunk is None:
@@ -257,7 +226,7 @@ class AnthropicCollapser(NumberedCollapser[BlockCall]):
         event = chunk
         call = self._calls.get(pieces[0]) if pieces else None
         if call is not None and call.collapsed:
-            self._withhold(call, event, frame)
+            self._withhold(call, _PARTS[event.type], event.index, frame)
             return
         match event.type:
             case "content_block_start" if event.content_block is not None and event.content_block.type in THINKING:
@@ -269,59 +238,24 @@ class AnthropicCollapser(NumberedCollapser[BlockCall]):
                 self._add_reasoning(self._reasoning.pop(event.index), frame, is_last=True)
             case "message_start":
                 self._reasoning.clear()
-                self._slots.append(MessageStart(frame, counts=False))
+                self._slots.append(NewMessage(frame, counts=False))
             case "content_block_start" | "content_block_delta" | "content_block_stop":
                 self._slots.append(Passing(frame))
             case _:
                 self._add_aside(frame)
 
-    def _withhold(self, call: BlockCall, event: StreamEvent, frame: Frame) -> None:
-        match event.type:
-            case "content_block_start":
-                call.start, call.index = frame, event.index
-                self._reasoning.pop(event.index, None)
-                self._place(call)
-            case "content_block_delta":
-                call.delta = call.delta or frame
-            case _:
-                call.stop = frame
-
-    def _whole(self, call: BlockCall) -> list[Output]:
-        start = read_json(call.start.payload)
+    def _without_arguments(self, start: dict[str, Any]) -> dict[str, Any]:
         block = start["content_block"]
-        delta = call.delta
-        if block.get("input"):
-            leaving = [self._passed(call.start, {**start, "content_block": {**block, "input": {}}})]
-            delta = delta or _empty_delta(start)
-        else:
-            leaving = [self._passed(call.start)]
-        if delta is not None:
-            before = read_json(delta.payload)
-            after = {**before, "delta": {**before["delta"], "partial_json": call.args_json}}
-            leaving.append(self._passed(delta, changed(before, after)))
-        if call.stop is not None:
-            leaving.append(self._passed(call.stop))
-        return [Output(b"".join(leaving), (call.call_id,))]
+        return {**start, "content_block": {**block, "input": {}}} if block.get("input") else start
 
-    def _passes_slot(self, slot: Passing) -> list[Output]:
-        if isinstance(slot, MessageStart):
-            self._missing.clear()
-        return super()._passes_slot(slot)
+    def _with_arguments(self, delta: dict[str, Any], text: str) -> dict[str, Any]:
+        return {**delta, "delta": {**delta["delta"], "partial_json": text}}
 
-    def _passed(self, frame: Frame, value: Any = None) -> bytes:
-        if self._missing:
-            event = read_json(frame.payload) if value is None else value
-            if isinstance(event, dict) and isinstance(event.get("index"), int):
-                value = changed(event, {**event, "index": self._moved_up(event["index"])}) or value
-        return super()._passed(frame, value)
-
-
-def _empty_delta(start: dict[str, Any]) -> Frame:
-    """A delta with nothing in it for the block of that start."""
-    delta = {"type": "content_block_delta", "delta": {"type": "input_json_delta", "partial_json": ""}}
-    if "index" in start:
-        delta["index"] = start["index"]
-    return Frame(msgspec.json.encode(delta), b"content_block_delta")
+    def _new_delta(self, start: dict[str, Any]) -> Frame:
+        delta = {"type": "content_block_delta", "delta": {"type": "input_json_delta", "partial_json": ""}}
+        if "index" in start:
+            delta["index"] = start["index"]
+        return Frame(msgspec.json.encode(delta), b"content_block_delta")
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------
