@@ -9,9 +9,9 @@ from typing import Any
 from callstream.wire.collapsing import IsLeftOut
 from callstream.wire.openai_chat.collapsing import OpenAIChatCollapser
 from callstream.wire.openai_chat.decoding import OpenAIChatDecoder
-from callstream.wire.openai_chat.requests import read_turns
+from callstream.wire.openai_chat.requests import declared_functions, read_turns
 from callstream.wire.provider import Provider
-from callstream.wire.requests import Request, Turn, objects_in, schemas
+from callstream.wire.requests import Request, Turn
 
 
 class OpenAIChat(Provider):
@@ -24,8 +24,7 @@ class OpenAIChat(Provider):
         return read_turns(body)
 
     def declared_tools(self, request: Request) -> dict[str, dict[str, Any]]:
-        functions = objects_in([tool.get("function") for tool in objects_in(request.fields.get("tools"))])
-        return schemas((function, function.get("parameters")) for function in functions)
+        return declared_functions(request)
 
     def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
         for choice in answer["choices"]:

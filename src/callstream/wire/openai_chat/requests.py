@@ -1,4 +1,4 @@
-"""OpenAI chat completions: what a request says."""
+"""OpenAI chat completions: what a request says. Other wires write their conversations in the same way."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from callstream.events import RequestEvent, ResultReceived
-from callstream.wire.requests import MODEL, Turn, read_body, user_message
+from callstream.wire.requests import MODEL, Request, Turn, objects_in, read_body, schemas, user_message
 
 
 class ChatFunction(msgspec.Struct):
@@ -33,8 +33,8 @@ class ChatRequest(msgspec.Struct):
     messages: list[ChatMessage] = []
 
 
-def read_turns(body: bytes) -> Iterator[Turn]:
-    for message in read_body("openai_chat", body, ChatRequest).messages:
+def read_turns(body: bytes, wire: str = "openai_chat") -> Iterator[Turn]:
+    for message in read_body(wire, body, ChatRequest).messages:
         match message.role:
             case "assistant":
                 calls = [(call.id, call.function or call.custom or ChatFunction()) for call in message.tool_calls or ()]
@@ -45,6 +45,12 @@ def read_turns(body: bytes) -> Iterator[Turn]:
                 yield Turn("user", content_message(message.content))
             case _:
                 pass  # system and developer messages are the program's own
+
+
+def declared_functions(request: Request) -> dict[str, dict[str, Any]]:
+    """The JSON Schemas of the functions that a request declares, by name."""
+    functions = objects_in([tool.get("function") for tool in objects_in(request.fields.get("tools"))])
+    return schemas((function, function.get("parameters")) for function in functions)
 
 
 # -- content, which both of OpenAI's wires write alike --
