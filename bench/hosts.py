@@ -31,6 +31,8 @@ HOSTS = {
     "ag_ui_adk, whole": "ag_ui_adk",
 }
 """Who serves the agent, and where his ``ADKAgent`` and ``add_adk_fastapi_endpoint`` come from."""
+WIRES = ("gemini", "anthropic", "openai_chat", "openai_responses")
+"""Those that google-adk has a model for."""
 LIMIT = 20.0
 
 

@@ -16,9 +16,8 @@ from contextlib import ExitStack
 from typing import Any
 
 from bench.comparison import worker
-from bench.hosts import HOSTS
+from bench.hosts import HOSTS, WIRES
 from bench.table import Table
-from callstream.testing import WIRES
 from callstream.testing.bodies import BodiesProvider
 from callstream.testing.shapes import SHAPES, Shape
 

@@ -31,6 +31,7 @@ WIRES = {
     "anthropic": "anthropic_messages",
     "openai_chat": "openai_chat",
     "openai_responses": "openai_responses",
+    "cohere": "cohere_v2",
 }
 """The names that ``decoder_for`` takes, and the manifest's names for the same wires."""
 

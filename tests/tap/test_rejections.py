@@ -15,8 +15,8 @@ import pytest
 from callstream import CallState, Callstream, Reject, Settings, tool
 from callstream.errors import CallRejected, RunOver, UsageError
 from callstream.testing import Call, Cut, Finish, ScriptedProvider, Text
-from callstream.wire import WIRES
-from tests.tap.clients import ASK, ask, sdk
+from tests.sdks import SDKS
+from tests.tap.clients import ASK, WIRES, ask, sdk
 
 ARGS = {"title": "Notes", "content": "one\ntwo ☃ three" * 5}
 OTHER = {"title": "x"}
@@ -55,19 +55,6 @@ async def lose_the_connection(call: Any, signal: Any) -> None:
     raise anthropic.APIConnectionError(request=httpx2.Request("POST", "http://moderation"))
 
 
-async def ask_whole(wire: str, client: Any) -> None:
-    asked: Any = [{"role": "user", "content": "go"}]
-    match wire:
-        case "anthropic":
-            await client.messages.create(model="claude", max_tokens=100, messages=asked)
-        case "openai_chat":
-            await client.chat.completions.create(model="gpt", messages=asked)
-        case "openai_responses":
-            await client.responses.create(model="gpt", input="go")
-        case _:
-            await client.aio.models.generate_content(model="gemini-3", contents="go")
-
-
 @pytest.mark.parametrize(("hook", "text"), [(refuse, "not today"), (lose_the_connection, "write did not run")])
 @pytest.mark.parametrize("wire", WIRES)
 async def test_a_rejected_call_rises_from_a_whole_answer_after_one_request(
@@ -77,7 +64,7 @@ async def test_a_rejected_call_rises_from_a_whole_answer_after_one_request(
     async with serving(wire, SCRIPT) as provider, sdk(wire, provider, cs, max_retries=2) as client:
         async with cs.run("thread") as run:
             with pytest.raises(CallRejected, match=text) as raised:
-                await ask_whole(wire, client)
+                await SDKS[wire].whole(client)
             assert (raised.value.call_id, raised.value.name) == ("c1", "write")
             assert await run.invoke("c2") == "x"
             assert [refusal.call_id for refusal in run.refusals()] == ["c1"]
@@ -91,7 +78,7 @@ async def test_a_hook_that_fails_the_run_of_a_whole_answer_fails_it_after_one_re
         async with serving(wire, SCRIPT) as provider, sdk(wire, provider, cs, max_retries=2) as client:
             with pytest.raises(ValueError, match="the password"):
                 async with cs.run("thread") as run:
-                    await ask_whole(wire, client)
+                    await SDKS[wire].whole(client)
             assert run.outcome == "failed"
             assert len(provider.requests) == 1
 

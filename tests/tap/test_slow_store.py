@@ -17,8 +17,7 @@ import pytest
 from callstream import CallState, Callstream, JournalError, open_journal
 from callstream.runtime.waiting import MOMENT
 from callstream.testing import Call, Delay, ScriptedProvider, Text
-from callstream.wire import WIRES
-from tests.tap.clients import ASK, sdk
+from tests.tap.clients import ASK, WIRES, sdk
 
 WRITE = Call("write", {"title": "Notes", "content": "one two three"}, call_id="c1")
 FOREVER = Delay(600)

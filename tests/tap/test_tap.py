@@ -19,8 +19,8 @@ from callstream.events import ArgsAppended, CallDiscarded, MessageReceived
 from callstream.tap import TapSettings
 from callstream.tap.body import Limits
 from callstream.testing import Call, Cut, Delay, Failure, Finish, Refusal, ScriptedProvider, Text, Truncated, encode
-from callstream.wire import WIRES
-from tests.tap.clients import ASK, SCHEMA, ask, sdk
+from tests.sdks import SDKS
+from tests.tap.clients import ASK, SCHEMA, WIRES, ask, sdk
 
 ARGS = {"title": "Notes", "content": "one\ntwo ☃ three" * 5}
 WRITE = Call("write", ARGS, call_id="c1")
@@ -113,7 +113,7 @@ async def test_truncated_never_runs_over_the_tap(cs: Callstream, wire: str, endi
     assert (call.state, call.reason) == (CallState.DISCARDED, "truncated")
 
 
-@pytest.mark.parametrize("wire", ["anthropic", "openai_chat", "openai_responses"])
+@pytest.mark.parametrize("wire", ["anthropic", "openai_chat", "openai_responses", "cohere"])
 async def test_malformed_never_runs_over_the_tap(cs: Callstream, wire: str) -> None:
     script = [Call("write", call_id="c1", text='{"title": 1,}'), Call("other", {"title": "x"}, call_id="c2")]
     async with serving(wire, script) as provider:
@@ -362,7 +362,7 @@ async def test_a_broken_connection_behaves_as_without_the_tap(cs: Callstream, wi
     assert [event.reason for event in events if isinstance(event, CallDiscarded)] == ["interrupted"]
 
 
-@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("wire", [wire for wire in WIRES if SDKS[wire].retries_streams])
 async def test_refusals_are_retried_by_the_sdk_and_leave_one_run(cs: Callstream, wire: str) -> None:
     scripts = [[Refusal(429, "slow down", retry_after=0)], [WRITE]]
     async with serving(wire, scripts) as provider:
@@ -647,12 +647,4 @@ async def test_many_streams_at_once_through_one_client(cs: Callstream) -> None:
 
 def _raw(wire: str, provider: ScriptedProvider) -> tuple[str, dict[str, Any]]:
     """The URL and a body that get a stream from the provider."""
-    match wire:
-        case "anthropic":
-            return f"{provider.base_url}/v1/messages", {"model": "m", "max_tokens": 1, "stream": True, "messages": []}
-        case "openai_chat":
-            return f"{provider.base_url}/chat/completions", {"model": "m", "stream": True, "messages": []}
-        case "openai_responses":
-            return f"{provider.base_url}/responses", {"model": "m", "stream": True, "input": "go", "store": False}
-        case _:
-            return f"{provider.base_url}/v1beta/models/g:streamGenerateContent?alt=sse", {"contents": []}
+    return SDKS[wire].raw(provider.base_url)

@@ -10,13 +10,8 @@ import pytest
 from callstream import CallState, Callstream
 from callstream.tap.transport import Collapse
 from tests.captures import WIRES, Capture, body, each_capture
+from tests.sdks import SDKS
 
-PATHS = {
-    "gemini": "/v1beta/models/g:streamGenerateContent",
-    "anthropic": "/v1/messages",
-    "openai_chat": "/v1/chat/completions",
-    "openai_responses": "/v1/responses",
-}
 NAMES = {recorded: wire for wire, recorded in WIRES.items()}
 
 
@@ -26,8 +21,8 @@ async def through(cs: Callstream, capture: Capture, collapse: Collapse) -> bytes
 
     transport = cs.transport(httpx.MockTransport(answer), collapse=collapse)
     async with httpx.AsyncClient(transport=transport) as client:
-        path = PATHS[NAMES[capture.wire]]
-        response = await client.post(f"http://127.0.0.1{path}", json={"store": False})
+        url, _ = SDKS[NAMES[capture.wire]].raw("http://127.0.0.1")
+        response = await client.post(url, json={"store": False})
     return response.content
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from callstream import CallState, Callstream
 from callstream.testing import Call, Finish, ScriptedProvider, Text, Truncated
-from callstream.wire import WIRES
+from tests.adk.hosting import WIRES
 
 pytest.importorskip("google.adk")
 # google-adk warns of features of its own that it uses itself.

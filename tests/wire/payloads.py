@@ -1,4 +1,4 @@
-"""Pieces of the four wires, as short as they can be and still real."""
+"""Pieces of the wires, as short as they can be and still real."""
 
 from __future__ import annotations
 
@@ -165,3 +165,35 @@ def piece(path: str, value: Any = ..., *, more: bool | None = None) -> dict[str,
 def pieces(*entries: dict[str, Any], more: bool | None = True, **fields: Any) -> dict[str, Any]:
     """A functionCall part with these partialArgs."""
     return function(partialArgs=list(entries), **({} if more is None else {"more": more}), **fields)
+
+
+# -- Cohere --
+
+
+def cohere_event(kind: str, index: int | None = None, **message: Any) -> dict[str, Any]:
+    """An event that adds to the message, or one about the block of that number."""
+    numbered = {} if index is None else {"index": index}
+    return {"type": kind, **numbered, **({"delta": {"message": message}} if message else {})}
+
+
+def cohere_start(message_id: str = "m1") -> dict[str, Any]:
+    message = {"role": "assistant", "content": [], "tool_plan": "", "tool_calls": [], "citations": []}
+    return {"id": message_id, "type": "message-start", "delta": {"message": message}}
+
+
+def call_start(index: int = 0, name: str = "f", call_id: str | None = "f_1", text: str = "") -> dict[str, Any]:
+    named = {} if call_id is None else {"id": call_id}
+    call = {**named, "type": "function", "function": {"name": name, "arguments": text}}
+    return cohere_event("tool-call-start", index, tool_calls=call)
+
+
+def call_delta(text: str, index: int = 0) -> dict[str, Any]:
+    return cohere_event("tool-call-delta", index, tool_calls={"function": {"arguments": text}})
+
+
+def call_end(index: int = 0) -> dict[str, Any]:
+    return cohere_event("tool-call-end", index)
+
+
+def cohere_end(finish: str | None = "TOOL_CALL", **more: Any) -> dict[str, Any]:
+    return {"type": "message-end", "delta": {"finish_reason": finish, "usage": {"tokens": {}}, **more}}

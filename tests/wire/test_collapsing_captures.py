@@ -11,6 +11,7 @@ from callstream.events import CallCompleted
 from callstream.wire.framing import Frame, SseFraming
 from tests.captures import WIRES, Capture, body, captures, each_capture, raw_body, reads
 from tests.decoding import Folded, calls, splits
+from tests.sdks import SDKS
 from tests.wire.collapsing import (
     Tapped,
     every,
@@ -133,6 +134,14 @@ def test_sdk_makes_the_same_of_it(capture: Capture) -> None:
             elif capture.file in TRUNCATED:
                 before = without_calls(before)
             assert after == before, read.__name__
+
+
+@each_capture("cohere")
+def test_sdk_that_leaves_folding_to_programs_makes_the_same_of_it(capture: Capture) -> None:
+    sdk = SDKS[NAMES[capture.wire]]
+    plain = sdk.read(body(capture))
+    for _, result in settings(capture):
+        assert sdk.read(result.body).told == plain.told
 
 
 @each_capture("openai_responses", "openai_chat")

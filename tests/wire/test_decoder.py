@@ -17,9 +17,15 @@ from tests.wire.payloads import (
     args_delta,
     block_start,
     block_stop,
+    call_delta,
+    call_end,
+    call_start,
     called,
     choice,
     chunk,
+    cohere_end,
+    cohere_event,
+    cohere_start,
     completed,
     created,
     custom_call,
@@ -52,6 +58,8 @@ def opened(wire: str, *texts: str) -> list[dict[str, Any]]:
             return [tool_calls(called("", "f", "1")), *(tool_calls(called(text)) for text in texts)]
         case "openai_responses":
             return [created(), added(function_call()), *(args_delta(text) for text in texts)]
+        case "cohere":
+            return [cohere_start(), call_start(), *(call_delta(text) for text in texts)]
         case _:
             return [
                 generated(function(name="f", more=True)),
@@ -69,6 +77,10 @@ def spoken(wire: str, text: str, kind: str = "text") -> dict[str, Any]:
             return said(**{"content" if kind == "text" else "reasoning": text})
         case "openai_responses", _:
             return event("output_text.delta" if kind == "text" else "reasoning_text.delta", output_index=0, delta=text)
+        case "cohere", "text":
+            return cohere_event("content-delta", 0, content={"text": text})
+        case "cohere", _:
+            return cohere_event("tool-plan-delta", tool_plan=text)
         case _:
             return generated({"text": text, "thought": kind != "text"})
 
@@ -81,6 +93,8 @@ def ends(wire: str, *, normal: bool) -> list[dict[str, Any]]:
             return [said("tool_calls" if normal else "length")]
         case "openai_responses":
             return [completed(status="completed" if normal else "incomplete")]
+        case "cohere":
+            return [cohere_end("TOOL_CALL" if normal else "MAX_TOKENS")]
         case _:
             return [generated(finish="STOP" if normal else "MAX_TOKENS")]
 
@@ -341,6 +355,7 @@ def test_whole_answers_that_failed() -> None:
         ("anthropic", {"type": "error"}, "reported an error"),
         ("openai_chat", chunk(choice(None, "error", error={"message": "no"})), "reported an error: no"),
         ("openai_chat", {"message": "no"}, "reported an error: no"),
+        ("cohere", {"message": "no"}, "reported an error: no"),
     ):
         with pytest.raises(WireError, match=match):
             whole(wire, answer)
@@ -357,6 +372,7 @@ def test_default_ids_are_counted(wire: str) -> None:
         "anthropic": [block_start(0, type="tool_use", name="f"), block_stop()],
         "openai_chat": [tool_calls(called("{}", "f", index=None), called("{}", "g", index=None))],
         "openai_responses": [done({"type": "function_call", "name": "f", "arguments": "{}"})],
+        "cohere": [call_start(0, call_id=None), call_end(0), call_start(1, call_id=None), call_end(1)],
         "gemini": [generated(function(name="f"), function(name="g"))],
     }
     events = decode(wire, sse(*payloads[wire], *ends(wire, normal=True)))

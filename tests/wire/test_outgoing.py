@@ -25,6 +25,8 @@ STUDIO = "/v1beta/models/gemini-3:streamGenerateContent"
         ("/v1/chat/completions", "openai_chat"),
         ("/openai/deployments/gpt/chat/completions", "openai_chat"),
         ("/v1/responses", "openai_responses"),
+        ("/v2/chat", "cohere"),
+        ("/v1/chat", None),
         ("/v1/messages/count_tokens", None),
         ("/v1/messages/batches", None),
         ("/v1/responses/resp_1/cancel", None),
@@ -134,6 +136,7 @@ def test_signatures_repaired_leaves_the_rest_alone() -> None:
         ("anthropic", [{"name": "write", "input_schema": {"a": 1}}]),
         ("openai_chat", [{"type": "function", "function": {"name": "write", "parameters": {"a": 1}}}, {"custom": 1}]),
         ("openai_responses", [{"type": "function", "name": "write", "parameters": {"a": 1}}, {"type": "web_search"}]),
+        ("cohere", [{"type": "function", "function": {"name": "write", "parameters": {"a": 1}}}, "odd"]),
     ],
 )
 def test_declared_tools_are_read_for_every_wire(wire: str, tools: Any) -> None:

@@ -10,28 +10,17 @@ import pytest
 from callstream import CallState, Callstream
 from callstream.testing import Call, Finish, ScriptedProvider, Text
 from callstream.wire import decoder_for, provider_of
-from tests.tap.clients import SCHEMA, sdk
+from tests.sdks import SDKS
+from tests.tap.clients import sdk
 
-WIRES = ("anthropic", "openai_chat", "openai_responses")
-ASKED: list[Any] = [{"role": "user", "content": "go"}]
+WIRES = ("anthropic", "openai_chat", "openai_responses", "cohere")
 
 
 async def calls_of(wire: str, client: Any) -> list[str]:
-    """The names of the calls that a program finds in a whole answer."""
-    match wire:
-        case "anthropic":
-            tools: Any = [{"name": "write", "input_schema": SCHEMA}]
-            message = await client.messages.create(model="claude", max_tokens=10, messages=ASKED, tools=tools)
-            assert message.stop_reason == "max_tokens"
-            return [block.name for block in message.content if block.type == "tool_use"]
-        case "openai_chat":
-            answer = await client.chat.completions.create(model="gpt", messages=ASKED)
-            assert answer.choices[0].finish_reason == "length"
-            return [call.function.name for call in answer.choices[0].message.tool_calls or ()]
-        case _:
-            response = await client.responses.create(model="gpt", input="go", store=False)
-            assert response.status == "incomplete"
-            return [item.name for item in response.output if item.type == "function_call"]
+    """The names of the calls that a program finds in a whole answer, which was cut."""
+    answer = await SDKS[wire].whole(client)
+    assert answer.finish in ("max_tokens", "length", "incomplete", "MAX_TOKENS")
+    return [name for _, name, _ in answer.calls]
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -47,7 +36,9 @@ async def test_truncated_never_runs_on_a_whole_answer(wire: str) -> None:
             assert await calls_of(wire, client) == ["write"]
 
 
-@pytest.mark.parametrize("wire", ["openai_chat", "openai_responses"])  # the others have arguments as an object
+@pytest.mark.parametrize(
+    "wire", ["openai_chat", "openai_responses", "cohere"]
+)  # the others have arguments as an object
 async def test_malformed_never_runs_on_a_whole_answer(wire: str) -> None:
     script = [Call("write", text='{"title": nothing}', call_id="c1"), Call("other", {}, call_id="c2"), Finish("length")]
     async with Callstream() as cs, ScriptedProvider(wire, script) as provider:

@@ -12,6 +12,7 @@ from typing import Any
 from callstream.errors import UsageError
 from callstream.events import RequestEvent
 from callstream.wire.anthropic import Anthropic
+from callstream.wire.cohere import Cohere
 from callstream.wire.decoder import Decoder
 from callstream.wire.gemini import Gemini
 from callstream.wire.openai_chat import OpenAIChat
@@ -25,6 +26,7 @@ PROVIDERS: tuple[Provider, ...] = (
     Anthropic(),
     OpenAIChat(),
     OpenAIResponses(),
+    Cohere(),
 )
 WIRES: tuple[str, ...] = tuple(provider.wire for provider in PROVIDERS)
 

@@ -67,7 +67,7 @@ class BlockCollapser(NumberedCollapser[BlockCall]):
                 self._place(call)
             case "delta":
                 call.delta = call.delta or frame
-            case "stop":
+            case _:
                 call.stop = frame
 
     def _whole(self, call: BlockCall) -> list[Output]:

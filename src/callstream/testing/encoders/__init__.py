@@ -11,6 +11,7 @@ from typing import assert_never
 
 from callstream.errors import UsageError
 from callstream.testing.encoders.anthropic import AnthropicEncoder
+from callstream.testing.encoders.cohere import CohereEncoder
 from callstream.testing.encoders.encoder import Encoder, dumps
 from callstream.testing.encoders.gemini import GeminiEncoder
 from callstream.testing.encoders.openai_chat import OpenAIChatEncoder
@@ -38,6 +39,7 @@ ENCODERS: dict[str, type[Encoder]] = {
     "anthropic": AnthropicEncoder,
     "openai_chat": OpenAIChatEncoder,
     "openai_responses": OpenAIResponsesEncoder,
+    "cohere": CohereEncoder,
 }
 WIRES: tuple[str, ...] = tuple(ENCODERS)
 

@@ -1,0 +1,133 @@
+"""Cohere's Chat API, version 2: named events; contents and calls are numbered separately."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from callstream.testing.encoders.encoder import (
+    Carrying,
+    Encoder,
+    argument_text,
+    dumps,
+    merge_frames,
+    numbers_of,
+    refuse_custom,
+)
+from callstream.testing.script import Call, Failure, Refusal, Text, Thought
+
+_SPACED = (", ", ": ")  # the model's own habit
+
+
+class CohereEncoder(Encoder):
+    model = "command-a-03-2025"
+    path = re.compile(r"/v2/chat$")
+    place = "/v2/chat"
+    upstream = "https://api.cohere.com"
+    variables = ("CO_API_URL", "CO_API_KEY")
+    stream_type = "text/event-stream"
+    request_id = "x-request-id"
+
+    @classmethod
+    def carry(cls, frames: list[bytes], carrying: Carrying) -> list[bytes]:
+        """First: the call is announced with the first of its text. Last: one delta, before the end, has all of it."""
+        start = numbers_of(frames, '"type":"tool-call-start"')[0]
+        if carrying == "first":
+            return merge_frames(frames, start + 1, start, _append_arguments)
+        end = numbers_of(frames, '"type":"tool-call-end"')[0]
+        while end - start > 2:
+            frames = merge_frames(frames, start + 2, start + 1, _append_arguments)
+            end -= 1
+        return frames
+
+    def __init__(self, model: str | None, first_id: int) -> None:
+        super().__init__(model, first_id)
+        self._content: list[dict[str, Any]] = []
+        self._tool_calls: list[dict[str, Any]] = []
+        self._finish_reason: str | None = None
+
+    def begin(self) -> Iterator[bytes]:
+        message = {"role": "assistant", "content": [], "tool_plan": "", "tool_calls": [], "citations": []}
+        yield _event("message-start", id=self._id, delta={"message": message})
+
+    def text(self, step: Text) -> Iterator[bytes]:
+        return self._block("text", step)
+
+    def thought(self, step: Thought) -> Iterator[bytes]:
+        return self._block("thinking", step)
+
+    def _block(self, kind: str, step: Text | Thought) -> Iterator[bytes]:
+        index = len(self._content)
+        self._content.append({"type": kind, kind: step.text})
+        yield _event("content-start", index=index, delta={"message": {"content": {"type": kind, kind: ""}}})
+        for piece in self.pieces(step.text, step.size):
+            yield _event("content-delta", index=index, delta={"message": {"content": {kind: piece}}})
+        yield _event("content-end", index=index)
+
+    def calls(self, calls: Sequence[Call]) -> Iterator[bytes]:
+        for call in calls:
+            yield from self._call(call)
+
+    def _call(self, call: Call) -> Iterator[bytes]:
+        refuse_custom(call, "cohere")
+        index = len(self._tool_calls)
+        call_id = self.call_id(call, f"{call.name}_")
+        function = {"name": call.name, "arguments": ""}
+        entry: dict[str, Any] = {"id": call_id, "type": "function", "function": function}
+        if call_id is None:
+            del entry["id"]
+        pieces = self.argument_pieces(call, argument_text(call, _SPACED))
+        self._tool_calls.append(entry | {"function": function | {"arguments": "".join(pieces)}})
+        yield _event("tool-call-start", index=index, delta={"message": {"tool_calls": entry}})
+        for piece in pieces:
+            delta = {"message": {"tool_calls": {"function": {"arguments": piece}}}}
+            yield _event("tool-call-delta", index=index, delta=delta)
+        if call.stop_after is None:
+            yield _event("tool-call-end", index=index)
+
+    def failure(self, step: Failure) -> Iterator[bytes]:
+        yield _event("message-end", delta={"finish_reason": "ERROR", "error": step.message, "usage": self._usage()})
+        yield b"data: [DONE]\n\n"
+
+    def finish(self, reason: str | None) -> Iterator[bytes]:
+        words = {None: "TOOL_CALL" if self._tool_calls else "COMPLETE", "length": "MAX_TOKENS"}
+        self._finish_reason = words.get(reason, reason)
+        yield _event("message-end", delta={"finish_reason": self._finish_reason, "usage": self._usage()})
+        yield b"data: [DONE]\n\n"
+
+    def whole(self) -> Any:
+        message: dict[str, Any] = {"role": "assistant"}
+        if self._content:
+            message["content"] = self._content
+        if self._tool_calls:
+            message["tool_calls"] = self._tool_calls
+        return {
+            "id": self._id,
+            "finish_reason": self._finish_reason,
+            "message": message,
+            "usage": self._usage(),
+        }
+
+    def error(self, step: Failure) -> Any:
+        return {"id": self._id, "message": step.message}
+
+    def refusal(self, step: Refusal) -> Any:
+        return {"id": self._id, "message": step.message}
+
+    @property
+    def _id(self) -> str:
+        return f"chat-{self.response_number}"
+
+    def _usage(self) -> dict[str, Any]:
+        counted = {"input_tokens": 25, "output_tokens": self.output_tokens}
+        return {"billed_units": counted, "tokens": counted, "cached_tokens": 0}
+
+
+def _event(name: str, **fields: Any) -> bytes:
+    return f"event: {name}\ndata: {dumps({'type': name, **fields})}\n\n".encode()
+
+
+def _append_arguments(taken: dict[str, Any], into: dict[str, Any]) -> None:
+    function = into["delta"]["message"]["tool_calls"]["function"]
+    function["arguments"] += taken["delta"]["message"]["tool_calls"]["function"]["arguments"]

@@ -1,0 +1,259 @@
+"""Cohere's Chat API, version 2: ``POST /v2/chat``. The older ``/v1/chat`` is another wire.
+
+A call is announced by ``tool-call-start``, its arguments come as text in ``tool-call-delta`` and ``tool-call-end`` ends it.
+Contents and calls are numbered separately. ``tool_plan`` is reasoning in words, as is content of type ``thinking``. A tool
+without arguments has a start and an end, and no delta. With the finish reason ``ERROR`` the end of the message has the
+error as a text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from callstream.errors import WireError
+from callstream.wire.argtext import text_of
+from callstream.wire.blocks import BlockCollapser, NewMessage, Part
+from callstream.wire.collapsing import IsLeftOut, Passing
+from callstream.wire.decoder import Decoder, error_in, reported
+from callstream.wire.framing import Frame
+from callstream.wire.openai_chat.requests import declared_functions, read_turns
+from callstream.wire.provider import Provider
+from callstream.wire.requests import Request, Turn
+from callstream.wire.transcript import WireCall
+
+NORMAL_FINISHES = frozenset({"COMPLETE", "STOP_SEQUENCE", "TOOL_CALL"})
+_PARTS: dict[str, Part] = {"tool-call-start": "start", "tool-call-delta": "delta", "tool-call-end": "stop"}
+
+# -- decoding ----------------------------------------------------------------------------------------------------------
+
+
+class Function(msgspec.Struct, gc=False):
+    name: str | None = None
+    arguments: Any = None
+
+
+class ToolCall(msgspec.Struct, gc=False):
+    id: str | None = None
+    function: Function | None = None
+
+
+class Content(msgspec.Struct, gc=False):
+    text: str | None = None
+    thinking: str | None = None
+
+
+class MessageDelta(msgspec.Struct, gc=False):
+    """What an event adds to the message. Its start has lists where the other events have one object."""
+
+    content: Content | list[Any] | str | None = None
+    tool_plan: str | None = None
+    tool_calls: ToolCall | list[Any] | None = None
+
+
+class Delta(msgspec.Struct, gc=False):
+    message: MessageDelta | None = None
+    finish_reason: str | None = None
+    usage: Any = None
+    error: Any = None
+
+
+class StreamEvent(msgspec.Struct, gc=False):
+    type: str = ""
+    id: str | None = None
+    index: int | None = None
+    delta: Delta | None = None
+    message: Any = None
+    error: Any = None
+
+
+class Message(msgspec.Struct):
+    content: list[Content] | str | None = None
+    tool_plan: str | None = None
+    tool_calls: list[ToolCall] | None = None
+
+
+class Answer(msgspec.Struct):
+    id: str | None = None
+    finish_reason: str | None = None
+    message: Message | str | None = None
+    usage: Any = None
+    error: Any = None
+
+
+class CohereDecoder(Decoder[StreamEvent]):
+    wire = "cohere"
+    _payloads = msgspec.json.Decoder(StreamEvent)
+    _answers = msgspec.json.Decoder(Answer)
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._in_message = False
+        self._calls: dict[int | None, WireCall] = {}  # the open ones
+
+    def _chunk(self, chunk: StreamEvent) -> None:
+        delta = chunk.delta or Delta()
+        message = delta.message or MessageDelta()
+        match chunk.type:
+            case "tool-call-delta":
+                self._call_delta(chunk.index, message)
+            case "tool-plan-delta":
+                self._in_message = True
+                self._transcript.append_reasoning(message.tool_plan or "")
+            case "content-start" | "content-delta":
+                self._in_message = True
+                self._transcript.believe_ends()
+                self._content(message.content)
+            case "tool-call-start":
+                self._in_message = True
+                self._start_call(chunk.index, message.tool_calls)
+            case "tool-call-end":
+                self._end_call(chunk.index)
+            case "message-start":
+                if self._in_message:
+                    self._finish(None, None)  # another message in the same body
+                self._in_message = True
+                self._transcript.response_message_id = chunk.id
+            case "message-end":
+                if delta.error or delta.finish_reason == "ERROR":
+                    raise reported(delta.error or delta.finish_reason)
+                if self._in_message:
+                    self._finish(delta.finish_reason, delta.usage)
+            case "":
+                raise error_in({"error": chunk.error, "message": chunk.message}) or WireError(
+                    f"expected an event of the cohere wire, which has a type, got {chunk!r:.200}"
+                )
+            case _:
+                pass  # citations, the end of a content, and events that are newer than this code
+
+    def _content(self, content: Any) -> None:
+        if isinstance(content, str):
+            content = Content(text=content)
+        if isinstance(content, Content):
+            if content.text:
+                self._transcript.append_text(content.text)
+            if content.thinking:
+                self._transcript.append_reasoning(content.thinking)
+
+    def _start_call(self, index: int | None, started: Any) -> None:
+        if not isinstance(started, ToolCall):
+            raise WireError(f"expected the call of tool-call-start {index}, got {started!r:.80}")
+        self._transcript.believe_ends()
+        function = started.function or Function()
+        call = self._calls[index] = self._transcript.open_call(function.name, started.id)
+        self._transcript.piece_of(call)
+        self._transcript.append_args(call, text_of(function.arguments))
+
+    def _call_delta(self, index: int | None, message: MessageDelta) -> None:
+        call = self._calls.get(index)
+        if call is None:
+            raise WireError(f"expected tool-call-start before the arguments of call {index}, got a piece of them")
+        self._transcript.piece_of(call)
+        if isinstance(message.tool_calls, ToolCall) and message.tool_calls.function is not None:
+            self._transcript.append_args(call, text_of(message.tool_calls.function.arguments))
+
+    def _end_call(self, index: int | None) -> None:
+        call = self._calls.pop(index, None)
+        if call is not None:
+            self._transcript.piece_of(call)
+            self._transcript.end_call(call)
+
+    def _end_of_body(self) -> None:
+        if self._in_message:
+            self._end_response(None, None, normal=False, detail="the stream ended in the middle of the message")
+
+    def _finish(self, finish_reason: str | None, usage: Any) -> None:
+        """The message is over. Where no finish reason came, the calls that were ended are whole."""
+        if finish_reason is None:
+            self._transcript.believe_ends()
+        normal = finish_reason in NORMAL_FINISHES
+        self._end_response(finish_reason, usage, normal=normal, detail=f"finish_reason {finish_reason}")
+
+    def _end_response(self, finish_reason: str | None, usage: Any, *, normal: bool, detail: str) -> None:
+        self._transcript.finish_calls(normal=normal, detail=detail)
+        self._transcript.end_response(finish_reason, usage if isinstance(usage, dict) else None)
+        self._in_message = False
+        self._calls.clear()
+
+    def _read_whole(self, body: bytes) -> None:
+        answer: Answer = self._decoded(body, self._answers)
+        if not isinstance(answer.message, Message):
+            raise error_in({"error": answer.error, "message": answer.message}) or WireError(
+                f"expected an answer with a message, got {body[:200]!r}"
+            )
+        message = answer.message
+        self._transcript.response_message_id = answer.id
+        if message.tool_plan:
+            self._transcript.append_reasoning(message.tool_plan)
+        for content in [message.content] if isinstance(message.content, str) else message.content or []:
+            self._content(content)
+        calls = message.tool_calls or []
+        cut = answer.finish_reason is not None and answer.finish_reason not in NORMAL_FINISHES
+        for index, call in enumerate(calls):
+            self._start_call(index, call)
+            if not cut or index < len(calls) - 1:  # the last call of a cut answer is as far as it came
+                self._end_call(index)
+        self._finish(answer.finish_reason, answer.usage)
+
+
+# -- collapsing --------------------------------------------------------------------------------------------------------
+
+
+class CohereCollapser(BlockCollapser):
+    """Plans and thinking are not held: Cohere takes back a message that has them and no call."""
+
+    def _take(self, frame: Frame, chunk: StreamEvent | None, pieces: Sequence[str | None]) -> None:
+        call = self._calls.get(pieces[0]) if pieces else None
+        if chunk is not None and call is not None and call.collapsed:
+            self._withhold(call, _PARTS[chunk.type], chunk.index, frame)
+        elif chunk is not None and chunk.type == "message-start":
+            self._slots.append(NewMessage(frame))
+        else:
+            self._slots.append(Passing(frame))
+
+    def _without_arguments(self, start: dict[str, Any]) -> dict[str, Any]:
+        return _with_text(start, "") if start["delta"]["message"]["tool_calls"]["function"].get("arguments") else start
+
+    def _with_arguments(self, delta: dict[str, Any], text: str) -> dict[str, Any]:
+        return _with_text(delta, text)
+
+    def _new_delta(self, start: dict[str, Any]) -> Frame:
+        delta: dict[str, Any] = {"type": "tool-call-delta"}
+        if "index" in start:
+            delta["index"] = start["index"]
+        delta["delta"] = {"message": {"tool_calls": {"function": {"arguments": ""}}}}
+        return Frame(msgspec.json.encode(delta), b"tool-call-delta")
+
+    def _has_number(self, event: dict[str, Any]) -> bool:
+        return super()._has_number(event) and event.get("type") in _PARTS
+
+
+def _with_text(event: dict[str, Any], text: str) -> dict[str, Any]:
+    """An event about a call with other arguments."""
+    message = event["delta"]["message"]
+    call = message["tool_calls"]
+    call = {**call, "function": {**call["function"], "arguments": text}}
+    return {**event, "delta": {**event["delta"], "message": {**message, "tool_calls": call}}}
+
+
+# -- all of it ---------------------------------------------------------------------------------------------------------
+
+
+class Cohere(Provider):
+    wire = "cohere"
+    path = re.compile(r"/v2/chat$")
+    decoder = CohereDecoder
+    collapser = CohereCollapser
+
+    def turns(self, body: bytes) -> Iterator[Turn]:
+        return read_turns(body, self.wire)
+
+    def declared_tools(self, request: Request) -> dict[str, dict[str, Any]]:
+        return declared_functions(request)
+
+    def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
+        message = answer["message"]
+        message["tool_calls"] = [call for call in message["tool_calls"] if not is_left_out()]
