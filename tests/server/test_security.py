@@ -716,7 +716,7 @@ async def test_argument_text_is_in_no_log(
         app = create_app(agent, settings=ServerSettings())
         with caplog.at_level(logging.DEBUG):
             for name in ("callstream", "callstream.server", "uvicorn", "uvicorn.error"):
-                logging.getLogger(name).setLevel(logging.DEBUG)
+                caplog.set_level(logging.DEBUG, name)  # which the fixture undoes
             async with serving(app) as server, server.run("Go") as stream:
                 events = await stream.all()
                 await server.finished(stream.run_id)
