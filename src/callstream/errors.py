@@ -112,6 +112,19 @@ class ThreadBusy(JournalError):
         self.run_id = run_id
 
 
+class TooMany(CallstreamError):
+    """There are as many runs or streams as there may be: ``most``, in all or (``of_one``) of one principal."""
+
+    def __init__(self, most: int, *, of_one: bool) -> None:
+        super().__init__(f"there are {most} already{' of this principal' if of_one else ''}, the limit")
+        self.most = most
+        self.of_one = of_one
+
+
+class ShuttingDown(CallstreamError):
+    """No new runs are started, because their host is about to end."""
+
+
 class AnswerRefused(CallstreamError):
     """A client's answer cannot be taken: nothing was recorded, and the call still awaits one. The text is for the client."""
 

@@ -28,7 +28,7 @@ async def test_a_run_that_waits_for_its_thread_is_told_when_the_server_drains(cs
             waiting = asyncio.create_task(server.post("/agui", json=run_input()))
             await asyncio.sleep(0.3)
             assert not waiting.done()
-            draining = asyncio.create_task(server.app.state.runs.drain())
+            draining = asyncio.create_task(server.app.state.driver.drain())
             refused = await waiting
             assert (refused.status_code, refused.json()["error"]["code"]) == (503, "shutting_down")
             assert not draining.done()
@@ -51,7 +51,7 @@ async def test_a_run_that_is_being_started_is_waited_for(cs: Callstream, monkeyp
         monkeypatch.setattr(cs, "start", slow)
         asked = asyncio.create_task(server.post("/agui", json=run_input()))
         await entered.wait()
-        draining = asyncio.create_task(server.app.state.runs.drain())
+        draining = asyncio.create_task(server.app.state.driver.drain())
         await asyncio.sleep(0.2)
         assert not draining.done()
         go_on.set()
@@ -194,7 +194,7 @@ async def test_stops_are_heard_after_the_journal_could_not_be_asked(
 async def test_an_agent_that_ignores_its_cancellation_does_not_hold_up_whoever_stops_it(
     cs: Callstream, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("callstream.server.runs._CANCEL_SECONDS", 0.1)
+    monkeypatch.setattr("callstream.runtime.driver._CANCEL_SECONDS", 0.1)
     release = asyncio.Event()
 
     async def deaf(given: RunAgentInput) -> None:

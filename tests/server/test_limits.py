@@ -121,7 +121,7 @@ async def test_bytes_of_arguments_and_of_a_run(cs: Callstream, limit: str, told_
 async def test_an_agent_that_ignores_the_end_of_its_run_is_cancelled(
     cs: Callstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("callstream.server.runs._LEFTOVER_SECONDS", 0.1)
+    monkeypatch.setattr("callstream.runtime.driver._LEFTOVER_SECONDS", 0.1)
     cancelled = asyncio.Event()
 
     async def stubborn(given: RunAgentInput) -> AsyncIterator[Any]:
@@ -142,7 +142,7 @@ async def test_an_agent_that_ignores_the_end_of_its_run_is_cancelled(
             assert (await stream.all())[-1]["type"] == "RUN_ERROR"
         async with asyncio.timeout(10):
             await cancelled.wait()
-            while len(server.app.state.runs):  # noqa: ASYNC110
+            while len(server.app.state.driver):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
 

@@ -10,12 +10,12 @@ import asyncio
 import copy
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Self, Unpack
+from weakref import WeakKeyDictionary
 
-import msgspec
 from ag_ui.core import BaseEvent, RunAgentInput, ToolMessage, UserMessage
 from ag_ui.core import Event as AnyEvent
 from google.adk.agents.base_agent import BaseAgent
@@ -40,15 +40,15 @@ from callstream.adk.presentation import Predictions, Presentation, ShownEvent
 from callstream.adk.settings import AgentOptions, complete
 from callstream.adk.state import public_state
 from callstream.adk.tapping import client_toolsets, server_tools, tap_tree
-from callstream.adk.threads import IdleThreads, ThreadKey, Threads, Turns, split
+from callstream.adk.threads import IdleThreads, ThreadKey, Threads, split
 from callstream.agui import AguiEvent, Conversation, Translator, View, encode_sse, for_older_client
 from callstream.agui.events import RunError, encode
 from callstream.agui.given import digest_of, since_spoken
 from callstream.agui.messages import Metadata
-from callstream.errors import AnswerRefused, CallstreamError, JournalError, RunOver, UsageError
+from callstream.errors import AnswerRefused, CallstreamError, JournalError, RunOver, TooMany, UsageError
 from callstream.events import Record, RunEnded
 from callstream.journal import Journal, history
-from callstream.runtime import Callstream, Run
+from callstream.runtime import Callstream, Driver, DriverSettings, Run, RunRequest, Seats, StartedRun
 from callstream.runtime.directory import Directory
 
 logger = logging.getLogger("callstream")
@@ -56,13 +56,6 @@ logger = logging.getLogger("callstream")
 _LAST_RECORD_SECONDS = 1.0
 """How long a record may take that was written before the journal failed."""
 _EVENT: TypeAdapter[Any] = TypeAdapter(AnyEvent)
-
-
-class StartedRun(msgspec.Struct, frozen=True):
-    """A run that has been started. ``work`` is to be awaited once; it ends the run, however it ends."""
-
-    run: Run
-    work: Callable[[], Coroutine[Any, Any, None]]
 
 
 class ADKAgent:
@@ -124,8 +117,8 @@ class ADKAgent:
         self._toolsets = list(client_toolsets(self.root_agent))
         self._runners: dict[str, Runner] = {}
         self._active: set[Run] = set()
-        self._starting = 0
-        self._turns = Turns()
+        self._seats = Seats(settings["max_concurrent_executions"])
+        self._drivers: WeakKeyDictionary[asyncio.AbstractEventLoop, Driver] = WeakKeyDictionary()
         self._closings = 0
 
     def keep_in(self, journal: Journal | None, session_service: BaseSessionService | None) -> None:
@@ -173,25 +166,31 @@ class ADKAgent:
                 for event in events:
                     yield _EVENT.validate_json(encode(event))  # type: ignore[arg-type]
 
-    async def run_sse(self, given: RunAgentInput) -> AsyncGenerator[bytes, None]:
-        """The same as server-sent events, without the way through the models."""
-        batches = self._batches(given)
+    async def run_sse(self, given: RunAgentInput, *, once: bool = False) -> AsyncGenerator[bytes, None]:
+        """The same as server-sent events, without the detour through the models.
+
+        ``once``: a request that is sent again is shown the run that it has begun before.
+        """
+        request = RunRequest(given.thread_id, given.run_id, digest_of(given), self.user_of(given)) if once else None
+        batches = self._batches(given, request)
         async with aclosing(batches):
             async for events, seq in batches:
                 if events:
                     sent = events if given.protocol_version is not None else for_older_client(events)
                     yield encode_sse(sent, seq)  # type: ignore[arg-type]
 
-    async def _batches(self, given: RunAgentInput) -> AsyncGenerator[tuple[list[ShownEvent], int | None], None]:
+    async def _batches(
+        self, given: RunAgentInput, request: RunRequest | None = None
+    ) -> AsyncGenerator[tuple[list[ShownEvent], int | None], None]:
         """The events of each record, with its number; None for those that are of no record."""
-        limit = self._settings["max_concurrent_executions"]
-        if len(self._active) + self._starting >= limit:
-            message = f"There are {limit} runs already; try again later."
+        driver = self._driver()
+        turn = (self.app_of(given), self.user_of(given), given.thread_id)
+        try:
+            run_id = await driver.begin(partial(self._start, given, self._closings), request=request, turn=turn)
+        except TooMany as full:
+            message = f"There are {full.most} runs already; try again later."
             yield [RunError(message=message, code="too_many_runs", metadata=Metadata(0))], None
             return
-        self._starting += 1
-        try:
-            run, task = await self._take_turn(given)
         except AnswerRefused as refused:
             yield [RunError(message=str(refused), code="answer_refused", metadata=Metadata(0))], None
             return
@@ -199,49 +198,39 @@ class ADKAgent:
             logger.exception("a run of thread %s could not be started", given.thread_id)
             yield [RunError(message="The run could not be started.", code="failed", metadata=Metadata(0))], None
             return
-        finally:
-            self._starting -= 1
-        try:
+        async with driver.watch(run_id) as task:
             translator, presentation = Translator(self.view), self.presentation(given)
             try:
-                async for events, seq in self._follow(run, given, translator, task):
+                async for events, seq in self._follow(run_id, given, translator, task):
                     yield presentation.shown(events), seq
             except JournalError:
                 # A stream that merely stops looks like success.
                 yield presentation.shown(translator.end()), None
                 raise
-            await asyncio.wait({task})
-        finally:
-            if not task.done():
-                await run.stop("closed")
-                task.cancel()
+            if task is not None:
                 await asyncio.wait({task})
-            if not task.cancelled() and (error := task.exception()) is not None:
-                logger.error("run %s of thread %s failed", run.run_id, run.thread_id, exc_info=error)
 
-    async def _take_turn(self, given: RunAgentInput) -> tuple[Run, asyncio.Task[None]]:
-        """Waits for the thread's turn, and lets the run work. The turn is over when its work is."""
-        closings = self._closings
-        end_turn = await self._turns.begin((self.app_of(given), self.user_of(given), given.thread_id))
-        try:
-            if self._closings != closings:
-                raise RunOver("the agent was closed while the run waited for its thread")
-            started = await self.begin(given)
-        except BaseException:
-            end_turn()
-            raise
-        task = asyncio.create_task(started.work(), name=f"callstream run {started.run.run_id}")
-        task.add_done_callback(lambda done: end_turn())
-        return started.run, task
+    def _driver(self) -> Driver:
+        """Closing an iterator stops its run, and waits for that."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._drivers:
+            settings = DriverSettings(leave_seconds=0.0, leave_reason="closed")
+            self._drivers[loop] = Driver(self.callstream, settings, self._seats)
+        return self._drivers[loop]
+
+    async def _start(self, given: RunAgentInput, closings: int) -> StartedRun:
+        if self._closings != closings:
+            raise RunOver("the agent was closed while the run waited for its thread")
+        return await self.begin(given)
 
     async def _follow(
-        self, run: Run, given: RunAgentInput, translator: Translator, task: asyncio.Task[None]
+        self, run_id: str, given: RunAgentInput, translator: Translator, task: asyncio.Task[None] | None
     ) -> AsyncGenerator[tuple[list[AguiEvent], int], None]:
-        async with aclosing(self.callstream.journal.follow(run.run_id)) as records:  # type: ignore[type-var]
+        async with aclosing(self.callstream.journal.follow(run_id)) as records:  # type: ignore[type-var]
             while (record := await _next(records, task)) is not None:
                 events = translator.feed(record)
                 if isinstance(record.event, RunEnded) and self._settings["emit_messages_snapshot"]:
-                    events.insert(-1, (await self._conversation(run.thread_id, self.user_of(given))).snapshot())
+                    events.insert(-1, (await self._conversation(given.thread_id, self.user_of(given))).snapshot())
                 yield events, record.seq
 
     # -- a run that a server drives and follows --
@@ -440,8 +429,10 @@ class ADKAgent:
             await self.callstream.aclose()
 
 
-async def _next(records: AsyncIterator[Record], task: asyncio.Task[None]) -> Record | None:
+async def _next(records: AsyncIterator[Record], task: asyncio.Task[None] | None) -> Record | None:
     """The next record of a run. JournalError if the journal has not taken the run's end, so that none can come."""
+    if task is None:
+        return await anext(records, None)
     limit = asyncio.timeout(None)
 
     def give_up(done: asyncio.Task[None]) -> None:

@@ -1,9 +1,8 @@
 """Threads: a client's thread is a session of google-adk, found again or made.
 
-Runs of a thread take turns. Two at once would each read a session that lacks what the other is adding, and the later
-write would be refused or lost. So a run that finds its thread busy waits for the one before; runs go in the order in
-which they came. This holds for one process: clients that send the runs of a thread to several processes have to take
-turns themselves.
+Runs of a thread take turns (``runtime.Driver``): two at once would each read a session that lacks what the other is adding,
+and the later write would be refused or lost. With ``ADKAgent.run`` this holds for one process: clients that send the runs
+of a thread to several processes have to take turns themselves.
 
 Idle threads are forgotten, as far as an ``ADKAgent`` keeps them in memory itself: services and journals that it was given
 are their owner's to clean up. A client that comes back sends the conversation along, so its thread begins anew with
@@ -13,10 +12,8 @@ task in the background: memory grows with runs, so each run that begins looks wh
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeAlias
-from weakref import WeakValueDictionary
 
 from ag_ui.core import Message
 from google.adk.sessions.base_session_service import BaseSessionService
@@ -111,22 +108,6 @@ def split(messages: Sequence[Message], session: Session) -> tuple[list[Message],
         return [message for message in messages if message not in new], new
     since = since_spoken(messages)
     return list(messages[: len(messages) - len(since)]), [message for message in since if is_input(message)]
-
-
-class Turns:
-    """One lock per thread, kept while it is held or waited for."""
-
-    def __init__(self) -> None:
-        self._locks: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
-
-    async def begin(self, thread: Hashable) -> Callable[[], None]:
-        """Waits for the turn of this thread. Returns what ends it."""
-        key = (asyncio.get_running_loop(), thread)
-        lock = self._locks.get(key)
-        if lock is None:
-            lock = self._locks[key] = asyncio.Lock()
-        await lock.acquire()
-        return lock.release
 
 
 class IdleThreads:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-from weakref import WeakValueDictionary
+from contextlib import aclosing
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from ag_ui.core import RunAgentInput
 from fastapi import APIRouter, Body, Depends, FastAPI, HTTPException, Request
@@ -20,9 +19,11 @@ from callstream.adk.state import accept_state
 from callstream.errors import UsageError
 from callstream.runtime import remote_parent
 from callstream.server import ServerSettings
-from callstream.server.beside import Beside
-from callstream.server.problems import Problem
-from callstream.server.requests import parse_input
+from callstream.server.access import Access
+from callstream.server.health import JournalHealth
+from callstream.server.problems import Problem, problem_response
+from callstream.server.requests import check_ids, parse_input
+from callstream.server.routes import RunRoutes, driver_for
 
 if TYPE_CHECKING:
     from callstream.ag_ui_adk import AgentResolver, StateExtractor
@@ -32,6 +33,9 @@ _SMALL_BODY = 16 * 1024
 """Bytes of input that FastAPI may validate by itself, whatever is in it."""
 _OF_EVERY_ROUTE = ("dependencies", "tags", "include_in_schema")
 """Options of the route that runs the agent which hold for its neighbours too."""
+_BUSY: Final = Problem(
+    HTTPStatus.CONFLICT, "thread_busy", "This thread has an active run; try again when it has ended.", retry_after=5
+)
 
 
 class Endpoint:
@@ -55,8 +59,7 @@ class Endpoint:
         self._extractor = extractor
         self._resolver = resolver
         self._outlives_client = on_disconnect == "continue"
-        self._asking: WeakValueDictionary[tuple[str, str, str], asyncio.Lock] = WeakValueDictionary()
-        self._neighbours: dict[int, tuple[ADKAgent, Beside]] = {}
+        self._servers: dict[int, tuple[ADKAgent, _AgentServer]] = {}
 
     def add_to(self, app: FastAPI | APIRouter, path: str, options: dict[str, Any]) -> None:
         below = path.rstrip("/")
@@ -75,18 +78,18 @@ class Endpoint:
         last_event_id = request.headers.get("last-event-id")
         if self._outlives_client or last_event_id:
             with remote_parent(request.headers):
-                return await self._beside(agent).run(given, agent.user_of(given), last_event_id)
-        frames = self._frames(agent, given, request.headers)
+                return await self._server(agent).run(given, agent.user_of(given), last_event_id)
+        frames = _frames(agent, given, request.headers)
         return StreamingResponse(frames, media_type="text/event-stream", headers=_HEADERS)
 
     async def connect(self, request: Request) -> Response:
         agent, given = await self._prepare(request, await _joining_input(request))
         request.state.joining_user = agent.user_of(given)
-        return await self._beside(agent).connect(request)
+        return await self._server(agent).connect(request)
 
     async def stop(self, request: Request) -> Response:
         agent, _ = await self._prepare(request, _bare_input("", request.path_params["run_id"]))
-        return await self._beside(agent).stop(request)
+        return await self._server(agent).stop(request)
 
     async def capabilities(self, request: Request) -> Response:
         agent, _ = await self._prepare(request, _bare_input("capabilities"))
@@ -109,24 +112,6 @@ class Endpoint:
             }
         )
 
-    async def _frames(
-        self, agent: ADKAgent, given: RunAgentInput, headers: Mapping[str, str]
-    ) -> AsyncGenerator[bytes, None]:
-        """The stream of a run that ends with it. A request that is sent again is shown the run that it has begun."""
-        user_id = agent.user_of(given)
-        asking = self._asking.setdefault((user_id, given.thread_id, given.run_id), asyncio.Lock())
-        async with AsyncExitStack() as stack:
-            stack.enter_context(remote_parent(headers))
-            async with asking:
-                earlier = await self._beside(agent).earlier(given, user_id)
-                frames = earlier or agent.run_sse(given)
-                await stack.enter_async_context(aclosing(frames))
-                # The run is in the journal when it has its first event: from here on an equal request finds it.
-                first = await anext(frames, b"")
-            yield first
-            async for frame in frames:
-                yield frame
-
     # -- who answers --
 
     async def _prepare(self, request: Request, given: RunAgentInput) -> tuple[ADKAgent, RunAgentInput]:
@@ -147,12 +132,55 @@ class Endpoint:
             chosen = await chosen
         return chosen or self._agent, given
 
-    def _beside(self, agent: ADKAgent) -> Beside:
-        """What joins and stops the runs of an agent."""
-        if id(agent) not in self._neighbours:
-            settings = ServerSettings(on_disconnect="continue", older_clients=True, max_streams_per_principal=None)
-            self._neighbours[id(agent)] = (agent, Beside(agent, settings, _joining_user))
-        return self._neighbours[id(agent)][1]
+    def _server(self, agent: ADKAgent) -> _AgentServer:
+        if id(agent) not in self._servers:
+            self._servers[id(agent)] = (agent, _AgentServer(agent))
+        return self._servers[id(agent)][1]
+
+
+class _AgentServer:
+    """Joins and stops an agent's runs, whoever works on them, and works on those that outlive their clients.
+
+    To ``connect``, the thread has to belong to ``_joining_user``; a run is stopped by anybody who knows its id. Problems are
+    answered here, since the app around has handlers of its own.
+    """
+
+    def __init__(self, agent: ADKAgent) -> None:
+        settings = ServerSettings(on_disconnect="continue", older_clients=True, max_streams_per_principal=None)
+        journal = agent.callstream.journal
+        driver = driver_for(agent, settings, logs_failures=True)
+        health = JournalHealth(journal, settings.journal_seconds)
+        self._joining = RunRoutes(agent, driver, health, Access(_joining_user, journal), settings)
+        self._running = RunRoutes(agent, driver, health, Access(None, journal), settings)
+
+    async def connect(self, request: Request) -> Response:
+        try:
+            return await self._joining.connect(request)
+        except Problem as problem:
+            return problem_response(problem)
+
+    async def stop(self, request: Request) -> Response:
+        try:
+            return await self._running.stop(request)
+        except Problem as problem:
+            return problem_response(problem)
+
+    async def run(self, given: RunAgentInput, owner: str, last_event_id: str | None = None) -> Response:
+        """Runs the agent, or gives ``owner`` the run that this request has begun before."""
+        try:
+            check_ids(given)
+            return await self._running.begin(given, None, owner=owner, last_event_id=last_event_id)
+        except Problem as problem:
+            # The active run may be another user's, whose thread has the same name: who knew its id could stop it.
+            return problem_response(_BUSY if problem.code == _BUSY.code else problem)
+
+
+async def _frames(agent: ADKAgent, given: RunAgentInput, headers: Mapping[str, str]) -> AsyncGenerator[bytes, None]:
+    """The stream of a run that ends with it. A request that is sent again is shown the run that it has begun."""
+    with remote_parent(headers):
+        async with aclosing(agent.run_sse(given, once=True)) as frames:
+            async for frame in frames:
+                yield frame
 
 
 def _joining_user(request: Request) -> str:

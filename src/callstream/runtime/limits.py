@@ -5,12 +5,14 @@ Text is weighed before it is journaled, so what passes a limit is neither kept n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import msgspec
 
-from callstream.errors import LimitExceeded
+from callstream.errors import LimitExceeded, TooMany
 from callstream.events import ArgsAppended, ReasoningAppended, RunEvent, TextAppended
 from callstream.tools import ErrorPolicy, check_hook_settings
 
@@ -50,6 +52,39 @@ class Settings(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         check_hook_settings(self.hook_timeout, self.on_hook_error)
+
+
+class Seats:
+    """How many of something there are, and how many there may be: in all, and of one principal. None is no limit.
+
+    A seat is taken before anything is awaited, so that requests that come together cannot all find the last one.
+    ``on_change`` is called with 1 or -1 for every seat that is taken or given back.
+    """
+
+    def __init__(
+        self, most: int | None = None, most_of_one: int | None = None, on_change: Callable[[int], None] | None = None
+    ) -> None:
+        self._most = most
+        self._most_of_one = most_of_one
+        self._on_change = on_change or (lambda change: None)
+        self._taken: Counter[str | None] = Counter()
+
+    @contextmanager
+    def take(self, principal: str | None = None) -> Iterator[None]:
+        """Raises TooMany if there is no seat left."""
+        if self._most is not None and self._taken.total() >= self._most:
+            raise TooMany(self._most, of_one=False)
+        if self._most_of_one is not None and principal is not None and self._taken[principal] >= self._most_of_one:
+            raise TooMany(self._most_of_one, of_one=True)
+        self._taken[principal] += 1
+        self._on_change(1)
+        try:
+            yield
+        finally:
+            self._taken[principal] -= 1
+            if not self._taken[principal]:
+                del self._taken[principal]
+            self._on_change(-1)
 
 
 class Weighed(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -21,21 +21,11 @@ from callstream.agui.given import CANCELLED, digest_of, result_value, since_spok
 from callstream.calls import CallState
 from callstream.errors import CallRejected, UsageError
 from callstream.events import MessageReceived
-from callstream.runtime import Callstream, Run
+from callstream.runtime import Callstream, Run, StartedRun
 from callstream.server.logs import quoted
 from callstream.server.yielded import record_yielded, with_wire_ids
 
 logger = logging.getLogger("callstream.server")
-
-
-class StartedRun(Protocol):
-    """A run that has been started. ``work`` is to be awaited once; it ends the run, however it ends."""
-
-    @property
-    def run(self) -> Run: ...
-
-    @property
-    def work(self) -> Callable[[], Coroutine[Any, Any, None]]: ...
 
 
 class Presenter(Protocol):
@@ -111,11 +101,6 @@ def _takes_input(function: Any) -> bool:
     return True
 
 
-class _Started(msgspec.Struct, frozen=True):
-    run: Run
-    work: Callable[[], Coroutine[Any, Any, None]]
-
-
 class OlderClient:
     """A stream for a client of AG-UI before 1.0."""
 
@@ -159,7 +144,7 @@ class FunctionHost:
             as_current=False,
             exclusive=exclusive,
         )
-        return _Started(run, partial(self._work, run, given))
+        return StartedRun(run, partial(self._work, run, given))
 
     async def _work(self, run: Run, given: RunAgentInput) -> None:
         client_tools = frozenset(tool.name for tool in given.tools or ())

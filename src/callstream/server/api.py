@@ -18,9 +18,9 @@ from callstream.events import MessageReceived
 from callstream.journal import Journal, RunRow, history
 from callstream.server.access import Access
 from callstream.server.health import JournalHealth
-from callstream.server.idroute import IdRoute
 from callstream.server.problems import json_response
 from callstream.server.requests import asked_id, choice, number
+from callstream.server.routes import IdRoute
 from callstream.view import RunView
 
 MOST: Final = 1000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -23,17 +24,15 @@ from starlette.staticfiles import StaticFiles
 from callstream.agui import View
 from callstream.errors import JournalError, UsageError
 from callstream.journal.store import StoreAway
-from callstream.runtime import Callstream
+from callstream.runtime import Callstream, Driver
 from callstream.server.access import Access, Auth
 from callstream.server.agent import Agent, AgentFunction, Host, host_of
 from callstream.server.api import Api
 from callstream.server.guard import Guard
-from callstream.server.health import JournalAway
+from callstream.server.health import JournalAway, JournalHealth
 from callstream.server.logs import LogObserver, asked, quoted
-from callstream.server.once import Once
 from callstream.server.problems import Problem, json_response, problem_response, shutting_down
-from callstream.server.routes import RunRoutes
-from callstream.server.runs import Runs
+from callstream.server.routes import RunRoutes, driver_for
 from callstream.server.settings import ServerSettings
 
 logger = logging.getLogger("callstream.server")
@@ -74,24 +73,32 @@ def create_app(
         raise UsageError(f"expected settings to be a ServerSettings, got {kind.__module__}.{kind.__name__}")
     settings = settings or ServerSettings.from_env()
     host.callstream.observe(LogObserver())
-    runs = Runs(host, settings)
+    driver = driver_for(host, settings, logs_failures=False)  # LogObserver does
+    health = JournalHealth(host.callstream.journal, settings.journal_seconds)
     access = Access(auth, host.callstream.journal)
     known = {"name": name or _name_of(agent), "label": label}
-    routes: list[Any] = RunRoutes(host, runs, access, settings, view).routes()
+    routes: list[Any] = RunRoutes(host, driver, health, access, settings, view).routes()
     if settings.api:
-        routes += Api(host.callstream.journal, access, known, runs.health).routes()
-    routes += _Health(runs).routes()
+        routes += Api(host.callstream.journal, access, known, health).routes()
+    routes += _Health(driver, health).routes()
     if settings.inspector:
         routes += [Route("/", _page), Mount("/page", _PageFiles(directory=PAGE))]
 
     async def close_all() -> None:
         try:
-            await runs.aclose()
+            await driver.aclose()
+            await health.aclose()
             await _close(agent)
         finally:
             await host.callstream.aclose()
 
-    close = Once(close_all)
+    closing: asyncio.Task[None] | None = None
+
+    async def close() -> None:
+        """Everybody who calls it waits for the same closing, and cancelling one of them does not cancel it."""
+        nonlocal closing
+        closing = closing or asyncio.create_task(close_all())
+        await asyncio.shield(closing)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -121,13 +128,13 @@ def create_app(
         exception_handlers={
             Problem: _answer_problem,
             HTTPException: _answer_http,
-            UsageError: partial(_answer_usage, runs),
-            JournalError: partial(_answer_journal, runs),
+            UsageError: partial(_answer_usage, driver),
+            JournalError: partial(_answer_journal, driver),
         },
     )
     app.router.redirect_slashes = False  # a redirect would go to whatever host the request names
     app.state.callstream = host.callstream
-    app.state.runs = runs
+    app.state.driver = driver
     app.state.close = close
     return app
 
@@ -135,8 +142,9 @@ def create_app(
 class _Health:
     """``/healthz``: the process answers. ``/readyz``: it can take a run, and its journal takes writes."""
 
-    def __init__(self, runs: Runs) -> None:
-        self._runs = runs
+    def __init__(self, driver: Driver, journal: JournalHealth) -> None:
+        self._driver = driver
+        self._journal = journal
 
     def routes(self) -> list[Route]:
         return [Route("/healthz", self.alive), Route("/readyz", self.ready)]
@@ -145,9 +153,9 @@ class _Health:
         return json_response({"status": "alive"})
 
     async def ready(self, request: Request) -> Response:
-        if self._runs.is_draining:
+        if self._driver.is_draining:
             return problem_response(shutting_down())
-        if not await self._runs.health.check():
+        if not await self._journal.check():
             return problem_response(_JOURNAL_AWAY)
         return json_response({"status": "ready"})
 
@@ -184,9 +192,9 @@ def _answer_http(request: Request, error: Exception) -> Response:
     return json_response({"error": {"code": code, "message": f"{phrase}."}}, error.status_code, error.headers)
 
 
-def _answer_usage(runs: Runs, request: Request, error: Exception) -> Response:
+def _answer_usage(driver: Driver, request: Request, error: Exception) -> Response:
     """What the journal or the runtime says of a wrong request; its text names internals, so the log gets it."""
-    if runs.is_draining:
+    if driver.is_draining:
         return problem_response(shutting_down())
     logger.warning("%s: %s", asked(request.scope), quoted(str(error)))
     return problem_response(
@@ -194,8 +202,8 @@ def _answer_usage(runs: Runs, request: Request, error: Exception) -> Response:
     )
 
 
-def _answer_journal(runs: Runs, request: Request, error: Exception) -> Response:
-    if runs.is_draining:
+def _answer_journal(driver: Driver, request: Request, error: Exception) -> Response:
+    if driver.is_draining:
         return problem_response(shutting_down())
     if not isinstance(error, JournalAway | StoreAway):  # of that the journal itself has a line in the log
         logger.error("%s: the journal failed: %s", asked(request.scope), quoted(str(error)))

@@ -52,7 +52,7 @@ class EventStream(Response):
         settings: ServerSettings,
         *,
         run_id: str,
-        watching: AbstractAsyncContextManager[None],
+        watching: AbstractAsyncContextManager[object],
         held: ExitStack,
         headers: Mapping[str, str] | None = None,
     ) -> None:

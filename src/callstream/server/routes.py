@@ -3,53 +3,84 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
-from contextlib import ExitStack
+import re
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
 from ag_ui.core import RunAgentInput
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Route, compile_path
 
 from callstream.agui import Position, View
 from callstream.agui.events import PROTOCOL_VERSION
-from callstream.errors import Compacted
+from callstream.agui.given import digest_of
+from callstream.errors import AnswerRefused, Compacted, ShuttingDown, ThreadBusy, TooMany
 from callstream.journal import RunRow
-from callstream.runtime import remote_parent
+from callstream.runtime import Driver, DriverSettings, RunRequest, Seats, TextLimits, remote_parent
 from callstream.server.access import Access
 from callstream.server.agent import Host, Importer, OlderClient, Presenter
 from callstream.server.eventstream import EventStream, Frame
-from callstream.server.health import watched
-from callstream.server.idroute import IdRoute
-from callstream.server.problems import Problem, json_response, not_found
-from callstream.server.repeats import earlier_run
+from callstream.server.health import JournalHealth, watched
+from callstream.server.problems import Problem, json_response, not_found, shutting_down
 from callstream.server.requests import is_id, json_body, number, run_input
-from callstream.server.runs import Runs
-from callstream.server.seats import Seats
 from callstream.server.settings import ServerSettings
 from callstream.server.streams import Joins, live, raw, resumed
 
-_MAX_REASON = 500
+_MAX_REASON: Final = 500
+_RETRY_SECONDS: Final = 5
+
+
+class IdRoute(Route):
+    """A route whose ids are whatever their client or provider likes: a slash in one comes decoded, and is part of it."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, endpoint, **options)
+        self.path_regex, self.path_format, self.param_convertors = compile_path(re.sub(r"{(\w+)}", r"{\1:path}", path))
+
+
+def driver_for(host: Host, settings: ServerSettings, *, logs_failures: bool) -> Driver:
+    """What works on the runs of a host, by the server's settings."""
+    return Driver(
+        host.callstream,
+        DriverSettings(
+            busy_wait=settings.busy_wait if settings.when_busy == "wait" else 0.0,
+            run_seconds=settings.run_seconds,
+            limits=TextLimits(max_args_bytes=settings.max_args_bytes, max_run_bytes=settings.max_run_bytes),
+            leave_seconds=settings.disconnect_grace if settings.on_disconnect == "stop" else None,
+            shutdown_seconds=settings.shutdown_seconds,
+            logs_failures=logs_failures,
+        ),
+        Seats(settings.max_runs, settings.max_runs_per_principal),
+    )
 
 
 class RunRoutes:
-    """``runs`` are those of this process; everything else is in the journal."""
+    """``driver`` has the runs of this process; everything else is in the journal."""
 
     def __init__(
-        self, host: Host, runs: Runs, access: Access, settings: ServerSettings, view: View | None = None
+        self,
+        host: Host,
+        driver: Driver,
+        health: JournalHealth,
+        access: Access,
+        settings: ServerSettings,
+        view: View | None = None,
     ) -> None:
         self._host = host
-        self._health = runs.health
-        self._journal = watched(host.callstream.journal, runs.health)
-        self._runs = runs
+        self._driver = driver
+        self._health = health
+        self._journal = watched(host.callstream.journal, health)
         self._access = access
         self._settings = settings
         self._view = view or host.view
         self._joins = Joins(self._journal, self._view)
-        self._seats = Seats(settings, host.callstream.observers.streams_changed)
+        self._seats = Seats(
+            settings.max_streams, settings.max_streams_per_principal, host.callstream.observers.streams_changed
+        )
 
     def routes(self) -> list[Route]:
         events = IdRoute("/runs/{run_id}/events", self.events, methods=["GET"])
@@ -77,36 +108,31 @@ class RunRoutes:
         client has read it, who gets the rest.
         """
         guard, check = self._health.guard, partial(self._access.check_thread, given.thread_id, principal)
+        asked = RunRequest(given.thread_id, given.run_id, digest_of(given), owner or principal)
         with self._seat(principal) as seat:
             await guard(check())
             presentation = self._presentation(given, declares=given.protocol_version)
             if last_event_id:
-                row = await guard(earlier_run(self._journal, given, owner or principal, of_any_input=True))
+                row = await guard(asked.earlier_run(self._journal, of_any_input=True))
                 if row is None:
                     raise not_found("run")
                 position = _position(last_event_id, row)
                 frames = self._rest(row, position, presentation)
                 return self._stream(frames, row.run_id, seat)
-            run_id = await self._begin(self._runs.begin(given, principal, check, owner=owner))
+            start = partial(self._host.begin, given, principal, exclusive=True)
+            run_id = await self._begin(self._driver.begin(start, request=asked, principal=principal, check=check))
             return self._stream(live(self._journal, run_id, self._view, presentation), run_id, seat)
 
     async def _begin(self, beginning: Coroutine[Any, Any, str]) -> str:
         """A write that is under way cannot be called back. If the journal is away, nobody waits for it."""
         task = asyncio.create_task(beginning)
         try:
-            return await self._health.guard(asyncio.shield(task))
+            with _explain("active runs", "too_many_runs"):
+                return await self._health.guard(asyncio.shield(task))
         finally:
             if not task.done():
                 task.cancel()
                 task.add_done_callback(lambda done: done.cancelled() or done.exception())
-
-    async def earlier(self, given: RunAgentInput, owner: str) -> AsyncGenerator[bytes, None] | None:
-        """The stream of the run that this input has begun before; None if it has begun none."""
-        row = await earlier_run(self._journal, given, owner)
-        if row is None:
-            return None
-        presentation = self._presentation(given, declares=given.protocol_version)
-        return live(self._journal, row.run_id, self._view, presentation)
 
     async def _rest(self, row: RunRow, position: Position, presentation: Presenter) -> AsyncGenerator[Frame, None]:
         """What a client has not read of a run; if that cannot be told any more, the whole thread up to its end."""
@@ -155,7 +181,7 @@ class RunRoutes:
         given = await json_body(request, self._settings, optional=True)
         reason = given.get("reason") if isinstance(given, dict) else None
         if row.outcome is None:
-            await self._runs.stop(row.run_id, str(reason or "stopped by the client")[:_MAX_REASON])
+            await self._driver.stop(row.run_id, str(reason or "stopped by the client")[:_MAX_REASON])
             row = await guard(self._access.run(row.run_id, principal))
         status = HTTPStatus.ACCEPTED if row.outcome is None else HTTPStatus.OK
         return json_response({"run_id": row.run_id, "outcome": row.outcome}, status)
@@ -163,14 +189,37 @@ class RunRoutes:
     def _seat(self, principal: str | None) -> ExitStack:
         """A seat that is given back unless ``_stream`` takes it over."""
         seat = ExitStack()
-        seat.enter_context(self._seats.one(principal))
+        with _explain("open streams", "too_many_streams"):
+            seat.enter_context(self._seats.take(principal))
         seat.enter_context(self._health.use())
         return seat
 
     def _stream(self, frames: AsyncGenerator[Frame, None], run_id: str, seat: ExitStack) -> EventStream:
         return EventStream(
-            frames, self._settings, run_id=run_id, watching=self._runs.watched(run_id), held=seat.pop_all()
+            frames, self._settings, run_id=run_id, watching=self._driver.watch(run_id), held=seat.pop_all()
         )
+
+
+@contextmanager
+def _explain(what: str, code: str) -> Iterator[None]:
+    """Why there is no run or stream, as clients are told."""
+    status, retry = HTTPStatus.SERVICE_UNAVAILABLE, _RETRY_SECONDS
+    try:
+        yield
+    except TooMany as error:
+        if error.of_one:
+            status = HTTPStatus.TOO_MANY_REQUESTS
+            message = f"You already have {error.most} {what}; try again when one has ended."
+        else:
+            message = f"The server already has {error.most} {what}; try again later."
+        raise Problem(status, code, message, retry_after=retry) from None
+    except ShuttingDown:
+        raise shutting_down() from None
+    except ThreadBusy as busy:
+        message = f"Run {busy.run_id} of this thread is active; stop it, or try again when it has ended."
+        raise Problem(HTTPStatus.CONFLICT, "thread_busy", message, retry_after=retry) from None
+    except AnswerRefused as refused:
+        raise Problem(HTTPStatus.CONFLICT, "answer_refused", str(refused)) from None
 
 
 def _position(text: str, row: RunRow) -> Position:

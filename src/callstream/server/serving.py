@@ -65,7 +65,7 @@ class _Server(uvicorn.Server):
 
     async def _ended(self) -> None:
         try:
-            await self._state.runs.drain()
+            await self._state.driver.drain()
             await self._state.close()
         except CallstreamError:
             logger.exception("error during shutdown")
@@ -73,7 +73,7 @@ class _Server(uvicorn.Server):
             self.should_exit = True
 
     def _hurry(self) -> None:
-        self._state.runs.hurry()
+        self._state.driver.hurry()
         assert self._loop is not None
         self._loop.call_later(_HURRY_SECONDS, self._give_up)
 

@@ -1,0 +1,384 @@
+"""Working on runs: each is a task of its host, not of the request that asked for it.
+
+``Driver`` is what ``ADKAgent.run``, the server and the FastAPI endpoint have in common. It begins a run when there is room
+for it and its thread is free, lets it work, and ends it by whatever comes first: its own work, a stop that any process may
+have asked for, its time limit, nobody watching it where that is wanted, and the end of the host. A driver belongs to one
+event loop.
+
+A thread's runs take turns. The journal keeps them apart where the host starts them as ``exclusive``: it raises ThreadBusy,
+whichever process has the other run, and ``Driver`` asks again for as long as its settings say. A host that names a ``turn``
+has its runs wait here besides, in the order in which they came, and for each other's work rather than for the end of a run:
+what has been stopped may still be writing to its host's own store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable
+from contextlib import ExitStack, asynccontextmanager
+from itertools import count
+from typing import Any, Final, TypeAlias
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from callstream.errors import CallstreamError, JournalError, LeaseLost, ShuttingDown, ThreadBusy
+from callstream.runtime.callstream import Callstream
+from callstream.runtime.limits import Seats, TextLimits
+from callstream.runtime.repeats import RunRequest
+from callstream.runtime.run import Run
+
+logger = logging.getLogger("callstream")
+
+STOP_POLL_SECONDS: Final = 0.5
+"""How soon a stop that another process was asked for is noticed here."""
+_POLLS_PER_LOOK: Final = 6
+"""Polls for stops between two looks for lost runs: that lists all active runs."""
+_BUSY_POLL_SECONDS: Final = 0.2
+_LEFTOVER_SECONDS: Final = 10.0
+"""How long an agent may continue after the end of its run."""
+_CANCEL_SECONDS: Final = 10.0
+"""How long an agent may take to be cancelled before it is no longer waited for."""
+_DRAIN_POLL_SECONDS: Final = 0.05
+_LAST_WORD_SECONDS: Final = 1.5
+
+
+class StartedRun(msgspec.Struct, frozen=True):
+    """A run that has been started. ``work`` is to be awaited once; it ends the run, however it ends."""
+
+    run: Run
+    work: Callable[[], Coroutine[Any, Any, None]]
+
+
+Start: TypeAlias = Callable[[], Awaitable[StartedRun]]
+
+
+class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Times are seconds. None, where a field allows it, means no limit."""
+
+    busy_wait: float = 0.0
+    """How long a run waits for another process's, or another driver's, run of its thread."""
+    run_seconds: float | None = None
+    """How long a run may take before it fails."""
+    limits: TextLimits = TextLimits()
+    leave_seconds: float | None = None
+    """How long a run continues when nobody watches it any more; None: to its end. With 0, who leaves waits for the stop."""
+    leave_reason: str = "the client left"
+    shutdown_seconds: float = 0.0
+    """How long runs may continue when the driver is told to end."""
+    logs_failures: bool = True
+    """Whether failures of runs are logged here; off where an observer does it."""
+
+
+class _Running:
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.task: asyncio.Task[None] | None = None
+        self.watchers = 0
+        self.leaving: asyncio.TimerHandle | None = None
+        self.stopping: asyncio.Task[None] | None = None
+
+
+class Driver:
+    """Begins runs within the limits, and knows those that it works on. ``seats``: how many there may be."""
+
+    def __init__(self, callstream: Callstream, settings: DriverSettings, seats: Seats | None = None) -> None:
+        self._callstream = callstream
+        self._settings = settings
+        self._seats = seats or Seats()
+        self._running: dict[str, _Running] = {}
+        self._starting = 0
+        self._locks: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
+        self._stopping: set[asyncio.Task[None]] = set()
+        self._poll: asyncio.Task[None] | None = None
+        self._hurried = False
+        self._watchers = 0
+        self.is_draining = False
+
+    def __len__(self) -> int:
+        """How many runs are active or about to start."""
+        return len(self._running) + self._starting
+
+    # -- the beginning --
+
+    async def begin(
+        self,
+        start: Start,
+        *,
+        request: RunRequest | None = None,
+        principal: str | None = None,
+        turn: Hashable = None,
+        check: Callable[[], Awaitable[None]] | None = None,
+    ) -> str:
+        """Has a run started, works on it, and returns its id. If the same ``request`` has begun one before, it is that run.
+
+        ``turn``: the run waits for all before it that named the same. ``check`` raises if the request may not have the
+        thread. It is called whenever the thread is busy, so that nobody waits for a thread of somebody else's, and once
+        more when the run has started: of two who begin a thread at once, one is too late to own it.
+
+        Raises TooMany, ShuttingDown, ThreadBusy, and whatever ``start`` and ``check`` raise.
+        """
+        if request is None:
+            return await self._begin(start, None, principal, turn, check)
+        # Of two equal requests that come at once, the second waits until the first one's run can be found.
+        async with self._lock((request.owner, request.thread_id, request.run_id)):
+            earlier = await request.earlier_run(self._callstream.journal)
+            return earlier.run_id if earlier else await self._begin(start, request, principal, turn, check)
+
+    def _lock(self, key: Hashable) -> asyncio.Lock:
+        """Kept while it is held or waited for."""
+        return self._locks.setdefault(key, asyncio.Lock())
+
+    async def _begin(
+        self,
+        start: Start,
+        request: RunRequest | None,
+        principal: str | None,
+        turn: Hashable,
+        check: Callable[[], Awaitable[None]] | None,
+    ) -> str:
+        if self.is_draining:
+            raise ShuttingDown
+        with ExitStack() as held:
+            held.enter_context(self._seats.take(principal))
+            self._starting += 1
+            try:
+                if turn is not None:
+                    lock = self._lock(("turn", turn))
+                    await lock.acquire()
+                    held.callback(lock.release)
+                started = await self._start(start, request, check)
+                if isinstance(started, str):
+                    return started
+                if check is not None:
+                    await self._check_started(started.run, check)
+            finally:
+                self._starting -= 1
+            run = started.run
+            run.tighten(self._settings.limits)
+            running = self._running[run.run_id] = _Running(run)
+            running.task = asyncio.create_task(self._work(started), name=f"callstream run {run.run_id}")
+            release = held.pop_all()
+        running.task.add_done_callback(lambda done: self._release(running, done, release))
+        if self._poll is None or self._poll.done():
+            self._poll = asyncio.create_task(self._poll_stops(), name="callstream stops")
+        return run.run_id
+
+    async def _start(
+        self, start: Start, request: RunRequest | None, check: Callable[[], Awaitable[None]] | None
+    ) -> StartedRun | str:
+        """Waits until the thread is free, if it may. The id of a run that another process began for the same request."""
+        journal = self._callstream.journal
+        clock = asyncio.get_running_loop().time
+        until = clock() + self._settings.busy_wait
+        while True:
+            try:
+                started = await start()
+            except LeaseLost:
+                # Another process has begun a run of the same id in this moment; there is a next one.
+                if clock() >= until:
+                    raise
+                await asyncio.sleep(0)
+                continue
+            except ThreadBusy:
+                if self.is_draining:
+                    raise ShuttingDown from None
+                if check is not None:
+                    await check()
+                if request is not None and (earlier := await request.earlier_run(journal)) is not None:
+                    return earlier.run_id
+                left = until - clock()
+                if left <= 0:
+                    raise
+                await asyncio.sleep(min(_BUSY_POLL_SECONDS, left))
+                continue
+            if request is None or started.run.run_id == request.run_id:
+                return started
+            # Another process may have begun a run of this id since this one has looked, and for the same input.
+            earlier = await request.earlier_run(journal)
+            if earlier is None or earlier.run_id == started.run.run_id:
+                return started
+            await started.run.stop("another process has begun a run for the same request")
+            return earlier.run_id
+
+    async def _check_started(self, run: Run, check: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await check()
+        except BaseException:
+            await run.stop("refused")
+            raise
+
+    # -- the work --
+
+    async def _work(self, started: StartedRun) -> None:
+        run, limit = started.run, self._settings.run_seconds
+        work = asyncio.ensure_future(started.work())
+        ended = asyncio.Event()
+        undo = run.on_stop(lambda reason: ended.set())
+        over = asyncio.ensure_future(ended.wait())
+        try:
+            done, _ = await asyncio.wait({work, over}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                await run.end(TimeoutError(f"the run took longer than {limit} s"))
+            elif work not in done:
+                # The run has ended, by itself or by a limit; what its agent still does serves nobody.
+                await asyncio.wait({work}, timeout=_LEFTOVER_SECONDS)
+        finally:
+            undo()
+            over.cancel()
+            if not work.done():
+                work.cancel()
+                await asyncio.wait({work})
+        if not work.cancelled():
+            work.result()
+
+    def _release(self, running: _Running, task: asyncio.Task[None], held: ExitStack) -> None:
+        held.close()
+        run = running.run
+        self._running.pop(run.run_id, None)
+        if running.leaving is not None:
+            running.leaving.cancel()
+        error = None if task.cancelled() else task.exception()
+        if error is None or run.outcome == "cancelled":
+            return  # what a stop breaks is no failure
+        # A failed run may have been logged where it ended, and the journal itself logs that it does not take an end.
+        if self._settings.logs_failures or not (run.outcome == "failed" or isinstance(error, JournalError)):
+            logger.error("run %s of thread %s failed", run.run_id, run.thread_id, exc_info=error, extra=_ids(run))
+
+    @asynccontextmanager
+    async def watch(self, run_id: str) -> AsyncIterator[asyncio.Task[None] | None]:
+        """Somebody watches a run. When the last one leaves, the run may have to stop: see ``leave_seconds``.
+
+        Gives the task that works on the run, None if it is not this driver's.
+        """
+        running = self._running.get(run_id)
+        if running is None:
+            yield None
+            return
+        running.watchers += 1
+        self._watchers += 1
+        if running.leaving is not None:
+            running.leaving.cancel()
+            running.leaving = None
+        try:
+            yield running.task
+        finally:
+            running.watchers -= 1
+            self._watchers -= 1
+            seconds = self._settings.leave_seconds
+            if not running.watchers and seconds is not None and run_id in self._running:
+                if seconds:
+                    loop = asyncio.get_running_loop()
+                    running.leaving = loop.call_later(seconds, self._stop_unwatched, running)
+                else:
+                    self._begin_stop(running, self._settings.leave_reason)
+                    assert running.stopping is not None
+                    await asyncio.wait({running.stopping})
+
+    def _stop_unwatched(self, running: _Running) -> None:
+        if not running.watchers:
+            self._begin_stop(running, self._settings.leave_reason)
+
+    # -- the end --
+
+    async def stop(self, run_id: str, reason: str) -> None:
+        """Stops a run, whichever process works on it. If that is another one, it notices soon."""
+        running = self._running.get(run_id)
+        own = self._callstream.active_run(run_id)
+        if running is not None:
+            await self._stop(running, reason)
+        elif own is not None and own.loop is asyncio.get_running_loop():
+            await own.stop(reason)  # another driver, or the program itself, has begun it
+        else:
+            await self._callstream.journal.ask_to_stop(run_id, reason)
+
+    async def _stop(self, running: _Running, reason: str) -> None:
+        await running.run.stop(reason)
+        if running.task is not None:
+            running.task.cancel()
+            done, _ = await asyncio.wait({running.task}, timeout=_CANCEL_SECONDS)
+            if not done:
+                run = running.run
+                logger.error("the agent of run %s is still running after its cancellation", run.run_id, extra=_ids(run))
+
+    def _begin_stop(self, running: _Running, reason: str) -> None:
+        """Stops a run in a task of its own, once, however often it is asked for."""
+        if running.stopping is None:
+            name = f"callstream stop {running.run.run_id}"
+            running.stopping = asyncio.create_task(self._stop(running, reason), name=name)
+            self._stopping.add(running.stopping)
+            running.stopping.add_done_callback(self._end_stop)
+
+    def _end_stop(self, task: asyncio.Task[None]) -> None:
+        self._stopping.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a run could not be stopped", exc_info=error)
+
+    async def _poll_stops(self) -> None:
+        journal = self._callstream.journal
+        missing: set[str] = set()
+        for number in count(1):
+            await asyncio.sleep(STOP_POLL_SECONDS)
+            if not self._running:
+                return
+            try:
+                stops = await journal.asked_to_stop()
+                if number % _POLLS_PER_LOOK == 0:
+                    missing = await self._abandon_lost(missing)
+            except CallstreamError:
+                continue  # the journal itself logs when it fails and when it is back
+            for run_id, reason in stops.items():
+                if (running := self._running.get(run_id)) is not None:
+                    self._begin_stop(running, reason)
+
+    async def _abandon_lost(self, missing: set[str]) -> set[str]:
+        """Cancels runs that the journal has ended: this process was taken for dead, and others may use their threads.
+
+        Nothing of theirs can be written any more, but an agent may still do things elsewhere. ``missing``: the runs that
+        were missing the last time, since one that is just ending may be ahead of what is known here. Returns those of now.
+        """
+        mine = set(self._running)
+        active = {row.run_id for row in await self._callstream.journal.runs(active=True)}
+        now = {run_id for run_id in mine - active if run_id in self._running}
+        for run_id in now & missing:
+            running = self._running[run_id]
+            if running.run.outcome is None and running.task is not None and running.stopping is None:
+                running.stopping = running.task
+                logger.error("run %s was taken over by another process; abandoning it", run_id, extra=_ids(running.run))
+                running.task.cancel()
+        return now
+
+    async def drain(self) -> None:
+        """No new runs; the active ones have ``shutdown_seconds``, or until ``hurry``, and are stopped then."""
+        self.is_draining = True
+        clock = asyncio.get_running_loop().time
+        until = clock() + self._settings.shutdown_seconds
+        if len(self):
+            runs = "1 run" if len(self) == 1 else f"{len(self)} runs"
+            logger.info("waiting for %s to end, up to %g s", runs, self._settings.shutdown_seconds)
+        # A run that was being started when this began is among them a moment later.
+        while len(self) and not self._hurried and clock() < until:  # noqa: ASYNC110
+            await asyncio.sleep(_DRAIN_POLL_SECONDS)
+        for running in list(self._running.values()):
+            self._begin_stop(running, "the server shut down")
+        if self._stopping:
+            await asyncio.wait(self._stopping, timeout=_CANCEL_SECONDS)
+        # Who watches a run reads its end from the journal, which is closed after this.
+        until = clock() + _LAST_WORD_SECONDS
+        while self._watchers and clock() < until:  # noqa: ASYNC110
+            await asyncio.sleep(_DRAIN_POLL_SECONDS)
+
+    def hurry(self) -> None:
+        """Active runs have no more time."""
+        self.is_draining = self._hurried = True
+
+    async def aclose(self) -> None:
+        await self.drain()
+        if self._poll is not None:
+            self._poll.cancel()
+            await asyncio.wait({self._poll})
+
+
+def _ids(run: Run) -> dict[str, str]:
+    return {"run_id": run.run_id, "thread_id": run.thread_id}
