@@ -27,14 +27,12 @@ class PredictStateMapping:
 
     ``emit_confirm_tool``: a run in which the tool has returned ends with a ``confirm_changes`` call, which asks the
     client's user whether the changes may stay. The tool's own result is then not sent to the client.
-    ``stream_tool_call`` is taken for compatibility: here every call streams.
     """
 
     state_key: str
     tool: str
     tool_argument: str
     emit_confirm_tool: bool = True
-    stream_tool_call: bool = False
 
     def to_payload(self) -> dict[str, str]:
         return {"state_key": self.state_key, "tool": self.tool, "tool_argument": self.tool_argument}

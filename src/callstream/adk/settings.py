@@ -1,11 +1,10 @@
-"""What ``ADKAgent`` can be told: ag_ui_adk's parameters with their defaults, those without an effect included.
+"""What ``ADKAgent`` can be told.
 
 ``AgentOptions`` is the one list. A default other than None stands beside its type.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Final, TypedDict, cast, get_origin, get_type_hints
 
@@ -19,21 +18,6 @@ from google.adk.sessions.base_session_service import BaseSessionService
 from callstream.adk.presentation import PredictStateMapping
 from callstream.errors import UsageError
 from callstream.runtime import Callstream
-
-logger = logging.getLogger("callstream")
-
-MIGRATION_PAGE = "the page 'Migrating from ag_ui_adk' of Callstream's documentation"
-
-UNUSED = frozenset(
-    {
-        "cleanup_interval_seconds",
-        "max_sessions_per_user",
-        "save_session_to_memory_on_cleanup",
-        "hitl_max_wait_seconds",
-        "tool_timeout_seconds",
-    }
-)
-"""Accepted, so that programs need no change, and without effect."""
 
 
 class AgentOptions(TypedDict, total=False):
@@ -88,18 +72,11 @@ class AgentOptions(TypedDict, total=False):
     """
     delete_session_on_cleanup: Annotated[bool, True]
     """Whether a thread that is forgotten loses its session too; on by default."""
-    cleanup_interval_seconds: int
-    """Without effect, like all that follow: see ``UNUSED``."""
-    max_sessions_per_user: int | None
-    save_session_to_memory_on_cleanup: bool
-    hitl_max_wait_seconds: int | None
-    tool_timeout_seconds: int
 
 
 _DEFAULTS: Final = {
     name: hint.__metadata__[0] if get_origin(hint) is Annotated else None
     for name, hint in get_type_hints(AgentOptions, include_extras=True).items()
-    if name not in UNUSED
 }
 
 
@@ -107,13 +84,7 @@ def complete(options: AgentOptions) -> AgentOptions:
     """A constructor's keyword arguments, with the defaults of those left out. Raises UsageError for unknown ones."""
     unknown = sorted(set(options) - set(AgentOptions.__annotations__))
     if unknown:
-        raise UsageError(
-            f"ADKAgent has no parameter {', '.join(map(repr, unknown))}; {MIGRATION_PAGE} lists what happened to each "
-            "parameter of ag_ui_adk"
-        )
-    unused = sorted(set(options) & UNUSED)
-    if unused:
-        logger.warning("ADKAgent ignores %s; see %s", ", ".join(unused), MIGRATION_PAGE)
+        raise UsageError(f"ADKAgent has no parameter {', '.join(map(repr, unknown))}")
     settings = cast("AgentOptions", {**_DEFAULTS, **options})
     if settings["user_id"] and settings["user_id_extractor"]:
         raise UsageError("give ADKAgent user_id or user_id_extractor, not both")

@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from callstream.adk import ADKAgent, AGUIToolset, PredictStateMapping  # first, for it says which extra is missing
+from callstream.adk import AGUIToolset  # first, for it says which extra is missing
 
 # isort: split
 from ag_ui.core import AssistantMessage, Message, RunAgentInput, ToolMessage
 
-from callstream.adk.settings import MIGRATION_PAGE
+from callstream.adk import ADKAgent as AnyADKAgent
 from callstream.adk.state import CONTEXT_KEY
+from callstream.ag_ui_adk.agent import MIGRATION_PAGE
+from callstream.ag_ui_adk.agent import CompatibleAgent as ADKAgent
+from callstream.ag_ui_adk.agent import CompatibleMapping as PredictStateMapping
 from callstream.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,7 +38,7 @@ __all__ = [
     "resolve_agent_from_message_history",
 ]
 
-AgentResolver: TypeAlias = "Callable[[Request, RunAgentInput], Awaitable[ADKAgent | None] | ADKAgent | None]"
+AgentResolver: TypeAlias = "Callable[[Request, RunAgentInput], Awaitable[AnyADKAgent | None] | AnyADKAgent | None]"
 """Chooses the agent for a request; None for the endpoint's own."""
 
 CONTEXT_STATE_KEY = CONTEXT_KEY
@@ -44,7 +47,7 @@ CONTEXT_STATE_KEY = CONTEXT_KEY
 
 def add_adk_fastapi_endpoint(
     app: FastAPI | APIRouter,
-    agent: ADKAgent,
+    agent: AnyADKAgent,
     path: str = "/",
     extract_headers: Sequence[str] | None = None,
     extract_state_from_request: StateExtractor | None = None,
@@ -78,7 +81,7 @@ def add_adk_fastapi_endpoint(
     endpoint.add_to(app, path, kwargs)
 
 
-def create_adk_app(agent: ADKAgent, path: str = "/", **options: Any) -> FastAPI:
+def create_adk_app(agent: AnyADKAgent, path: str = "/", **options: Any) -> FastAPI:
     """A FastAPI app that serves one agent; ``options`` as for ``add_adk_fastapi_endpoint``."""
     _need_fastapi("create_adk_app")
     from fastapi import FastAPI
@@ -89,8 +92,8 @@ def create_adk_app(agent: ADKAgent, path: str = "/", **options: Any) -> FastAPI:
 
 
 def resolve_agent_from_message_history(
-    messages: Sequence[Message], agent_registry: Mapping[str, ADKAgent]
-) -> ADKAgent | None:
+    messages: Sequence[Message], agent_registry: Mapping[str, AnyADKAgent]
+) -> AnyADKAgent | None:
     """The agent that made the call which the last message answers, where its message has a name in the registry.
 
     For an ``agent_resolver``: an answer then goes to the agent that asked. None if the last message is no answer, or

@@ -11,8 +11,13 @@ from typing import Any
 
 import pytest
 from ag_ui.core import Tool
+from google.adk.agents import LlmAgent
+from google.adk.apps import App
 
-from callstream.adk.settings import AgentOptions
+from callstream.adk import ADKAgent
+from callstream.ag_ui_adk import ADKAgent as CompatibleAgent
+from callstream.ag_ui_adk.agent import CompatibleOptions
+from callstream.errors import UsageError
 from callstream.testing import Call as Calls
 from callstream.testing import Finish, Parallel, Text
 from tests.adk.hosting import scripted
@@ -39,7 +44,7 @@ class Program:
 
     async def aclose(self) -> None:
         for made in self._made.values():
-            if type(made).__name__ == "ADKAgent":
+            if isinstance(made, ADKAgent):
                 await made.close()
 
 
@@ -423,7 +428,24 @@ async def test_agent_in_a_web_app(program: Program) -> None:
     assert '"delta":"Done."' in response.text
 
 
+def test_unknown_parameter_names_the_page() -> None:
+    agent = LlmAgent(name="writer", model="gemini-3-flash-preview")
+    with pytest.raises(UsageError, match=r"'session_manager'.*Migrating from ag_ui_adk"):
+        CompatibleAgent(adk_agent=agent, session_manager=object())  # type: ignore[call-arg]
+
+
+def test_parameters_without_use_warn_once(caplog: pytest.LogCaptureFixture) -> None:
+    agent = LlmAgent(name="writer", model="gemini-3-flash-preview")
+    options: Any = {"session_timeout_seconds": 60, "tool_timeout_seconds": 5, "cleanup_interval_seconds": 60}
+    CompatibleAgent(adk_agent=agent, **options)
+    CompatibleAgent.from_app(App(name="writer", root_agent=agent), **options)
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert ["cleanup_interval_seconds, tool_timeout_seconds" in warning for warning in warnings] == [True, True]
+    with pytest.raises(UsageError, match=r"no parameter 'tool_timeout_seconds'$"):
+        ADKAgent(adk_agent=agent, tool_timeout_seconds=5)  # type: ignore[call-arg]
+
+
 def test_the_page_names_every_parameter() -> None:
     rows = "\n".join(re.findall(r"^\| (`.*?) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
     named = set(re.findall(r"`(\w+)`", rows))
-    assert named == {"adk_agent", "app_name", "session_manager", *AgentOptions.__annotations__}
+    assert named == {"adk_agent", "app_name", "session_manager", *CompatibleOptions.__annotations__}

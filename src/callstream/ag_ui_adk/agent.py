@@ -1,0 +1,65 @@
+"""``ADKAgent`` and ``PredictStateMapping`` with ag_ui_adk's parameters, those without an effect included."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Final, Self, TypedDict, Unpack, cast
+
+from google.adk.apps import App
+from google.adk.workflow import BaseNode
+
+from callstream.adk import ADKAgent, PredictStateMapping
+from callstream.adk.settings import AgentOptions
+from callstream.errors import UsageError
+
+logger = logging.getLogger("callstream")
+
+MIGRATION_PAGE: Final = "the page 'Migrating from ag_ui_adk' of Callstream's documentation"
+
+
+class IgnoredOptions(TypedDict, total=False):
+    """Accepted, so that programs need no change, and without effect."""
+
+    cleanup_interval_seconds: int
+    max_sessions_per_user: int | None
+    save_session_to_memory_on_cleanup: bool
+    hitl_max_wait_seconds: int | None
+    tool_timeout_seconds: int
+
+
+class CompatibleOptions(AgentOptions, IgnoredOptions, total=False):
+    """The keyword arguments of ``ADKAgent`` and ``ADKAgent.from_app``."""
+
+
+class CompatibleAgent(ADKAgent):
+    """``callstream.adk.ADKAgent`` as programs for ag_ui_adk construct it; ``CompatibleOptions`` lists the parameters."""
+
+    def __init__(
+        self, adk_agent: BaseNode | None = None, app_name: str | None = None, **options: Unpack[CompatibleOptions]
+    ) -> None:
+        super().__init__(adk_agent, app_name, **_effective(options))
+
+    @classmethod
+    def from_app(cls, app: App, **options: Unpack[CompatibleOptions]) -> Self:
+        return super().from_app(app, **_effective(options))
+
+
+@dataclass
+class CompatibleMapping(PredictStateMapping):
+    """``stream_tool_call`` has no effect: here every call streams."""
+
+    stream_tool_call: bool = False
+
+
+def _effective(options: CompatibleOptions) -> AgentOptions:
+    unknown = sorted(set(options) - set(CompatibleOptions.__annotations__))
+    if unknown:
+        raise UsageError(
+            f"ADKAgent has no parameter {', '.join(map(repr, unknown))}; {MIGRATION_PAGE} lists what happened to each "
+            "parameter of ag_ui_adk"
+        )
+    ignored = sorted(set(options) & set(IgnoredOptions.__annotations__))
+    if ignored:
+        logger.warning("ADKAgent ignores %s; see %s", ", ".join(ignored), MIGRATION_PAGE)
+    return cast("AgentOptions", {name: value for name, value in options.items() if name not in ignored})

@@ -1,0 +1,186 @@
+"""The driver of runs: turns, limits, watchers, repeated requests, stops and the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any
+
+import pytest
+
+from callstream import Callstream
+from callstream.errors import ShuttingDown, ThreadBusy, TooMany
+from callstream.runtime import Driver, DriverSettings, Run, RunRequest, Seats, StartedRun
+
+Work = Callable[[Run], Awaitable[None]]
+
+
+def starting(cs: Callstream, work: Work, thread: str = "t", **options: Any) -> Callable[[], Awaitable[StartedRun]]:
+    async def start() -> StartedRun:
+        run = await cs.start(thread, options.pop("run_id", None), as_current=False, **options)
+
+        async def worked() -> None:
+            async with run:
+                await work(run)
+
+        return StartedRun(run, worked)
+
+    return start
+
+
+async def ended(driver: Driver) -> None:
+    while len(driver):  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
+async def nothing(run: Run) -> None:
+    pass
+
+
+async def for_ever(run: Run) -> None:
+    await asyncio.Event().wait()
+
+
+async def outcome(cs: Callstream, run_id: str) -> tuple[str | None, str | None]:
+    (row,) = await cs.journal.runs(run_id=run_id)
+    return row.outcome, row.reason
+
+
+async def test_runs_of_one_turn_wait_for_each_other_s_work_in_order(cs: Callstream) -> None:
+    driver, log, gate = Driver(cs, DriverSettings()), list[str](), asyncio.Event()
+
+    async def work(name: str, run: Run) -> None:
+        log.append(f"{name} began")
+        if name == "first":
+            await gate.wait()
+        elif name == "other":
+            gate.set()  # its turn is another one, so it need not wait
+        log.append(f"{name} ended")
+
+    begin = partial(driver.begin, turn="thread")
+    await begin(starting(cs, partial(work, "first")))
+    waiting = [asyncio.create_task(begin(starting(cs, partial(work, name)))) for name in ("second", "third")]
+    await driver.begin(starting(cs, partial(work, "other")), turn="another")
+    await asyncio.gather(*waiting)
+    await ended(driver)
+    assert [line for line in log if "other" not in line] == [
+        f"{name} {what}" for name in ("first", "second", "third") for what in ("began", "ended")
+    ]
+
+
+async def test_thread_with_an_exclusive_run_is_busy(cs: Callstream) -> None:
+    driver = Driver(cs, DriverSettings())
+    await driver.begin(starting(cs, for_ever, exclusive=True))
+    with pytest.raises(ThreadBusy):
+        await driver.begin(starting(cs, nothing, exclusive=True))
+    assert len(driver) == 1
+    await driver.aclose()
+
+
+async def test_run_waits_for_another_driver_s(cs: Callstream) -> None:
+    gate = asyncio.Event()
+
+    async def work(run: Run) -> None:
+        await gate.wait()
+
+    first, second = Driver(cs, DriverSettings()), Driver(cs, DriverSettings(busy_wait=30))
+    await first.begin(starting(cs, work, exclusive=True))
+    busy = asyncio.Event()
+
+    async def check() -> None:
+        busy.set()
+
+    waiting = asyncio.create_task(second.begin(starting(cs, nothing, exclusive=True), check=check))
+    await busy.wait()
+    gate.set()
+    run_id = await waiting
+    await ended(second)
+    assert await outcome(cs, run_id) == ("finished", None)
+
+
+async def test_limits_in_all_and_of_one_principal(cs: Callstream) -> None:
+    seats = Seats(2, 1)
+    driver, other = Driver(cs, DriverSettings(), seats), Driver(cs, DriverSettings(), seats)
+    await driver.begin(starting(cs, for_ever, "a"), principal="ann")
+    with pytest.raises(TooMany, match="1 already of this principal") as of_one:
+        await driver.begin(starting(cs, nothing, "b"), principal="ann")
+    assert of_one.value.of_one
+    await other.begin(starting(cs, for_ever, "c"), principal="bob")
+    with pytest.raises(TooMany, match="2 already") as in_all:
+        await driver.begin(starting(cs, nothing, "d"), principal="cid")
+    assert not in_all.value.of_one
+    await other.aclose()
+    await driver.begin(starting(cs, nothing, "d"), principal="cid")
+    await driver.aclose()
+
+
+async def test_a_request_that_is_sent_again_begins_one_run(cs: Callstream) -> None:
+    driver, request = Driver(cs, DriverSettings()), RunRequest("t", "r", "digest")
+    start = partial(starting, cs, nothing, run_input={"digest": "digest"})
+    both = await asyncio.gather(*(driver.begin(start(run_id="r"), request=request) for _ in range(2)))
+    assert both == ["r", "r"]
+    await ended(driver)
+    assert await Driver(cs, DriverSettings()).begin(start(run_id="r"), request=request) == "r"
+    assert [row.run_id for row in await cs.journal.runs()] == ["r"]
+
+
+async def test_who_is_refused_after_the_start_has_no_run(cs: Callstream) -> None:
+    async def check() -> None:
+        raise PermissionError
+
+    driver = Driver(cs, DriverSettings())
+    with pytest.raises(PermissionError):
+        await driver.begin(starting(cs, for_ever, run_id="r"), check=check)
+    assert await outcome(cs, "r") == ("cancelled", "refused")
+    assert not len(driver)
+
+
+async def test_the_last_watcher_who_leaves_waits_for_the_stop(cs: Callstream) -> None:
+    driver = Driver(cs, DriverSettings(leave_seconds=0, leave_reason="closed"))
+    run_id = await driver.begin(starting(cs, for_ever))
+    async with driver.watch(run_id):
+        async with driver.watch(run_id) as task:
+            assert task is not None
+        assert not task.done()
+    assert task.done()
+    assert await outcome(cs, run_id) == ("cancelled", "closed")
+    async with driver.watch(run_id) as task:
+        assert task is None
+
+
+async def test_a_stop_that_another_process_was_asked_for_is_noticed(
+    cs: Callstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("callstream.runtime.driver.STOP_POLL_SECONDS", 0.01)
+    driver = Driver(cs, DriverSettings())
+    run_id = await driver.begin(starting(cs, for_ever))
+    await cs.journal.ask_to_stop(run_id, "enough")
+    await ended(driver)
+    assert await outcome(cs, run_id) == ("cancelled", "enough")
+
+
+async def test_failures_are_logged(cs: Callstream, caplog: pytest.LogCaptureFixture) -> None:
+    async def work(run: Run) -> None:
+        raise RuntimeError("all is lost")
+
+    for logs_failures in (True, False):
+        caplog.clear()
+        driver = Driver(cs, DriverSettings(logs_failures=logs_failures))
+        await driver.begin(starting(cs, work))
+        await ended(driver)
+        assert ("all is lost" in caplog.text) is logs_failures
+
+
+async def test_a_driver_that_is_drained_takes_no_run(cs: Callstream) -> None:
+    driver = Driver(cs, DriverSettings())
+    async with AsyncExitStack() as stack:
+        run_id = await driver.begin(starting(cs, for_ever))
+        await stack.enter_async_context(driver.watch(run_id))
+        draining = asyncio.create_task(driver.aclose())
+        await ended(driver)
+    await draining
+    assert await outcome(cs, run_id) == ("cancelled", "the server shut down")
+    with pytest.raises(ShuttingDown):
+        await driver.begin(starting(cs, nothing))
