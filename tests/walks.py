@@ -1,15 +1,17 @@
-"""The ways that data takes through the package, traced in the running program: ``python -m tests.walks``.
+"""The paths that data takes through the package, traced in the running program: ``python -m tests.walks``.
 
 A walk is the functions that were called while one thing happened: a chunk of the provider reached an AG-UI client, a
-hook got its delta, a client's answer reached the model, ``serve`` came up. docs/flows.md tells these ways, and
-``tests/test_flows.py`` compares the two.
+hook got its delta, a client's answer reached the model, ``callstream serve`` came up. docs/flows.md describes these paths,
+and ``tests/test_flows.py`` compares the two. ``--steps`` prints the functions, ``--json`` every single call of them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
+import signal
 import sys
 import tempfile
 import threading
@@ -20,13 +22,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import httpx
+
 import callstream
 from callstream import Callstream, FieldDelta, tool
 from callstream.testing import Call, Finish, ScriptedProvider, Text
 from tests.server.serving import Server, run_input, served, tool_message
 
 PACKAGE = Path(callstream.__file__).parent
-NOT_THE_PRODUCT = ("testing/", "cli/")
+NOT_THE_PRODUCT = ("testing/",)
 PAINT = {
     "name": "paint",
     "description": "Paints the page.",
@@ -35,10 +39,10 @@ PAINT = {
 
 
 class Walk:
-    """Functions of the package as ``file:function``, in the order in which they were first called."""
+    """Functions of the package as ``file::function``, in the order in which they were called."""
 
     def __init__(self) -> None:
-        self.steps: dict[str, None] = {}
+        self.calls: list[str] = []
         self._is_on = False
 
     def __enter__(self) -> Walk:
@@ -55,11 +59,16 @@ class Walk:
         if code.co_filename.startswith(str(PACKAGE)) and not code.co_name.startswith("<"):
             file = code.co_filename[len(str(PACKAGE)) + 1 :]
             if not file.startswith(NOT_THE_PRODUCT):
-                self.steps.setdefault(f"{file}:{code.co_qualname}")
+                self.calls.append(f"{file}::{code.co_qualname}")
+
+    @property
+    def steps(self) -> list[str]:
+        """In the order in which they were first called."""
+        return list(dict.fromkeys(self.calls))
 
     @property
     def files(self) -> list[str]:
-        return list(dict.fromkeys(step.partition(":")[0] for step in self.steps))
+        return list(dict.fromkeys(step.partition("::")[0] for step in self.calls))
 
 
 @contextmanager
@@ -176,16 +185,60 @@ async def walk_of_an_answer(journal: str) -> Walk:
     return walk
 
 
+AGENT = """
+from google.adk.agents import LlmAgent
+
+agent = LlmAgent(name="writer", model="gemini-3-flash-preview")
+"""
+
+
+async def walk_of_serving(journal: str) -> Walk:
+    """From the command ``callstream serve`` to the first answer, and from SIGTERM to the end."""
+    from callstream.cli import program
+    from callstream.cli.output import Output
+
+    class Address(Output):
+        def write(self, text: str) -> None:
+            printed.set_result(text.strip())
+
+    printed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    with tempfile.TemporaryDirectory() as folder, tracing() as walk:
+        Path(folder, "writer.py").write_text(AGENT, encoding="utf-8")  # noqa: ASYNC240
+        argv = ["serve", f"{folder}/writer.py:agent", "--journal", journal, "--port", "0"]
+        with walk:
+            options = program._parser().parse_args(argv)
+            serving = asyncio.create_task(options.run(options, Address(plain=True)))
+            async with httpx.AsyncClient(base_url=await printed) as client:
+                while not (await client.get("/readyz")).is_success:
+                    pass
+            signal.raise_signal(signal.SIGTERM)
+            await serving
+    return walk
+
+
+WALKS = {
+    "A chunk of the provider reaches a client": walk_of_a_chunk,
+    "A hook gets its delta": walk_of_a_hook,
+    "A client's answer reaches the model": walk_of_an_answer,
+    "A server starts and ends": walk_of_serving,
+}
+
+
 async def main() -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
-    for walk_of in (walk_of_a_chunk, walk_of_a_hook, walk_of_an_answer):
+    calls: dict[str, list[str]] = {}
+    for title, walk_of in WALKS.items():
         with tempfile.TemporaryDirectory() as folder:
             walk = await walk_of(f"sqlite:///{folder}/calls.db")
-        print(f"{walk_of.__name__}: {len(walk.files)} files, {len(walk.steps)} functions")
+        calls[title] = walk.calls
+        if "--json" not in sys.argv:
+            print(f"{title}: {len(walk.files)} files, {len(walk.steps)} functions")
         if "--steps" in sys.argv:
             for step in walk.steps:
                 print(f"  {step}")
+    if "--json" in sys.argv:
+        print(json.dumps(calls))
 
 
 if __name__ == "__main__":

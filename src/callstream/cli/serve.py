@@ -256,7 +256,7 @@ def _own_callstream(target: Target) -> Callstream | None:
 
 
 def _is_made_by_create_app(found: Any) -> bool:
-    return callable(found) and hasattr(getattr(found, "state", None), "runs")
+    return callable(found) and hasattr(getattr(found, "state", None), "driver")
 
 
 def _refuse_web_app(target: Target) -> None:
