@@ -201,6 +201,21 @@ async def test_an_id_cannot_write_headers(on_disconnect: Any, cs: Callstream, mo
             assert joined.headers["x-run-id"] == "run%0D%0Aset-cookie%3A%20a%3Db"
 
 
+@pytest.mark.parametrize("on_disconnect", ["stop", "continue"])
+async def test_failures_are_logged_once(
+    on_disconnect: Any, cs: Callstream, models: Models, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def lose(callback_context: Any) -> None:
+        raise RuntimeError("all is lost")
+
+    async with scripted("gemini", [END]) as provider:
+        agent = agent_of(gemini(models, provider), before_agent_callback=lose)
+        app = create_adk_app(adk_agent(cs, agent), on_disconnect=on_disconnect)
+        await post(app, "/", body_for(adk_agent(cs, agent)))
+    ours = [record for record in caplog.records if record.name.startswith("callstream") and record.exc_info]
+    assert [record.getMessage() for record in ours] == ["run run-1 of thread thread failed"]
+
+
 async def test_a_busy_thread_of_somebody_elses_does_not_name_its_run(
     cs: Callstream, models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
