@@ -117,7 +117,7 @@ async def walk_of_a_chunk(journal: str) -> Walk:
                         seen += 1
                         if seen == 4:
                             walk.__enter__()
-                        elif seen == 6:
+                        elif seen == 8:
                             walk.__exit__()
     return walk
 
@@ -139,7 +139,7 @@ async def walk_of_a_hook(journal: str) -> Walk:
             seen += 1
             if seen == 4:
                 walk.__enter__()
-            elif seen == 6:
+            elif seen == 8:
                 walk.__exit__()
 
         from anthropic import AsyncAnthropic

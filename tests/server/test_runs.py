@@ -368,7 +368,7 @@ async def test_client_that_declares_no_version_is_told_all_unless_the_server_was
 
 async def test_zombie_fenced_and_its_agent_stopped(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that was taken for dead finds its run ended by another: its agent must not go on."""
-    monkeypatch.setattr("callstream.server.runs.STOP_POLL_SECONDS", 0.02)
+    monkeypatch.setattr("callstream.runtime.driver.STOP_POLL_SECONDS", 0.02)
     agent = Stepping()
     async with served(agent, callstream=Callstream(zombie(url))) as server, server.run() as stream:
         await stream.until("TOOL_CALL_START")
