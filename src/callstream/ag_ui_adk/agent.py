@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Final, Self, TypedDict, Unpack, cast
-
-from google.adk.apps import App
-from google.adk.workflow import BaseNode
+from typing import TYPE_CHECKING, Final, Self, TypedDict, Unpack, cast
 
 from callstream.adk import ADKAgent, PredictStateMapping
 from callstream.adk.settings import AgentOptions
 from callstream.errors import UsageError
+
+if TYPE_CHECKING:
+    from google.adk.apps import App
+    from google.adk.workflow import BaseNode
 
 logger = logging.getLogger("callstream")
 
