@@ -21,7 +21,8 @@ def install(folder: Path) -> None:
     wanted = json.loads((folder / "package.json").read_text(encoding="utf-8"))["dependencies"]
     with (folder / ".installing").open("w") as lock:  # tests may run in several processes
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if any(_version(folder, name) != version for name, version in wanted.items()):
+        # "npm:ai@6.0.1" is version 6.0.1 of a package under another name.
+        if any(_version(folder, name) != version.rpartition("@")[2] for name, version in wanted.items()):
             _run_npm(npm, folder)
 
 

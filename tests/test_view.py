@@ -39,8 +39,8 @@ from callstream.events import (
     TextAppended,
 )
 from callstream.journal import Entry, open_journal
-from callstream.view import CallView, Passage, RunView, message_of
-from tests.agui.scenes import Scene
+from callstream.view import CallView, Passage, RunView, condensed, message_of
+from tests.agui.scenes import SCENES, Scene, play
 from tests.agui.test_properties import scenes
 
 
@@ -365,3 +365,30 @@ async def test_view_says_of_calls_what_the_journal_says() -> None:
                     row.reason,
                     row.detail,
                 )
+
+
+# -- condensed --
+
+
+def timeless(value: Any) -> Any:
+    """A view without what depends on when a record was written, and by whom."""
+    if isinstance(value, dict):
+        left_out = ("at", "changed_at", "started_at", "ended_at", "seq", "author")
+        return {name: timeless(each) for name, each in value.items() if name not in left_out}
+    return [timeless(each) for each in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_condensed_records_fold_to_the_same_view(name: str) -> None:
+    for run in play(*SCENES[name]).runs:
+        view = RunView()
+        for record in run.records:
+            view.feed(record)
+            again = condensed(view)
+            assert timeless(RunView.of(again).as_json()) == timeless(view.as_json()), record
+        pieces = [each for each in again if isinstance(each.event, ArgsAppended)]
+        assert len(pieces) == len({each.event.call_id for each in pieces})  # type: ignore[union-attr]
+
+
+def test_nothing_condenses_to_nothing() -> None:
+    assert condensed(RunView()) == []

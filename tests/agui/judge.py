@@ -23,12 +23,12 @@ def install() -> None:
 
 
 class NodeProgram:
-    """A program beside the official client that answers a line with a line."""
+    """A program of node that answers a line with a line; beside the official client, unless another folder is named."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, folder: Path = FOLDER) -> None:
         self._process = subprocess.Popen(
             ["node", name],
-            cwd=FOLDER,
+            cwd=folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

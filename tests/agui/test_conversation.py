@@ -222,14 +222,16 @@ def test_an_answer_after_joining_is_told_once() -> None:
     assert [as_json(event)["messageId"] for event in told if isinstance(event, ToolCallResult)] == ["x"]
 
 
-def test_join_mid_arguments_has_the_arguments_so_far_and_starts_again() -> None:
+def test_join_mid_arguments_leaves_out_what_is_open_and_sends_it_again_whole() -> None:
     conversation = Conversation.of(
         records(
             MessageReceived("user", "Hello", "u"),
             ReasoningAppended("o", "Hm"),
-            TextAppended("n", "Meanwhile"),
+            TextAppended("n", "Mean"),
+            TextAppended("n", "while"),
             CallStarted("c", "write", message_id="m"),
-            ArgsAppended("c", '{"content":"one '),
+            ArgsAppended("c", '{"content":'),
+            ArgsAppended("c", '"one '),
             StateChanged({"a": 1}),
         )
     )
@@ -240,14 +242,43 @@ def test_join_mid_arguments_has_the_arguments_so_far_and_starts_again() -> None:
         "STATE_SNAPSHOT",
         "REASONING_START",
         "REASONING_MESSAGE_START",
+        "REASONING_MESSAGE_CONTENT",
         "TEXT_MESSAGE_START",
+        "TEXT_MESSAGE_CONTENT",
         "TOOL_CALL_START",
+        "TOOL_CALL_ARGS",
     ]
-    [call] = prelude[1]["messages"][-1]["toolCalls"]
-    assert call["function"] == {"name": "write", "arguments": '{"content":"one '}
-    assert prelude[1]["metadata"]["seq"] == conversation.seq == 7
-    # What is opened again keeps the number of its own last record: clients fold it into the call.
-    assert prelude[-1]["metadata"] == call["metadata"] == {"seq": 6}
+    assert [message["id"] for message in prelude[1]["messages"]] == ["u"]
+    assert [event["delta"] for event in prelude if "delta" in event] == ["Hm", "Meanwhile", '{"content":"one ']
+    assert prelude[1]["metadata"]["seq"] == conversation.seq == 9
+    # What is opened again ends with the number of its own last record: clients fold it into the call.
+    assert prelude[-1]["metadata"] == {"seq": 8}
+
+
+def test_everything_from_the_first_open_message_on_is_sent_again_in_its_order() -> None:
+    """A call that is closed stays behind one that began before it and is open, and so do results and progress."""
+    conversation = Conversation.of(
+        records(
+            ReasoningAppended("m", "Hm"),
+            TextAppended("m", "Both."),
+            CallStarted("a", "write", message_id="m"),
+            ArgsAppended("a", "{"),
+            CallStarted("b", "write", message_id="m", signature="sig"),
+            CallCompleted("b", "{}"),
+            CallProgressed("b", 1),
+            CallReturned("b", "b"),
+            ReasoningAppended("n", "Later"),
+            MessageEnded("n"),
+        )
+    )
+    prelude = [as_json(event) for event in conversation.prelude()]
+    assert [message["id"] for message in prelude[1]["messages"]] == ["reasoning-m"]
+    client = fold(conversation.prelude())
+    ids = ["reasoning-m", "m", "result-b", "progress-b", "reasoning-n"]
+    assert [message["id"] for message in client.messages] == ids
+    assert [call["id"] for call in client.messages[1]["toolCalls"]] == ["a", "b"]
+    kinds = [event["type"] for event in prelude if event.get("toolCallId") == "a"]
+    assert kinds == ["TOOL_CALL_START", "TOOL_CALL_ARGS"]
 
 
 def test_joining_an_ended_run_ends_with_its_end() -> None:

@@ -1,9 +1,12 @@
 """A thread as its clients see it: the messages and the state of a client that saw all of it, and how others join.
 
 ``Conversation`` is made of the views of the thread's runs (``callstream.view``). A client that comes later gets the
-prelude: RUN_STARTED, a snapshot of the messages with the arguments of open calls as far as they are known, the state, START
-again for what is open; after that, only what is new, which ``Onlooker`` tells. The order and the metadata of messages are
-those that the official client gives them when it is told all events one by one.
+prelude: RUN_STARTED, a snapshot of the messages up to the first that is being written, the state, and from that message on
+everything again, each text and each call's arguments in one piece; after that, only what is new, which ``Onlooker`` tells.
+The order and the metadata of messages are those that the official client gives them when it is told all events one by one.
+
+No half of anything is in the snapshot: clients that build a message from its parts do not continue one that they did not
+see begin.
 """
 
 from __future__ import annotations
@@ -14,11 +17,29 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from callstream.agui.events import AguiEvent, MessagesSnapshot, StateSnapshot, ToolCallResult
+from callstream.agui.events import (
+    ActivitySnapshot,
+    AguiEvent,
+    MessagesSnapshot,
+    ReasoningEncryptedValue,
+    ReasoningEnd,
+    ReasoningMessageContent,
+    ReasoningMessageEnd,
+    ReasoningMessageStart,
+    ReasoningStart,
+    StateSnapshot,
+    TextMessageContent,
+    TextMessageEnd,
+    TextMessageStart,
+    ToolCallArgs,
+    ToolCallEnd,
+    ToolCallResult,
+    ToolCallStart,
+)
 from callstream.agui.layout import Layout, RunInput
 from callstream.agui.messages import Message, Metadata
 from callstream.agui.shown import View, result_text
-from callstream.agui.translator import TOOL_PROGRESS, Translator
+from callstream.agui.translator import TOOL_PROGRESS, Translator, open_passages
 from callstream.errors import UsageError
 from callstream.events import (
     CallFailed,
@@ -30,7 +51,7 @@ from callstream.events import (
     RunStarted,
     in_order,
 )
-from callstream.view import RunView
+from callstream.view import MessageView, Passage, RunView, condensed
 
 # The snapshot says all there is to say about progress; activities that an application shows by itself are its own.
 _OWNED: Final = {"authoritativeActivityTypes": [TOOL_PROGRESS]}
@@ -179,20 +200,67 @@ class Conversation:
         run = self._run
         if run.run_id is None:
             raise UsageError("expected the records of at least one run, to join it; got none")
-        translator = Translator.resume(run, self.view)
-        layout = self._layout()
+        layout = self._layout(before=_first_open(run, self.view))
         # A client that kept its messages puts those of a snapshot which it lacks at the end. That is their place, but
         # for results that came late: these are left out and told again, and it puts them behind their calls.
         is_late = {result.message_id for result in layout.late}
         snapshot = self._snapshot(tuple(message for message in layout.messages if message.id not in is_late))
-        events: list[AguiEvent] = [translator.first_event(), snapshot, *layout.late]
+        translator = Translator(self.view)
+        told = [event for record in condensed(run) for event in translator.feed(record)]
+        events: list[AguiEvent] = [told[0], snapshot, *layout.late]
         if run.state is not msgspec.UNSET:
             events.append(StateSnapshot(snapshot=run.state, metadata=Metadata(run.seq)))
-        if run.outcome is None:
-            return events + translator.reopening()
-        return [*events, translator.last_event(run.outcome, run.reason)]
+        if run.outcome is not None:
+            return [*events, told[-1]]
+        return events + [event for event in told if _subject(event) in layout.left_out]
 
-    def _layout(self) -> Layout:
+    def _layout(self, *, before: int | None = None) -> Layout:
         layout = self._past.copy()
-        layout.add(self._run)
+        layout.add(self._run, before=before)
         return layout
+
+
+def _first_open(run: RunView, view: View) -> int | None:
+    """The record with which the first message began that is being written, or the first reasoning; None if none is."""
+    starts = []
+    for passage in open_passages(run, view):
+        kinds = ("reasoning",) if passage.kind == "reasoning" else ("text", "call")
+        starts.append(_begin_of(run.messages[passage.message_id], kinds))
+    starts += [
+        _begin_of(run.messages[call.message_id], ("text", "call"))
+        for call in run.calls.values()
+        if call.is_being_written
+    ]
+    return min(starts, default=None)
+
+
+def _begin_of(message: MessageView, kinds: tuple[str, ...]) -> int:
+    """Where a client's message begins: a model's message is one of reasoning, and one of text and calls."""
+    return next(
+        part.first_seq
+        for part in message.parts
+        if (part.kind if isinstance(part, Passage) else "call") in kinds
+    )
+
+
+def _subject(event: AguiEvent) -> str | None:
+    """The message or the call that an event is about."""
+    match event:
+        case ToolCallStart() | ToolCallArgs() | ToolCallEnd() | ToolCallResult():
+            return event.tool_call_id
+        case ReasoningEncryptedValue():
+            return event.entity_id
+        case (
+            TextMessageStart()
+            | TextMessageContent()
+            | TextMessageEnd()
+            | ReasoningStart()
+            | ReasoningMessageStart()
+            | ReasoningMessageContent()
+            | ReasoningMessageEnd()
+            | ReasoningEnd()
+            | ActivitySnapshot()
+        ):
+            return event.message_id
+        case _:
+            return None

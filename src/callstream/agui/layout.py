@@ -33,6 +33,7 @@ _INSTRUCTIONS: Final[dict[str, type[SystemMessage | DeveloperMessage]]] = {
     "developer": DeveloperMessage,
 }
 _ANSWERS: Final = (CallReturned, CallFailed)
+_INPUT: Final = (UserMessage, SystemMessage, DeveloperMessage)
 
 _Placed: TypeAlias = tuple[int, int, Message | ToolCallResult]
 """Where in its run it belongs: the record with which it began, and the call's own where one record brings several."""
@@ -43,6 +44,7 @@ class Layout:
 
     So a group is a message and the results behind it. A message whose id is there already is continued in its place.
     ``late`` are the results that came when other messages stood behind their call's already, in the order they came.
+    ``left_out`` has the ids of the messages that were not put in, and of their calls.
     """
 
     def __init__(self, view: View) -> None:
@@ -52,6 +54,7 @@ class Layout:
         self._owners: dict[str, int] = {}
         self.known: set[str] = set()
         self.late: list[ToolCallResult] = []
+        self.left_out: set[str] = set()
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -66,7 +69,8 @@ class Layout:
         layout.late = self.late.copy()
         return layout
 
-    def add(self, run: RunView) -> None:
+    def add(self, run: RunView, *, before: int | None = None) -> None:
+        """Puts in what a run has said. ``before``: what began with that record or later is left out, with its results."""
         placed: list[_Placed] = []
         for seq, message in RunInput(run.run_id, run.input).messages(run):
             if message.id not in self.known:
@@ -77,11 +81,15 @@ class Layout:
         for answer in run.answers.values():
             self._add_answer(answer, placed)
         placed.sort(key=itemgetter(0, 1))
-        for _, _, each in placed:
+        for seq, _, each in placed:
             if isinstance(each, ToolCallResult):
-                self._put_result(each)
-            else:
+                if each.tool_call_id not in self.left_out:
+                    self._put_result(each)
+            elif before is None or seq < before or isinstance(each, _INPUT):
                 self._put(each)
+            else:
+                calls = each.tool_calls or () if isinstance(each, AssistantMessage) else ()
+                self.left_out |= {each.id, *(call.id for call in calls)}
 
     def _add_message(self, message: MessageView, placed: list[_Placed]) -> None:
         reasoning = [part for part in message.parts if isinstance(part, Passage) and part.kind == "reasoning"]
@@ -119,7 +127,7 @@ class Layout:
 
     def _put(self, message: Message) -> None:
         place = self._places.get(message.id)
-        if place is None or isinstance(message, UserMessage | SystemMessage | DeveloperMessage):
+        if place is None or isinstance(message, _INPUT):
             place = self._places[message.id] = len(self._groups)
             self._groups.append([message])
         else:

@@ -159,19 +159,6 @@ class Translator:
         self._is_over = True
         return [*closing, self._error("The stream ended before the run did.", "incomplete")]
 
-    def first_event(self) -> AguiEvent:
-        """What a client is told first of the run."""
-        assert self._run is not None
-        return self._run
-
-    def reopening(self) -> list[AguiEvent]:
-        """START again for what is open, for a client that has its beginning from a snapshot."""
-        events: list[AguiEvent] = []
-        for message_id, seq in self._thoughts.items():
-            events += _thought_starts(message_id, Metadata(seq))
-        events += [_text_start(message_id, Metadata(seq)) for message_id, seq in self._texts.items()]
-        return events + [_call_start(call, Metadata(call.seq)) for call in self._open_calls()]
-
     def knows(self, call_id: str) -> bool:
         """Whether the call is of this run."""
         return call_id in self._calls
@@ -345,10 +332,9 @@ class Translator:
             if call.stage in (_Stage.OPEN, _Stage.CLOSED):
                 yield from self._outcome(CallDiscarded(call.call_id, "interrupted"))
         self._is_over = True
-        yield self.last_event(ended.outcome, ended.reason)
+        yield self._last_event(ended.outcome, ended.reason)
 
-    def last_event(self, outcome: RunOutcome, reason: str | None) -> AguiEvent:
-        """What the client is told at last of a run that ended so."""
+    def _last_event(self, outcome: RunOutcome, reason: str | None) -> AguiEvent:
         match outcome:
             case "finished":
                 return self._finished(self._waiting_for())

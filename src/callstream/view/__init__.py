@@ -13,6 +13,7 @@ where its first one stood, and the numbers of records that are gone are those of
 
 from __future__ import annotations
 
+from callstream.view.condensed import condensed
 from callstream.view.items import AnswerView, CallView, InputView, Item, MessageView, Outcome, Passage, message_of
 from callstream.view.run import RunView
 
@@ -25,5 +26,6 @@ __all__ = [
     "Outcome",
     "Passage",
     "RunView",
+    "condensed",
     "message_of",
 ]

@@ -65,6 +65,8 @@ class RunView:
         self.calls: dict[str, CallView] = {}
         self.answers: dict[str, AnswerView] = {}
         self.state: Any = state
+        self.state_first_seq = self.state_seq = 0
+        """The first and the last record that changed it; 0 if this run has not."""
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> Self:
@@ -105,6 +107,8 @@ class RunView:
             case CallSigned() | CallExecuting() | CallAwaiting() | CallProgressed():
                 self._change(event, record)
             case StateChanged(snapshot=snapshot, patch=patch):
+                self.state_first_seq = self.state_first_seq or record.seq
+                self.state_seq = record.seq
                 self._change_state(snapshot, patch)
             case ResponseEnded():
                 pass

@@ -1,0 +1,99 @@
+"""A view back into records: the fewest that fold to it.
+
+Text, reasoning and arguments are one piece each, a call has its last progress report, the state is one snapshot. Each
+record stands where what it tells began and has the number of the last record that it replaces, so a translator that is
+fed them says what it would have said of all of them, in fewer words. That is how a client is told what it has missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from callstream.calls import CallState
+from callstream.events import (
+    ArgsAppended,
+    CallAwaiting,
+    CallCompleted,
+    CallExecuting,
+    CallProgressed,
+    CallStarted,
+    MessageEnded,
+    MessageStarted,
+    ReasoningAppended,
+    Record,
+    RunEnded,
+    RunEvent,
+    RunStarted,
+    StateChanged,
+    TextAppended,
+)
+from callstream.view.items import AnswerView, CallView, InputView, MessageView, Passage
+from callstream.view.run import RunView
+
+_Placed: TypeAlias = tuple[int, int, RunEvent]
+"""Where it began, the number of its last record, and the event."""
+
+
+def condensed(run: RunView) -> list[Record]:
+    """The records, in the order in which they can be fed. None if the view was fed nothing."""
+    if run.run_id is None:
+        return []
+    placed = sorted(_events(run), key=lambda each: each[0])  # stable: what is told of one record keeps its order
+    started = RunStarted(run.thread_id or "", run.principal, run.input)
+    records = [Record(run.run_id, 1, run.started_at or 0.0, started)]
+    records += [
+        Record(run.run_id, seq, 0.0, event, first_seq=first if first < seq else None) for first, seq, event in placed
+    ]
+    if run.outcome is not None:
+        records.append(Record(run.run_id, run.seq, run.ended_at or 0.0, RunEnded(run.outcome, run.reason)))
+    return records
+
+
+def _events(run: RunView) -> Iterator[_Placed]:
+    for message in run.messages.values():
+        yield from _message(message)
+    if run.state_seq:
+        yield run.state_first_seq, run.state_seq, StateChanged(run.state)
+    for item in run.items:
+        match item:
+            case InputView(received=received, seq=seq):
+                yield seq, seq, received
+            case AnswerView():
+                yield from _course(item)
+            case _:
+                pass  # they are parts of messages
+
+
+def _message(message: MessageView) -> Iterator[_Placed]:
+    yield message.first_seq, message.first_seq, MessageStarted(message.message_id)
+    for part in message.parts:
+        if isinstance(part, Passage):
+            kind = TextAppended if part.kind == "text" else ReasoningAppended
+            yield part.first_seq, part.seq, kind(part.message_id, part.text)
+        else:
+            yield from _call(part)
+    last = message.parts[-1] if message.parts else None
+    if isinstance(last, Passage) and last.end_seq is not None:
+        yield last.end_seq, last.end_seq, MessageEnded(message.message_id)
+
+
+def _call(call: CallView) -> Iterator[_Placed]:
+    started = CallStarted(call.call_id, call.name, call.provider_id, call.signature, call.encoding, call.message_id)
+    yield call.first_seq, call.first_seq, started
+    if call.has_pieces:
+        yield call.first_seq, call.args_seq, ArgsAppended(call.call_id, call.args_text)
+    if call.has_all_args:
+        yield call.args_seq, call.args_seq, CallCompleted(call.call_id, call.args_json)
+    if call.state is CallState.EXECUTING:
+        yield call.args_seq, call.args_seq, CallExecuting(call.call_id)
+    if call.state is CallState.AWAITING or call.question is not None:
+        yield call.args_seq, call.args_seq, CallAwaiting(call.call_id, call.question, call.is_paused)
+    yield from _course(call)
+
+
+def _course(call: CallView | AnswerView) -> Iterator[_Placed]:
+    if call.progress_seq:
+        yield call.progress_first_seq, call.progress_seq, CallProgressed(call.call_id, call.progress)
+    if call.outcome is not None:
+        yield call.outcome_seq, call.outcome_seq, call.outcome

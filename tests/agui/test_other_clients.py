@@ -1,0 +1,64 @@
+"""Clients that fold events in other ways join as well: TanStack AI, and the official client before 1.0."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from callstream.agui import Conversation, Translator, encode_sse, for_older_client
+from tests import npm
+from tests.agui.judge import NodeProgram
+from tests.agui.scenes import SCENES, Scene, play
+
+FOLDER = Path(__file__).parent / "others"
+NAMES = ("one_call", "reasoning_between_calls", "text_between_calls", "parallel_calls", "parallel_agents", "progress")
+
+
+@pytest.fixture(scope="module")
+def others() -> Iterator[NodeProgram]:
+    try:
+        npm.install(FOLDER)
+    except npm.Unavailable as reason:
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"CI must have the clients: {reason}")
+        pytest.skip(str(reason))
+    with NodeProgram("fold.mjs", FOLDER) as program:
+        yield program
+
+
+def joined(scene: Scene, seen: int) -> str:
+    """What a client gets that joins the scene's only run after so many of its records."""
+    records = scene.runs[0].records
+    conversation = Conversation.of(records[:seen], scene.view)
+    events = [conversation.prelude(), *(conversation.feed(record) for record in records[seen:])]
+    return encode_sse(for_older_client(event for each in events for event in each)).decode()
+
+
+def told(scene: Scene, seen: int) -> str:
+    """What a client has read that saw the run's first records from its beginning."""
+    translator = Translator(scene.view)
+    events = [event for record in scene.runs[0].records[:seen] for event in translator.feed(record)]
+    return encode_sse(for_older_client(events)).decode()
+
+
+@pytest.mark.parametrize("client", ["tanstack", "ag-ui"])
+@pytest.mark.parametrize("name", NAMES)
+def test_join_after_every_record_by_other_clients(others: NodeProgram, name: str, client: str) -> None:
+    scene = play(*SCENES[name])
+    count = len(scene.runs[0].records)
+
+    def fold(*bodies: str) -> Any:
+        return others.ask({"client": client, "bodies": bodies})
+
+    whole = fold(told(scene, count))
+    assert whole["calls"]
+    for seen in range(1, count + 1):
+        assert fold(joined(scene, seen)) == whole, seen
+        if seen % 3 == 0:  # the connection breaks, and the same client comes back
+            kept = fold(told(scene, seen), joined(scene, min(seen + 5, count)))
+            assert kept["calls"] == whole["calls"], seen
+            assert kept["text"] == whole["text"], seen
