@@ -131,6 +131,17 @@ class Stream:
     async def all(self) -> list[dict[str, Any]]:
         return [event async for event in self]
 
+    async def until_broken(self) -> list[dict[str, Any]]:
+        """The events up to where the connection breaks, which a client does not take for an end."""
+        seen = []
+        try:
+            async for event in self:
+                seen.append(event)
+        except httpx.RemoteProtocolError as error:
+            assert "incomplete chunked read" in str(error)
+            return seen
+        raise AssertionError(f"the stream has ended well, with {seen[-1:]}")
+
     async def until(self, kind: str) -> list[dict[str, Any]]:
         """The events up to the first of that type."""
         seen = []

@@ -96,10 +96,6 @@ class Onlooker:
                     return events, message
         return events, None
 
-    def end(self) -> list[AguiEvent]:
-        """For a stream that has to end before its run; see ``Translator.end``."""
-        return self._translator.end()
-
     def _answers(self, event: RunEvent) -> list[AguiEvent]:
         """An answer that only the client has which sent it. Without metadata, for there it has none either."""
         match event:
@@ -237,9 +233,7 @@ def _first_open(run: RunView, view: View) -> int | None:
 def _begin_of(message: MessageView, kinds: tuple[str, ...]) -> int:
     """Where a client's message begins: a model's message is one of reasoning, and one of text and calls."""
     return next(
-        part.first_seq
-        for part in message.parts
-        if (part.kind if isinstance(part, Passage) else "call") in kinds
+        part.first_seq for part in message.parts if (part.kind if isinstance(part, Passage) else "call") in kinds
     )
 
 

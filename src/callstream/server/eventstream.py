@@ -2,6 +2,9 @@
 
 A frame goes out in pieces, each when the one before it was taken. So what waits for a reader that takes nothing is one
 piece and the frame itself; a frame that is large lies in a file, not in memory.
+
+A stream that cannot be read to the end of its run is not ended: its connection is closed without the final chunk. To
+most clients a stream that ends is a success, whatever came last; one that breaks is an error, after which they come back.
 """
 
 from __future__ import annotations
@@ -31,6 +34,8 @@ CUT: Final = "callstream.cut"
 ``serve`` puts it there. ASGI knows nothing of the kind: servers close a connection by sending all of it first, which to
 a reader that takes nothing is never.
 """
+CLOSE: Final = "callstream.close"
+"""The same, when all that waits has been sent: what a client has read up to there, it need not read again."""
 Frame: TypeAlias = bytes | IO[bytes]
 """Whole events, in memory or in a file, which is closed when it was sent."""
 _CUT_SECONDS: Final = 1.0
@@ -39,6 +44,10 @@ _TICKS: Final = 15
 """A heartbeat may come so much of its pause too early: a fifteenth."""
 # Without the second one, nginx keeps what it gets until it has a buffer full.
 _HEADERS: Final = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"}
+
+
+class Unfinished(Exception):
+    """Raised by frames that end before their run does."""
 
 
 class EventStream(Response):
@@ -65,6 +74,7 @@ class EventStream(Response):
         loop = asyncio.get_running_loop()
         self._sent_at = loop.time()
         self._stalled: asyncio.Future[None] = loop.create_future()
+        self._is_whole = False
         self.status_code = 200
         self.background = None
         self.init_headers({**_HEADERS, "x-run-id": _header_text(run_id), **(headers or {})})
@@ -84,6 +94,8 @@ class EventStream(Response):
                 if self._stalled.done():
                     self._cut_off(scope)
                     await asyncio.wait({leaving}, timeout=_CUT_SECONDS)
+                elif sending.done() and not self._is_whole:
+                    await self._break(scope, leaving)
             finally:
                 for task in tasks:
                     task.cancel()
@@ -96,16 +108,18 @@ class EventStream(Response):
         try:
             async for frame in self._frames:
                 await self._send(send, frame)
-        except (JournalAway, StoreAway):
-            pass  # the journal itself has said so in the log
+        except (JournalAway, StoreAway, Unfinished):
+            return  # the journal itself has said so in the log
         except JournalError as error:
             logger.error(
-                "a stream of run %s ended early because the journal could not be read: %s",
+                "a stream of run %s broke off because the journal could not be read: %s",
                 self._run_id,
                 quoted(str(error)),
                 extra={"run_id": self._run_id},
             )
+            return
         await self._send(send, b"", more=False)
+        self._is_whole = True
 
     async def _beat(self, send: Send) -> None:
         """Sends something when nothing else was sent for a while, which is all that most streams do most of the time.
@@ -136,6 +150,14 @@ class EventStream(Response):
                 self._stalled.set_result(None)
             return
         self._sent_at = asyncio.get_running_loop().time()
+
+    async def _break(self, scope: Scope, leaving: asyncio.Future[None]) -> None:
+        """Where ``serve`` is not the server, returning without the last chunk has to do; uvicorn then logs an error."""
+        for name in (CLOSE, CUT):
+            function: Callable[[], None] | None = scope.get("state", {}).get(name)
+            if function is not None and not leaving.done():
+                function()
+                await asyncio.wait({leaving}, timeout=_CUT_SECONDS)
 
     def _cut_off(self, scope: Scope) -> None:
         seconds = self._settings.stall_seconds

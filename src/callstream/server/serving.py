@@ -1,8 +1,8 @@
 """Serving an app with uvicorn, and ending well.
 
 At the first SIGINT or SIGTERM no new runs are taken (503, while the port stays open so that it can be seen) and those
-that go on have their time; then they are stopped, the journal is written and closed, which ends all streams with a last
-word, and the server goes. The second signal ends the waiting, the third the process.
+that go on have their time; then they are stopped and the journal is written and closed, which breaks the streams of runs
+that other processes have, and the server goes. The second signal ends the waiting, the third the process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Final
 from starlette.applications import Starlette
 
 from callstream.errors import CallstreamError, MissingExtra
-from callstream.server.eventstream import CUT
+from callstream.server.eventstream import CLOSE, CUT
 
 try:
     import uvicorn
@@ -112,7 +112,7 @@ def _cuttable(protocol: type[Any]) -> type[Any]:
 
     class Cuttable(protocol):  # type: ignore[misc]
         def __init__(self, *args: Any, app_state: dict[str, Any], **kwargs: Any) -> None:
-            super().__init__(*args, app_state={**app_state, CUT: self._cut}, **kwargs)
+            super().__init__(*args, app_state={**app_state, CUT: self._cut, CLOSE: self._close}, **kwargs)
 
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
@@ -128,6 +128,9 @@ def _cuttable(protocol: type[Any]) -> type[Any]:
 
         def _cut(self) -> None:
             self.transport.abort()
+
+        def _close(self) -> None:
+            self.transport.close()
 
     return Cuttable
 

@@ -18,13 +18,13 @@ from typing import Final, TypeAlias
 import msgspec
 
 from callstream import codec
-from callstream.agui import AguiEvent, Conversation, Onlooker, Position, Translator, View, encode_sse, merge
+from callstream.agui import AguiEvent, Conversation, Position, Translator, View, encode_sse, merge
 from callstream.agui.events import is_delta
-from callstream.errors import CallstreamError, Compacted, JournalError
+from callstream.errors import CallstreamError, Compacted
 from callstream.events import Record, RunEnded, in_order
 from callstream.journal import Journal, RunRow, history
 from callstream.server.agent import Presenter
-from callstream.server.eventstream import Frame
+from callstream.server.eventstream import Frame, Unfinished
 
 END: Final = b"event: end\ndata: {}\n\n"
 _LARGE: Final = 512 * 1024
@@ -38,9 +38,8 @@ _Told: TypeAlias = list[tuple[int, list[AguiEvent]]]
 
 async def live(journal: Journal, run_id: str, view: View, presentation: Presenter) -> AsyncGenerator[bytes, None]:
     """A run from its beginning."""
-    translator = Translator(view)
     async with aclosing(journal.batches(run_id)) as batches:
-        async for frame in _rest(batches, translator, _teller(translator), presentation):
+        async for frame in _rest(batches, _teller(Translator(view)), presentation):
             yield frame
 
 
@@ -52,6 +51,7 @@ async def resumed(
     tell = _teller(translator)
     half_read: _Told = []
     async with aclosing(journal.batches(run_id)) as batches:
+        records: Sequence[Record] | None = ()
         unread: Sequence[Record] = ()
         while translator.seq < position.seq and not unread and (records := await anext(batches, None)):
             read = [record for record in records if record.seq <= position.seq]
@@ -70,9 +70,9 @@ async def resumed(
             yield encode_sse(shown, seq, first=first, skip=min(position.events or 0, len(shown) - 1))
         if unread:
             yield _encode(await tell(unread), presentation)
-            if isinstance(unread[-1].event, RunEnded):
-                return
-        async for frame in _rest(batches, translator, tell, presentation):
+        if records and isinstance(records[-1].event, RunEnded):
+            return
+        async for frame in _rest(batches, tell, presentation):
             yield frame
 
 
@@ -120,7 +120,7 @@ class Joins:
                         told.append((record.seq, events))
                 return told
 
-            async for rest in _rest(batches, onlooker, tell, presentation):
+            async for rest in _rest(batches, tell, presentation):
                 yield rest
 
     async def _conversation(self, runs: Sequence[RunRow], last_seq: int | None = None) -> Conversation:
@@ -158,21 +158,16 @@ def _teller(translator: Translator) -> Callable[[Sequence[Record]], Awaitable[_T
 
 async def _rest(
     batches: _Batches,
-    translator: Translator | Onlooker,
     tell: Callable[[Sequence[Record]], Awaitable[_Told]],
     presentation: Presenter,
 ) -> AsyncGenerator[bytes, None]:
-    """What comes, to the run's end, or to the journal's, of which the client is told: a mere end looks like success."""
-    try:
-        async for records in batches:
-            if frame := _encode(await tell(records), presentation):
-                yield frame
-            if isinstance(records[-1].event, RunEnded):
-                return
-    except JournalError:
-        yield encode_sse(presentation.shown(translator.end()))
-        raise
-    yield encode_sse(presentation.shown(translator.end()))
+    """What comes, to the run's end; ``Unfinished`` if the journal ends before it."""
+    async for records in batches:
+        if frame := _encode(await tell(records), presentation):
+            yield frame
+        if isinstance(records[-1].event, RunEnded):
+            return
+    raise Unfinished
 
 
 def _encode(told: _Told, presentation: Presenter) -> bytes:
@@ -203,8 +198,9 @@ async def raw(journal: Journal, run_id: str, after: int) -> AsyncGenerator[bytes
         yield b"event: compacted\ndata: %b\n\n" % codec.encode({"first": folded.first, "last": folded.last})
         async for frame in _records(journal, run_id, folded.first - 1):
             yield frame
-    if await _has_ended(journal, run_id):
-        yield END
+    if not await _has_ended(journal, run_id):
+        raise Unfinished
+    yield END
 
 
 async def _records(journal: Journal, run_id: str, after: int) -> AsyncGenerator[bytes, None]:
