@@ -73,7 +73,7 @@ def test_join_mid_arguments_with_the_messages_that_the_client_kept(judge: Judge,
     whole = judge(*scene.steps())
     last = len(scene.runs) - 1
     records = scene.runs[last].records
-    for seen in range(1, len(records) + 1, 3):
+    for seen in range(1, len(records) + 1, 3 if len(records) > 20 else 1):
         *before, step = scene.steps()
         translator = Translator(scene.view)
         broken = b"".join(encode_sse(translator.feed(record), record.seq) for record in records[:seen]).decode()

@@ -37,7 +37,7 @@ from callstream.agui.events import (
     ToolCallStart,
 )
 from callstream.agui.layout import Layout, RunInput
-from callstream.agui.messages import Message, Metadata
+from callstream.agui.messages import Message, Metadata, ReasoningMessage
 from callstream.agui.shown import View, result_text
 from callstream.agui.translator import TOOL_PROGRESS, Translator, open_passages
 from callstream.errors import UsageError
@@ -200,15 +200,17 @@ class Conversation:
         # A client that kept its messages puts those of a snapshot which it lacks at the end. That is their place, but
         # for results that came late: these are left out and told again, and it puts them behind their calls.
         is_late = {result.message_id for result in layout.late}
-        snapshot = self._snapshot(tuple(message for message in layout.messages if message.id not in is_late))
+        messages = tuple(message for message in layout.messages if message.id not in is_late)
         translator = Translator(self.view)
         told = [event for record in condensed(run) for event in translator.feed(record)]
-        events: list[AguiEvent] = [told[0], snapshot, *layout.late]
+        again = [event for event in told if _subject(event) in layout.left_out]
+        messages += _placeholder(messages, again)
+        events: list[AguiEvent] = [told[0], self._snapshot(messages), *layout.late]
         if run.state is not msgspec.UNSET:
             events.append(StateSnapshot(snapshot=run.state, metadata=Metadata(run.seq)))
         if run.outcome is not None:
             return [*events, told[-1]]
-        return events + [event for event in told if _subject(event) in layout.left_out]
+        return events + again
 
     def _layout(self, *, before: int | None = None) -> Layout:
         layout = self._past.copy()
@@ -235,6 +237,18 @@ def _begin_of(message: MessageView, kinds: tuple[str, ...]) -> int:
     return next(
         part.first_seq for part in message.parts if (part.kind if isinstance(part, Passage) else "call") in kinds
     )
+
+
+def _placeholder(messages: tuple[Message, ...], again: list[AguiEvent]) -> tuple[Message, ...]:
+    """Reasoning without text, for a snapshot that would have none though some is sent again.
+
+    The official client takes such a snapshot for one that does not speak of reasoning, keeps its own half, and would add
+    the whole to it.
+    """
+    if any(isinstance(message, ReasoningMessage) for message in messages):
+        return ()
+    starts = [event.message_id for event in again if isinstance(event, ReasoningStart)]
+    return tuple(ReasoningMessage(id=message_id, content="") for message_id in starts[:1])
 
 
 def _subject(event: AguiEvent) -> str | None:
