@@ -145,6 +145,8 @@ class SyncRun:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> Literal[False]:
         self.run.leave()
+        if self.run.outcome is not None and self.run.loop.is_closed():
+            return False  # closing the Callstream has ended it
         if error is None:
             self.finish()
         else:
