@@ -132,15 +132,15 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
     def args(self) -> Any:
         """The arguments as values; None while they are not complete. Free text is a string here.
 
-        A call that was rejected when it was complete keeps them; of other discarded calls only ``args_json`` tells.
+        A call that was refused when it was complete keeps them; of other discarded calls only ``args_json`` tells.
         """
         if self.args_json is None:
             return None
         if self.state is CallState.DISCARDED:
-            return self._rejected_args(self.args_json) if self.reason == "rejected" else None
+            return self._refused_args(self.args_json) if self.reason in ("rejected", "invalid") else None
         return None if self.state in BEING_WRITTEN else json.loads(self.args_json)
 
-    def _rejected_args(self, text: str) -> Any:
+    def _refused_args(self, text: str) -> Any:
         # A hook may reject a call in the middle of its text. An object can be read only when its last brace is there.
         try:
             args = json.loads(text)
@@ -196,6 +196,8 @@ def refusal(call: Call) -> str:
                 f"the arguments of {call.name} were cut off{detail}, so it did not run; call it again, with shorter "
                 "arguments if they were long"
             )
+        case "invalid":
+            return f"{call.name} did not run: {call.detail or 'its arguments do not fit'}"
         case "malformed":
             return f"the arguments of {call.name} cannot be read{detail}, so it did not run; call it again"
         case _:

@@ -13,11 +13,12 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-DiscardReason: TypeAlias = Literal["truncated", "malformed", "rejected", "aborted", "interrupted"]
+DiscardReason: TypeAlias = Literal["truncated", "malformed", "invalid", "rejected", "aborted", "interrupted"]
 """Why a call's tool never ran.
 
 ``truncated``: the response ended before the call did. ``malformed``: the call ended, but its text is not JSON, or it
-never got a name. ``rejected``: a hook refused it. ``aborted``: the run was stopped. ``interrupted``: something broke.
+never got a name. ``invalid``: its arguments do not fit the tool. ``rejected``: a hook refused it. ``aborted``: the run was
+stopped. ``interrupted``: something broke.
 """
 
 Encoding: TypeAlias = Literal["json", "text"]

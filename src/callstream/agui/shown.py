@@ -14,6 +14,7 @@ from callstream.events import CallDiscarded, CallFailed, CallReleased, CallRetur
 _DISCARDED: Final[Mapping[DiscardReason, str]] = {
     "truncated": "the call was cut off before its arguments were complete; the tool did not run",
     "malformed": "the arguments of the call are not valid; the tool did not run",
+    "invalid": "the arguments of the call do not fit the tool; the tool did not run",
     "rejected": "the call was rejected; the tool did not run",
     "aborted": "the run was stopped; the tool did not run",
     "interrupted": "the call was interrupted; the tool did not run",
@@ -50,7 +51,7 @@ def result_text(outcome: CallReturned | CallFailed | CallDiscarded | CallRelease
             said = {"error": error if view.errors or error == CANCELLED else "the tool failed"}
         case CallDiscarded(reason=reason, detail=detail):
             said = {"error": _DISCARDED[reason], "reason": reason}
-            if detail and (view.errors or reason == "rejected"):
+            if detail and (view.errors or reason in ("rejected", "invalid")):
                 said["detail"] = detail
         case CallReleased():
             said = {"status": "released", "detail": "the tool's outcome was not seen"}

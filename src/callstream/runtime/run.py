@@ -134,7 +134,8 @@ class Run:
     def refusals(self) -> list[Refusal]:
         """The calls whose tools will not run, each with a sentence for the model, in the order of the calls.
 
-        They were rejected, their hooks failed, or the model did not finish them or did not write JSON. What was given
+        They were rejected, their hooks failed, or the model did not finish them, did not write JSON, or wrote arguments
+        that do not fit. What was given
         up because the connection broke or the run was stopped is not among them.
         """
         return [
@@ -443,10 +444,10 @@ class Run:
             wrong: str | None = f"there is no tool {call.name}; the tools are: {has}"
         elif call.encoding != "json" or mistake(call) is not None:
             return
-        elif (wrong := misfit(tool, call.args or {})) is not None:
-            wrong = f"{call.name} did not run: {wrong}"
+        else:
+            wrong = misfit(tool, call.args or {})
         if wrong is not None:
-            await self.record([CallDiscarded(call_id, "rejected", wrong)])
+            await self.record([CallDiscarded(call_id, "rejected" if tool is None else "invalid", wrong)])
             raise self.rejection(call_id)
 
     async def _result(self, call: Call) -> ToolResult | None:

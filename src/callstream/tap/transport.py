@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import logging
 import threading
 from collections.abc import Awaitable, Callable
@@ -19,7 +20,7 @@ import msgspec
 
 from callstream.calls import CallState
 from callstream.errors import CallRejected, UsageError, WireError
-from callstream.events import CallCompleted, RequestEvent
+from callstream.events import CallCompleted, DiscardReason, RequestEvent
 from callstream.runtime import Callstream, ModelCall, Run
 from callstream.runtime.ownloop import run_in
 from callstream.tap.body import Limits, OnEnd, TappedBody
@@ -30,7 +31,9 @@ from callstream.tap.place import Place
 from callstream.tap.pools import Pools, library_of
 from callstream.tap.streams import UntouchedBody, WholeBody, stream_of
 from callstream.tap.threaded import ThreadedTransport
+from callstream.tools.check import misfit_of
 from callstream.wire import WIRES, provider_at, provider_of
+from callstream.wire.collapsing import discard_invalid
 from callstream.wire.provider import Provider
 from callstream.wire.requests import Asks, Request
 
@@ -301,6 +304,17 @@ class _Reading:
         if model_call is not None:
             model_call.responses.append(self._response)
 
+    def _check(self, name: str, args_json: str) -> tuple[DiscardReason, str] | None:
+        """Why a call of a declared tool must not reach the SDK, though it is whole."""
+        schema = self._tools.get(name)
+        if not schema:
+            return None
+        args = json.loads(args_json)
+        if not isinstance(args, dict):
+            return "malformed", "the arguments are not an object"
+        wrong = misfit_of(schema, args)
+        return None if wrong is None else ("invalid", wrong)
+
     def streamed(self, answer: Any) -> TappedBody:
         """A streamed answer, read by a task of its own from now on."""
         # Where no tool of the request is collapsed, nothing needs to be held either.
@@ -309,6 +323,8 @@ class _Reading:
             self._response.decoder,
             collapse=self._collapses if touched and self._tap.may_collapse else None,
             stored=self._stored,
+            check=self._check,
+            forwards_invalid=self._forwards_rejected,
         )
         return TappedBody(
             answer.stream,
@@ -347,6 +363,8 @@ class _Reading:
         except WireError as error:
             logger.warning("could not read a response: %s", error)
             events = []
+        if self._tap.may_collapse:
+            events = discard_invalid(events, self._collapses, self._check)
         await self._response.record(events)
         if self._tap.may_collapse and not self._refuses:
             body = self._provider.without_unfinished(

@@ -6,6 +6,8 @@ and decides what leaves in which order. Each wire's collapser says how a call lo
 - A call that is not collapsed passes byte for byte, piece by piece.
 - The pieces of a collapsed call are withheld. When the decoder has completed it, one whole call leaves in its place;
   when it has discarded it, the call is left out and what follows is numbered so that the stream stays valid.
+- A completed call whose arguments do not fit (``Check``) is discarded as well, and left out, unless whoever is above
+  refuses such calls by itself.
 - Nothing overtakes: what came after an undecided call waits behind it.
 - Reasoning that a provider pairs with what follows it (see the wires) waits until that is decided. It is left out only
   where calls that directly followed it were, and nothing else came before the next reasoning or the end: providers
@@ -42,6 +44,7 @@ from callstream.events import (
     CallDiscarded,
     CallSigned,
     CallStarted,
+    DiscardReason,
     Encoding,
     ResponseEnded,
     TextAppended,
@@ -139,6 +142,8 @@ class Over:
     """The response before it has ended."""
 
 
+Check: TypeAlias = Callable[[str, str], tuple[DiscardReason, str] | None]
+"""Why the tool of that name must not run on that whole argument text, and the detail; None if it may."""
 IsLeftOut: TypeAlias = Callable[[], bool]
 """Whether the next call of a whole answer is left out. Asked once for each call, in the order of the bytes."""
 Edit: TypeAlias = Callable[[dict[str, Any], IsLeftOut], None]
@@ -156,13 +161,24 @@ class Collapser(ABC, Generic[C]):
 
     ``collapse`` says by name which calls are to arrive whole; with None nothing is touched, and reasoning is not held
     either, so it is to be preferred where no tool of the request would be. ``stored``: the server keeps the response
-    itself; only the Responses wire knows the difference.
+    itself; only the Responses wire knows the difference. ``check`` judges collapsed calls; ``forwards_invalid``: what it
+    refuses is discarded, and forwarded all the same.
     """
 
     _call_type: ClassVar[type[Any]] = Call
 
-    def __init__(self, decoder: Decoder[Any], *, collapse: Callable[[str], bool] | None, stored: bool = False) -> None:
+    def __init__(
+        self,
+        decoder: Decoder[Any],
+        *,
+        collapse: Callable[[str], bool] | None,
+        stored: bool = False,
+        check: Check | None = None,
+        forwards_invalid: bool = False,
+    ) -> None:
         self._decoder = decoder
+        self._check = check
+        self._forwards_invalid = forwards_invalid
         self._framing = decoder.framing
         self._collapse = collapse
         self._stored = stored
@@ -200,8 +216,8 @@ class Collapser(ABC, Generic[C]):
                 read.outputs += self._finish([], [])
                 read.outputs += [Output(raw) for raw in left if raw]
                 return read
-            read.events += events
             read.outputs += self._take_in(frame, events)
+            read.events += events
         return read
 
     def end(self) -> Read:
@@ -213,7 +229,8 @@ class Collapser(ABC, Generic[C]):
             events, error = self._decoder.read_end(frames), None
         except WireError as broken:
             events, error = [], broken
-        return Read(events, self._finish(events, frames), error)
+        outputs = self._finish(events, frames)
+        return Read(events, outputs, error)
 
     # -- what a wire defines --
 
@@ -258,8 +275,8 @@ class Collapser(ABC, Generic[C]):
             read.error = error
         return read
 
-    def _take_in(self, frame: Frame, events: Sequence[WireEvent]) -> list[Output]:
-        """What leaves after this frame, which brought these events."""
+    def _take_in(self, frame: Frame, events: list[WireEvent]) -> list[Output]:
+        """What leaves after this frame, which brought these events. A call that does not fit is discarded in them."""
         pieces = self._decoder.pieces
         if len(events) == 1 and not self._unread:
             kind = type(events[0])
@@ -282,7 +299,7 @@ class Collapser(ABC, Generic[C]):
         self._arrive(frame, self._decoder.chunk, pieces, over=ended or self._decoder.error is not None)
         return self._leave()
 
-    def _finish(self, events: Sequence[WireEvent], frames: Sequence[Frame]) -> list[Output]:
+    def _finish(self, events: list[WireEvent], frames: Sequence[Frame]) -> list[Output]:
         """What leaves at the end of the body, which brought these events and ended in these frames: everything.
 
         The decoder has completed or discarded every call by then, at the end of the body as well as when it broke.
@@ -302,8 +319,8 @@ class Collapser(ABC, Generic[C]):
             self._arrive(tail, self._decoder.chunk, self._decoder.pieces, over=True)
         return self._leave()
 
-    def _note(self, events: Iterable[WireEvent]) -> None:
-        for event in events:
+    def _note(self, events: list[WireEvent]) -> None:
+        for place, event in enumerate(events):
             match event:
                 case CallStarted():
                     assert self._collapse is not None
@@ -317,6 +334,11 @@ class Collapser(ABC, Generic[C]):
                 case CallCompleted():
                     done = self._calls[event.call_id]
                     done.state, done.args_json = "completed", event.args_json or ""
+                    discarded = _judge(event, done, self._check) if done.collapsed else None
+                    if discarded is not None:
+                        events[place] = discarded
+                        is_forwarded = self._forwards_invalid and discarded.reason == "invalid"
+                        done.state = "completed" if is_forwarded else "left_out"
                 case CallDiscarded():
                     # One that never got a name never started.
                     self._calls.setdefault(event.call_id, self._call_type(event.call_id)).state = "left_out"
@@ -453,6 +475,27 @@ def kept(items: Iterable[T], is_left_out: Callable[[T], bool], is_reasoning: Cal
 def changed(before: Any, after: Any) -> Any:
     """The value that a frame is to be written with; None if it is the one that it has, so that its bytes stay."""
     return None if before == after else after
+
+
+def _judge(completed: CallCompleted, call: Call | CallStarted, check: Check | None) -> CallDiscarded | None:
+    """What becomes of a completed call that its tool must not run on."""
+    wrong = check(call.name, completed.args_json or "") if check is not None and call.encoding == "json" else None
+    return None if wrong is None else CallDiscarded(completed.call_id, *wrong)
+
+
+def discard_invalid(
+    events: Iterable[WireEvent], collapse: Callable[[str], bool], check: Check | None
+) -> list[WireEvent]:
+    """The events of an answer that was not streamed, in which collapsed calls that do not fit are discarded."""
+    started: dict[str, CallStarted] = {}
+    judged: list[WireEvent] = []
+    for event in events:
+        if isinstance(event, CallStarted) and collapse(event.name):
+            started[event.call_id] = event
+        elif isinstance(event, CallCompleted) and event.call_id in started:
+            event = _judge(event, started[event.call_id], check) or event
+        judged.append(event)
+    return judged
 
 
 def without_unfinished(
