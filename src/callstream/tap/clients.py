@@ -9,6 +9,7 @@ from weakref import WeakSet
 
 from callstream.errors import UsageError
 from callstream.runtime import Callstream
+from callstream.tap.asking import Asking
 from callstream.tap.implicit import ImplicitRuns
 from callstream.tap.pools import Pools
 from callstream.tap.transport import TapSettings, TapTransport
@@ -27,13 +28,16 @@ class Tap:
     def __init__(self, callstream: Callstream) -> None:
         self._callstream = callstream
         self._implicit = ImplicitRuns(callstream)
+        self._asking = Asking()
         self._pools: set[Pools] = set()
 
     def transport(
         self, inner: Any, settings: TapSettings | None, *, pools: Pools | None = None, **parameters: Any
     ) -> TapTransport:
         settings = _settings(settings, parameters)
-        return TapTransport(self._callstream, self._implicit, inner, settings=settings, pools=pools)
+        return TapTransport(
+            self._callstream, self._implicit, inner, settings=settings, pools=pools, asking=self._asking
+        )
 
     def client(
         self,

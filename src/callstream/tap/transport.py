@@ -23,6 +23,7 @@ from callstream.errors import CallRejected, UsageError, WireError
 from callstream.events import CallCompleted, DiscardReason, RequestEvent
 from callstream.runtime import Callstream, ModelCall, Run
 from callstream.runtime.ownloop import run_in
+from callstream.tap.asking import REFUSALS, Asking, names_field
 from callstream.tap.body import Limits, OnEnd, TappedBody
 from callstream.tap.encoding import Checked, Decoding, codings_in, decoding_of
 from callstream.tap.errors import raised_once
@@ -68,6 +69,7 @@ class TapTransport:
         *,
         settings: TapSettings,
         pools: Pools | None = None,
+        asking: Asking | None = None,
     ) -> None:
         if settings.wire is not None and settings.wire not in WIRES:
             raise UsageError(f"expected one of the wires {', '.join(WIRES)}, got {settings.wire!r}")
@@ -77,6 +79,7 @@ class TapTransport:
         self._implicit = implicit
         self._inner = inner
         self._settings = settings
+        self._asking = asking or Asking()
         self._pools = pools or Pools({})
         self._lock = threading.Lock()
         self._bodies: WeakSet[TappedBody] = WeakSet()
@@ -122,9 +125,8 @@ class TapTransport:
         if run is not None and (model_call is None or not model_call.reports):
             with raised_once(provider):
                 await run.receive(said, author=model_call.author if model_call is not None else None)
-        sent = None if _is_signed(request) else await self._prepare(provider, asked, run, model_call)
-        answer = await send(request if sent is None else _with_body(request, sent))
         exchange = _Exchange(provider, asked, request, said)
+        answer = await self._send(send, exchange, place)
         try:
             return await self._tap(exchange, answer, place)
         except BaseException:
@@ -216,14 +218,29 @@ class TapTransport:
             return None
         return provider_at(request.url.path) if self._settings.wire is None else provider_of(self._settings.wire)
 
-    async def _prepare(
-        self, provider: Provider, asked: Request, run: Run | None, model_call: ModelCall | None
-    ) -> bytes:
-        """The body as it goes to the provider."""
-        sent = await self._signed(provider, asked, run)
+    async def _send(self, send: _Send, exchange: _Exchange, place: Place) -> Any:
+        """Sends the request, asking for streamed arguments, and once more without asking if that is refused."""
+        provider, request = exchange.provider, exchange.request
+        if _is_signed(request):
+            return await send(request)
+        asked = sent = await self._signed(provider, exchange.asked, place.run)
         if self._settings.stream_arguments:
-            sent = provider.ask_for_pieces(sent, self._asks(model_call))
-        return sent.body
+            sent = self._asking.add_to(asked, provider, self._asks(place.model_call), request.url)
+        answer = await send(_with_body(request, sent.body))
+        if sent is asked or answer.status_code not in REFUSALS:
+            return answer
+        body = await self._read_error(answer)
+        if not names_field(provider, body, answer.headers.get("content-encoding", "")):
+            return _answered(request, answer, WholeBody(body), decoded=False)
+        answer = await send(_with_body(request, asked.body))
+        self._asking.remember(request.url, answer.status_code)
+        return answer
+
+    async def _read_error(self, answer: Any) -> bytes:
+        try:
+            return b"".join([data async for data in answer.stream])
+        finally:
+            await answer.stream.aclose()
 
     async def _signed(self, provider: Provider, asked: Request, run: Run | None) -> Request:
         if not provider.signs_calls or not self._settings.repair_gemini_signatures:

@@ -21,11 +21,13 @@ from callstream.wire.collapsing import IsLeftOut, Passing, Reasoning, kept
 from callstream.wire.decoder import Decoder, error_in
 from callstream.wire.framing import Frame
 from callstream.wire.provider import Provider
-from callstream.wire.requests import MODEL, Request, Turn, objects_in, read_body, schemas, user_message
+from callstream.wire.requests import MODEL, Asks, Request, Turn, all_tools, objects_in, read_body, schemas, user_message
 from callstream.wire.transcript import WireCall
 
 NORMAL_STOPS = frozenset({"tool_use", "end_turn", "stop_sequence", "pause_turn"})
 THINKING = ("thinking", "redacted_thinking")
+EAGER = "eager_input_streaming"
+"""Without it the API holds each value of the arguments back until it is whole and valid."""
 _PARTS: dict[str, Part] = {
     "content_block_start": "start",
     "content_block_delta": "delta",
@@ -306,6 +308,11 @@ def _media_type(block: RequestBlock) -> str:
     return found if isinstance(found, str) else block.type
 
 
+def _is_users(tool: dict[str, Any]) -> bool:
+    """Whether a tool is the program's own."""
+    return "input_schema" in tool and tool.get("type") in (None, "custom") and isinstance(tool.get("name"), str)
+
+
 # -- all of it ---------------------------------------------------------------------------------------------------------
 
 
@@ -315,12 +322,24 @@ class Anthropic(Provider):
     decoder = AnthropicDecoder
     collapser = AnthropicCollapser
     sdk_error = "anthropic.AnthropicError"
+    pieces_field = re.compile(EAGER.encode())
 
     def turns(self, body: bytes) -> Iterator[Turn]:
         return _turns(body)
 
     def declared_tools(self, request: Request) -> dict[str, dict[str, Any]]:
         return schemas((tool, tool.get("input_schema")) for tool in objects_in(request.fields.get("tools")))
+
+    def ask_for_pieces(self, request: Request, asks: Asks = all_tools) -> Request:
+        """Asks tool by tool, in requests that are not streamed too: the prompt cache keys on the tools as they are.
+
+        Tools of Anthropic's own do not know the field.
+        """
+        tools = [tool for tool in objects_in(request.fields.get("tools")) if _is_users(tool) and asks(tool["name"])]
+        silent = [tool for tool in tools if EAGER not in tool]
+        for tool in silent:
+            tool[EAGER] = True
+        return request.rewritten() if silent else request
 
     def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
         answer["content"] = list(

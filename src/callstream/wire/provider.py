@@ -24,7 +24,8 @@ class Provider(ABC):
 
     ``wire`` is its name, ``path`` matches the end of the paths under which it is found. ``signs_calls``: calls carry
     signatures that a later request has to bring back. ``sdk_error``: where the provider's SDK retries whatever a transport
-    raises, the class (``module.Name``) of the errors that it raises as they are.
+    raises, the class (``module.Name``) of the errors that it raises as they are. ``pieces_field``: how an error names what
+    ``ask_for_pieces`` adds.
     """
 
     wire: ClassVar[str]
@@ -33,6 +34,7 @@ class Provider(ABC):
     collapser: ClassVar[type[Collapser[Any]]]
     signs_calls: ClassVar[bool] = False
     sdk_error: ClassVar[str | None] = None
+    pieces_field: ClassVar[re.Pattern[bytes] | None] = None
 
     # -- requests --
 

@@ -21,6 +21,7 @@ class Gemini(Provider):
     decoder = GeminiDecoder
     collapser = GeminiCollapser
     signs_calls = True
+    pieces_field = re.compile(rb"stream_?function_?call_?arguments", re.IGNORECASE)
 
     def turns(self, body: bytes) -> Iterator[Turn]:
         return requests.read_turns(body)

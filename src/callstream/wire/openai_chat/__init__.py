@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from callstream.wire.collapsing import IsLeftOut
+from callstream.wire.openai_chat import requests
 from callstream.wire.openai_chat.collapsing import OpenAIChatCollapser
 from callstream.wire.openai_chat.decoding import OpenAIChatDecoder
-from callstream.wire.openai_chat.requests import declared_functions, read_turns
 from callstream.wire.provider import Provider
-from callstream.wire.requests import Request, Turn
+from callstream.wire.requests import Asks, Request, Turn, all_tools
 
 
 class OpenAIChat(Provider):
@@ -19,12 +19,16 @@ class OpenAIChat(Provider):
     path = re.compile(r"/chat/completions$")
     decoder = OpenAIChatDecoder
     collapser = OpenAIChatCollapser
+    pieces_field = re.compile(rb"tool_stream|eager_input_streaming")
 
     def turns(self, body: bytes) -> Iterator[Turn]:
-        return read_turns(body)
+        return requests.read_turns(body)
 
     def declared_tools(self, request: Request) -> dict[str, dict[str, Any]]:
-        return declared_functions(request)
+        return requests.declared_functions(request)
+
+    def ask_for_pieces(self, request: Request, asks: Asks = all_tools) -> Request:
+        return requests.ask_for_pieces(request, asks)
 
     def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
         for choice in answer["choices"]:

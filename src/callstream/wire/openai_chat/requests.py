@@ -1,14 +1,23 @@
-"""OpenAI chat completions: what a request says. Other wires write their conversations in the same way."""
+"""OpenAI chat completions: what a request says, and what is added to it for servers that stream on request.
+
+Other wires write their conversations in the same way.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from callstream.events import RequestEvent, ResultReceived
-from callstream.wire.requests import MODEL, Request, Turn, objects_in, read_body, schemas, user_message
+from callstream.wire.requests import MODEL, Asks, Request, Turn, objects_in, read_body, schemas, user_message
+
+_GLM = re.compile(r"(?:^|/)glm-(?:4\.[6-9]|[5-9])", re.IGNORECASE)
+"""The models whose documentation has ``tool_stream``."""
+_OPENROUTER = "/api/v1/chat/completions"
+_EAGER = "eager_input_streaming"
 
 
 class ChatFunction(msgspec.Struct):
@@ -49,8 +58,42 @@ def read_turns(body: bytes, wire: str = "openai_chat") -> Iterator[Turn]:
 
 def declared_functions(request: Request) -> dict[str, dict[str, Any]]:
     """The JSON Schemas of the functions that a request declares, by name."""
-    functions = objects_in([tool.get("function") for tool in objects_in(request.fields.get("tools"))])
-    return schemas((function, function.get("parameters")) for function in functions)
+    return schemas((function, function.get("parameters")) for _, function in _functions(request))
+
+
+def _functions(request: Request) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """The entries of the request's tools that declare a function, and the functions."""
+    entries = objects_in(request.fields.get("tools"))
+    return [(entry, function) for entry in entries if isinstance(function := entry.get("function"), dict)]
+
+
+# -- what is added to it --
+
+
+def ask_for_pieces(request: Request, asks: Asks) -> Request:
+    """OpenAI's own servers stream without being asked. GLM's switch is the request's, and means something in streams only.
+
+    OpenRouter hands Anthropic's field of a tool to Anthropic's models.
+    """
+    model = request.fields.get("model")
+    model = model if isinstance(model, str) else ""
+    functions = _functions(request)
+    names = [str(function.get("name")) for _, function in functions]
+    if _GLM.search(model) and names and request.fields.get("stream") is True:
+        if "tool_stream" in request.fields or not all(map(asks, names)):
+            return request
+        request.fields["tool_stream"] = True
+        return request.rewritten()
+    if model.startswith("anthropic/") and request.path.endswith(_OPENROUTER):
+        silent = [
+            entry
+            for (entry, function), name in zip(functions, names, strict=True)
+            if _EAGER not in entry and _EAGER not in function and asks(name)
+        ]
+        for entry in silent:
+            entry[_EAGER] = True
+        return request.rewritten() if silent else request
+    return request
 
 
 # -- content, which both of OpenAI's wires write alike --

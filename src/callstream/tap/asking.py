@@ -1,0 +1,59 @@
+"""Asking providers to stream arguments, and what happens where one refuses to be asked.
+
+Gateways and older servers refuse a request with a field that they do not know, and name it. Such a request is sent once
+more as the SDK made it. If it is not refused then, the field was the reason, and that place is not asked again.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from callstream.tap.encoding import codings_in, decoding_of
+from callstream.wire.provider import Provider
+from callstream.wire.requests import Asks, Request
+
+logger = logging.getLogger("callstream")
+
+REFUSALS = (400, 422)
+"""The statuses with which servers refuse a field."""
+
+
+class Asking:
+    """Remembers which places have refused. All clients of a Callstream share it."""
+
+    def __init__(self) -> None:
+        self._refused: set[str] = set()
+
+    def add_to(self, request: Request, provider: Provider, asks: Asks, url: Any) -> Request:
+        """The request that asks, or the request itself where there is nothing to ask."""
+        return request if _place(url) in self._refused else provider.ask_for_pieces(request, asks)
+
+    def remember(self, url: Any, status: int) -> None:
+        """A request was refused, and had that status when it was sent again without asking."""
+        place = _place(url)
+        if status not in REFUSALS and place not in self._refused:
+            self._refused.add(place)
+            logger.warning("%s refuses to be asked for streamed arguments; it is not asked again", place)
+
+
+def names_field(provider: Provider, body: bytes, content_encoding: str) -> bool:
+    """Whether an error names what was asked, in whatever form: gateways wrap errors in errors."""
+    field = provider.pieces_field
+    return field is not None and field.search(_decode(body, content_encoding)) is not None
+
+
+def _place(url: Any) -> str:
+    return f"{url.scheme}://{url.netloc.decode('ascii')}{url.path}"
+
+
+def _decode(body: bytes, content_encoding: str) -> bytes:
+    """The beginning of a body, without its coding."""
+    codings = codings_in(content_encoding)
+    decoding = decoding_of(codings[0]) if len(codings) == 1 else None
+    if decoding is None:
+        return body
+    try:
+        return next(decoding.feed(body), b"")
+    except decoding.error:
+        return b""
