@@ -29,6 +29,7 @@ from callstream.testing.script import (
 
 if TYPE_CHECKING:
     from callstream.testing.driving import Driven, stream_args
+    from callstream.testing.eager import eager_refusal, eager_tools, garble
     from callstream.testing.httpserver import ReceivedRequest
     from callstream.testing.provider import STAMP, ScriptedProvider
     from callstream.testing.proxy import recording_proxy
@@ -50,9 +51,12 @@ __all__ = [
     "Refusal",
     "script_from_json",
     "script_to_json",
+    "garble",
     # providers
     "ScriptedProvider",
     "ReceivedRequest",
+    "eager_refusal",
+    "eager_tools",
     "STAMP",
     "record",
     "recording_proxy",
@@ -76,6 +80,9 @@ _LATER = {
     "Recording": "recording",
     "STAMP": "provider",
     "ScriptedProvider": "provider",
+    "eager_refusal": "eager",
+    "eager_tools": "eager",
+    "garble": "eager",
     "record": "recording",
     "recording_proxy": "proxy",
     "replay": "recording",

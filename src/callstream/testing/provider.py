@@ -40,6 +40,7 @@ from callstream.testing.answers import (
     unstreamed,
     without_usage,
 )
+from callstream.testing.eager import Eager, eager_refusal, eager_tools, hold_values
 from callstream.testing.encoders import ENCODERS, WIRES, encode_whole, frames
 from callstream.testing.httpserver import Answer, Coding, Frame, HttpServer, ReceivedRequest
 from callstream.testing.numbering import NumberedFrames, numbers_used
@@ -179,6 +180,10 @@ class ScriptedProvider(Provider):
     Gemini streams the arguments of calls only for requests that have ``streamFunctionCallArguments``, which Vertex AI
     alone knows, and so it is here. With ``stream_args_unasked`` they are streamed for all requests.
 
+    ``eager`` is what Anthropic's ``eager_input_streaming`` means here. ``"ignored"``: all arguments are streamed, as by
+    compatible servers. ``"known"``: each value is held back until it is whole, unless its tool has the field, as by the
+    API. ``"refused"``: a request with the field is refused (``eager_refusal``), as by servers that do not know it.
+
     ``Delay`` and ``Cut`` at the beginning of a script come before the head of the answer, elsewhere in the middle of
     the body. In an answer that is not streamed all delays come first, ``Cut`` breaks it off and ``Truncated`` ends it
     in the middle.
@@ -193,6 +198,7 @@ class ScriptedProvider(Provider):
         deltas_per_second: float | None = None,
         strict_signatures: bool = False,
         stream_args_unasked: bool = False,
+        eager: Eager = "ignored",
         stamp: bool = False,
         port: int = 0,
     ) -> None:
@@ -203,7 +209,12 @@ class ScriptedProvider(Provider):
             raise UsageError(f"expected deltas_per_second to be more than 0, got {deltas_per_second!r}")
         if strict_signatures and wire != "gemini":
             raise UsageError(f"strict_signatures is Gemini's law; the wire is {wire!r}")
+        if eager not in get_args(Eager):
+            raise UsageError(f"expected eager to be one of {get_args(Eager)}, got {eager!r}")
+        if eager != "ignored" and wire != "anthropic":
+            raise UsageError(f"eager is about Anthropic's field; the wire is {wire!r}")
         self._encoding = encoding
+        self._eager = eager
         self._deltas_per_second = deltas_per_second
         self._signatures = Signatures() if strict_signatures else None
         self._streams_args_unasked = stream_args_unasked or wire != "gemini"
@@ -217,6 +228,8 @@ class ScriptedProvider(Provider):
             fault = self._signatures.fault_in(request.json)
             if fault is not None:
                 return refused(self.wire, fault, route)
+        if self._eager == "refused" and (refusal := eager_refusal(request)) is not None:
+            return refused(self.wire, refusal, route)
         steps = checked(await self._scripts.next_for(request))
         number = self._next_number
         self._next_number += numbers_used(steps)
@@ -252,6 +265,8 @@ class ScriptedProvider(Provider):
             sent = frames(self.wire, steps, model=route.model, first_id=number)
         if self.wire == "openai_chat" and not asks_for_usage(request):
             sent = without_usage(sent)
+        if self._eager == "known":
+            sent = hold_values(sent, eager_tools(request), self._deltas_per_second)
         if route.form == "array":
             sent = as_array(sent)
         content_type = "application/json; charset=UTF-8" if route.form == "array" else ENCODERS[self.wire].stream_type
@@ -298,6 +313,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--deltas-per-second", type=float, help="events of one answer a second, at most")
     parser.add_argument("--strict-signatures", action="store_true", help="as Gemini 3")
     parser.add_argument("--stream-args-unasked", action="store_true", help="Gemini's, for all requests")
+    parser.add_argument("--eager", choices=get_args(Eager), default="ignored", help="Anthropic's eager_input_streaming")
     parser.add_argument("--stamp", action="store_true", help=f"replace {STAMP!r} by the monotonic time of sending")
     options = vars(parser.parse_args(arguments))
     wire, file = options.pop("wire"), options.pop("script")
