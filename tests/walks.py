@@ -195,9 +195,9 @@ agent = LlmAgent(name="writer", model="gemini-3-flash-preview")
 async def walk_of_serving(journal: str) -> Walk:
     """From the command ``callstream serve`` to the first answer, and from SIGTERM to the end."""
     from callstream.cli import program
-    from callstream.cli.output import Output
+    from callstream.cli.output import Printer
 
-    class Address(Output):
+    class Address(Printer):
         def write(self, text: str) -> None:
             printed.set_result(text.strip())
 

@@ -30,8 +30,8 @@ from callstream import Call, Callstream, Record
 from callstream.adk import CallstreamPlugin, tapped
 from callstream.events import ArgsAppended, RunEvent
 from callstream.testing import ReceivedRequest, ScriptedProvider
-from callstream.testing.httpserver import Answer
-from callstream.testing.provider import Provider
+from callstream.testing.httpserver import HttpAnswer
+from callstream.testing.provider import ProviderServer
 from callstream.testing.routes import Route
 
 WIRES = ("gemini", "anthropic", "openai_chat", "openai_responses")
@@ -47,7 +47,7 @@ class Models:
         self._cs = cs
         self._clients: list[Any] = []
 
-    def __call__(self, provider: Provider, path: str = "tap", model: str | None = None) -> BaseLlm:
+    def __call__(self, provider: ProviderServer, path: str = "tap", model: str | None = None) -> BaseLlm:
         """``path``: "tap", "partial", or "none" for a model that nobody has tapped yet."""
         made = self._untapped(provider, path, model)
         if path == "tap":
@@ -57,7 +57,7 @@ class Models:
         self._clients.append(made.api_client.aio if isinstance(made, Gemini) else made.client)  # type: ignore[attr-defined]
         return made
 
-    def _untapped(self, provider: Provider, path: str, model: str | None) -> BaseLlm:
+    def _untapped(self, provider: ProviderServer, path: str, model: str | None) -> BaseLlm:
         match provider.wire:
             case "gemini":
                 retry = types.HttpRetryOptions(attempts=1)
@@ -94,16 +94,16 @@ class Untapped(BaseLlm):
         return self.inner.generate_content_async(llm_request, stream)
 
 
-class RawProvider(Provider):
+class RawProvider(ProviderServer):
     """Answers each request with the next of the given payloads, as server-sent events."""
 
     def __init__(self, wire: str, answers: Iterable[Sequence[Any]]) -> None:
         super().__init__(wire)
         self._answers = iter(answers)
 
-    async def answer(self, request: ReceivedRequest, route: Route) -> Answer:
+    async def answer(self, request: ReceivedRequest, route: Route) -> HttpAnswer:
         frames = [f"data: {json.dumps(payload)}\r\n\r\n".encode() for payload in next(self._answers)]
-        return Answer(200, [("content-type", "text/event-stream")], frames)
+        return HttpAnswer(200, [("content-type", "text/event-stream")], frames)
 
 
 class FakeLlm(BaseLlm):

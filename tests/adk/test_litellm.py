@@ -24,7 +24,7 @@ from callstream.adk import tapped
 from callstream.calls import CallState
 from callstream.testing import Call as Calls
 from callstream.testing import Finish, Text
-from callstream.testing.provider import Provider
+from callstream.testing.provider import ProviderServer
 
 from .hosting import STREAMED, WHOLE, Host, RawProvider, agent_of, answer, function_calls_in, scripted, text_of
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # litellm's own, many of them
 END = [Text("Done."), Finish()]
 
 
-def litellm_model(provider: Provider) -> LiteLlm:
+def litellm_model(provider: ProviderServer) -> LiteLlm:
     return LiteLlm(model="openai/scripted", api_base=provider.base_url, api_key="none")
 
 

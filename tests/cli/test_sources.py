@@ -13,7 +13,7 @@ from callstream import codec
 from callstream.cli import sources
 from callstream.events import Record, RunEnded, RunStarted, TextAppended
 from callstream.testing import Cut
-from callstream.testing.httpserver import Answer, HttpServer, ReceivedRequest
+from callstream.testing.httpserver import HttpAnswer, HttpServer, ReceivedRequest
 
 from .commands import Ran
 
@@ -43,9 +43,9 @@ def frame(record: Record) -> bytes:
     return b"id: %d\ndata: %s\n\n" % (record.seq, msgspec.json.encode(record))
 
 
-def json_answer(value: Any, status: int = 200) -> Answer:
+def json_answer(value: Any, status: int = 200) -> HttpAnswer:
     body = msgspec.json.encode(value)
-    return Answer(status, [("content-type", "application/json")], [body], length=len(body))
+    return HttpAnswer(status, [("content-type", "application/json")], [body], length=len(body))
 
 
 @contextmanager
@@ -53,11 +53,11 @@ def server(streams: Callable[[int], list[Any]]) -> Iterator[tuple[str, list[int]
     """A server whose streams are told by what was asked for: ``after``."""
     asked: list[int] = []
 
-    async def answering(request: ReceivedRequest) -> Answer:
+    async def answering(request: ReceivedRequest) -> HttpAnswer:
         if request.path.startswith("/api/"):
             return json_answer(ROW)
         asked.append(int(request.query["after"]))
-        return Answer(200, [("content-type", "text/event-stream")], streams(asked[-1]))
+        return HttpAnswer(200, [("content-type", "text/event-stream")], streams(asked[-1]))
 
     made = HttpServer(answering)
     made.start()
@@ -114,11 +114,11 @@ def test_a_server_that_never_goes_on_is_given_up(run: Run) -> None:
 
 
 def test_what_is_no_callstream_server_is_told_so(run: Run) -> None:
-    async def answering(request: ReceivedRequest) -> Answer:
+    async def answering(request: ReceivedRequest) -> HttpAnswer:
         if request.path == "/api/runs/r":
             return json_answer({"hello": "world"})
         body = b"<html>"
-        return Answer(200, [("content-type", "text/html")], [body], length=len(body))
+        return HttpAnswer(200, [("content-type", "text/html")], [body], length=len(body))
 
     made = HttpServer(answering)
     made.start()
@@ -131,7 +131,7 @@ def test_what_is_no_callstream_server_is_told_so(run: Run) -> None:
 def test_the_token_of_the_environment_is_sent(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str | None] = []
 
-    async def answering(request: ReceivedRequest) -> Answer:
+    async def answering(request: ReceivedRequest) -> HttpAnswer:
         seen.append(request.headers.get("authorization"))
         return json_answer({"error": {"code": "unauthorized", "message": "Who are you?"}}, 401)
 

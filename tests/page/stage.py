@@ -23,7 +23,7 @@ from callstream import Callstream, Progress, no_progress, tool
 from callstream.adk import ADKAgent
 from callstream.server import ServerSettings, create_app
 from callstream.testing import Call, Delay, Finish, ReceivedRequest, Script, ScriptedProvider, Text, Thought
-from callstream.testing.httpserver import Answer, Frame
+from callstream.testing.httpserver import Frame, HttpAnswer
 from callstream.testing.routes import Route
 
 T = TypeVar("T")
@@ -168,7 +168,7 @@ class PlayedProvider(ScriptedProvider):
         self._hold_after = None
         self._released.set()
 
-    async def answer(self, request: ReceivedRequest, route: Route) -> Answer:
+    async def answer(self, request: ReceivedRequest, route: Route) -> HttpAnswer:
         answer = await super().answer(request, route)
         name, _ = _asked(request)
         pace = None if name in UNPACED else answer.frames_per_second

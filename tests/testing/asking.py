@@ -13,7 +13,7 @@ import openai
 from google import genai
 from google.genai import types as genai_types
 
-from callstream.testing.provider import Provider
+from callstream.testing.provider import ProviderServer
 
 WIRES = ("gemini", "anthropic", "openai_chat", "openai_responses")
 QUESTION = "What is the weather in Paris?"
@@ -31,7 +31,7 @@ class Said(msgspec.Struct):
 
 
 @asynccontextmanager
-async def client_of(provider: Provider, **options: Any) -> AsyncIterator[Any]:
+async def client_of(provider: ProviderServer, **options: Any) -> AsyncIterator[Any]:
     """The SDK's own async client for the provider's wire, spared the reading of certificates, which takes long."""
     match provider.wire:
         case "gemini":
@@ -50,12 +50,12 @@ async def client_of(provider: Provider, **options: Any) -> AsyncIterator[Any]:
                 yield client
 
 
-def gemini_options(provider: Provider, **options: Any) -> genai_types.HttpOptions:
+def gemini_options(provider: ProviderServer, **options: Any) -> genai_types.HttpOptions:
     quick = {"client_args": {"verify": False}, "async_client_args": {"verify": False}}
     return genai_types.HttpOptions(base_url=provider.base_url, **{**quick, **options})
 
 
-async def asked(provider: Provider, *, stream: bool = True, **options: Any) -> Said:
+async def asked(provider: ProviderServer, *, stream: bool = True, **options: Any) -> Said:
     """One question, one answer."""
     async with client_of(provider, **options) as client:
         return await ask(client, provider.wire, stream=stream)

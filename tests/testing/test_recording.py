@@ -29,7 +29,7 @@ from callstream.testing import (
     record,
     replay,
 )
-from callstream.testing.provider import Provider
+from callstream.testing.provider import ProviderServer
 from tests import captures
 from tests.captures import Capture, each_capture, folder
 from tests.testing.asking import WIRES, Said, ask, asked, client_of, gemini_options, gemini_said
@@ -40,7 +40,7 @@ PARIS = {"city": "Paris"}
 
 
 @asynccontextmanager
-async def recording_client(provider: Provider, place: Path) -> AsyncIterator[Any]:
+async def recording_client(provider: ProviderServer, place: Path) -> AsyncIterator[Any]:
     """The SDK's client, with a recorder under it."""
     library: Any = httpx2 if provider.wire == "anthropic" else httpx
     async with library.AsyncClient(transport=record(place)) as inner:
@@ -165,7 +165,7 @@ def keep(place: Path, number: int, path: str, content: bytes, **fields: Any) -> 
     (place / f"{number}.body").write_bytes(content)
 
 
-async def got(provider: Provider, path: str) -> str:
+async def got(provider: ProviderServer, path: str) -> str:
     async with httpx.AsyncClient(verify=False) as client:
         return (await client.post(provider.origin + path, json={})).text
 

@@ -39,7 +39,7 @@ from callstream.adk.calls import (
     record_update,
     take_in,
 )
-from callstream.adk.contents import Answer, answer_in, message_received, response_part
+from callstream.adk.contents import ClientAnswer, answer_in, message_received, response_part
 from callstream.adk.presentation import CONFIRM_TOOL, decision
 from callstream.adk.state import id_in_session
 from callstream.adk.tapping import server_tools
@@ -159,20 +159,22 @@ class Answered(msgspec.Struct, frozen=True):
     held: frozenset[str] = frozenset()
 
 
-def answers_in(given: RunAgentInput, new: Sequence[Message]) -> Iterator[Answer]:
+def answers_in(given: RunAgentInput, new: Sequence[Message]) -> Iterator[ClientAnswer]:
     """The answers among a client's new messages, and those to interrupts."""
     for message in new:
         if isinstance(message, ToolMessage):
             yield answer_in(message)
     for entry in given.resume or ():
         if entry.status == "cancelled":
-            yield Answer(entry.interrupt_id, "", error=CANCELLED)
+            yield ClientAnswer(entry.interrupt_id, "", error=CANCELLED)
         else:
             payload = entry.payload
-            yield Answer(entry.interrupt_id, payload if isinstance(payload, str) else json.dumps(payload))
+            yield ClientAnswer(entry.interrupt_id, payload if isinstance(payload, str) else json.dumps(payload))
 
 
-async def check_answers(directory: Directory, session: Session, agent: BaseNode, answers: Sequence[Answer]) -> None:
+async def check_answers(
+    directory: Directory, session: Session, agent: BaseNode, answers: Sequence[ClientAnswer]
+) -> None:
     """Raises AnswerRefused for an answer to a call that awaits one, but not this one, not from a client, or not in this
     session.
     """
@@ -237,7 +239,7 @@ class ClientAnswers:
         self._parts: dict[str, types.Part] = {}
         self._sentences: list[str] = []
 
-    async def take(self, answers: Sequence[Answer], *, alone: bool) -> Answered:
+    async def take(self, answers: Sequence[ClientAnswer], *, alone: bool) -> Answered:
         """Records the answers, and gives them in the order of their calls.
 
         Those that came before are left out. One to an unknown call is an error if the run has nothing else to
@@ -260,7 +262,7 @@ class ClientAnswers:
             return Answered(sentences=self._sentences, held=held)
         return Answered(self._by_turn(), self._sentences)
 
-    async def _take(self, answer: Answer) -> bool:
+    async def _take(self, answer: ClientAnswer) -> bool:
         """False if no client can answer the call that it means: it is unknown, here or to google-adk, or the server's."""
         named = id_in_session(self._session, answer.named)
         call = await self._take_in(await self._directory.find(named), named)
@@ -290,7 +292,7 @@ class ClientAnswers:
         """Whether google-adk can be given an answer to the call. A session may be gone: the journal outlives memory."""
         return call.state is not CallState.AWAITING or call.wire_id in self._order or call.name == CONFIRM_TOOL
 
-    async def _record(self, call: Call, answer: Answer) -> None:
+    async def _record(self, call: Call, answer: ClientAnswer) -> None:
         result = None if answer.error is not None else answer.result
         if call.name == CREDENTIAL and result is not None:
             result = CREDENTIAL_RECEIVED
@@ -300,7 +302,7 @@ class ClientAnswers:
         else:
             self._parts[call.wire_id] = self._part(call, answer)
 
-    def _part(self, call: Call, answer: Answer) -> types.Part:
+    def _part(self, call: Call, answer: ClientAnswer) -> types.Part:
         """The answer as google-adk takes it."""
         question = self._calls.question(call.wire_id)
         if question is None:
@@ -320,7 +322,7 @@ class ClientAnswers:
         """The answer that the journal has. ``media``, which it has not, from the client's message."""
         error = call.error if call.state is CallState.FAILED else None
         content = call.result if isinstance(call.result, str) else json.dumps(call.result)
-        return self._part(call, Answer(call.call_id, content, error=error, media=media))
+        return self._part(call, ClientAnswer(call.call_id, content, error=error, media=media))
 
     async def _take_in(self, call: Call | None, wire_id: str) -> Call | None:
         """The call, or, if there is none, that of the session with this id: it is older than the journal and taken into it.

@@ -21,7 +21,7 @@ from callstream.errors import UsageError
 from callstream.events import MessageReceived
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ClientAnswer(msgspec.Struct, frozen=True):
     """What a client says to a call that awaits it: in a tool message, or as the answer to an interrupt."""
 
     named: str
@@ -80,14 +80,14 @@ def message_received(parts: Sequence[types.Part], message_id: str | None = None)
     return MessageReceived("user", text, message_id, tuple(blob.mime_type or "file" for blob in blobs))
 
 
-def answer_in(message: ToolMessage) -> Answer:
+def answer_in(message: ToolMessage) -> ClientAnswer:
     parts = parts_of(message.content)
     text = "".join(part.text or "" for part in parts)
     media = tuple(part for part in parts if part.text is None)
-    return Answer(message.tool_call_id, text, message.error, message.id, media)
+    return ClientAnswer(message.tool_call_id, text, message.error, message.id, media)
 
 
-def response_part(answer: Answer, function_call: types.FunctionCall) -> types.Part:
+def response_part(answer: ClientAnswer, function_call: types.FunctionCall) -> types.Part:
     media = [
         types.FunctionResponsePart(inline_data=types.FunctionResponseBlob(data=blob.data, mime_type=blob.mime_type))
         for part in answer.media

@@ -33,7 +33,7 @@ from callstream.adk.leftbehind import LeftBehind
 from callstream.adk.live import LiveTranscript
 from callstream.adk.outputs import OutputKeys
 from callstream.adk.partials import MINTED_PREFIX
-from callstream.adk.signatures import JournalThread, repair
+from callstream.adk.signatures import ThreadCalls, repair
 from callstream.adk.tapping import passes_by_tap
 from callstream.adk.tools import (
     collapsed_names,
@@ -275,7 +275,7 @@ class CallstreamPlugin(BasePlugin):
         collect_generators(llm_request.tools_dict)
         await self._tell_left_behind(invocation)
         if self.settings.repair_signatures:
-            thread = JournalThread.of(invocation.run)
+            thread = ThreadCalls.of(invocation.run)
             author = callback_context.agent_name
             has_signed = invocation.has_signed(author)
             await repair(llm_request, callback_context.session, thread, author=author, has_signed=has_signed)

@@ -38,7 +38,7 @@ class PredictStateMapping:
         return {"state_key": self.state_key, "tool": self.tool, "tool_argument": self.tool_argument}
 
 
-class Custom(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="CUSTOM"):
+class CustomEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="CUSTOM"):
     """AG-UI's event for what an application adds to the protocol."""
 
     name: str
@@ -74,7 +74,7 @@ def decision(content: str) -> str:
     return f"The user answered the question about the changes: {content}"
 
 
-ShownEvent: TypeAlias = AguiEvent | Custom
+ShownEvent: TypeAlias = AguiEvent | CustomEvent
 
 
 class Presentation:
@@ -118,7 +118,7 @@ class Presentation:
         if not payloads or name in self._announced:
             return []
         self._announced.add(name)
-        return [Custom(name="PredictState", value=payloads, metadata=started.metadata)]
+        return [CustomEvent(name="PredictState", value=payloads, metadata=started.metadata)]
 
     def _look_for_predictions(self, snapshot: MessagesSnapshot) -> None:
         """A client that joins learns of calls by a snapshot, and of their results later."""

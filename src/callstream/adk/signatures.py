@@ -38,11 +38,11 @@ async def repair_thought_signatures(callback_context: CallbackContext, llm_reque
     """A ``before_model_callback`` for an agent without the plugin, or with it: then the journal is asked too."""
     model_call = current_model_call.get()
     run = model_call.run if model_call is not None else None
-    thread = JournalThread.of(run) if run is not None else None
+    thread = ThreadCalls.of(run) if run is not None else None
     await repair(llm_request, callback_context.session, thread, author=callback_context.agent_name)
 
 
-class JournalThread(NamedTuple):
+class ThreadCalls(NamedTuple):
     """Where the journal has a session's calls. The thread may have another name than the session."""
 
     journal: Journal
@@ -50,7 +50,7 @@ class JournalThread(NamedTuple):
     principal: str | None
 
     @classmethod
-    def of(cls, run: Run) -> JournalThread:
+    def of(cls, run: Run) -> ThreadCalls:
         return cls(run.callstream.journal, run.thread_id, run.principal)
 
     async def calls(self) -> list[Call]:
@@ -60,7 +60,7 @@ class JournalThread(NamedTuple):
 async def repair(
     request: LlmRequest,
     session: Session,
-    thread: JournalThread | None,
+    thread: ThreadCalls | None,
     *,
     author: str | None = None,
     has_signed: bool = False,
@@ -108,7 +108,7 @@ class _Known:
         self._ids: list[tuple[str, types.FunctionCall]] = []
 
     @classmethod
-    async def of(cls, session: Session, thread: JournalThread | None, author: str | None) -> _Known:
+    async def of(cls, session: Session, thread: ThreadCalls | None, author: str | None) -> _Known:
         known = cls()
         for event, part in _call_parts(session):
             call = part.function_call

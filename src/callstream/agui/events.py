@@ -33,7 +33,7 @@ class _Event(_Tagged, frozen=True, kw_only=True):
 # -- the run --
 
 
-class RunStarted(_Event, frozen=True, kw_only=True):
+class AguiRunStarted(_Event, frozen=True, kw_only=True, tag="RUN_STARTED"):
     thread_id: str
     run_id: str
     protocol_version: str
@@ -173,7 +173,7 @@ class MessagesSnapshot(_Event, frozen=True, kw_only=True):
 
 
 AguiEvent: TypeAlias = (
-    RunStarted
+    AguiRunStarted
     | RunFinished
     | RunError
     | TextMessageStart

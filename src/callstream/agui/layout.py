@@ -13,13 +13,13 @@ from callstream.agui.messages import (
     ActivityMessage,
     AssistantMessage,
     Attached,
+    CalledFunction,
     DeveloperMessage,
-    FunctionCall,
     Message,
+    MessageToolCall,
     Metadata,
     ReasoningMessage,
     SystemMessage,
-    ToolCall,
     ToolMessage,
     UserMessage,
 )
@@ -196,10 +196,10 @@ def _reasoning_message(message: MessageView, reasoning: list[Any]) -> ReasoningM
     )
 
 
-def _tool_call(call: CallView) -> ToolCall:
-    return ToolCall(
+def _tool_call(call: CallView) -> MessageToolCall:
+    return MessageToolCall(
         id=call.call_id,
-        function=FunctionCall(name=call.name, arguments=call.args_json),
+        function=CalledFunction(name=call.name, arguments=call.args_json),
         encrypted_value=call.signature,
         metadata=Metadata(call.args_seq),
     )

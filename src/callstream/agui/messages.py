@@ -21,16 +21,16 @@ class _Shape(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     pass
 
 
-class FunctionCall(_Shape, frozen=True):
+class CalledFunction(_Shape, frozen=True):
     name: str
     arguments: str
 
 
-class ToolCall(_Shape, frozen=True, tag_field="type", tag="function"):
+class MessageToolCall(_Shape, frozen=True, tag_field="type", tag="function"):
     """``arguments`` is the text so far. ``encrypted_value`` is the call's thought signature."""
 
     id: str
-    function: FunctionCall
+    function: CalledFunction
     encrypted_value: str | None = None
     metadata: Metadata | None = None
 
@@ -60,7 +60,7 @@ class DeveloperMessage(_Message, frozen=True, tag="developer"):
 
 class AssistantMessage(_Message, frozen=True, tag="assistant"):
     content: str | None = None
-    tool_calls: tuple[ToolCall, ...] | None = None
+    tool_calls: tuple[MessageToolCall, ...] | None = None
     metadata: Metadata | None = None
 
 

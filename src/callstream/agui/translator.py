@@ -23,6 +23,7 @@ from callstream.agui.events import (
     PROTOCOL_VERSION,
     ActivitySnapshot,
     AguiEvent,
+    AguiRunStarted,
     Cancelled,
     Interrupt,
     Interrupted,
@@ -45,7 +46,6 @@ from callstream.agui.events import (
     ToolCallResult,
     ToolCallStart,
 )
-from callstream.agui.events import RunStarted as AguiRunStarted
 from callstream.agui.messages import Metadata
 from callstream.agui.shown import View, result_text
 from callstream.calls import CallState

@@ -15,7 +15,7 @@ from callstream.calls import HAS_OUTCOME, Call, CallState
 from callstream.cli.client import ServerClient, server_address
 from callstream.cli.failure import CommandError, misused
 from callstream.cli.options import Commands, add_json, add_server
-from callstream.cli.output import Output
+from callstream.cli.output import Printer
 from callstream.cli.sources import ServerSource
 from callstream.events import CallProgressed
 
@@ -41,7 +41,7 @@ def add_to(commands: Commands) -> None:
     add_json(parser, "the outcome as one JSON document")
 
 
-async def answer(options: argparse.Namespace, out: Output) -> int:
+async def answer(options: argparse.Namespace, out: Printer) -> int:
     client = ServerClient(server_address(options))
     message: dict[str, Any] = {"id": f"answer_{uuid.uuid4().hex}", "role": "tool", "toolCallId": options.call_id}
     if options.error is None:

@@ -10,7 +10,7 @@ from typing import Any
 from callstream import __version__
 from callstream.cli.failure import CommandError
 from callstream.cli.options import Commands, add_env_file, add_journal, add_json
-from callstream.cli.output import Output, clean, counted, size
+from callstream.cli.output import Printer, clean, counted, size
 from callstream.cli.place import journal_url, opened, shown
 from callstream.cli.target import HELP, loaded
 from callstream.errors import CallstreamError, JournalError
@@ -45,7 +45,7 @@ def add_to(commands: Commands) -> None:
     add_json(parser, "one JSON document")
 
 
-async def doctor(options: argparse.Namespace, out: Output) -> int:
+async def doctor(options: argparse.Namespace, out: Printer) -> int:
     found: dict[str, Any] = {
         "python": platform.python_version(),
         "callstream": __version__,
@@ -110,7 +110,7 @@ async def _journal(options: argparse.Namespace, problems: list[str]) -> dict[str
     return {"url": shown(url), **stats}
 
 
-def _tell(found: dict[str, Any], out: Output) -> None:
+def _tell(found: dict[str, Any], out: Printer) -> None:
     out.line(f"callstream {found['callstream']}, Python {found['python']}")
     out.line()
     rows = [(name, known or "not installed") for name, known in found["packages"].items()]

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from callstream.cli.failure import CommandError, misused
 from callstream.cli.options import Commands, add_journal, add_json, age
-from callstream.cli.output import Output, Ticker, clean, counted, moment, size
+from callstream.cli.output import Printer, Ticker, clean, counted, moment, size
 from callstream.cli.place import journal_url, opened, shown
 from callstream.errors import UsageError
 
@@ -82,7 +82,7 @@ def add_to(commands: Commands) -> None:
         add_json(parser, "one JSON document")
 
 
-async def migrate(options: argparse.Namespace, out: Output) -> int:
+async def migrate(options: argparse.Namespace, out: Printer) -> int:
     url = journal_url(options)
     if url.startswith("memory:"):
         raise misused("a journal in memory has nothing to migrate")
@@ -95,7 +95,7 @@ async def migrate(options: argparse.Namespace, out: Output) -> int:
     return 0
 
 
-async def compact(options: argparse.Namespace, out: Output) -> int:
+async def compact(options: argparse.Namespace, out: Printer) -> int:
     url = journal_url(options)
     async with opened(url) as journal:
         if options.all:
@@ -125,7 +125,7 @@ async def compact(options: argparse.Namespace, out: Output) -> int:
     return 0
 
 
-async def sweep(options: argparse.Namespace, out: Output) -> int:
+async def sweep(options: argparse.Namespace, out: Printer) -> int:
     async with opened(journal_url(options)) as journal:
         swept = await journal.sweep()
     if options.json:
@@ -138,7 +138,7 @@ async def sweep(options: argparse.Namespace, out: Output) -> int:
     return 0
 
 
-async def forget(options: argparse.Namespace, out: Output) -> int:
+async def forget(options: argparse.Namespace, out: Printer) -> int:
     before, thread, principal = options.before, options.thread, options.principal
     if before is None and thread is None and principal is None:
         raise misused("expected --before, --thread or --principal")

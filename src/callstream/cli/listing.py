@@ -11,7 +11,7 @@ import msgspec
 from callstream.calls import Call, CallState
 from callstream.cli.failure import CommandError
 from callstream.cli.options import Commands, add_json, add_source, positive
-from callstream.cli.output import Output, clean, duration, moment, one_line
+from callstream.cli.output import Printer, clean, duration, moment, one_line
 from callstream.cli.sources import source_of
 from callstream.errors import CallstreamError
 from callstream.journal import RunRow
@@ -75,7 +75,7 @@ def add_to(commands: Commands) -> None:
     add_json(show_parser, "one JSON document")
 
 
-async def runs(options: argparse.Namespace, out: Output) -> int:
+async def runs(options: argparse.Namespace, out: Printer) -> int:
     async with source_of(options) as source:
         found = await source.runs(thread_id=options.thread, active=options.active, limit=options.limit)
     found.reverse()
@@ -89,7 +89,7 @@ async def runs(options: argparse.Namespace, out: Output) -> int:
     return 0
 
 
-async def calls(options: argparse.Namespace, out: Output) -> int:
+async def calls(options: argparse.Namespace, out: Printer) -> int:
     states = [CallState(state) for state in options.state] if options.state else None
     async with source_of(options) as source:
         found = await source.calls(run_id=options.of_run, thread_id=options.thread, states=states, limit=options.limit)
@@ -105,7 +105,7 @@ async def calls(options: argparse.Namespace, out: Output) -> int:
     return 0
 
 
-async def show(options: argparse.Namespace, out: Output) -> int:
+async def show(options: argparse.Namespace, out: Printer) -> int:
     async with source_of(options) as source:
         call = await source.call(options.call_id)
     if call is None:

@@ -10,14 +10,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias, TypeVar
 
 from callstream.cli.failure import misused
-from callstream.cli.output import Output
+from callstream.cli.output import Printer
 
 _T = TypeVar("_T")
 _AGE = re.compile(r"([1-9]\d{0,5})([hdw])", re.ASCII)
 _SECONDS = {"h": 3600, "d": 86400, "w": 604800}
 _ORIGIN = re.compile(r"https?://[^\s/?#@]+", re.IGNORECASE)
 
-Running: TypeAlias = Callable[[argparse.Namespace, Output], int | Awaitable[int]]
+Running: TypeAlias = Callable[[argparse.Namespace, Printer], int | Awaitable[int]]
 
 
 class Commands:

@@ -65,7 +65,7 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {plural or f'{noun}s'}"
 
 
-class Output:
+class Printer:
     """Where a command prints to. ``console`` is None wherever plain lines are wanted."""
 
     def __init__(self, *, plain: bool = False) -> None:

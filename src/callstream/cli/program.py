@@ -16,7 +16,7 @@ from callstream import __version__
 from callstream.cli import answer, demo, doctor, housekeeping, listing, recording, serve, stop, watch
 from callstream.cli.failure import FAILED, INTERRUPTED, MISUSED, PIPE_CLOSED, CommandError
 from callstream.cli.options import Commands
-from callstream.cli.output import Output, clean
+from callstream.cli.output import Printer, clean
 from callstream.errors import CallstreamError, UsageError
 
 DESCRIPTION = "Live, durable tool calls: serve an agent, watch its runs, read and maintain its journal."
@@ -67,7 +67,7 @@ def _fill_in_closed_streams() -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    out = Output(plain=options.plain)
+    out = Printer(plain=options.plain)
     try:
         code = options.run(options, out)
         if inspect.isawaitable(code):
@@ -100,7 +100,7 @@ async def _awaited(code: object) -> int:
     return int(await code)
 
 
-def _say(options: argparse.Namespace, out: Output, error: Exception, code: int) -> int:
+def _say(options: argparse.Namespace, out: Printer, error: Exception, code: int) -> int:
     sentence = clean(f"callstream {options.command}: {error}")  # a server may have had a part in it
     if getattr(options, "log_format", None) == "json" and logging.getLogger().handlers:
         logging.getLogger("callstream").error("%s", sentence, exc_info=error if options.debug else None)

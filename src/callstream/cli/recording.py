@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from callstream.cli.failure import INTERRUPTED, CommandError, misused
 from callstream.cli.options import Commands, port, positive
-from callstream.cli.output import Output, counted
+from callstream.cli.output import Printer, counted
 from callstream.cli.place import refuse_secret
 from callstream.errors import UsageError
 from callstream.wire import WIRES
@@ -67,7 +67,7 @@ def add_to(commands: Commands) -> None:
         parser.add_argument("--port", type=port, default=0, metavar="N", help="the local port (default: a free one)")
 
 
-async def record(options: argparse.Namespace, out: Output) -> int:
+async def record(options: argparse.Namespace, out: Printer) -> int:
     from callstream.testing.encoders import ENCODERS
     from callstream.testing.proxy import recording_proxy
     from callstream.testing.routes import base_path
@@ -82,7 +82,7 @@ async def record(options: argparse.Namespace, out: Output) -> int:
     return code
 
 
-async def replay(options: argparse.Namespace, out: Output) -> int:
+async def replay(options: argparse.Namespace, out: Printer) -> int:
     from callstream.testing.encoders import ENCODERS
     from callstream.testing.recording import replay as replayed
 
@@ -100,7 +100,7 @@ async def replay(options: argparse.Namespace, out: Output) -> int:
     return code
 
 
-async def _against(address: str, wire: str, program: Sequence[str], extra: Mapping[str, str], out: Output) -> int:
+async def _against(address: str, wire: str, program: Sequence[str], extra: Mapping[str, str], out: Printer) -> int:
     from callstream.testing.encoders import ENCODERS
 
     variable, _ = ENCODERS[wire].variables

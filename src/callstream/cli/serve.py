@@ -28,7 +28,7 @@ from callstream.cli.options import (
     origin,
     seconds,
 )
-from callstream.cli.output import Output
+from callstream.cli.output import Printer
 from callstream.cli.place import DEFAULT_FILE, journal_url, refuse_secret, shown
 from callstream.cli.target import HELP, Target, loaded
 from callstream.errors import JournalError, MissingExtra
@@ -101,7 +101,7 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("--verbose", action="store_true", help="log every request")
 
 
-async def serve(options: argparse.Namespace, out: Output) -> int:
+async def serve(options: argparse.Namespace, out: Printer) -> int:
     out = _set_up_logs(options, out)
     quiet_adk()
     target = loaded(options.target, env_file=options.env_file)
@@ -139,14 +139,14 @@ async def serve(options: argparse.Namespace, out: Output) -> int:
             await sessions.close()
 
 
-class _LoggedNotes(Output):
+class _LoggedNotes(Printer):
     """Notes as log records, for a standard error that has to be JSON on every line."""
 
     def note(self, text: str) -> None:
         logger.info("%s", text.removeprefix("callstream: "))
 
 
-def _set_up_logs(options: argparse.Namespace, out: Output) -> Output:
+def _set_up_logs(options: argparse.Namespace, out: Printer) -> Printer:
     """Configures the root logger and returns where notes go."""
     level = logging.INFO if options.verbose else logging.WARNING
     options.log_format = options.log_format or from_environment("CALLSTREAM_LOG_FORMAT", one_of(*_LOG_FORMATS))
@@ -166,7 +166,7 @@ def _set_up_logs(options: argparse.Namespace, out: Output) -> Output:
 async def serve_app(
     agent: Any,
     options: argparse.Namespace,
-    out: Output,
+    out: Printer,
     *,
     callstream: Callstream | None = None,
     name: str | None = None,
@@ -190,7 +190,7 @@ async def serve_app(
     return await _serve_made(app, options, out)
 
 
-async def _serve_made(app: Any, options: argparse.Namespace, out: Output) -> int:
+async def _serve_made(app: Any, options: argparse.Namespace, out: Printer) -> int:
     from callstream.server.serving import serve as serve_with_uvicorn
 
     with _listening(options.host, options.port) as listening, _ended_politely():
@@ -209,7 +209,7 @@ async def _serve_made(app: Any, options: argparse.Namespace, out: Output) -> int
     return 0
 
 
-def _callstream(options: argparse.Namespace, target: Target, out: Output) -> Callstream | None:
+def _callstream(options: argparse.Namespace, target: Target, out: Printer) -> Callstream | None:
     """The application's own Callstream, or one with the journal that was named."""
     from callstream.journal import Housekeeping, open_journal
     from callstream.runtime import Callstream
@@ -273,7 +273,7 @@ def _refuse_web_app(target: Target) -> None:
     )
 
 
-async def _sessions(options: argparse.Namespace, target: Target, out: Output) -> Any:
+async def _sessions(options: argparse.Namespace, target: Target, out: Printer) -> Any:
     """google-adk's session service; None where the application has its own, or is none of google-adk."""
     given = options.sessions and refuse_secret(options.sessions, _SESSIONS)
     url = given or from_environment(_SESSIONS, str)

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from callstream.cli.client import ServerClient, server_address
 from callstream.cli.options import Commands, add_json, add_server
-from callstream.cli.output import Output
+from callstream.cli.output import Printer
 
 
 def add_to(commands: Commands) -> None:
@@ -27,7 +27,7 @@ def add_to(commands: Commands) -> None:
     add_json(parser, "the server's answer, one JSON document")
 
 
-async def stop(options: argparse.Namespace, out: Output) -> int:
+async def stop(options: argparse.Namespace, out: Printer) -> int:
     client = ServerClient(server_address(options))
     answer = await client.post(f"/runs/{quote(options.stopped, safe='')}/stop", {"reason": options.reason})
     if options.json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from callstream.cli.output import Output, clean, one_line
+from callstream.cli.output import Printer, clean, one_line
 from callstream.cli.scene import bar_of
 from callstream.errors import WireError
 from callstream.events import (
@@ -35,7 +35,7 @@ _STEPS = 10
 class RecordPrinter:
     """Prints records. What is being written stays on its line until something else is written. Calls are numbered here."""
 
-    def __init__(self, out: Output) -> None:
+    def __init__(self, out: Printer) -> None:
         self._out = out
         self._writing: Any = None
         self._at_margin = True

@@ -11,7 +11,7 @@ from callstream import codec
 from callstream.cli.failure import CommandError
 from callstream.cli.livepane import LivePane
 from callstream.cli.options import Commands, add_json, add_source
-from callstream.cli.output import Output
+from callstream.cli.output import Printer
 from callstream.cli.sources import RecordSource, source_of
 from callstream.cli.transcript import RecordPrinter
 from callstream.events import Record
@@ -51,7 +51,7 @@ def add_to(commands: Commands) -> None:
     add_json(parser, "the run's records as JSON lines")
 
 
-async def watch(options: argparse.Namespace, out: Output) -> int:
+async def watch(options: argparse.Namespace, out: Printer) -> int:
     async with source_of(options) as source:
         if options.watched is not None:
             if not await source.runs(run_id=options.watched):
@@ -67,7 +67,7 @@ async def watch(options: argparse.Namespace, out: Output) -> int:
                 return 0
 
 
-async def follow(source: RecordSource, run_id: str, out: Output, *, as_json: bool = False) -> None:
+async def follow(source: RecordSource, run_id: str, out: Printer, *, as_json: bool = False) -> None:
     """Shows a run until its end."""
     screen = screen_for(out, as_json=as_json)
     try:
@@ -81,7 +81,7 @@ async def follow(source: RecordSource, run_id: str, out: Output, *, as_json: boo
         screen.close()
 
 
-def screen_for(out: Output, *, as_json: bool = False) -> Screen:
+def screen_for(out: Printer, *, as_json: bool = False) -> Screen:
     if as_json:
         return _Lines(out)
     return RecordPrinter(out) if out.console is None else LivePane(out.console)
@@ -90,7 +90,7 @@ def screen_for(out: Output, *, as_json: bool = False) -> Screen:
 class _Lines:
     """Records as JSON lines."""
 
-    def __init__(self, out: Output) -> None:
+    def __init__(self, out: Printer) -> None:
         self._out = out
 
     def show(self, record: Record) -> None:
@@ -103,7 +103,7 @@ class _Lines:
         """Every line is out."""
 
 
-async def _next(source: RecordSource, thread_id: str | None, seen: set[str], out: Output) -> str:
+async def _next(source: RecordSource, thread_id: str | None, seen: set[str], out: Printer) -> str:
     is_told = False
     while True:
         for row in await source.runs(thread_id=thread_id, active=True, limit=50):

@@ -104,7 +104,7 @@ def tables_named(name: str) -> MemoryTables:
 
 
 class MemoryStore:
-    """See ``Store``, ``Reader`` and ``Tables``: it is all three, since nothing here ever waits."""
+    """See ``Store``, ``StoreReader`` and ``Tables``: it is all three, since nothing here ever waits."""
 
     where = "the journal in memory"
     is_persistent = False

@@ -172,7 +172,7 @@ class Log(NamedTuple):
     rows: Sequence[Stored] = ()
 
 
-class Reader(Protocol):
+class StoreReader(Protocol):
     """The questions that nothing is written for."""
 
     async def page(self, run_id: str, after: int, limit: int, is_first: bool) -> Page | Folded | None: ...
@@ -208,7 +208,7 @@ class Store(Protocol):
     """Whether the reader may be awaited in any event loop."""
 
     @property
-    def reader(self) -> Reader: ...
+    def reader(self) -> StoreReader: ...
 
     async def open(self, writer: str, followers: Followers) -> None:
         """Connects, brings the schema up to date or refuses it, and takes the writer's lease."""

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from callstream.testing.encoders import ENCODERS, encode_whole
-from callstream.testing.httpserver import Answer, Frame, ReceivedRequest
+from callstream.testing.httpserver import Frame, HttpAnswer, ReceivedRequest
 from callstream.testing.routes import Route
 from callstream.testing.script import Call, Delay, Parallel, Refusal, Step
 
 
-def refused(wire: str, refusal: Refusal, route: Route | None = None, *, retry: bool = True) -> Answer:
+def refused(wire: str, refusal: Refusal, route: Route | None = None, *, retry: bool = True) -> HttpAnswer:
     """A refusal as the wire's error answer. ``retry=False`` tells SDKs that look for it not to try again."""
     body = encode_whole(wire, [refusal])
     if route is not None and route.form == "array":
@@ -22,7 +22,7 @@ def refused(wire: str, refusal: Refusal, route: Route | None = None, *, retry: b
         headers.append(("retry-after", f"{refusal.retry_after:g}"))
     if not retry:
         headers.append(("x-should-retry", "false"))
-    return Answer(refusal.status, headers, [body], length=len(body))
+    return HttpAnswer(refusal.status, headers, [body], length=len(body))
 
 
 def request_ids(wire: str, number: int) -> list[tuple[str, str]]:

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 
 from callstream.errors import UsageError
 from callstream.testing.encoders import ENCODERS
-from callstream.testing.httpserver import Answer, ReceivedRequest
-from callstream.testing.provider import Provider
+from callstream.testing.httpserver import HttpAnswer, ReceivedRequest
+from callstream.testing.provider import ProviderServer
 from callstream.testing.routes import Route
 
 
-class BodiesProvider(Provider):
+class BodiesProvider(ProviderServer):
     """Answers each request with the next of ``bodies``, and with the last of them from then on.
 
     A body is the frames of a stream, each sent as it is. A request for another form of answer is an error.
@@ -24,9 +24,9 @@ class BodiesProvider(Provider):
             raise UsageError("expected at least one body to answer with")
         self._next = 0
 
-    async def answer(self, request: ReceivedRequest, route: Route) -> Answer:
+    async def answer(self, request: ReceivedRequest, route: Route) -> HttpAnswer:
         if route.form != "events":
             raise UsageError(f"expected a request for a stream, got one for the form {route.form!r}")
         body = self._bodies[min(self._next, len(self._bodies) - 1)]
         self._next += 1
-        return Answer(200, [("content-type", ENCODERS[self.wire].stream_type)], body)
+        return HttpAnswer(200, [("content-type", ENCODERS[self.wire].stream_type)], body)

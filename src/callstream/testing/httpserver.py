@@ -68,7 +68,7 @@ class ReceivedRequest:
         return f"<ReceivedRequest {self.method} {self.path}, {len(self.body)} bytes, {self.fate}>"
 
 
-class Answer(msgspec.Struct, frozen=True):
+class HttpAnswer(msgspec.Struct, frozen=True):
     """What to send. The head goes out with the first frame that has bytes, so what comes before that delays or cuts it.
 
     Without a ``length`` the body is sent in chunks. ``coding`` compresses it, with a flush after each frame. ``phase``
@@ -89,7 +89,7 @@ class Answer(msgspec.Struct, frozen=True):
     relayed: AsyncGenerator[Frame, None] | None = None
 
 
-Answering: TypeAlias = Callable[[ReceivedRequest], Awaitable[Answer]]
+Answering: TypeAlias = Callable[[ReceivedRequest], Awaitable[HttpAnswer]]
 
 
 class HttpServer:
@@ -240,7 +240,7 @@ class _Connection(asyncio.Protocol):
 
     # -- answers --
 
-    async def _send(self, request: ReceivedRequest, answer: Answer) -> None:
+    async def _send(self, request: ReceivedRequest, answer: HttpAnswer) -> None:
         """Sends an answer. Its fate is decided before the last byte is sent: a client may look as soon as it has it."""
         if answer.relayed is not None:
             async with aclosing(answer.relayed) as relayed:
@@ -289,7 +289,7 @@ class _Connection(asyncio.Protocol):
         if chunked:
             write(b"0\r\n\r\n")
 
-    async def _relay(self, request: ReceivedRequest, answer: Answer, frames: AsyncGenerator[Frame, None]) -> None:
+    async def _relay(self, request: ReceivedRequest, answer: HttpAnswer, frames: AsyncGenerator[Frame, None]) -> None:
         write = self._transport.write
         write(_head(answer, chunked=True))
         async for frame in frames:
@@ -331,7 +331,7 @@ def _chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-def _head(answer: Answer, chunked: bool) -> bytes:
+def _head(answer: HttpAnswer, chunked: bool) -> bytes:
     try:
         phrase = HTTPStatus(answer.status).phrase
     except ValueError:

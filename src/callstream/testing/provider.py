@@ -42,7 +42,7 @@ from callstream.testing.answers import (
 )
 from callstream.testing.eager import Eager, eager_refusal, eager_tools, hold_values
 from callstream.testing.encoders import ENCODERS, WIRES, encode_whole, frames
-from callstream.testing.httpserver import Answer, Coding, Frame, HttpServer, ReceivedRequest
+from callstream.testing.httpserver import Coding, Frame, HttpAnswer, HttpServer, ReceivedRequest
 from callstream.testing.numbering import NumberedFrames, numbers_used
 from callstream.testing.routes import Route, base_path, place_of, route_of
 from callstream.testing.script import (
@@ -71,7 +71,7 @@ _GOLDEN_RATIO = 0.618033988749895
 """The fractional parts of its multiples spread evenly between 0 and 1, however many there are."""
 
 
-class Provider(ABC):
+class ProviderServer(ABC):
     """A server that speaks for a provider: entered, it has a ``base_url``; left, it is gone.
 
     It runs in a thread of its own, so sync and async clients of any event loop may use it. What went wrong on its side
@@ -86,7 +86,7 @@ class Provider(ABC):
         self._server = HttpServer(self._answering, port=port, name=f"{wire} provider")
 
     @abstractmethod
-    async def answer(self, request: ReceivedRequest, route: Route) -> Answer:
+    async def answer(self, request: ReceivedRequest, route: Route) -> HttpAnswer:
         """The answer to a request of this provider's wire. Called on the provider's own event loop."""
 
     @property
@@ -145,7 +145,7 @@ class Provider(ABC):
             trace = "".join(format_exception(error)).rstrip()
             during.add_note(f"the scripted provider failed: {type(error).__name__}: {error}\n{trace}")
 
-    async def _answering(self, request: ReceivedRequest) -> Answer:
+    async def _answering(self, request: ReceivedRequest) -> HttpAnswer:
         self._requests.append(request)
         route = route_of(request)
         if route is None or route.wire != self.wire:
@@ -164,7 +164,7 @@ class Provider(ABC):
             return refused(self.wire, Refusal(500, f"the scripted provider failed: {message}"), route, retry=False)
 
 
-class ScriptedProvider(Provider):
+class ScriptedProvider(ProviderServer):
     """Answers by a script.
 
     ``script`` is one script, which answers every request; or a list of scripts, which answer one request each, in the
@@ -223,7 +223,7 @@ class ScriptedProvider(Provider):
         self._next_number = 1
         self._numbered: dict[tuple[bool, str | None], NumberedFrames] = {}
 
-    async def answer(self, request: ReceivedRequest, route: Route) -> Answer:
+    async def answer(self, request: ReceivedRequest, route: Route) -> HttpAnswer:
         if self._signatures is not None:
             fault = self._signatures.fault_in(request.json)
             if fault is not None:
@@ -242,7 +242,7 @@ class ScriptedProvider(Provider):
         if isinstance(rest[-1], Refusal):
             answer = refused(self.wire, rest[-1], route)
         elif isinstance(rest[0], Cut):
-            answer = Answer(200, [], [rest[0]])
+            answer = HttpAnswer(200, [], [rest[0]])
         elif route.form == "whole":
             answer = self._whole(rest, route, number)
         else:
@@ -254,7 +254,7 @@ class ScriptedProvider(Provider):
             finish=_stamped if self._stamp else None,
         )
 
-    def _streamed(self, steps: list[Step], route: Route, number: int, request: ReceivedRequest) -> Answer:
+    def _streamed(self, steps: list[Step], route: Route, number: int, request: ReceivedRequest) -> HttpAnswer:
         sent: Iterable[Frame]
         if self._scripts.are_one and self._signatures is None:
             key = (self._streams_args(request), route.model)
@@ -272,12 +272,12 @@ class ScriptedProvider(Provider):
         content_type = "application/json; charset=UTF-8" if route.form == "array" else ENCODERS[self.wire].stream_type
         headers = [("content-type", content_type), ("cache-control", "no-cache"), *request_ids(self.wire, number)]
         phase = number * _GOLDEN_RATIO % 1
-        return Answer(200, headers, sent, frames_per_second=self._deltas_per_second, phase=phase)
+        return HttpAnswer(200, headers, sent, frames_per_second=self._deltas_per_second, phase=phase)
 
     def _streams_args(self, request: ReceivedRequest) -> bool:
         return self._streams_args_unasked or asks_for_streamed_args(request)
 
-    def _whole(self, steps: list[Step], route: Route, number: int) -> Answer:
+    def _whole(self, steps: list[Step], route: Route, number: int) -> HttpAnswer:
         delays: list[Frame] = [step for step in steps if isinstance(step, Delay)]
         last = steps[-1]
         is_broken = isinstance(last, Cut | Truncated)
@@ -286,11 +286,11 @@ class ScriptedProvider(Provider):
         )
         headers = [("content-type", "application/json; charset=utf-8"), *request_ids(self.wire, number)]
         if isinstance(last, Cut):
-            return Answer(200, headers, [*delays, body[: len(body) // 2], last], length=len(body))
+            return HttpAnswer(200, headers, [*delays, body[: len(body) // 2], last], length=len(body))
         if isinstance(last, Truncated):
             body = body[: len(body) // 2]
         status = ENCODERS[self.wire].failure_status if isinstance(last, Failure) else 200
-        return Answer(status, headers, [*delays, body], length=len(body))
+        return HttpAnswer(status, headers, [*delays, body], length=len(body))
 
 
 def _stamped(frame: bytes) -> bytes:
@@ -326,7 +326,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _wait(provider)
 
 
-def _wait(provider: Provider) -> Literal[0, 1]:
+def _wait(provider: ProviderServer) -> Literal[0, 1]:
     try:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.default_int_handler)

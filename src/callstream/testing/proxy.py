@@ -22,7 +22,7 @@ import msgspec
 
 from callstream.errors import UsageError
 from callstream.tap.pools import Pools
-from callstream.testing.httpserver import Answer, Frame, HttpServer, ReceivedRequest
+from callstream.testing.httpserver import Frame, HttpAnswer, HttpServer, ReceivedRequest
 from callstream.testing.recording import record
 from callstream.testing.script import Cut
 
@@ -69,7 +69,7 @@ class RecordingProxy:
     ) -> None:
         self._server.close()
 
-    async def _answering(self, request: ReceivedRequest) -> Answer:
+    async def _answering(self, request: ReceivedRequest) -> HttpAnswer:
         library: Any = self._library
         headers = [(name, value) for name, value in request.headers.items() if name not in _OF_THE_CONNECTION]
         sent = library.Request(
@@ -81,10 +81,10 @@ class RecordingProxy:
         except library.TransportError as error:
             message = f"the recording proxy could not reach {self._upstream}: {type(error).__name__}: {error}"
             body = msgspec.json.encode({"error": {"message": message}})
-            return Answer(502, [("content-type", "application/json")], [body], length=len(body))
+            return HttpAnswer(502, [("content-type", "application/json")], [body], length=len(body))
         self.exchanges += 1
         kept = [(name, value) for name, value in response.headers.multi_items() if name not in _OF_THE_CONNECTION]
-        return Answer(response.status_code, kept, (), relayed=self._passed(response))
+        return HttpAnswer(response.status_code, kept, (), relayed=self._passed(response))
 
     async def _passed(self, response: Any) -> AsyncGenerator[Frame, None]:
         library: Any = self._library

@@ -24,8 +24,8 @@ import msgspec
 
 from callstream.errors import UsageError
 from callstream.tap.pools import library_of
-from callstream.testing.httpserver import Answer, ReceivedRequest
-from callstream.testing.provider import Provider
+from callstream.testing.httpserver import HttpAnswer, ReceivedRequest
+from callstream.testing.provider import ProviderServer
 from callstream.testing.routes import Route, base_path, wire_of
 from callstream.testing.script import Cut
 
@@ -226,7 +226,7 @@ class _Kept(msgspec.Struct, frozen=True):
     body: bytes
 
 
-class ReplayedProvider(Provider):
+class ReplayedProvider(ProviderServer):
     """See ``replay``."""
 
     def __init__(
@@ -255,13 +255,13 @@ class ReplayedProvider(Provider):
             prefix = path.removesuffix("/chat/completions").removesuffix("/responses")
         return f"{self.origin}{prefix}"
 
-    async def answer(self, request: ReceivedRequest, route: Route) -> Answer:
+    async def answer(self, request: ReceivedRequest, route: Route) -> HttpAnswer:
         kept = self._next(request.path)
         recording = kept.recording
         frames: list[bytes | Cut] = list(self._pieces(kept))
         if not recording.complete:
             frames.append(Cut())
-        return Answer(recording.status, list(recording.response_headers.items()), frames)
+        return HttpAnswer(recording.status, list(recording.response_headers.items()), frames)
 
     def _next(self, path: str) -> _Kept:
         for _ in range(2):

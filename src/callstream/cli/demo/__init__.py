@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from callstream.cli.failure import misused
 from callstream.cli.options import Commands, add_address, add_journal, pace
-from callstream.cli.output import Output
+from callstream.cli.output import Printer
 from callstream.cli.place import refuse_secret, shown
 from callstream.cli.serve import quiet_adk, serve_app
 
@@ -55,7 +55,7 @@ def add_to(commands: Commands) -> None:
     add_journal(parser)
 
 
-def demo(options: argparse.Namespace, out: Output) -> int:
+def demo(options: argparse.Namespace, out: Printer) -> int:
     quiet_adk()
     try:
         from callstream.cli.demo import agent as agents
@@ -87,7 +87,7 @@ def demo(options: argparse.Namespace, out: Output) -> int:
         return asyncio.run(serve_app(agent, options, out, name="demo", label=cast.label, shutdown_seconds=1.0))
 
 
-async def _in_terminal(agent: ADKAgent, options: argparse.Namespace, out: Output) -> int:
+async def _in_terminal(agent: ADKAgent, options: argparse.Namespace, out: Printer) -> int:
     from callstream.cli.demo.terminal import QUESTION, TerminalChat, show_calls
 
     try:
@@ -106,7 +106,7 @@ def _journal(options: argparse.Namespace, folder: Path) -> str:
     return f"sqlite:///{folder.resolve()}/callstream.db"
 
 
-def _introduce(cast: Cast, url: str, folder: Path, out: Output) -> None:
+def _introduce(cast: Cast, url: str, folder: Path, out: Printer) -> None:
     out.line(f"model      {cast.title}" + (" (no account needed, and no real model)" if cast.label else ""))
     if cast.note:
         out.line(f"           {cast.note}")

@@ -12,7 +12,7 @@ from ag_ui.core import RunAgentInput
 
 from callstream.adk import ADKAgent
 from callstream.calls import Call, CallState
-from callstream.cli.output import Output, clean
+from callstream.cli.output import Printer, clean
 from callstream.cli.sources import JournalSource
 from callstream.cli.watch import follow
 
@@ -22,7 +22,7 @@ QUESTION = "Write down how tides work."
 class TerminalChat:
     """One thread with the agent. ``yes``: what it asks is agreed to, and nobody has to be there."""
 
-    def __init__(self, agent: ADKAgent, out: Output, *, yes: bool) -> None:
+    def __init__(self, agent: ADKAgent, out: Printer, *, yes: bool) -> None:
         self._agent = agent
         self._out = out
         self._yes = yes
@@ -66,7 +66,7 @@ class TerminalChat:
         return '{"approved":true}' if said.strip().lower() in ("y", "yes") else '{"approved":false}'
 
 
-async def show_calls(agent: ADKAgent, out: Output) -> None:
+async def show_calls(agent: ADKAgent, out: Printer) -> None:
     """What the journal kept."""
     calls = await agent.callstream.journal.calls()
     stats = await agent.callstream.journal.stats()
