@@ -14,7 +14,8 @@ from google.genai import types
 
 from callstream import Callstream
 from callstream.testing import ScriptedProvider
-from tests.tap.clients import NAMES, SCHEMA, Answer, _loads
+from tests.sdks.sdk import NAMES, SCHEMA, Answer
+from tests.sdks.sdk import loads as _loads
 
 
 def ask_anthropic(client: anthropic.Anthropic) -> Answer:

@@ -16,7 +16,7 @@ from openai.providers import bedrock
 from callstream import Callstream
 from callstream.testing import Call, ReceivedRequest, ScriptedProvider
 
-from .clients import ask_anthropic, ask_openai_chat, ask_openai_responses
+from .clients import ASK
 
 KEYS = {"aws_access_key": "AKIDEXAMPLE", "aws_secret_key": "a secret", "aws_region": "us-east-1"}
 CREDENTIALS = Credentials("AKIDEXAMPLE", "a secret")
@@ -42,10 +42,10 @@ def openai_client(url: str, http: Any) -> openai.AsyncOpenAI:
 
 
 CLIENTS = {
-    "AsyncAnthropicBedrockMantle": ("anthropic", mantle_client, ask_anthropic),
-    "AsyncAnthropicAWS": ("anthropic", aws_client, ask_anthropic),
-    "AsyncOpenAI, chat": ("openai_chat", openai_client, ask_openai_chat),
-    "AsyncOpenAI, responses": ("openai_responses", openai_client, ask_openai_responses),
+    "AsyncAnthropicBedrockMantle": ("anthropic", mantle_client, ASK["anthropic"]),
+    "AsyncAnthropicAWS": ("anthropic", aws_client, ASK["anthropic"]),
+    "AsyncOpenAI, chat": ("openai_chat", openai_client, ASK["openai_chat"]),
+    "AsyncOpenAI, responses": ("openai_responses", openai_client, ASK["openai_responses"]),
 }
 
 
