@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
 
 import msgspec
@@ -64,7 +64,11 @@ def declaration(provider: Provider, name: str, description: str, parameters: Sch
         case "gemini":
             told = {"name": name, "description": description}
             # Gemini refuses an object without properties, so a tool without parameters declares none.
-            return {**told, "parameters": _for_gemini(parameters)} if parameters["properties"] else told
+            return (
+                {**told, "parameters": _GeminiSchema(parameters).write(parameters)}
+                if parameters["properties"]
+                else told
+            )
         case _:
             raise UsageError(f"expected one of the providers {', '.join(get_args(Provider))}, got {provider!r}")
 
@@ -148,129 +152,129 @@ def _json_default(default: Any) -> Any:
         return msgspec.UNSET
 
 
-def _for_gemini(schema: Schema) -> Schema:
-    """Strict, for the tool's author can mend his schema: it raises UsageError where one contains itself."""
-    return _plain(schema, schema.get("$defs", {}), ())
+# -- Gemini --
 
 
-def _plain(schema: Schema, definitions: dict[str, Schema], inside: tuple[str, ...]) -> Schema:
-    """The schema without references and in Gemini's words alone."""
-    if "$ref" in schema:
-        name = schema["$ref"].removeprefix(_REF)
-        if name in inside:
+class _GeminiSchema:
+    """Writes schemas in Gemini's words: references in their places, and nothing that its API refuses.
+
+    This one is strict, since a tool's author can change the schema. Parts that are no schema at all are left out.
+    """
+
+    keys = GEMINI_KEYS
+
+    def __init__(self, schema: Schema) -> None:
+        definitions = schema.get("$defs") or schema.get("definitions")
+        self._definitions: Mapping[str, Any] = definitions if isinstance(definitions, dict) else {}
+
+    def resolve(self, name: str, within: tuple[str, ...]) -> Schema | None:
+        """What the name means inside of the definitions ``within``; None for any object."""
+        if name in within:
             raise UsageError(f"Gemini takes no recursive schema, and {name!r} contains itself; flatten it")
-        beside = {key: value for key, value in schema.items() if key != "$ref"}
-        return _plain({**definitions[name], **beside}, definitions, (*inside, name))
-    for part in schema.get("allOf", ()):
-        schema = {**_plain(part, definitions, inside), **schema}
-    plain = {key: value for key, value in schema.items() if key in GEMINI_KEYS}
-    if "properties" in plain:
-        properties = plain["properties"].items()
-        plain["properties"] = {name: _plain(part, definitions, inside) for name, part in properties}
-    _plain_items(plain, schema, definitions, inside)
-    _plain_alternatives(plain, schema, definitions, inside)
-    _plain_enum(plain, schema)
-    if schema.get("format") in _GEMINI_FORMATS.get(plain.get("type", ""), ()):
-        plain["format"] = schema["format"]
-    return plain
+        definition = self._definitions.get(name)
+        return definition if isinstance(definition, dict) else None
+
+    def write(self, schema: Any, within: tuple[str, ...] = ()) -> Schema:
+        if not isinstance(schema, dict):
+            return {}
+        reference = schema.get("$ref")
+        if isinstance(reference, str):
+            name = reference.rsplit("/", 1)[-1]
+            target = self.resolve(name, within)
+            if target is None:
+                return {"type": "object"}
+            beside = {key: value for key, value in schema.items() if key != "$ref"}
+            return self.write({**target, **beside}, (*within, name))
+        for part in _list(schema.get("allOf")):
+            schema = {**self.write(part, within), **schema}
+        written = {key: value for key, value in schema.items() if key in self.keys}
+        properties = written.pop("properties", None)
+        if isinstance(properties, dict):
+            written["properties"] = {name: self.write(part, within) for name, part in properties.items()}
+        self._write_items(written, schema, within)
+        self._write_alternatives(written, schema, within)
+        _write_enum(written, schema)
+        kind = written.get("type")
+        if isinstance(kind, str) and schema.get("format") in _GEMINI_FORMATS.get(kind, ()):
+            written["format"] = schema["format"]
+        return written
+
+    def _write_items(self, written: Schema, schema: Schema, within: tuple[str, ...]) -> None:
+        """One schema for all items, because Gemini knows no tuples."""
+        places = [self.write(part, within) for part in _list(schema.get("prefixItems"))]
+        if isinstance(schema.get("items"), dict):
+            places.append(self.write(schema["items"], within))
+        distinct = [place for number, place in enumerate(places) if place not in places[:number]]
+        written.pop("items", None)
+        if distinct:
+            written["items"] = distinct[0] if len(distinct) == 1 else {"anyOf": distinct}
+
+    def _write_alternatives(self, written: Schema, schema: Schema, within: tuple[str, ...]) -> None:
+        """Alternatives without null, which Gemini calls nullable."""
+        alternatives = [*_list(schema.get("anyOf")), *_list(schema.get("oneOf"))]
+        if isinstance(schema.get("type"), list):
+            del written["type"]
+            alternatives += [{"type": kind} for kind in schema["type"]]
+        if not alternatives:
+            return
+        written.pop("anyOf", None)
+        others = [part for part in alternatives if not (isinstance(part, dict) and part.get("type") == "null")]
+        if len(others) < len(alternatives):
+            written["nullable"] = True
+        if len(others) == 1:
+            for key, value in self.write(others[0], within).items():
+                written.setdefault(key, value)
+        else:
+            written["anyOf"] = [self.write(part, within) for part in others]
 
 
-def _plain_items(
-    plain: Schema,
-    schema: Schema,
-    definitions: dict[str, Schema],
-    inside: tuple[str, ...],
-) -> None:
-    """One schema for all items, because Gemini knows no tuples."""
-    places = [_plain(part, definitions, inside) for part in schema.get("prefixItems", ())]
-    if isinstance(schema.get("items"), dict):
-        places.append(_plain(schema["items"], definitions, inside))
-    distinct = list(_distinct(places))
-    if distinct:
-        plain["items"] = distinct[0] if len(distinct) == 1 else {"anyOf": distinct}
-    else:
-        plain.pop("items", None)
-
-
-def _plain_alternatives(
-    plain: Schema,
-    schema: Schema,
-    definitions: dict[str, Schema],
-    inside: tuple[str, ...],
-) -> None:
-    """Alternatives without null, which Gemini calls nullable."""
-    types = schema.get("type")
-    alternatives = [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
-    if isinstance(types, list):
-        del plain["type"]
-        alternatives += [{"type": kind} for kind in types]
-    if not alternatives:
-        return
-    plain.pop("anyOf", None)
-    others = [part for part in alternatives if part.get("type") != "null"]
-    if len(others) < len(alternatives):
-        plain["nullable"] = True
-    if len(others) == 1:
-        for key, value in _plain(others[0], definitions, inside).items():
-            plain.setdefault(key, value)
-    else:
-        plain["anyOf"] = [_plain(part, definitions, inside) for part in others]
-
-
-def _plain_enum(plain: Schema, schema: Schema) -> None:
+def _write_enum(written: Schema, schema: Schema) -> None:
     """Gemini takes an enum of strings only; other choices are told in the description."""
-    choices = [schema["const"]] if "const" in schema else schema.get("enum")
-    if choices is None:
+    choices = [schema["const"]] if "const" in schema else _list(schema.get("enum"))
+    written.pop("enum", None)
+    if not choices:
         return
-    plain.pop("enum", None)
     values = [choice for choice in choices if choice is not None]
     if len(values) < len(choices):
-        plain["nullable"] = True
+        written["nullable"] = True
     kinds = {name for value in values for kind, name in _TYPE_NAMES if type(value) is kind}
     if len(kinds) == 1:
-        plain["type"] = kinds.pop()
-    if plain.get("type") == "string":
-        plain["enum"] = values
+        written["type"] = kinds.pop()
+    if written.get("type") == "string":
+        written["enum"] = values
     else:
         text = "One of: " + ", ".join(str(value) for value in values) + "."
-        plain["description"] = f"{plain['description']} {text}" if plain.get("description") else text
+        written["description"] = f"{written['description']} {text}" if written.get("description") else text
 
 
-def _distinct(schemas: list[Schema]) -> Iterator[Schema]:
-    seen: list[Schema] = []
-    for schema in schemas:
-        if schema not in seen:
-            seen.append(schema)
-            yield schema
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
-# -- schemas that clients send --
-
-_CLIENT_KEYS = GEMINI_KEYS | {"format", "default", "propertyOrdering"}
 _MAX_NESTED = 3
 _MAX_REFERENCES = 256
 _UNFOLDED = 64 * 1024
 """Characters of JSON that references may add to a schema, beside twice its own."""
 
 
-class _Definitions:
-    """What a schema's references mean.
+class _ClientSchema(_GeminiSchema):
+    """A schema that a client sends, which may be anything and cannot be changed here, and must not grow without bound.
 
     Definitions that refer to each other unfold to many times their size, and those that refer to themselves for ever. So
     one is put into itself no more than ``_MAX_NESTED`` deep, and no schema gets more than ``_MAX_REFERENCES`` in all, nor
     grows by more than ``_UNFOLDED`` and twice its size; any other reference is some object.
     """
 
-    def __init__(self, schema: dict[str, Any]) -> None:
-        definitions = schema.get("$defs") or schema.get("definitions") or {}
-        self._known: dict[str, Any] = definitions if isinstance(definitions, dict) else {}
+    keys = GEMINI_KEYS | {"default", "propertyOrdering"}
+
+    def __init__(self, schema: Schema) -> None:
+        super().__init__(schema)
         self._sizes: dict[str, int] = {}
         self._left = _MAX_REFERENCES
-        self._room = _UNFOLDED + 2 * _size(schema) if self._known else 0
+        self._room = _UNFOLDED + 2 * _size(schema) if self._definitions else 0
 
-    def resolve(self, name: str, within: tuple[str, ...]) -> dict[str, Any] | None:
-        """What the name means inside of the definitions ``within``; None for some object."""
-        target = self._known.get(name)
+    def resolve(self, name: str, within: tuple[str, ...]) -> Schema | None:
+        target = self._definitions.get(name)
         if not isinstance(target, dict) or not self._left or within.count(name) >= _MAX_NESTED:
             return None
         if name not in self._sizes:
@@ -282,58 +286,12 @@ class _Definitions:
         return target
 
 
-def _size(schema: dict[str, Any]) -> int:
+def _size(schema: Schema) -> int:
     return len(json.dumps(schema, default=str))
 
 
-def gemini_schema(schema: Any) -> dict[str, Any]:
-    """A client's JSON Schema in the words that Gemini takes. References are put in their places, to a limit.
-
-    This is lenient where ``declaration`` is strict: a tool's author can mend a recursive schema, while a client's schema
-    may be anything and is not ours to mend. It must not grow without bound; the rest of it stays as the client wrote it.
-    """
+def gemini_schema(schema: Any) -> Schema:
+    """A client's JSON Schema in the words that Gemini takes. References are put in their places, to a limit."""
     if not isinstance(schema, dict):
         return {"type": "object", "properties": {}}
-    return _clean_object(schema, _Definitions(schema), ())
-
-
-def _clean_object(schema: dict[str, Any], definitions: _Definitions, within: tuple[str, ...]) -> dict[str, Any]:
-    reference = schema.get("$ref")
-    if isinstance(reference, str):
-        name = reference.rsplit("/", 1)[-1]
-        target = definitions.resolve(name, within)
-        if target is None:
-            return {"type": "object"}
-        described = {key: value for key, value in schema.items() if key in ("description", "title", "default")}
-        return _clean_object({**target, **described}, definitions, (*within, name))
-    cleaned: dict[str, Any] = {}
-    for key, value in schema.items():
-        if key == "properties" and isinstance(value, dict):
-            cleaned[key] = {name: _clean(each, definitions, within) for name, each in value.items()}
-        elif key == "items":
-            cleaned[key] = _clean(value, definitions, within)
-        elif key in ("anyOf", "oneOf") and isinstance(value, list):
-            cleaned["anyOf"] = [_clean(each, definitions, within) for each in value]
-        elif key == "const":
-            cleaned["enum"] = [value]
-        elif key == "type" and isinstance(value, list):
-            _choose_type(cleaned, value)
-        elif key in _CLIENT_KEYS:
-            cleaned[key] = value
-    if not all(isinstance(value, str) for value in cleaned.get("enum", ())):
-        del cleaned["enum"]  # Gemini knows enumerations of strings alone
-    return cleaned
-
-
-def _clean(schema: Any, definitions: _Definitions, within: tuple[str, ...]) -> dict[str, Any]:
-    return _clean_object(schema, definitions, within) if isinstance(schema, dict) else {}
-
-
-def _choose_type(cleaned: dict[str, Any], kinds: list[Any]) -> None:
-    real = [kind for kind in kinds if kind != "null"]
-    if len(real) < len(kinds):
-        cleaned["nullable"] = True
-    if len(real) == 1:
-        cleaned["type"] = real[0]
-    elif real:
-        cleaned["anyOf"] = [{"type": kind} for kind in real]
+    return _ClientSchema(schema).write(schema)
