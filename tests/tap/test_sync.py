@@ -19,9 +19,8 @@ import pytest
 from callstream import CallState, Callstream, Reject, current_run, tool
 from callstream.errors import CallRejected
 from callstream.testing import Call, Cut, Delay, Parallel, Refusal, ScriptedProvider, Text, Truncated
-from callstream.wire import WIRES
 from tests.tap.clients import ask as ask_async
-from tests.tap.sync_clients import ASK, ask, sdk
+from tests.tap.sync_clients import WIRES, ask, ask_client, sdk
 
 ARGS = {"title": "Notes", "content": "one\ntwo ☃ three" * 5}
 WRITE = Call("write", ARGS, call_id="c1")
@@ -113,7 +112,7 @@ def test_a_rejected_call_raises_after_one_request(cs: Callstream, wire: str, str
     cs.on_args_complete("write", refuse)
     with serving(wire, [WRITE]) as provider, sdk(wire, provider, cs, max_retries=2) as client:
         with pytest.raises(CallRejected, match="not today"):
-            (ASK[wire] if streamed else ask_whole)(client)
+            ask_client(wire, client) if streamed else ask_whole(client)
         assert len(provider.requests) == 1
     assert [(call.state, call.reason) for call in journaled(cs)] == [(CallState.DISCARDED, "rejected")]
 
