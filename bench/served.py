@@ -1,6 +1,7 @@
-"""The servers of the table "server", each in a process of its own: ``python -m bench.served --which callstream …``.
+"""The servers of the tables "server" and "pace", each in a process of its own: ``python -m bench.served --which …``.
 
-Both serve the same google-adk agent with the same scripted model. Prints the address when it listens.
+Callstream and ag_ui_adk serve the same google-adk agent with the same scripted model; the forwarder passes the model's
+bytes on. Prints the address when it listens.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ def agent_of(base_url: str) -> Any:
     return LlmAgent(name="writer", model=model, tools=[write])
 
 
-def callstream_app(base_url: str, folder: str) -> Any:
+def callstream_app(base_url: str, journal: str) -> Any:
     from callstream import Callstream
     from callstream.adk import ADKAgent
     from callstream.server import ServerSettings, create_app
 
-    agent = ADKAgent(agent_of(base_url), app_name="bench", callstream=Callstream(f"sqlite:///{folder}/calls.db"))
+    agent = ADKAgent(agent_of(base_url), app_name="bench", callstream=Callstream(journal))
     return create_app(agent, settings=ServerSettings(max_runs=None, max_streams=None))
 
 
@@ -59,8 +60,9 @@ def ag_ui_adk_app(base_url: str) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--which", choices=("callstream", "ag_ui_adk"), required=True)
+    parser.add_argument("--which", choices=("callstream", "ag_ui_adk", "forwarder"), required=True)
     parser.add_argument("--provider", required=True, help="the base URL of the model")
+    parser.add_argument("--journal", help="the URL of Callstream's journal (default: a new SQLite file)")
     parser.add_argument("--core", type=int, help="the only core that this process may use")
     options = parser.parse_args()
     if options.core is not None:
@@ -72,7 +74,12 @@ def main() -> None:
         if options.which == "callstream":
             from callstream.server.serving import serve
 
-            asyncio.run(serve(callstream_app(options.provider, folder), sockets=[listening], log_level="critical"))
+            app = callstream_app(options.provider, options.journal or f"sqlite:///{folder}/calls.db")
+            asyncio.run(serve(app, sockets=[listening], log_level="critical"))
+        elif options.which == "forwarder":
+            from bench.forwarder import forward
+
+            asyncio.run(forward(listening, options.provider))
         else:
             config = uvicorn.Config(ag_ui_adk_app(options.provider), log_level="critical")
             asyncio.run(uvicorn.Server(config).serve([listening]))

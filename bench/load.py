@@ -1,0 +1,157 @@
+"""A model that writes at the pace of real ones, and clients that read what a server makes of it, in one process.
+
+Timers write the frames, and clients look at nothing but the stamps in what they read, so that one core drives many
+streams. Every frame carries the time of its write, and streams are spread evenly over the pause between two frames.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+from bench.many import Latencies
+from callstream.testing import Call
+from callstream.testing.numbering import NumberedFrames
+from callstream.testing.provider import STAMP
+
+_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+_STAMP = STAMP.encode()
+_STAMPED = re.compile(rb"\d{20}")
+_GOLDEN_RATIO = 0.618033988749895
+
+
+class Model:
+    """Answers every request with one call whose arguments come at that pace, for that many seconds."""
+
+    def __init__(self, pace: float, seconds: float) -> None:
+        self.pause = 1 / pace
+        self._script = [Call("write", {"content": STAMP * int(seconds * pace)}, size=len(STAMP))]
+        self._frames = NumberedFrames("gemini", self._script, "gemini-3-flash-preview")
+        self._answers = 0
+        self._writers: set[_Writer] = set()
+
+    @asynccontextmanager
+    async def listen(self) -> AsyncIterator[str]:
+        """The base URL."""
+        server = await asyncio.get_running_loop().create_server(lambda: _Writer(self), "127.0.0.1", 0, backlog=2048)
+        host, port = server.sockets[0].getsockname()
+        try:
+            yield f"http://{host}:{port}"
+        finally:
+            server.close()
+            for writer in list(self._writers):
+                writer.transport.abort()
+
+    def next_answer(self) -> tuple[Iterator[Any], float]:
+        """The frames of one more answer, and how long to wait with the second."""
+        self._answers += 1
+        return self._frames.frames(self._answers), self._answers * _GOLDEN_RATIO % 1 * self.pause
+
+    def came(self, writer: _Writer) -> None:
+        self._writers.add(writer)
+
+    def went(self, writer: _Writer) -> None:
+        self._writers.discard(writer)
+
+
+class _Writer(asyncio.Protocol):
+    transport: asyncio.Transport
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._loop = asyncio.get_running_loop()
+        self._asked = b""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self._model.came(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._model.went(self)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        self._asked += data
+        head, found, body = self._asked.partition(b"\r\n\r\n")
+        if not found:
+            return
+        length = _LENGTH.search(head)
+        if len(body) < int(length[1]) if length else not body.endswith(b"0\r\n\r\n"):
+            return
+        self._asked = b""
+        self._frames, phase = self._model.next_answer()
+        self.transport.write(_HEAD)
+        self._due = self._loop.time() + phase
+        self._write()
+
+    def _write(self) -> None:
+        frame = next(self._frames, None)
+        if frame is None:
+            self.transport.write(b"0\r\n\r\n")
+            return
+        frame = frame.replace(_STAMP, b"%020d" % time.monotonic_ns())
+        self.transport.write(b"%x\r\n%b\r\n" % (len(frame), frame))
+        self._due += self._model.pause
+        self._timer = self._loop.call_at(self._due, self._write)
+
+
+class Clients:
+    """Clients of a server at that address, and how long the deltas took to them since ``since``."""
+
+    def __init__(self, address: str) -> None:
+        self._where = urlsplit(address)
+        self.found = Latencies()
+        self.since = float("inf")
+        self.open: set[_Reader] = set()
+        self.has_read = asyncio.Event()
+
+    async def add(self) -> None:
+        """One more client, with a run of its own."""
+        reader = _Reader(self)
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.create_connection(lambda: reader, self._where.hostname, self._where.port)
+        message = {"id": uuid.uuid4().hex, "role": "user", "content": "Write."}
+        given = {"threadId": uuid.uuid4().hex, "runId": uuid.uuid4().hex, "messages": [message], "tools": []}
+        body = json.dumps({**given, "context": [], "state": {}, "forwardedProps": {}})
+        headers = f"Host: {self._where.netloc}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+        transport.write(f"POST /agui HTTP/1.1\r\n{headers}\r\n\r\n{body}".encode())
+
+    def leave(self) -> None:
+        for reader in list(self.open):
+            reader.transport.abort()
+
+
+class _Reader(asyncio.Protocol):
+    transport: asyncio.Transport
+
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
+        self._rest = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self._clients.open.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._clients.open.discard(self)
+
+    def data_received(self, data: bytes) -> None:
+        now = time.monotonic_ns()
+        data = self._rest + data
+        end = 0
+        for stamp in _STAMPED.finditer(data):
+            end = stamp.end()
+            self._clients.has_read.set()
+            if now >= self._clients.since:
+                self._clients.found.add(now - int(stamp[0]))
+        self._rest = data[max(end, len(data) - 19) :]
