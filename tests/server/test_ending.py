@@ -119,6 +119,7 @@ async def test_a_journal_that_is_away_is_told_and_nothing_of_it(
 async def test_ends_are_true_while_the_store_takes_no_writes(
     cs: Callstream, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.WARNING, "callstream")
     agent = Stepping()
     settings = ServerSettings(journal_seconds=0.3)
     async with served(agent, callstream=cs, settings=settings) as server, AsyncExitStack() as stack:
