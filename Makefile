@@ -13,6 +13,9 @@ TESTS = tests
 ARGS =
 WORKERS = 2
 
+# A file's tests share servers and browsers, so one worker runs them all. tests/conftest.py sorts the files.
+PYTEST = -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
 # The rooms that do no I/O: nothing but their own tests can show that they are right, so they are held to more.
 PURE = src/callstream/errors.py,src/callstream/events.py,src/callstream/codec.py,src/callstream/jsontext/*,src/callstream/wire/*,src/callstream/calls.py,src/callstream/view/*,src/callstream/agui/*
 PURE_COVERAGE = 100
@@ -26,7 +29,7 @@ OLDEST = .venv-oldest
 # opentelemetry 1.42, the newest that google-adk 2.12 takes, says this on Python 3.11 whenever it is imported.
 OLDEST_WARNINGS = -W 'ignore:SelectableGroups dict interface:DeprecationWarning'
 
-.PHONY: help venv test oldest check format-check lint types imports coverage format demo bench crash chaos copilotkit litellm langchain live docs clean
+.PHONY: help venv test slow oldest check format-check lint types imports coverage format demo bench crash chaos copilotkit litellm langchain live docs clean
 
 help: ## list these targets (default)
 	@echo "make <target>"
@@ -37,14 +40,18 @@ help: ## list these targets (default)
 
 venv: $(VENV)/.installed-dev ## make .venv with all that tests and checks need
 
-test: $(VENV)/.installed-dev ## run the tests
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(TESTS) $(ARGS)
+test: $(VENV)/.installed-dev ## run the tests, except those marked slow
+	@$(BIN)/python $(PYTEST) -m 'not slow' $(TESTS) $(ARGS)
+
+slow: $(VENV)/.installed-dev ## run the tests that make test leaves out
+	@echo "==> slow tests"
+	@$(BIN)/python $(PYTEST) -m slow $(TESTS) $(ARGS)
 
 oldest: $(OLDEST)/.installed ## run google-adk's tests and example with the oldest versions that are declared
-	@$(OLDEST)/bin/python -m pytest -n $(WORKERS) --dist loadfile $(OLDEST_WARNINGS) tests/adk $(ARGS)
+	@$(OLDEST)/bin/python $(PYTEST) $(OLDEST_WARNINGS) tests/adk $(ARGS)
 	@$(OLDEST)/bin/python -m pytest $(OLDEST_WARNINGS) tests/test_examples.py -k google_adk
 
-check: format-check lint types imports coverage ## all that CI runs: format, lint, types, imports, tests, coverage
+check: format-check lint types imports coverage slow ## all that CI runs: format, lint, types, imports, tests, coverage
 	@echo "==> all checks passed"
 
 format-check: $(VENV)/.installed-dev
@@ -63,9 +70,9 @@ imports: $(VENV)/.installed-dev ## check who imports whom only
 	@echo "==> imports"
 	@PYTHONPATH=src $(BIN)/lint-imports --no-logo --cache-dir $(VENV)/.import_linter_cache
 
-coverage: $(VENV)/.installed-dev ## run the tests and hold them to the coverage thresholds
+coverage: $(VENV)/.installed-dev ## run the tests of make test, and hold them to the coverage thresholds
 	@echo "==> tests with coverage"
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --cov --cov-report= --cov-fail-under=0 $(ARGS)
+	@$(BIN)/python $(PYTEST) -m 'not slow' --cov --cov-report= --cov-fail-under=0 $(ARGS)
 	@echo "==> coverage, all rooms"
 	@$(BIN)/coverage report
 	@echo "==> coverage, pure rooms: at least $(PURE_COVERAGE) %"

@@ -30,6 +30,13 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["SSL_CERT_FILE"] = str(HERE / "root.pem")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with long tests come first: at the end, one of them would keep one worker busy while the others wait."""
+    long = {item.path for item in items if any(item.iter_markers("slow")) or any(item.iter_markers("subprocess"))}
+    items.sort(key=lambda item: item.path not in long)
+
+
 def pytest_collection_finish() -> None:
     """What was imported stays: the garbage collector need not look through it again and again."""
     gc.collect()
