@@ -22,7 +22,7 @@ from callstream.hooks import CallHooks, HookSettings, Outcome
 from callstream.hooks.deltas import ArgsDelta, FieldDelta
 from callstream.tools import AbortSignal, Hooks
 from tests.clock import run
-from tests.hooks.test_dispatch import a_call, whole
+from tests.hooks.watching import a_call, whole
 
 TIMEOUT, GRACE, NOTICE = 4.0, 2.0, 0.5
 ARGS = {"title": "Täa 🫖", "content": "one\ntwo \\ three", "items": [1, {"deep": "x" * 9}], "empty": ""}

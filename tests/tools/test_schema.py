@@ -1,0 +1,199 @@
+"""Declarations: what each provider is told about a tool."""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import Annotated, Any, Literal
+
+import msgspec
+import pytest
+
+from callstream.errors import UsageError
+from callstream.tools import AbortSignal, tool
+
+from .samples import Colour, Place, draw, order
+
+
+class Node(msgspec.Struct):
+    text: str
+    children: list[Node] = []
+
+
+ORDER_PROPERTIES = {
+    "text": {"type": "string", "description": "What for."},
+    "count": {"type": "integer"},
+    "place": {"$ref": "#/$defs/Place"},
+    "points": {"type": "array", "items": {"$ref": "#/$defs/Point"}},
+    "colour": {"$ref": "#/$defs/Colour"},
+    "kind": {"enum": ["a", "b"], "default": "a"},
+    "limit": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+    "ratio": {"anyOf": [{"type": "number"}, {"type": "null"}], "default": 0.5},
+    "items": {"type": "array", "items": {"$ref": "#/$defs/Item"}, "default": []},
+    "tags": {"anyOf": [{"type": "object", "additionalProperties": {"type": "integer"}}, {"type": "null"}]},
+    "size": {"$ref": "#/$defs/Size", "default": 2},
+    "number": {"type": "integer", "description": "An even number.", "default": 2},
+    "whatever": {},
+}
+
+
+def test_schema_for_anthropic_and_openai() -> None:
+    declared = order.schema("anthropic")
+    assert (declared["name"], declared["description"]) == ("order", "Orders things.")
+    schema = declared["input_schema"]
+    assert schema["properties"] == ORDER_PROPERTIES
+    assert schema["required"] == ["text", "count", "place", "points", "colour"]
+    assert set(schema["$defs"]) == {"Place", "Point", "Colour", "Item", "Size"}
+    assert schema["$defs"]["Place"]["required"] == ["street"]
+    assert schema["$defs"]["Point"]["properties"]["y"] == {"type": "number", "default": 0.0}
+    assert schema["$defs"]["Item"]["description"] == "One line of an order."
+    chat, responses = order.schema("openai"), order.schema("openai_responses")
+    assert chat == {
+        "type": "function",
+        "function": {"name": "order", "description": "Orders things.", "parameters": schema},
+    }
+    assert responses == {"type": "function", **chat["function"], "strict": False}
+    json.dumps([declared, chat, responses])
+
+
+def test_schema_for_gemini_is_written_out() -> None:
+    declared = order.schema("gemini")
+    properties = declared["parameters"]["properties"]
+    assert "$ref" not in json.dumps(declared)
+    assert "$defs" not in json.dumps(declared)
+    assert "default" not in json.dumps(declared)
+    assert "additionalProperties" not in json.dumps(declared)
+    assert properties["place"]["properties"] == {"street": {"type": "string"}, "number": {"type": "integer"}}
+    assert properties["points"]["items"]["required"] == ["x"]
+    assert properties["colour"] == {"title": "Colour", "type": "string", "enum": ["blue", "red"]}
+    assert properties["kind"] == {"type": "string", "enum": ["a", "b"]}
+    assert properties["limit"] == {"type": "integer", "nullable": True}
+    assert properties["tags"] == {"type": "object", "nullable": True}
+    assert properties["size"] == {"title": "Size", "type": "integer", "description": "One of: 1, 2."}
+    assert properties["items"]["items"]["properties"]["price"] == {"type": "number", "nullable": True}
+
+
+def test_schema_for_gemini_of_odd_shapes() -> None:
+    @tool
+    def odd(
+        pair: tuple[int, str],
+        same: tuple[int, int],
+        either: int | str | None,
+        choice: Literal["a", None],
+        mixed: Annotated[Literal[1, "b"], "Pick."],
+        positive: Annotated[int, msgspec.Meta(ge=1, multiple_of=2)],
+        unique: set[str],
+    ) -> None: ...
+
+    properties = odd.schema("gemini")["parameters"]["properties"]
+    assert properties["pair"]["items"] == {"anyOf": [{"type": "integer"}, {"type": "string"}]}
+    assert (properties["pair"]["minItems"], properties["pair"]["maxItems"]) == (2, 2)
+    assert properties["same"]["items"] == {"type": "integer"}
+    assert properties["either"] == {"anyOf": [{"type": "integer"}, {"type": "string"}], "nullable": True}
+    assert properties["choice"] == {"type": "string", "enum": ["a"], "nullable": True}
+    assert properties["mixed"]["description"].startswith("Pick. One of: ")
+    assert properties["positive"] == {"type": "integer", "minimum": 1}
+    assert properties["unique"] == {"type": "array", "items": {"type": "string"}}
+
+
+def test_schema_of_a_tool_without_parameters() -> None:
+    @tool
+    def ping() -> None:
+        """Answers."""
+
+    assert ping.schema("gemini") == {"name": "ping", "description": "Answers."}
+    assert ping.schema("anthropic")["input_schema"] == {"type": "object", "properties": {}}
+
+
+def test_schema_of_a_method_leaves_out_what_it_is_bound_to() -> None:
+    class Shop:
+        @tool
+        def buy(self, title: str) -> str:
+            """Buys."""
+            return title
+
+        @classmethod
+        @tool
+        def open(cls, place: Colour) -> None: ...
+
+    assert Shop().buy.schema("anthropic")["input_schema"] == {
+        "type": "object",
+        "properties": {"title": {"type": "string"}},
+        "required": ["title"],
+    }
+    assert list(Shop.open.schema("openai")["function"]["parameters"]["properties"]) == ["place"]
+
+
+def test_schema_of_a_partial_is_that_of_its_function() -> None:
+    def paint(colour: Colour, title: str) -> str:
+        """Paints."""
+        return title
+
+    painted = tool(functools.partial(functools.partial(paint), title="door"))
+    assert painted.schema("gemini") == {
+        "name": "paint",
+        "description": "Paints.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "colour": {"title": "Colour", "type": "string", "enum": ["blue", "red"]},
+                "title": {"type": "string"},
+            },
+            "required": ["colour"],
+        },
+    }
+
+
+def test_schema_of_callable_objects_and_classes_resolves_their_annotations() -> None:
+    class Painter:
+        def __init__(self, colour: Colour) -> None: ...
+
+        def __call__(self, place: Place) -> None: ...
+
+    made: tuple[Any, ...] = (tool(Painter(Colour.RED)), tool(Painter))
+    assert [list(one.schema("openai")["function"]["parameters"]["properties"]) for one in made] == [
+        ["place"],
+        ["colour"],
+    ]
+
+
+def test_schema_of_recursive_types() -> None:
+    @tool
+    def plant(tree: Node) -> None: ...
+
+    schema = plant.schema("anthropic")["input_schema"]
+    assert schema["$defs"]["Node"]["properties"]["children"]["items"] == {"$ref": "#/$defs/Node"}
+    with pytest.raises(UsageError, match="'Node' contains itself"):
+        plant.schema("gemini")
+
+
+def test_schema_refuses_what_it_cannot_describe() -> None:
+    @tool
+    def open_ended(*names: str) -> None: ...
+
+    @tool
+    def strange(signal: AbortSignal) -> None: ...
+
+    with pytest.raises(UsageError, match=r"takes \*names: 'str'|takes \*names: str"):
+        open_ended.schema("openai")
+    with pytest.raises(UsageError, match="parameter 'signal' of tool 'strange': no JSON Schema"):
+        strange.schema("openai")
+    with pytest.raises(UsageError, match="expected one of the providers anthropic, openai, openai_chat"):
+        order.schema("cohere")  # type: ignore[arg-type]
+
+
+def test_schema_tells_two_types_of_one_name_apart() -> None:
+    def a_class(field: str) -> Any:
+        return msgspec.defstruct("Thing", [(field, int)])
+
+    one, two = a_class("x"), a_class("y")
+
+    def both(a: Any, b: Any) -> None: ...
+
+    both.__annotations__ = {"a": one, "b": two}
+    with pytest.raises(UsageError, match="two different types are named 'Thing'"):
+        tool(both).schema("openai")
+
+
+def test_the_wire_of_chat_completions_is_a_name_for_its_schema() -> None:
+    assert draw.schema("openai_chat") == draw.schema("openai")
