@@ -10,7 +10,7 @@ import asyncio
 import copy
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Self, Unpack
@@ -31,30 +31,27 @@ from google.adk.workflow import BaseNode
 from pydantic import TypeAdapter
 
 from callstream.adk.agentrun import AgentRun, HostedPlugin
+from callstream.adk.agentstream import AgentStream, EventBatches
 from callstream.adk.answers import answers_in, check_answers
 from callstream.adk.calls import CREDENTIAL
 from callstream.adk.contents import messages_in
 from callstream.adk.history import import_session
 from callstream.adk.plugin import CallstreamPlugin
-from callstream.adk.presentation import Predictions, Presentation, ShownEvent
+from callstream.adk.presentation import Predictions, Presentation
 from callstream.adk.settings import AgentOptions, complete
 from callstream.adk.state import public_state
 from callstream.adk.tapping import client_toolsets, server_tools, tap_tree
 from callstream.adk.threads import IdleThreads, ThreadKey, Threads, split
 from callstream.agui import AguiEvent, Conversation, Translator, View, encode_sse, for_older_client
-from callstream.agui.events import RunError, encode
+from callstream.agui.events import encode
 from callstream.agui.given import digest_of, since_spoken
-from callstream.agui.messages import Metadata
-from callstream.errors import AnswerRefused, CallstreamError, JournalError, RunOver, TooMany, UsageError
-from callstream.events import Record, RunEnded
+from callstream.errors import RunOver, UsageError
 from callstream.journal import Journal, history
 from callstream.runtime import Callstream, Driver, DriverSettings, Run, RunRequest, Seats, StartedRun
 from callstream.runtime.directory import Directory
 
 logger = logging.getLogger("callstream")
 
-_LAST_RECORD_SECONDS = 1.0
-"""How long a record may take that was written before the journal failed."""
 _EVENT: TypeAdapter[Any] = TypeAdapter(AnyEvent)
 
 
@@ -179,36 +176,22 @@ class ADKAgent:
                     sent = events if given.protocol_version is not None else for_older_client(events)
                     yield encode_sse(sent, seq)  # type: ignore[arg-type]
 
-    async def _batches(
-        self, given: RunAgentInput, request: RunRequest | None = None
-    ) -> AsyncGenerator[tuple[list[ShownEvent], int | None], None]:
-        """The events of each record, with its number; None for those that are of no record."""
-        driver = self._driver()
-        turn = (self.app_of(given), self.user_of(given), given.thread_id)
-        try:
-            run_id = await driver.begin(partial(self._start, given, self._closings), request=request, turn=turn)
-        except TooMany as full:
-            message = f"There are {full.most} runs already; try again later."
-            yield [RunError(message=message, code="too_many_runs", metadata=Metadata(0))], None
-            return
-        except AnswerRefused as refused:
-            yield [RunError(message=str(refused), code="answer_refused", metadata=Metadata(0))], None
-            return
-        except CallstreamError:
-            logger.exception("a run of thread %s could not be started", given.thread_id)
-            yield [RunError(message="The run could not be started.", code="failed", metadata=Metadata(0))], None
-            return
-        async with driver.watch(run_id) as task:
-            translator, presentation = Translator(self.view), self.presentation(given)
-            try:
-                async for events, seq in self._follow(run_id, given, translator, task):
-                    yield presentation.shown(events), seq
-            except JournalError:
-                # A stream that merely stops looks like success.
-                yield presentation.shown(translator.end()), None
-                raise
-            if task is not None:
-                await asyncio.wait({task})
+    def _batches(self, given: RunAgentInput, request: RunRequest | None = None) -> EventBatches:
+        driver, user_id = self._driver(), self.user_of(given)
+
+        async def snapshot() -> AguiEvent:
+            return (await self._conversation(given.thread_id, user_id)).snapshot()
+
+        stream = AgentStream(
+            self.callstream.journal,
+            driver,
+            Translator(self.view),
+            self.presentation(given),
+            snapshot if self._settings["emit_messages_snapshot"] else None,
+        )
+        turn = (self.app_of(given), user_id, given.thread_id)
+        start = partial(self._start, given, self._closings)
+        return stream.batches(given.thread_id, partial(driver.begin, start, request=request, turn=turn))
 
     def _driver(self) -> Driver:
         """Closing an iterator stops its run, and waits for that."""
@@ -222,16 +205,6 @@ class ADKAgent:
         if self._closings != closings:
             raise RunOver("the agent was closed while the run waited for its thread")
         return await self.begin(given)
-
-    async def _follow(
-        self, run_id: str, given: RunAgentInput, translator: Translator, task: asyncio.Task[None] | None
-    ) -> AsyncGenerator[tuple[list[AguiEvent], int], None]:
-        async with aclosing(self.callstream.journal.follow(run_id)) as records:  # type: ignore[type-var]
-            while (record := await _next(records, task)) is not None:
-                events = translator.feed(record)
-                if isinstance(record.event, RunEnded) and self._settings["emit_messages_snapshot"]:
-                    events.insert(-1, (await self._conversation(given.thread_id, self.user_of(given))).snapshot())
-                yield events, record.seq
 
     # -- a run that a server drives and follows --
 
@@ -395,12 +368,8 @@ class ADKAgent:
         conversation = await self._conversation(thread_id, user_id)
         if not conversation.messages:
             return {"state": public_state(session.state), "messages": messages_in(session)}
-        return {
-            "state": public_state(session.state),
-            "messages": _EVENT.validate_json(encode(conversation.snapshot())).model_dump(mode="json", by_alias=True)[
-                "messages"
-            ],
-        }
+        snapshot = _EVENT.validate_json(encode(conversation.snapshot())).model_dump(mode="json", by_alias=True)
+        return {"state": public_state(session.state), "messages": snapshot["messages"]}
 
     async def _conversation(self, thread_id: str, user_id: str) -> Conversation:
         journal = self.callstream.journal
@@ -427,23 +396,3 @@ class ADKAgent:
         self._runners.clear()
         if self.owns_callstream:
             await self.callstream.aclose()
-
-
-async def _next(records: AsyncIterator[Record], task: asyncio.Task[None] | None) -> Record | None:
-    """The next record of a run. JournalError if the journal has not taken the run's end, so that none can come."""
-    if task is None:
-        return await anext(records, None)
-    limit = asyncio.timeout(None)
-
-    def give_up(done: asyncio.Task[None]) -> None:
-        if not done.cancelled() and isinstance(done.exception(), JournalError):
-            limit.reschedule(asyncio.get_running_loop().time() + _LAST_RECORD_SECONDS)
-
-    try:
-        async with limit:
-            task.add_done_callback(give_up)
-            return await anext(records, None)
-    except TimeoutError:
-        raise JournalError("the journal did not take the end of the run") from None
-    finally:
-        task.remove_done_callback(give_up)

@@ -3,9 +3,6 @@
 Constructing it opens nothing. The journal opens itself at the first use, on a thread of its own, so one Callstream may
 serve several event loops; ``aclose`` or ``async with`` closes it. A sync program uses the same object, with ``with`` and
 ``close``: its runs and responses live on an event loop of the Callstream's own, in a thread that begins when it is needed.
-
-Observers (telemetry, logs) are told after the fact, in the run's own loop. Pieces of text are not told: a call that gets
-ten thousand of them changes its state once.
 """
 
 from __future__ import annotations
@@ -13,18 +10,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable
 from functools import cached_property, partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Self
 
-from callstream.calls import Call, number_id
+from callstream.calls import number_id
 from callstream.errors import CallstreamError, JournalError, UsageError
 from callstream.events import RunEvent, RunStarted
 from callstream.journal import Journal, open_journal
 from callstream.runtime.ending import Ending, Unended
 from callstream.runtime.limits import Settings, TextLimits
+from callstream.runtime.observers import Observer, Observers, usual_observers
 from callstream.runtime.ownloop import OwnLoop, Work
 from callstream.runtime.progress import ProgressHandler
 from callstream.runtime.run import OnRejected, Run
@@ -39,72 +36,6 @@ if TYPE_CHECKING:
     from callstream.tap import Collapse, Tap, TapSettings, TapTransport
 
 logger = logging.getLogger("callstream")
-
-
-class Observer(Protocol):
-    """What it raises is logged, and changes nothing. It must not wait."""
-
-    def run_started(self, run: Run) -> None: ...
-
-    def call_changed(self, run: Run, call: Call) -> None:
-        """The call has a new state. ``run`` is the one that told of it, for an answer not the call's own."""
-
-    def run_ended(self, run: Run) -> None:
-        """``run.outcome`` and ``run.reason`` say how."""
-
-    def streams_changed(self, change: int) -> None:
-        """A server has more streams that are read, or less."""
-
-
-@runtime_checkable
-class Surrounding(Protocol):
-    """An observer that also wants to surround the work of a run: ``async with run`` enters and leaves it."""
-
-    def run_entered(self, run: Run) -> Callable[[], None]:
-        """Called in the context of the work, when it begins; what it returns is called when the work ends there."""
-
-
-class Observers:
-    """All of a Callstream's observers as one."""
-
-    def __init__(self, observers: Iterable[Observer] = ()) -> None:
-        self._observers = tuple(observers)
-
-    def __bool__(self) -> bool:
-        return bool(self._observers)
-
-    def add(self, observer: Observer) -> None:
-        self._observers += (observer,)
-
-    def run_started(self, run: Run) -> None:
-        self._tell(lambda observer: observer.run_started(run))
-
-    def run_entered(self, run: Run) -> Callable[[], None]:
-        """Enters the run with the observers that surround it. Returns what leaves it again."""
-        left: list[Callable[[], None]] = []
-        self._tell(lambda each: left.append(each.run_entered(run)) if isinstance(each, Surrounding) else None)
-
-        def leave() -> None:
-            for undo in reversed(left):
-                undo()
-
-        return leave
-
-    def call_changed(self, run: Run, call: Call) -> None:
-        self._tell(lambda observer: observer.call_changed(run, call))
-
-    def run_ended(self, run: Run) -> None:
-        self._tell(lambda observer: observer.run_ended(run))
-
-    def streams_changed(self, change: int) -> None:
-        self._tell(lambda observer: observer.streams_changed(change))
-
-    def _tell(self, tell: Callable[[Observer], None]) -> None:
-        for observer in self._observers:
-            try:
-                tell(observer)
-            except Exception:  # an observer's errors are its own, never a run's
-                logger.exception("observer %s failed", type(observer).__name__)
 
 
 class Callstream(Toolbox):
@@ -348,7 +279,7 @@ class Callstream(Toolbox):
     def observers(self) -> Observers:
         """Who is told when runs and calls change their state."""
         if self._observers is None:
-            self._observers = _usual_observers(show_arguments=self.settings.telemetry_arguments)
+            self._observers = usual_observers(show_arguments=self.settings.telemetry_arguments)
         return self._observers
 
     def observe(self, observer: Observer) -> None:
@@ -463,21 +394,3 @@ def _check_thread_id(thread_id: Any) -> str:
     if isinstance(thread_id, str) and thread_id:
         return thread_id
     raise UsageError(f"expected the id of a thread, a text that is not empty, got {thread_id!r}")
-
-
-def remote_parent(headers: Mapping[str, str]) -> AbstractContextManager[None]:
-    """A context in which runs belong to the trace that a request names (``traceparent``), if there is none already."""
-    try:
-        from callstream.runtime.telemetry import continue_trace
-    except ImportError:
-        return nullcontext()
-    return continue_trace(headers)
-
-
-def _usual_observers(*, show_arguments: bool) -> Observers:
-    """OpenTelemetry, where its API is installed."""
-    try:
-        from callstream.runtime.telemetry import Telemetry
-    except ImportError:
-        return Observers()
-    return Observers([Telemetry(show_arguments=show_arguments)])

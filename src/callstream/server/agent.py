@@ -9,23 +9,39 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
-from ag_ui.core import RunAgentInput, ToolMessage, UserMessage
+from ag_ui.core import AssistantMessage, RunAgentInput, ToolMessage, UserMessage
+from pydantic import BaseModel
 
-from callstream.agui import View, for_older_client
+from callstream.agui import Reader, View, for_older_client
 from callstream.agui.given import CANCELLED, digest_of, result_value, since_spoken
 from callstream.calls import CallState
-from callstream.errors import CallRejected, UsageError
-from callstream.events import MessageReceived
+from callstream.errors import CallIdTaken, CallRejected, UsageError
+from callstream.events import (
+    ArgsAppended,
+    CallCompleted,
+    CallDiscarded,
+    CallExecuting,
+    CallProgressed,
+    CallReturned,
+    CallSigned,
+    CallStarted,
+    MessageReceived,
+    RunEvent,
+)
 from callstream.runtime import Callstream, Run, StartedRun
+from callstream.runtime.directory import Directory
 from callstream.server.logs import quoted
-from callstream.server.yielded import record_yielded, with_wire_ids
 
 logger = logging.getLogger("callstream.server")
+
+_NUMBERED: Final = re.compile(r".+~\d+", re.DOTALL)
 
 
 class Presenter(Protocol):
@@ -153,7 +169,7 @@ class FunctionHost:
                 if isinstance(message, UserMessage):
                     await run.record([_received(message)])
             left_to_agent = await _take_answers(run, _answers_in(given), client_tools)
-            made: Any = self._function(await with_wire_ids(given, run.directory))
+            made: Any = self._function(await _restore_ids(given, run.directory))
             if inspect.isawaitable(made):
                 made = await made
             elif not isinstance(made, AsyncIterable):
@@ -161,7 +177,7 @@ class FunctionHost:
                     f"expected the agent to give an async iterator or an awaitable, got {type(made).__name__}"
                 )
             if isinstance(made, AsyncIterable):
-                await record_yielded(run, made)
+                await _record_yielded(run, made)
             for answer in left_to_agent:
                 call = run.call(answer.call_id)
                 if call.state is not CallState.AWAITING:
@@ -238,3 +254,90 @@ def _received(message: UserMessage) -> MessageReceived:
 def _content(text: Any) -> Any:
     """A tool message's content: JSON where it is, else the text."""
     return result_value(text) if isinstance(text, str) else text
+
+
+# -- what an agent yields, on its way into its run --
+#
+# An agent names its calls as it likes, and many count them from 0. Inside Callstream, and for its clients, each has a
+# call_id of its own; the agent is told its own ids.
+
+
+async def _record_yielded(run: Run, events: AsyncIterable[Any]) -> None:
+    """Records AG-UI events until there are no more; None among them says nothing."""
+    reader = Reader()
+    call_ids: dict[str, str] = {}
+    async with AsyncExitStack() as stack:
+        close = getattr(events, "aclose", None)  # generators have it, iterators need not
+        if close is not None:
+            stack.push_async_callback(close)
+        async for event in events:
+            if event is not None:
+                await _record(run, reader.read(_as_dict(event)), call_ids)
+    await _record(run, reader.end(), call_ids)
+
+
+async def _record(run: Run, events: Sequence[RunEvent], call_ids: dict[str, str]) -> None:
+    while events:
+        for event in events:
+            if isinstance(event, CallStarted):
+                call_ids[event.call_id] = await run.free_call_id(event.call_id)
+        try:
+            await run.record([_rename(event, call_ids) for event in events])
+        except CallIdTaken:
+            continue  # Another process was first with this id. Nothing was kept, and the next free one is tried.
+        return
+
+
+def _rename(event: RunEvent, call_ids: Mapping[str, str]) -> RunEvent:
+    match event:
+        case (
+            CallStarted()
+            | CallSigned()
+            | ArgsAppended()
+            | CallCompleted()
+            | CallDiscarded()
+            | CallExecuting()
+            | CallProgressed()
+            | CallReturned()
+        ) if event.call_id in call_ids:
+            return msgspec.structs.replace(event, call_id=call_ids[event.call_id])
+        case _:
+            return event
+
+
+async def _restore_ids(given: RunAgentInput, directory: Directory) -> RunAgentInput:
+    """The input with the agent's own ids for calls that have another name in the journal."""
+    wire_ids: dict[str, str] = {}
+    for call_id in {call_id for call_id in _call_ids(given) if _NUMBERED.fullmatch(call_id)}:
+        call = await directory.find_by_call_id(call_id)
+        if call is not None and call.provider_id is not None:
+            wire_ids[call_id] = call.provider_id
+    if not wire_ids:
+        return given
+    copied = given.model_copy(deep=True)
+    for message in copied.messages:
+        if isinstance(message, ToolMessage):
+            message.tool_call_id = wire_ids.get(message.tool_call_id, message.tool_call_id)
+        elif isinstance(message, AssistantMessage):
+            for call_made in message.tool_calls or ():
+                call_made.id = wire_ids.get(call_made.id, call_made.id)
+    for entry in copied.resume or ():
+        entry.interrupt_id = wire_ids.get(entry.interrupt_id, entry.interrupt_id)
+    return copied
+
+
+def _call_ids(given: RunAgentInput) -> Iterator[str]:
+    for message in given.messages:
+        if isinstance(message, ToolMessage):
+            yield message.tool_call_id
+        elif isinstance(message, AssistantMessage):
+            yield from (call.id for call in message.tool_calls or ())
+    yield from (entry.interrupt_id for entry in given.resume or ())
+
+
+def _as_dict(event: Any) -> dict[str, Any]:
+    if isinstance(event, dict):
+        return event
+    if isinstance(event, BaseModel):
+        return event.model_dump(mode="json", by_alias=True, exclude_none=True)
+    raise UsageError(f"expected the agent to yield AG-UI events, got {type(event).__name__}")
