@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextvars import ContextVar, Token
 from functools import partial
 from types import TracebackType
@@ -118,6 +118,7 @@ class Run:
         self._on_stop: list[Callable[[str], object]] = []
         self._declared: set[str] = set()  # the tools that requests of this run have declared
         self._told: set[str] = set()  # the calls that run_tools has given a result for
+        self._refusals_told: set[str] = set()  # those whose refusal was asked for
         self._token: Token[Run | None] | None = None
         self._leave: Callable[[], None] | None = None
 
@@ -136,8 +137,28 @@ class Run:
 
         They were rejected, their hooks failed, or the model did not finish them, did not write JSON, or wrote arguments
         that do not fit. What was given
-        up because the connection broke or the run was stopped is not among them.
+        up because the connection broke or the run was stopped is not among them. Who asks for them tells the model.
         """
+        found = self._refusals()
+        self.mark_told(found)
+        return found
+
+    def untold(self, tool_names: Container[str]) -> list[Refusal]:
+        """The calls of these tools that the program never saw, and of which neither it nor the model was told."""
+        return [
+            refused
+            for refused in self._refusals()
+            if refused.reason in ("truncated", "malformed", "invalid")
+            and refused.name in tool_names
+            and refused.call_id not in self._refusals_told
+            and refused.call_id not in self._told
+        ]
+
+    def mark_told(self, refusals: Sequence[Refusal]) -> None:
+        """The model is told of these, by whoever asked for them."""
+        self._refusals_told.update(refused.call_id for refused in refusals)
+
+    def _refusals(self) -> list[Refusal]:
         return [
             Refusal(call.call_id, call.name, call.provider_id, call.reason, refusal(call))
             for call in self._ledger

@@ -223,7 +223,7 @@ class TapTransport:
         provider, request = exchange.provider, exchange.request
         if _is_signed(request):
             return await send(request)
-        asked = sent = await self._signed(provider, exchange.asked, place.run)
+        asked = sent = _with_notes(provider, await self._signed(provider, exchange.asked, place.run), place)
         if self._settings.stream_arguments:
             sent = self._asking.add_to(asked, provider, self._asks(place.model_call), request.url)
         answer = await send(_with_body(request, sent.body))
@@ -327,9 +327,9 @@ class _Reading:
         if not schema:
             return None
         args = json.loads(args_json)
-        if not isinstance(args, dict):
+        if not isinstance(args, dict | None):
             return "malformed", "the arguments are not an object"
-        wrong = misfit_of(schema, args)
+        wrong = misfit_of(schema, {} if args is None else args)  # some models write null for no arguments
         return None if wrong is None else ("invalid", wrong)
 
     def streamed(self, answer: Any) -> TappedBody:
@@ -412,6 +412,22 @@ def _said(provider: Provider, asked: Request) -> list[RequestEvent]:
         # A request that cannot be read is the provider's to refuse.
         logger.warning("could not read a request: %s", error)
         return []
+
+
+def _with_notes(provider: Provider, request: Request, place: Place) -> Request:
+    """The request with what nobody else tells the model: why calls that never reached the program did not run.
+
+    Hosts tell the model themselves, and so do programs that have rejected calls forwarded.
+    """
+    run = place.run
+    if run is None or place.model_call is not None or run.rejected == "forward":
+        return request
+    refusals = run.untold(provider.declared_tools(request))
+    noted = provider.add_note(request, "\n".join(map(str, refusals))) if refusals else None
+    if noted is None:
+        return request
+    run.mark_told(refusals)
+    return noted
 
 
 def _is_signed(request: Any) -> bool:

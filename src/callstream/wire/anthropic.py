@@ -341,6 +341,18 @@ class Anthropic(Provider):
             tool[EAGER] = True
         return request.rewritten() if silent else request
 
+    def add_note(self, request: Request, text: str) -> Request | None:
+        """A note at the end of the user's last message, unless the model has spoken since."""
+        for message in reversed(objects_in(request.fields.get("messages"))):
+            content = message.get("content")
+            if message.get("role") == "user" and content:
+                blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+                message["content"] = [*blocks, {"type": "text", "text": text}]
+                return request.rewritten()
+            if message.get("role") == "assistant":
+                break
+        return None
+
     def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
         answer["content"] = list(
             kept(

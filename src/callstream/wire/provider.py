@@ -63,6 +63,10 @@ class Provider(ABC):
         """
         return request
 
+    def add_note(self, request: Request, text: str) -> Request | None:
+        """The request with a note to the model at its end; None where the wire, or the request, has no place for one."""
+        return None
+
     def sign(self, request: Request, known: KnownSignature) -> Request:
         """The request with the signatures that its calls have lost."""
         return request

@@ -32,6 +32,9 @@ class Gemini(Provider):
     def ask_for_pieces(self, request: Request, asks: Asks = all_tools) -> Request:
         return requests.ask_for_pieces(request, asks)
 
+    def add_note(self, request: Request, text: str) -> Request | None:
+        return requests.add_note(request, text)
+
     def sign(self, request: Request, known: KnownSignature) -> Request:
         return requests.sign(request, known)
 

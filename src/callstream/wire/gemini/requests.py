@@ -141,6 +141,16 @@ def ask_for_pieces(request: Request, asks: Asks) -> Request:
     return request.rewritten()
 
 
+def add_note(request: Request, text: str) -> Request | None:
+    """A note as a content of its own: one with function responses has exactly as many parts as there were calls."""
+    contents = request.fields.get("contents")
+    contents = contents if isinstance(contents, list) else [contents]
+    if not objects_in(contents) or objects_in(contents)[-1].get("role") == "model":
+        return None
+    request.fields["contents"] = [*contents, {"role": "user", "parts": [{"text": text}]}]
+    return request.rewritten()
+
+
 def sign(request: Request, known: KnownSignature) -> Request:
     """The request with a thought signature on the first call of each step of the model's last turn that lacks one.
 

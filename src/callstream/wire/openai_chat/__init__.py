@@ -30,6 +30,9 @@ class OpenAIChat(Provider):
     def ask_for_pieces(self, request: Request, asks: Asks = all_tools) -> Request:
         return requests.ask_for_pieces(request, asks)
 
+    def add_note(self, request: Request, text: str) -> Request | None:
+        return requests.add_note(request, text)
+
     def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
         for choice in answer["choices"]:
             message = choice.get("message") or {}

@@ -96,6 +96,18 @@ def ask_for_pieces(request: Request, asks: Asks) -> Request:
     return request
 
 
+def add_note(request: Request, text: str) -> Request | None:
+    """A note at the end of the last message: not every server takes a user's message after the result of a tool."""
+    last = objects_in(request.fields.get("messages"))[-1:]
+    if not last or last[0].get("role") not in ("user", "tool") or not (content := last[0].get("content")):
+        return None
+    if isinstance(content, str):
+        last[0]["content"] = f"{content}\n\n{text}"
+    else:
+        last[0]["content"] = [*content, {"type": "text", "text": text}]
+    return request.rewritten()
+
+
 # -- content, which both of OpenAI's wires write alike --
 
 

@@ -32,6 +32,16 @@ class OpenAIResponses(Provider):
             fields.get("previous_response_id") or fields.get("conversation")
         )
 
+    def add_note(self, request: Request, text: str) -> Request | None:
+        said = request.fields.get("input")
+        if isinstance(said, str):
+            request.fields["input"] = f"{said}\n\n{text}"
+        elif isinstance(said, list) and said:
+            request.fields["input"] = [*said, {"role": "user", "content": text}]
+        else:
+            return None
+        return request.rewritten()
+
     def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
         answer["output"] = list(
             kept(
