@@ -358,6 +358,36 @@ def test_a_wrong_variable_is_one_sentence(tmp_path: Path, run: Run, monkeypatch:
     assert "invalid value for CALLSTREAM_FORGET_AFTER: expected an age in hours, days or weeks" in done.err
 
 
+# -- streamed arguments --
+
+
+@pytest.mark.parametrize("how", ["default", "option"])
+def test_providers_are_asked_to_stream_arguments_unless_told_not_to(tmp_path: Path, how: str) -> None:
+    (tmp_path / "agent.py").write_text(AGENT.replace("gemini-2.5-flash", "projects/p/locations/l/endpoints/1"))
+    with ScriptedProvider("gemini", answers) as provider:
+        env = {"GOOGLE_API_KEY": "none", "GOOGLE_VERTEX_BASE_URL": provider.base_url, "GOOGLE_GENAI_USE_VERTEXAI": "1"}
+        options = ["--no-stream-arguments"] if how == "option" else []
+        env |= {"CALLSTREAM_STREAM_ARGUMENTS": "on"} if how == "option" else {}  # the option takes precedence
+        with serving("serve", "agent.py:root_agent", "--port", "0", *options, env=env, cwd=tmp_path) as server:
+            asked(server)
+            assert ("streamFunctionCallArguments" in str(provider.requests[0].json)) is (how == "default")
+            assert server.end() == 0
+
+
+def test_streamed_arguments_of_what_has_clients_of_its_own(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plain.py").write_text(ECHO)
+    monkeypatch.chdir(tmp_path)
+    done = run("serve", "plain.py:agent", "--no-stream-arguments")
+    assert done.code == 2
+    assert "plain.py:agent has clients of its own; --stream-arguments cannot be combined with it" in done.err
+    monkeypatch.setenv("CALLSTREAM_STREAM_ARGUMENTS", "maybe")
+    done = run("serve", "plain.py:agent")
+    assert done.code == 2
+    assert "invalid value for CALLSTREAM_STREAM_ARGUMENTS: expected true or false, got 'maybe'" in done.err
+
+
 # -- sessions --
 
 APPROVING = '''
