@@ -30,6 +30,7 @@ def run(name: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.subprocess
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_an_example_gets_live_calls_results_and_a_whole_journal(name: str) -> None:

@@ -10,6 +10,7 @@ from tests.captures import ROOT
 PAGES = ["README.md", "docs/quickstart/plain-sdk.md"]
 
 
+@pytest.mark.slow
 def test_types_are_what_users_see(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     """For the public names, and for the code of the first pages. In one go, with a cache: the SDKs' types are many."""
     api = pytest.importorskip("mypy.api")

@@ -25,6 +25,7 @@ AGAIN = [Calls("write", {"content": "The sea."}), Finish()]
 END = [Text("Done."), Finish()]
 
 
+@pytest.mark.slow
 @pytest.mark.subprocess
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # google-adk leaves its clients open
 @pytest.mark.parametrize("path", PATHS)
@@ -51,6 +52,7 @@ async def test_crash_in_the_middle_of_arguments(path: str, tmp_path: Path) -> No
     gc.collect()
 
 
+@pytest.mark.slow
 @pytest.mark.subprocess
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # google-adk leaves its clients open
 @pytest.mark.parametrize("path", PATHS)

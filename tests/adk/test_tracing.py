@@ -15,7 +15,7 @@ import pytest
 
 from tests.adk.tracing import PARENT, TRACE
 
-pytestmark = pytest.mark.subprocess
+pytestmark = [pytest.mark.slow, pytest.mark.subprocess]
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,7 @@ def _children_find_the_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
 
 
+@pytest.mark.slow
 @pytest.mark.subprocess
 def test_kill_at_every_record_in_sqlite(tmp_path: Path) -> None:
     tally = asyncio.run(crash(sqlite_url(tmp_path / "journal.db"), KILLS, seed=2))
@@ -33,6 +34,7 @@ def test_kill_at_every_record_in_sqlite(tmp_path: Path) -> None:
     assert tally.acknowledged > KILLS
 
 
+@pytest.mark.slow
 @pytest.mark.subprocess
 @pytest.mark.postgres
 def test_kill_at_every_record_in_postgres(postgres_url: str) -> None:

@@ -384,6 +384,7 @@ def test_hostile_argument_is_text(inspector: Inspector, page: Page) -> None:
     assert inspector.is_responsive()
 
 
+@pytest.mark.slow
 def test_five_megabytes_are_text_too(inspector: Inspector, page: Page) -> None:
     inspector.send("huge")
     card = inspector.expect_state("store", "completed")
@@ -420,6 +421,7 @@ def test_hundred_kilobytes_and_a_thousand_records(inspector: Inspector, page: Pa
     assert inspector.is_responsive()
 
 
+@pytest.mark.slow
 def test_big_tree_waits_for_a_click(inspector: Inspector) -> None:
     inspector.send("many")
     card = inspector.expect_state("store", "completed")

@@ -13,6 +13,7 @@ from tests.page.conftest import DESKTOP, Watch
 from tests.page.inspector import Inspector
 from tests.page.stage import Stage
 
+pytestmark = pytest.mark.slow
 PICTURES = ROOT / "screenshots"
 SIZES = {"desktop": DESKTOP, "phone": {"width": 390, "height": 844}}
 

@@ -14,6 +14,7 @@ from .process import process
 from .serving import run_input
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.subprocess,
     pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
 ]

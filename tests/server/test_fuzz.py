@@ -77,7 +77,7 @@ def journal(kind: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.
     asyncio.run(drop_schema(server, schema))
 
 
-POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
+POSTGRES = pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.slow])
 
 
 @pytest.fixture(scope="module", params=["sqlite", POSTGRES])

@@ -132,6 +132,7 @@ async def test_join_during_compaction_is_whole(url: str) -> None:
     assert [message["id"] for message in shown(while_compacted).messages] == ["u-0", "m-0", "result-call-0"]
 
 
+@pytest.mark.slow
 async def test_live_reader_of_a_run_that_is_compacted_meanwhile_sees_its_end(cs: Callstream, stalling: Any) -> None:  # noqa: F811
     """It reads slowly, the run has ended, and the pieces that it has not read yet are gone."""
     piece, count = "x" * 6000, 2000

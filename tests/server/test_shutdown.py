@@ -14,7 +14,7 @@ from callstream import CallState, Callstream
 from .process import Process, process
 from .serving import Stream, run_input
 
-pytestmark = pytest.mark.subprocess
+pytestmark = [pytest.mark.slow, pytest.mark.subprocess]
 
 
 async def draining(server: Process) -> None:

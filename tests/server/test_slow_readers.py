@@ -133,6 +133,7 @@ async def test_slow_reader_merged_and_the_others_pay_nothing(cs: Callstream, sta
         assert late[-1]["outcome"] == {"type": "success"}
 
 
+@pytest.mark.slow
 async def test_memory_of_stalled_readers_is_bounded(cs: Callstream, stalling: Any) -> None:
     agent = writer()
     async with served(agent, callstream=cs) as server:
@@ -152,6 +153,7 @@ async def test_memory_of_stalled_readers_is_bounded(cs: Callstream, stalling: An
         await until(lambda: len(waiting(server)) <= 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("raw", [False, True])
 async def test_slow_reader_that_stalls_too_long_is_cut_off_and_may_come_back(
     cs: Callstream, stalling: Any, raw: bool, caplog: pytest.LogCaptureFixture
@@ -204,6 +206,7 @@ def unchunked_as_far(answer: bytes) -> bytes:
     return bytes(body)
 
 
+@pytest.mark.slow
 async def test_slow_reader_is_cut_off_by_a_heartbeat_too(
     cs: Callstream, stalling: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -244,7 +247,7 @@ async def test_a_stalled_readers_run_goes_on(cs: Callstream, stalling: Any) -> N
 async def test_idle_streams_wake_the_loop_together(cs: Callstream, stalling: Any) -> None:
     agent = Stepping()
     async with (
-        served(agent, callstream=cs, settings=ServerSettings(heartbeat_seconds=0.3)) as server,
+        served(agent, callstream=cs, settings=ServerSettings(heartbeat_seconds=0.3, shutdown_seconds=0.1)) as server,
         server.run() as stream,
     ):
         await stream.until("TOOL_CALL_START")

@@ -637,6 +637,7 @@ def test_two_event_loops_share_one_client() -> None:
     asyncio.run(cs.aclose())
 
 
+@pytest.mark.slow
 async def test_many_streams_at_once_through_one_client(cs: Callstream) -> None:
     async with ScriptedProvider("openai_chat", [Call("write", ARGS, size=20)]) as provider:
         async with sdk("openai_chat", provider, cs, collapse="all") as client:

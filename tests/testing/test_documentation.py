@@ -14,6 +14,7 @@ pytest_plugins = ["pytester"]
 HOWTO = (ROOT / "docs" / "howto" / "testing.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.subprocess
 def test_examples_run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     examples = re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```$", HOWTO, re.MULTILINE | re.DOTALL)

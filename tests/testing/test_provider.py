@@ -696,6 +696,7 @@ async def test_a_body_that_is_no_object_is_refused() -> None:
 # -- the server --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @each_wire
 async def test_two_hundred_streams_at_once(wire: str) -> None:
     script = [Text("abcdefgh" * 5, size=8), Call("write", {"content": "x" * 24})]

@@ -23,6 +23,7 @@ from .clients import Client
 from .test_run import adk_agent
 
 
+@pytest.mark.slow
 @pytest.mark.subprocess
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # google-adk leaves its clients open
 async def test_crash_in_the_middle_of_arguments_of_an_agent(tmp_path: Path) -> None:

@@ -147,6 +147,7 @@ JOINED = {"one_call": 40, "parallel_calls_of_another_wire": 8, "reasoning": 6, "
 """At how many places the connection drops."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", JOINED)
 @pytest.mark.parametrize("reload", [False, True], ids=["back", "reload"])
 async def test_join_mid_arguments_after_every_record(

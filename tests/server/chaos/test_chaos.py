@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 
-pytestmark = [pytest.mark.subprocess, pytest.mark.postgres]
+pytestmark = [pytest.mark.slow, pytest.mark.subprocess, pytest.mark.postgres]
 
 
 def test_chaos_in_short() -> None:

@@ -24,6 +24,7 @@ from .fleet import Fleet, Replica
 from .plan import PAINT, args_of
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.subprocess,
     pytest.mark.postgres,
     *(pytest.mark.filterwarnings(warning) for warning in IGNORED),
