@@ -14,7 +14,7 @@ from callstream.testing import Call, Finish, Refusal, ScriptedProvider, Text
 
 from .commands import PATIENCE, Ran, Server, ran, serving
 
-pytestmark = pytest.mark.subprocess
+pytestmark = [pytest.mark.slow, pytest.mark.subprocess]
 Run = Callable[..., Ran]
 
 AGENT = '''

@@ -168,6 +168,7 @@ def test_a_key_for_a_package_that_is_not_there_is_one_sentence(monkeypatch: pyte
 # -- in the terminal ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.subprocess
 def test_in_the_terminal_all_of_it_is_seen() -> None:
     done = in_terminal("demo", "--terminal", "--pace", "150", typed=b"y\n")
@@ -268,6 +269,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Pat
     assert not any("Traceback" in line for line in server.lines), "\n".join(server.lines)
 
 
+@pytest.mark.slow
 @pytest.mark.subprocess
 def test_every_turn_gets_the_whole_play(demo: tuple[Server, Path]) -> None:
     server, folder = demo
@@ -300,6 +302,7 @@ def test_every_turn_gets_the_whole_play(demo: tuple[Server, Path]) -> None:
     assert states == {"completed"}
 
 
+@pytest.mark.slow
 @pytest.mark.subprocess
 def test_a_question_that_nobody_answers_does_not_stop_the_thread(demo: tuple[Server, Path]) -> None:
     visitor = Visitor(demo[0])
@@ -309,6 +312,7 @@ def test_a_question_that_nobody_answers_does_not_stop_the_thread(demo: tuple[Ser
     assert "I will write “What paper is”." in text_of(second)
 
 
+@pytest.mark.slow
 @pytest.mark.subprocess
 def test_it_can_be_watched_and_stopped_from_the_command_line(
     demo: tuple[Server, Path], run: Callable[..., Ran]

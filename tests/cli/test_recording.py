@@ -30,6 +30,7 @@ SCRIPT = [Text("Let me look."), Call("get_weather", {"city": "Paris"})]
 BODY = {"model": "claude", "max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
 
 
+@pytest.mark.slow
 @pytest.mark.subprocess
 def test_a_program_is_recorded_and_then_runs_without_its_provider(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
@@ -51,6 +52,7 @@ def test_a_program_is_recorded_and_then_runs_without_its_provider(tmp_path: Path
     assert "1 request answered" in again.err
 
 
+@pytest.mark.slow
 @pytest.mark.subprocess
 def test_replay_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
     with ScriptedProvider("anthropic", SCRIPT) as provider, recording_proxy(tmp_path / "a", provider.base_url) as proxy:
