@@ -24,6 +24,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from callstream.wire.eventstream import write_event
+
 ROOT = Path(__file__).resolve().parent.parent
 
 WIRES = {
@@ -32,6 +34,8 @@ WIRES = {
     "openai_chat": "openai_chat",
     "openai_responses": "openai_responses",
     "cohere": "cohere_v2",
+    "bedrock_converse": "bedrock_converse_stream",
+    "bedrock_invoke": "bedrock_invoke_anthropic",
 }
 """The names that ``decoder_for`` takes, and the manifest's names for the same wires."""
 
@@ -74,7 +78,8 @@ class Capture(msgspec.Struct, frozen=True):
 
     @property
     def client_calls(self) -> tuple[CapturedCall, ...]:
-        return tuple(call for call in self.tool_calls if call.kind in CLIENT_KINDS)
+        kinds = CLIENT_KINDS - {"toolUse"} if "toolUse_type:server_tool_use" in self.quirks else CLIENT_KINDS
+        return tuple(call for call in self.tool_calls if call.kind in kinds)
 
 
 @cache
@@ -106,10 +111,15 @@ def captures(*wires: str) -> list[Capture]:
 
 
 def body(capture: Capture) -> bytes:
-    """The response body. Where only parsed payloads were kept, each is framed as one server-sent event."""
+    """The response body. Where only parsed payloads were kept, each is framed as one event of its wire."""
     data = _read(capture.file)
     if not capture.file.endswith(".jsonl"):
         return data
+    if capture.wire.startswith("bedrock_"):
+        events = [msgspec.json.decode(line) for line in data.split(b"\n") if line.strip()]
+        return raw_body(capture) or b"".join(
+            write_event(kind, msgspec.json.encode(payload)) for event in events for kind, payload in event.items()
+        )
     return b"".join(b"data: " + line + b"\n\n" for line in data.split(b"\n") if line.strip())
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.sdks.anthropic import AnthropicSdk
+from tests.sdks.bedrock import BedrockInvokeSdk, read_converse
 from tests.sdks.cohere import CohereSdk
 from tests.sdks.gemini import GeminiSdk
 from tests.sdks.openai import ChatSdk, ResponsesSdk
 from tests.sdks.sdk import Answer, Sdk
 
-__all__ = ["SDKS", "WIRES", "Answer", "Sdk"]
+__all__ = ["READ", "SDKS", "WIRES", "Answer", "Sdk"]
 
 SDKS: dict[str, Sdk] = {
     "anthropic": AnthropicSdk(),
@@ -16,5 +19,8 @@ SDKS: dict[str, Sdk] = {
     "openai_responses": ResponsesSdk(),
     "gemini": GeminiSdk(),
     "cohere": CohereSdk(),
+    "bedrock_invoke": BedrockInvokeSdk(),
 }
 WIRES = tuple(SDKS)
+READ: dict[str, Any] = {**{wire: sdk.read for wire, sdk in SDKS.items()}, "bedrock_converse": read_converse}
+"""What an SDK makes of the body of a response, also where it has no HTTP client that could be tapped."""

@@ -38,7 +38,7 @@ class AnthropicSdk(Sdk):
                 answer.finish = event.delta.stop_reason
         for index, block in sorted(blocks.items()):
             if block.type == "tool_use":
-                answer.calls.append((block.id, block.name, loads(texts[index])))
+                answer.calls.append((block.id, block.name, loads(texts[index]) or block.input))
             elif block.type == "text":
                 answer.text += texts[index]
         return answer

@@ -16,6 +16,7 @@ from google.genai import types
 from callstream import Callstream
 from callstream.testing import ScriptedProvider
 from tests.sdks import SDKS, Answer
+from tests.sdks.bedrock import KEYS
 from tests.sdks.sdk import MESSAGES, NAMES, SCHEMA
 
 _FUNCTIONS: Any = [{"type": "function", "function": {"name": name, "parameters": SCHEMA}} for name in NAMES]
@@ -53,6 +54,7 @@ _STREAM: dict[str, Callable[[Any], Any]] = {
     "openai_responses": stream_responses,
     "gemini": stream_gemini,
     "cohere": stream_cohere,
+    "bedrock_invoke": stream_anthropic,
 }
 WIRES = tuple(_STREAM)
 
@@ -81,6 +83,10 @@ def sdk(wire: str, provider: ScriptedProvider, cs: Callstream | None, **options:
                 yield genai.Client(api_key="none", http_options=types.HttpOptions(**options))
             case "cohere":
                 yield cohere.ClientV2(api_key="none", base_url=provider.base_url, httpx_client=own, max_retries=retries)
+            case "bedrock_invoke":
+                keys: Any = {**KEYS, "http_client": http, "max_retries": retries}
+                with anthropic.AnthropicBedrock(base_url=provider.base_url, **keys) as bedrock:
+                    yield bedrock
             case _:
                 kind: Any = anthropic.Anthropic if wire == "anthropic" else openai.OpenAI
                 with kind(base_url=provider.base_url, api_key="none", http_client=http, max_retries=retries) as client:

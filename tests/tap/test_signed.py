@@ -23,6 +23,10 @@ CREDENTIALS = Credentials("AKIDEXAMPLE", "a secret")
 WRITE = Call("write", {"title": "T", "content": "some text"}, call_id="c1")
 
 
+def bedrock_client(url: str, http: Any) -> Any:
+    return anthropic.AsyncAnthropicBedrock(**KEYS, base_url=url, http_client=http, max_retries=0)
+
+
 def mantle_client(url: str, http: Any) -> Any:
     return anthropic.AsyncAnthropicBedrockMantle(**KEYS, base_url=f"{url}/anthropic", http_client=http, max_retries=0)
 
@@ -42,6 +46,7 @@ def openai_client(url: str, http: Any) -> openai.AsyncOpenAI:
 
 
 CLIENTS = {
+    "AsyncAnthropicBedrock": ("bedrock_invoke", bedrock_client, ASK["bedrock_invoke"]),
     "AsyncAnthropicBedrockMantle": ("anthropic", mantle_client, ASK["anthropic"]),
     "AsyncAnthropicAWS": ("anthropic", aws_client, ASK["anthropic"]),
     "AsyncOpenAI, chat": ("openai_chat", openai_client, ASK["openai_chat"]),

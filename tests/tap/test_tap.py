@@ -19,6 +19,8 @@ from callstream.events import ArgsAppended, CallDiscarded, MessageReceived
 from callstream.tap import TapSettings
 from callstream.tap.body import Limits
 from callstream.testing import Call, Cut, Delay, Failure, Finish, Refusal, ScriptedProvider, Text, Truncated, encode
+from callstream.testing.encoders import ENCODERS
+from callstream.wire import decoder_for
 from tests.sdks import SDKS
 from tests.tap.clients import ASK, SCHEMA, WIRES, ask, sdk
 
@@ -242,14 +244,14 @@ async def test_a_held_call_keeps_the_stream_alive(cs: Callstream, wire: str) -> 
     tap = cs.transport(settings=TapSettings(collapse="all", limits=Limits(keep_alive_every=0.02)))
     async with serving(wire, [WRITE]) as provider, httpx.AsyncClient(transport=tap) as client:
         url, body = _raw(wire, provider)
-        empty_lines = 0
+        signs_of_life = 0
         async with client.stream("POST", url, json=body) as response:
             async for data in response.aiter_raw():
-                if data == b"\n":
-                    empty_lines += 1
-                    if empty_lines == 3:
+                if data == decoder_for(wire).framing.keep_alive:
+                    signs_of_life += 1
+                    if signs_of_life == 3:
                         gate.set()
-    assert empty_lines >= 3
+    assert signs_of_life >= 3
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -384,7 +386,8 @@ async def test_4xx_pass_untouched(cs: Callstream) -> None:
 async def test_what_comes_compressed_anyway_is_read(cs: Callstream, wire: str, encoding: Any) -> None:
     async with serving(wire, [WRITE], encoding=encoding) as provider:
         answer = await ask(wire, provider, cs, collapse="all")
-        assert provider.requests[0].headers["accept-encoding"] == "identity"
+        headers = provider.requests[0].headers
+        assert headers["accept-encoding"] == "identity" or headers["authorization"].startswith("AWS4-")
     assert [args for _, _, args in answer.calls] == [ARGS]
     assert len([event for event in await journaled(cs, "c1") if isinstance(event, ArgsAppended)]) > 5
 
@@ -444,7 +447,7 @@ async def test_depth_and_size_limits_of_an_answer_that_is_not_streamed(cs: Calls
     assert [run.outcome for run in await cs.journal.runs()] == ["failed"]
 
 
-@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("wire", [wire for wire in WIRES if ENCODERS[wire].is_text])
 async def test_what_is_no_text_in_a_field_that_nobody_reads_is_a_wire_error(cs: Callstream, wire: str) -> None:
     frames = list(encode(wire, [WRITE]))
 

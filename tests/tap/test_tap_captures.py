@@ -9,20 +9,22 @@ import pytest
 
 from callstream import CallState, Callstream
 from callstream.tap.transport import Collapse
+from callstream.testing.encoders import ENCODERS
 from tests.captures import WIRES, Capture, body, each_capture
-from tests.sdks import SDKS
 
 NAMES = {recorded: wire for wire, recorded in WIRES.items()}
 
 
 async def through(cs: Callstream, capture: Capture, collapse: Collapse) -> bytes:
+    wire = NAMES[capture.wire]
+
     async def answer(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, content=body(capture), headers={"content-type": "text/event-stream"})
+        return httpx.Response(200, content=body(capture), headers={"content-type": ENCODERS[wire].stream_type})
 
     transport = cs.transport(httpx.MockTransport(answer), collapse=collapse)
     async with httpx.AsyncClient(transport=transport) as client:
-        url, _ = SDKS[NAMES[capture.wire]].raw("http://127.0.0.1")
-        response = await client.post(url, json={"store": False})
+        path = ENCODERS[wire].place.replace("{model}", "m")
+        response = await client.post(f"http://127.0.0.1{path}", json={"store": False, "anthropic_version": "any"})
     return response.content
 
 

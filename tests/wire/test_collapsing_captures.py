@@ -11,7 +11,7 @@ from callstream.events import CallCompleted
 from callstream.wire.framing import Frame, SseFraming
 from tests.captures import WIRES, Capture, body, captures, each_capture, raw_body, reads
 from tests.decoding import Folded, calls, splits
-from tests.sdks import SDKS
+from tests.sdks import READ
 from tests.wire.collapsing import (
     Tapped,
     every,
@@ -44,6 +44,10 @@ WRONG_ALONE = {
     ),
 }
 """Captures from which openai's SDK alone takes wrong calls, or none: collapsed its calls are the decoder's."""
+
+NOT_FOR_THE_SDK = {
+    "bedrock/vercel-ai__amazon-bedrock-amazon-bedrock-tool-no-args.jsonl",  # written by hand: botocore refuses its start
+}
 
 TRUNCATED = {
     "deepseek/rig__deepseek-truncation-matrix-streaming-budget-24-truncated-arguments-keep-the-turn.sse",
@@ -136,12 +140,14 @@ def test_sdk_makes_the_same_of_it(capture: Capture) -> None:
             assert after == before, read.__name__
 
 
-@each_capture("cohere")
+@each_capture("cohere", "bedrock_converse", "bedrock_invoke")
 def test_sdk_that_leaves_folding_to_programs_makes_the_same_of_it(capture: Capture) -> None:
-    sdk = SDKS[NAMES[capture.wire]]
-    plain = sdk.read(body(capture))
+    if capture.file in NOT_FOR_THE_SDK:
+        return
+    read = READ[NAMES[capture.wire]]
+    plain = read(body(capture))
     for _, result in settings(capture):
-        assert sdk.read(result.body).told == plain.told
+        assert read(result.body).told == plain.told
 
 
 @each_capture("openai_responses", "openai_chat")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from callstream.testing.encoders import frames
+from callstream.testing.encoders import ENCODERS, frames
 from callstream.testing.script import Call, Cut, Delay, Parallel, Script, script_to_json
 
 _PREFIX = "918273645"
@@ -30,7 +30,7 @@ class NumberedFrames:
         self._script = script
         self._model = model
         self._encoded: list[bytes | Delay | Cut] = []
-        if _PREFIX not in f"{script_to_json(script)!r}{model}":
+        if ENCODERS[wire].is_text and _PREFIX not in f"{script_to_json(script)!r}{model}":
             self._encoded = list(frames(wire, script, model=model, first_id=_FIRST))
 
     def frames(self, first_id: int) -> Iterator[bytes | Delay | Cut]:

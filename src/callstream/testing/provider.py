@@ -213,6 +213,8 @@ class ScriptedProvider(ProviderServer):
             raise UsageError(f"expected eager to be one of {get_args(Eager)}, got {eager!r}")
         if eager != "ignored" and wire != "anthropic":
             raise UsageError(f"eager is about Anthropic's field; the wire is {wire!r}")
+        if stamp and not ENCODERS[wire].is_text:
+            raise UsageError(f"a stamp cannot be put into the frames of the wire {wire!r}")
         self._encoding = encoding
         self._eager = eager
         self._deltas_per_second = deltas_per_second

@@ -12,6 +12,8 @@ from typing import Any
 from callstream.errors import UsageError
 from callstream.events import RequestEvent
 from callstream.wire.anthropic import Anthropic
+from callstream.wire.bedrock_converse import BedrockConverse
+from callstream.wire.bedrock_invoke import BedrockInvoke
 from callstream.wire.cohere import Cohere
 from callstream.wire.decoder import Decoder
 from callstream.wire.gemini import Gemini
@@ -27,6 +29,8 @@ PROVIDERS: tuple[Provider, ...] = (
     OpenAIChat(),
     OpenAIResponses(),
     Cohere(),
+    BedrockConverse(),
+    BedrockInvoke(),
 )
 WIRES: tuple[str, ...] = tuple(provider.wire for provider in PROVIDERS)
 

@@ -283,8 +283,8 @@ class MessagesRequest(msgspec.Struct):
     messages: list[RequestMessage] = []
 
 
-def _turns(body: bytes) -> Iterator[Turn]:
-    for message in read_body("anthropic", body, MessagesRequest).messages:
+def _turns(wire: str, body: bytes) -> Iterator[Turn]:
+    for message in read_body(wire, body, MessagesRequest).messages:
         content = message.content or []
         blocks = [RequestBlock("text", text=content)] if isinstance(content, str) else content
         if message.role == "assistant":
@@ -325,7 +325,7 @@ class Anthropic(Provider):
     pieces_field = re.compile(EAGER.encode())
 
     def turns(self, body: bytes) -> Iterator[Turn]:
-        return _turns(body)
+        return _turns(self.wire, body)
 
     def declared_tools(self, request: Request) -> dict[str, dict[str, Any]]:
         return schemas((tool, tool.get("input_schema")) for tool in objects_in(request.fields.get("tools")))

@@ -35,6 +35,7 @@ class Provider(ABC):
     signs_calls: ClassVar[bool] = False
     sdk_error: ClassVar[str | None] = None
     pieces_field: ClassVar[re.Pattern[bytes] | None] = None
+    stream_types: ClassVar[tuple[str, ...]] = ("text/event-stream",)
 
     # -- requests --
 
@@ -77,13 +78,10 @@ class Provider(ABC):
         """How an answer is to be read; None if it is not to be read at all: errors belong to the SDK."""
         if status != 200:
             return None
-        match content_type.partition(";")[0].strip().lower():
-            case "text/event-stream":
-                return "stream"
-            case "application/json":
-                return "whole"
-            case _:
-                return None
+        kind = content_type.partition(";")[0].strip().lower()
+        if kind in self.stream_types:
+            return "stream"
+        return "whole" if kind == "application/json" else None
 
     @abstractmethod
     def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:

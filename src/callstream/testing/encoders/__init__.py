@@ -11,6 +11,8 @@ from typing import assert_never
 
 from callstream.errors import UsageError
 from callstream.testing.encoders.anthropic import AnthropicEncoder
+from callstream.testing.encoders.bedrock_converse import BedrockConverseEncoder
+from callstream.testing.encoders.bedrock_invoke import BedrockInvokeEncoder
 from callstream.testing.encoders.cohere import CohereEncoder
 from callstream.testing.encoders.encoder import Encoder, dumps
 from callstream.testing.encoders.gemini import GeminiEncoder
@@ -40,12 +42,14 @@ ENCODERS: dict[str, type[Encoder]] = {
     "openai_chat": OpenAIChatEncoder,
     "openai_responses": OpenAIResponsesEncoder,
     "cohere": CohereEncoder,
+    "bedrock_converse": BedrockConverseEncoder,
+    "bedrock_invoke": BedrockInvokeEncoder,
 }
 WIRES: tuple[str, ...] = tuple(ENCODERS)
 
 
 def encode(wire: str, script: Script, *, model: str | None = None, first_id: int = 1) -> Iterator[bytes]:
-    """The body of a streamed answer, one server-sent event a chunk. Ids that are made up count from ``first_id``."""
+    """The body of a streamed answer, one event a chunk. Ids that are made up count from ``first_id``."""
     return (frame for frame in frames(wire, script, model=model, first_id=first_id) if isinstance(frame, bytes))
 
 

@@ -1,6 +1,6 @@
 """What every wire encoder can do, and the pieces that all of them are made of.
 
-An encoder is fed the steps of one response in order and gives the stream's bytes, one server-sent event a chunk. It
+An encoder is fed the steps of one response in order and gives the stream's bytes, one event a chunk. It
 remembers what it sent, so that ``whole`` is the non-streaming answer with the same content. Nothing in it depends on
 time or chance: the same script gives the same bytes.
 """
@@ -43,7 +43,8 @@ class Encoder(ABC):
     the wire's own provider, ``variables`` name the environment variables that tell its SDK another address, and a key.
 
     ``stream_type``: the content type of a stream. ``request_id``: the header that names a request. ``failure_status``: what
-    an answer that is not streamed fails with.
+    an answer that is not streamed fails with. ``is_text``: text of a script stands in the stream as it is, and may be
+    replaced there; not so where it is encoded, or where a checksum follows.
     """
 
     model: ClassVar[str]
@@ -55,6 +56,7 @@ class Encoder(ABC):
     stream_type: ClassVar[str] = "text/event-stream; charset=utf-8"
     request_id: ClassVar[str | None] = None
     failure_status: ClassVar[int] = 500
+    is_text: ClassVar[bool] = True
 
     @classmethod
     def form_of(cls, verb: str | None, query: Mapping[str, str], fields: Mapping[str, Any]) -> Form:

@@ -1,0 +1,152 @@
+"""Amazon Bedrock's Converse: an AWS event stream, one content block after another, ``messageStart`` to ``metadata``."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from callstream.errors import UsageError
+from callstream.testing.encoders.encoder import Carrying, Encoder, Form, argument_text, dumps, refuse_custom
+from callstream.testing.script import Call, Failure, Refusal, Text, Thought
+from callstream.wire.eventstream import CONTENT_TYPE, EventStreamFraming, write_event, write_exception
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_EXCEPTIONS = {
+    400: "ValidationException",
+    403: "AccessDeniedException",
+    404: "ResourceNotFoundException",
+    408: "ModelTimeoutException",
+    424: "ModelErrorException",
+    429: "ThrottlingException",
+    503: "ServiceUnavailableException",
+}
+
+
+class BedrockConverseEncoder(Encoder):
+    model = "us.anthropic.claude-sonnet-5-5-20250929-v1:0"
+    path = re.compile(r"/model/(?P<model>.+)/(?P<verb>converse-stream|converse)$")
+    place = "/model/{model}/converse-stream"
+    upstream = "https://bedrock-runtime.us-east-1.amazonaws.com"
+    variables = ("AWS_ENDPOINT_URL_BEDROCK_RUNTIME", "AWS_BEARER_TOKEN_BEDROCK")
+    stream_type = CONTENT_TYPE
+    request_id = "x-amzn-requestid"
+    failure_status = 503
+    is_text = False
+
+    @classmethod
+    def form_of(cls, verb: str | None, query: Mapping[str, str], fields: Mapping[str, Any]) -> Form:
+        return "events" if verb == "converse-stream" else "whole"
+
+    @classmethod
+    def carry(cls, frames: list[bytes], carrying: Carrying) -> list[bytes]:
+        """First: no empty delta comes before the first of the text. Last: one delta has all of the first call's text."""
+        read = [EventStreamFraming().feed(frame)[0] for frame in frames]
+        end = next(number for number, frame in enumerate(read) if frame.event == b"contentBlockStop")
+        deltas = [number for number in range(end) if read[number].event == b"contentBlockDelta"]
+        if carrying == "first":
+            return [*frames[: deltas[0]], *frames[deltas[1] :]]
+        payloads = [json.loads(read[number].payload or b"") for number in deltas]
+        text = "".join(payload["delta"]["toolUse"]["input"] for payload in payloads)
+        whole = _event("contentBlockDelta", **payloads[0] | {"delta": {"toolUse": {"input": text}}})
+        return [*frames[: deltas[0]], whole, *frames[end:]]
+
+    def __init__(self, model: str | None, first_id: int) -> None:
+        super().__init__(model, first_id)
+        self._content: list[dict[str, Any]] = []
+        self._open = False
+        self._stop_reason: str | None = None
+        self._malformed: str | None = None
+
+    def begin(self) -> Iterator[bytes]:
+        yield _event("messageStart", role="assistant")
+
+    def text(self, step: Text) -> Iterator[bytes]:
+        self._content.append({"text": step.text})
+        for piece in self.pieces(step.text, step.size):
+            yield self._delta(text=piece)
+        yield self._stop()
+
+    def thought(self, step: Thought) -> Iterator[bytes]:
+        signature = step.signature or f"sig_{self.response_number}_{len(self._content)}"
+        self._content.append({"reasoningContent": {"reasoningText": {"text": step.text, "signature": signature}}})
+        for piece in self.pieces(step.text, step.size):
+            yield self._delta(reasoningContent={"text": piece})
+        yield self._delta(reasoningContent={"signature": signature})
+        yield self._stop()
+
+    def calls(self, calls: Sequence[Call]) -> Iterator[bytes]:
+        for call in calls:
+            yield from self._call(call)
+
+    def _call(self, call: Call) -> Iterator[bytes]:
+        refuse_custom(call, "bedrock_converse")
+        text = argument_text(call)
+        use = {"toolUseId": self.call_id(call, "tooluse_"), "name": call.name}
+        if use["toolUseId"] is None:
+            del use["toolUseId"]
+        self._content.append({"toolUse": use | {"input": {} if call.stop_after is not None else self._parsed(text)}})
+        self._open = True
+        yield _event("contentBlockStart", contentBlockIndex=len(self._content) - 1, start={"toolUse": use})
+        # Claude begins with an empty delta; a model that sends its arguments whole, such as Nova, does not.
+        for piece in [*([""] if call.streamed else []), *self.argument_pieces(call, text)]:
+            yield self._delta(toolUse={"input": piece})
+        if call.stop_after is None:
+            yield self._stop()
+
+    def failure(self, step: Failure) -> Iterator[bytes]:
+        yield write_exception(step.kind or "serviceUnavailableException", dumps({"message": step.message}).encode())
+
+    def finish(self, reason: str | None) -> Iterator[bytes]:
+        if self._open:
+            yield self._stop()
+        called = any("toolUse" in block for block in self._content)
+        words = {None: "tool_use" if called else "end_turn", "length": "max_tokens"}
+        self._stop_reason = words.get(reason, reason)
+        yield _event("messageStop", stopReason=self._stop_reason)
+        yield _event("metadata", usage=self._usage(), metrics={"latencyMs": 700})
+
+    def whole(self) -> Any:
+        if self._malformed is not None:
+            raise UsageError(
+                f"a whole bedrock_converse answer cannot carry text that is not JSON: {self._malformed!r:.80}"
+            )
+        return {
+            "output": {"message": {"role": "assistant", "content": self._content}},
+            "stopReason": self._stop_reason,
+            "usage": self._usage(),
+            "metrics": {"latencyMs": 700},
+        }
+
+    def error(self, step: Failure) -> Any:
+        kind = step.kind or "serviceUnavailableException"
+        return {"__type": kind[:1].upper() + kind[1:], "message": step.message}
+
+    def refusal(self, step: Refusal) -> Any:
+        return self.error(Failure(step.message, step.kind or _EXCEPTIONS.get(step.status, "InternalServerException")))
+
+    def _delta(self, **delta: Any) -> bytes:
+        self._open = True
+        return _event("contentBlockDelta", contentBlockIndex=len(self._content) - 1, delta=delta)
+
+    def _stop(self) -> bytes:
+        self._open = False
+        return _event("contentBlockStop", contentBlockIndex=len(self._content) - 1)
+
+    def _usage(self) -> dict[str, int]:
+        return {"inputTokens": 25, "outputTokens": self.output_tokens, "totalTokens": 25 + self.output_tokens}
+
+    def _parsed(self, text: str) -> Any:
+        """The input as a whole answer holds it; None for text that is not JSON, which only a stream can carry."""
+        try:
+            return json.loads(text)
+        except ValueError:
+            self._malformed = text
+            return None
+
+
+def _event(event_type: str, **fields: Any) -> bytes:
+    """An event, with the padding by which Bedrock hides the length of its text."""
+    text = dumps(fields)
+    return write_event(event_type, dumps({**fields, "p": _LETTERS[: len(text) % len(_LETTERS)]}).encode())
