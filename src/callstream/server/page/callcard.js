@@ -31,6 +31,7 @@ export const STATE_NAMES = {
 const REASONS = {
   truncated: "The response ended before the call did.",
   malformed: "The call ended, but its arguments are not JSON, or it has no name.",
+  invalid: "Its arguments do not fit what the tool declares.",
   rejected: "A hook refused it.",
   aborted: "The run was stopped.",
   interrupted: "Something broke before it could run.",
