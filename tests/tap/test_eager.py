@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from anthropic import AsyncAnthropic, BadRequestError
+from anthropic import Anthropic, AsyncAnthropic, BadRequestError
 from openai import AsyncOpenAI
 
 from callstream import Callstream, FieldDelta, tool
@@ -154,6 +154,32 @@ async def test_the_sdks_own_retry_follows_a_refusal(cs: Callstream) -> None:
     async with ScriptedProvider("anthropic", script) as provider:
         answer = await ask(cs, provider, [DECLARED])
         assert answer.content[0].input == ARGS
+        assert [asked_for(request) for request in provider.requests] == [{"write": True}, {}, {}]
+
+
+VERTEX = "/v1/projects/p/locations/l/publishers/anthropic/models/claude-sonnet-5"
+
+
+@pytest.mark.parametrize("verb", ["streamRawPredict", "rawPredict"])
+async def test_claude_on_vertex_is_asked_too(cs: Callstream, verb: str) -> None:
+    async with ScriptedProvider("anthropic", SCRIPT) as provider, cs.httpx2_client() as client:
+        body = {"messages": [{"role": "user", "content": "go"}], "tools": [DECLARED], "stream": verb != "rawPredict"}
+        answer = await client.post(f"{provider.origin}{VERTEX}:{verb}", json=body)
+        assert answer.status_code == 200
+        assert asked_for(provider.requests[0]) == {"write": True}
+
+
+async def test_a_sync_client_asks_and_is_refused_alike() -> None:
+    def ask_blocking(cs: Callstream, base_url: str) -> Any:
+        with Anthropic(base_url=base_url, api_key="none", http_client=cs.sync_http_client()) as client:
+            return client.messages.create(
+                model="m", max_tokens=9, messages=[{"role": "user", "content": "go"}], tools=[DECLARED]
+            )
+
+    with Callstream(tools=[write]) as cs, ScriptedProvider("anthropic", SCRIPT, eager="refused") as provider:
+        for _ in range(2):
+            answer = await asyncio.to_thread(ask_blocking, cs, provider.base_url)
+            assert answer.content[0].input == ARGS
         assert [asked_for(request) for request in provider.requests] == [{"write": True}, {}, {}]
 
 

@@ -21,7 +21,7 @@ BLOCK = {"type": "text", "text": "go"}
 
 
 def noted(wire: str, request: Any) -> Any:
-    made = provider_of(wire).add_note(Request("/v1/x", json.dumps(request).encode()), NOTE)
+    made = provider_of(wire).add_notes(Request("/v1/x", json.dumps(request).encode()), {"c1": NOTE})
     return None if made is None else json.loads(made.body)
 
 
@@ -41,7 +41,15 @@ def noted(wire: str, request: Any) -> Any:
             {"messages": [{**USER, "content": [BLOCK]}]},
             {"messages": [{**USER, "content": [BLOCK, TEXT]}]},
         ),
-        ("openai_responses", {"input": "go"}, {"input": f"go\n\n{NOTE}"}),
+        ("openai_responses", {"input": "go"}, {"input": [USER, {"role": "user", "content": NOTE}]}),
+        (
+            "openai_responses",
+            {"input": "go", "previous_response_id": "r1"},
+            {
+                "input": [{"type": "function_call_output", "call_id": "c1", "output": NOTE}, USER],
+                "previous_response_id": "r1",
+            },
+        ),
         ("openai_responses", {"input": [USER]}, {"input": [USER, {"role": "user", "content": NOTE}]}),
         (
             "gemini",

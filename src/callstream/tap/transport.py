@@ -423,7 +423,7 @@ def _with_notes(provider: Provider, request: Request, place: Place) -> Request:
     if run is None or place.model_call is not None or run.rejected == "forward":
         return request
     refusals = run.untold(provider.declared_tools(request))
-    noted = provider.add_note(request, "\n".join(map(str, refusals))) if refusals else None
+    noted = provider.add_notes(request, {each.wire_id: each.text for each in refusals}) if refusals else None
     if noted is None:
         return request
     run.mark_told(refusals)

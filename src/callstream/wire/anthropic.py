@@ -21,7 +21,19 @@ from callstream.wire.collapsing import IsLeftOut, Passing, Reasoning, kept
 from callstream.wire.decoder import Decoder, error_in
 from callstream.wire.framing import Frame
 from callstream.wire.provider import Provider
-from callstream.wire.requests import MODEL, Asks, Request, Turn, all_tools, objects_in, read_body, schemas, user_message
+from callstream.wire.requests import (
+    MODEL,
+    Asks,
+    Notes,
+    Request,
+    Turn,
+    all_tools,
+    note_text,
+    objects_in,
+    read_body,
+    schemas,
+    user_message,
+)
 from callstream.wire.transcript import WireCall
 
 NORMAL_STOPS = frozenset({"tool_use", "end_turn", "stop_sequence", "pause_turn"})
@@ -341,13 +353,13 @@ class Anthropic(Provider):
             tool[EAGER] = True
         return request.rewritten() if silent else request
 
-    def add_note(self, request: Request, text: str) -> Request | None:
+    def add_notes(self, request: Request, notes: Notes) -> Request | None:
         """A note at the end of the user's last message, unless the model has spoken since."""
         for message in reversed(objects_in(request.fields.get("messages"))):
             content = message.get("content")
             if message.get("role") == "user" and content:
                 blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-                message["content"] = [*blocks, {"type": "text", "text": text}]
+                message["content"] = [*blocks, {"type": "text", "text": note_text(notes)}]
                 return request.rewritten()
             if message.get("role") == "assistant":
                 break

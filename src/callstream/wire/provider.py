@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from callstream.events import RequestEvent, WireEvent
 from callstream.wire.collapsing import Collapser, IsLeftOut, without_unfinished
 from callstream.wire.decoder import Decoder
-from callstream.wire.requests import Asks, KnownSignature, Request, Turn, all_tools, last_turn
+from callstream.wire.requests import Asks, KnownSignature, Notes, Request, Turn, all_tools, last_turn
 
 AnswerKind: TypeAlias = Literal["stream", "whole"]
 
@@ -64,8 +64,8 @@ class Provider(ABC):
         """
         return request
 
-    def add_note(self, request: Request, text: str) -> Request | None:
-        """The request with a note to the model at its end; None where the wire, or the request, has no place for one."""
+    def add_notes(self, request: Request, notes: Notes) -> Request | None:
+        """The request, telling the model at its end why calls did not run; None if it has no place for that."""
         return None
 
     def sign(self, request: Request, known: KnownSignature) -> Request:

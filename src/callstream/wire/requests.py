@@ -8,7 +8,7 @@ the call before it with its id, because ids are used again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, TypeAlias, TypeVar
 
@@ -24,6 +24,8 @@ MODEL = "model"
 KnownSignature: TypeAlias = Callable[[str | None, str | None], str | None]
 """The signature that came with the call of that id and name, None if none is known."""
 
+Notes: TypeAlias = Mapping[str, str]
+"""Sentences for the model about calls that it made, by the calls' ids in the wire."""
 Asks: TypeAlias = Callable[[str], bool]
 """Whether the provider is to be asked to stream the arguments of the tool of that name."""
 
@@ -100,6 +102,11 @@ def read_body(wire: str, body: bytes, type_: type[_Body]) -> _Body:
 
 def user_message(text: str, attachments: list[str]) -> list[RequestEvent]:
     return [MessageReceived("user", text, attachments=tuple(attachments))] if text or attachments else []
+
+
+def note_text(notes: Notes) -> str:
+    """The sentences as one text."""
+    return "\n".join(notes.values())
 
 
 def objects_in(value: Any) -> list[dict[str, Any]]:

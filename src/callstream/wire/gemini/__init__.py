@@ -12,7 +12,7 @@ from callstream.wire.gemini.collapsing import GeminiCollapser
 from callstream.wire.gemini.decoding import GeminiDecoder
 from callstream.wire.gemini.requests import SIGNATURE
 from callstream.wire.provider import AnswerKind, Provider
-from callstream.wire.requests import Asks, KnownSignature, Request, Turn, all_tools
+from callstream.wire.requests import Asks, KnownSignature, Notes, Request, Turn, all_tools, note_text
 
 
 class Gemini(Provider):
@@ -32,8 +32,8 @@ class Gemini(Provider):
     def ask_for_pieces(self, request: Request, asks: Asks = all_tools) -> Request:
         return requests.ask_for_pieces(request, asks)
 
-    def add_note(self, request: Request, text: str) -> Request | None:
-        return requests.add_note(request, text)
+    def add_notes(self, request: Request, notes: Notes) -> Request | None:
+        return requests.add_note(request, note_text(notes))
 
     def sign(self, request: Request, known: KnownSignature) -> Request:
         return requests.sign(request, known)

@@ -11,7 +11,7 @@ from callstream.wire.openai_chat import requests
 from callstream.wire.openai_chat.collapsing import OpenAIChatCollapser
 from callstream.wire.openai_chat.decoding import OpenAIChatDecoder
 from callstream.wire.provider import Provider
-from callstream.wire.requests import Asks, Request, Turn, all_tools
+from callstream.wire.requests import Asks, Notes, Request, Turn, all_tools, note_text
 
 
 class OpenAIChat(Provider):
@@ -30,8 +30,8 @@ class OpenAIChat(Provider):
     def ask_for_pieces(self, request: Request, asks: Asks = all_tools) -> Request:
         return requests.ask_for_pieces(request, asks)
 
-    def add_note(self, request: Request, text: str) -> Request | None:
-        return requests.add_note(request, text)
+    def add_notes(self, request: Request, notes: Notes) -> Request | None:
+        return requests.add_note(request, note_text(notes))
 
     def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
         for choice in answer["choices"]:

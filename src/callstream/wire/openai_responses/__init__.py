@@ -11,7 +11,7 @@ from callstream.wire.openai_responses.collapsing import OpenAIResponsesCollapser
 from callstream.wire.openai_responses.decoding import CALL_ITEMS, OpenAIResponsesDecoder
 from callstream.wire.openai_responses.requests import read_turns
 from callstream.wire.provider import Provider
-from callstream.wire.requests import Request, Turn, objects_in, schemas
+from callstream.wire.requests import Notes, Request, Turn, note_text, objects_in, schemas
 
 
 class OpenAIResponses(Provider):
@@ -32,14 +32,19 @@ class OpenAIResponses(Provider):
             fields.get("previous_response_id") or fields.get("conversation")
         )
 
-    def add_note(self, request: Request, text: str) -> Request | None:
-        said = request.fields.get("input")
-        if isinstance(said, str):
-            request.fields["input"] = f"{said}\n\n{text}"
-        elif isinstance(said, list) and said:
-            request.fields["input"] = [*said, {"role": "user", "content": text}]
-        else:
+    def add_notes(self, request: Request, notes: Notes) -> Request | None:
+        """A message of the user's. Where the server's own copy is continued, the calls are in it and need an output."""
+        fields = request.fields
+        said = fields.get("input")
+        items = [{"role": "user", "content": said}] if isinstance(said, str) else said
+        if not isinstance(items, list) or not items:
             return None
+        if fields.get("previous_response_id") or fields.get("conversation"):
+            kind = "function_call_output"
+            outputs = [{"type": kind, "call_id": wire_id, "output": text} for wire_id, text in notes.items()]
+            fields["input"] = [*outputs, *items]
+        else:
+            fields["input"] = [*items, {"role": "user", "content": note_text(notes)}]
         return request.rewritten()
 
     def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
