@@ -88,6 +88,8 @@ class Callstream(Toolbox):
         wire: str | None = None,
         collapse: Collapse = "known",
         stream_arguments: bool = True,
+        first_byte: float | None = None,
+        idle: float | None = None,
         settings: TapSettings | None = None,
     ) -> TapTransport:
         """A transport for a client of httpx or httpx2, async or sync: ``AsyncClient(transport=cs.transport())``.
@@ -96,75 +98,46 @@ class Callstream(Toolbox):
         environment included. ``wire`` states the wire instead of recognising it by path. ``collapse`` says which calls
         reach the SDK whole: ``"known"``, those of tools that this Callstream was given; ``"all"``; ``"none"``.
         ``stream_arguments`` asks the provider to stream the arguments of those calls where it does so only on request.
+        ``first_byte`` and ``idle``: seconds until a streamed answer has to begin, and for which it may send nothing
+        afterwards; then it ends with the library's ReadTimeout. ``settings`` has all of these, and more.
         """
-        return self._tap.transport(inner, settings, wire=wire, collapse=collapse, stream_arguments=stream_arguments)
+        return self._tap.transport(
+            inner,
+            settings,
+            wire=wire,
+            collapse=collapse,
+            stream_arguments=stream_arguments,
+            first_byte=first_byte,
+            idle=idle,
+        )
 
-    def http_client(
-        self,
-        *,
-        wire: str | None = None,
-        collapse: Collapse = "known",
-        stream_arguments: bool = True,
-        settings: TapSettings | None = None,
-        **kwargs: Any,
-    ) -> httpx2.AsyncClient:
+    def http_client(self, **kwargs: Any) -> httpx2.AsyncClient:
         """An async HTTP client with the tap in it, for the SDKs of anthropic, openai and google-genai.
 
         It is an ``httpx2.AsyncClient`` where httpx2 is installed, else an ``httpx.AsyncClient``, which has the same
-        methods. Takes the usual arguments of either. The parameters named here are those of ``transport``.
+        methods. Takes the usual arguments of either, and those of ``transport``: ``wire``, ``collapse``,
+        ``stream_arguments``, ``first_byte``, ``idle`` and ``settings``.
         An SDK that accepts httpx only, though httpx2 is installed too, gets ``httpx_client()``.
         """
-        client: httpx2.AsyncClient = self._tap.client(
-            None, kwargs, settings, wire=wire, collapse=collapse, stream_arguments=stream_arguments
-        )
+        client: httpx2.AsyncClient = self._tap.client(None, "AsyncClient", kwargs)
         return client
 
-    def httpx_client(
-        self,
-        *,
-        wire: str | None = None,
-        collapse: Collapse = "known",
-        stream_arguments: bool = True,
-        settings: TapSettings | None = None,
-        **kwargs: Any,
-    ) -> httpx.AsyncClient:
+    def httpx_client(self, **kwargs: Any) -> httpx.AsyncClient:
         """``http_client()`` as an ``httpx.AsyncClient``, for SDKs that accept no other."""
-        client: httpx.AsyncClient = self._tap.client(
-            "httpx", kwargs, settings, wire=wire, collapse=collapse, stream_arguments=stream_arguments
-        )
+        client: httpx.AsyncClient = self._tap.client("httpx", "AsyncClient", kwargs)
         return client
 
-    def httpx2_client(
-        self,
-        *,
-        wire: str | None = None,
-        collapse: Collapse = "known",
-        stream_arguments: bool = True,
-        settings: TapSettings | None = None,
-        **kwargs: Any,
-    ) -> httpx2.AsyncClient:
+    def httpx2_client(self, **kwargs: Any) -> httpx2.AsyncClient:
         """``http_client()`` as an ``httpx2.AsyncClient``, for SDKs that accept no other."""
-        client: httpx2.AsyncClient = self._tap.client(
-            "httpx2", kwargs, settings, wire=wire, collapse=collapse, stream_arguments=stream_arguments
-        )
+        client: httpx2.AsyncClient = self._tap.client("httpx2", "AsyncClient", kwargs)
         return client
 
-    def sync_http_client(
-        self,
-        *,
-        wire: str | None = None,
-        collapse: Collapse = "known",
-        stream_arguments: bool = True,
-        settings: TapSettings | None = None,
-        **kwargs: Any,
-    ) -> httpx2.Client:
+    def sync_http_client(self, **kwargs: Any) -> httpx2.Client:
         """``http_client()`` for sync SDKs: an ``httpx2.Client`` where httpx2 is installed, else an ``httpx.Client``.
 
         An SDK that accepts httpx only, though httpx2 is installed too, gets ``httpx.Client(transport=cs.transport())``.
         """
-        client: httpx2.Client = self._tap.client(
-            None, kwargs, settings, is_sync=True, wire=wire, collapse=collapse, stream_arguments=stream_arguments
-        )
+        client: httpx2.Client = self._tap.client(None, "Client", kwargs)
         return client
 
     # -- runs --

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from callstream.errors import LimitExceeded, TooMany
+from callstream.errors import LimitExceeded, TooMany, UsageError
 from callstream.events import ArgsAppended, ReasoningAppended, RunEvent, TextAppended
 from callstream.tools import ErrorPolicy, check_hook_settings
 
@@ -49,9 +49,21 @@ class Settings(msgspec.Struct, frozen=True):
     """All text, reasoning and arguments that a model may write in one run."""
     telemetry_arguments: bool = False
     """Whether the spans of calls carry their arguments and results."""
+    first_byte: float | None = None
+    """Seconds until a streamed answer of a provider has to begin; then it ends with a time-out. None is no limit."""
+    idle: float | None = None
+    """Seconds for which a streamed answer that has begun may send nothing; then it ends with a time-out."""
 
     def __post_init__(self) -> None:
         check_hook_settings(self.hook_timeout, self.on_hook_error)
+        check_silence(self.first_byte, self.idle)
+
+
+def check_silence(first_byte: float | None, idle: float | None) -> None:
+    limits: dict[str, Any] = {"first_byte": first_byte, "idle": idle}
+    for name, seconds in limits.items():
+        if seconds is not None and not (isinstance(seconds, int | float) and seconds > 0):
+            raise UsageError(f"expected {name} to be a number of seconds above 0, or None, got {seconds!r}")
 
 
 class Seats:

@@ -19,6 +19,7 @@ _TIMEOUT = 600.0
 _CONNECT_TIMEOUT = 5.0
 _MAX_CONNECTIONS = 1000
 _MAX_KEEPALIVE = 100
+_PARAMETERS = ("wire", "collapse", "stream_arguments", "first_byte", "idle")  # of the tap
 _POOL_OPTIONS = ("verify", "cert", "http1", "http2", "limits", "proxy", "trust_env")
 
 
@@ -39,26 +40,22 @@ class Tap:
             self._callstream, self._implicit, inner, settings=settings, pools=pools, asking=self._asking
         )
 
-    def client(
-        self,
-        library_name: str | None,
-        kwargs: dict[str, Any],
-        settings: TapSettings | None,
-        *,
-        is_sync: bool = False,
-        **parameters: Any,
-    ) -> Any:
-        """A client of the library, with the SDKs' usual limits unless ``kwargs`` say otherwise."""
+    def client(self, library_name: str | None, kind: str, kwargs: dict[str, Any]) -> Any:
+        """A client of the library, with the SDKs' usual limits unless ``kwargs`` say otherwise.
+
+        ``kind`` is the name of its class. ``kwargs`` are its arguments, those of the tap's transport among them.
+        """
         library = _installed_library() if library_name is None else _library(library_name)
         options = {option: kwargs.pop(option) for option in _POOL_OPTIONS if option in kwargs}
         options.setdefault(
             "limits", library.Limits(max_connections=_MAX_CONNECTIONS, max_keepalive_connections=_MAX_KEEPALIVE)
         )
         pools = Pools(options, in_use=self._pools)
-        tap = self.transport(kwargs.pop("transport", None), settings, pools=pools, **parameters)
+        parameters = {name: kwargs.pop(name) for name in _PARAMETERS if name in kwargs}
+        tap = self.transport(kwargs.pop("transport", None), kwargs.pop("settings", None), pools=pools, **parameters)
         kwargs.setdefault("timeout", library.Timeout(_TIMEOUT, connect=_CONNECT_TIMEOUT))
         kwargs.setdefault("follow_redirects", True)
-        client = (library.Client if is_sync else library.AsyncClient)(transport=tap, **kwargs)
+        client = getattr(library, kind)(transport=tap, **kwargs)
         _clients.add(client)
         return client
 

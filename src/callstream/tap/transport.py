@@ -22,6 +22,7 @@ from callstream.calls import CallState
 from callstream.errors import CallRejected, UsageError, WireError
 from callstream.events import CallCompleted, DiscardReason, RequestEvent
 from callstream.runtime import Callstream, ModelCall, Run
+from callstream.runtime.limits import check_silence
 from callstream.runtime.ownloop import run_in
 from callstream.tap.asking import REFUSALS, Asking, names_field
 from callstream.tap.body import Limits, OnEnd, TappedBody
@@ -30,6 +31,7 @@ from callstream.tap.errors import raised_once
 from callstream.tap.implicit import ImplicitRuns
 from callstream.tap.place import Place
 from callstream.tap.pools import Pools, library_of
+from callstream.tap.silence import Patience
 from callstream.tap.streams import UntouchedBody, WholeBody, stream_of
 from callstream.tap.threaded import ThreadedTransport
 from callstream.tools.check import misfit_of
@@ -48,14 +50,21 @@ _Send: TypeAlias = Callable[[Any], Awaitable[Any]]
 class TapSettings(msgspec.Struct, frozen=True):
     """``stream_arguments`` asks providers for streamed arguments that they send only on request.
 
+    ``first_byte`` and ``idle`` are seconds after which a streamed answer that has not begun, or does not continue, ends
+    with the HTTP library's ReadTimeout; None leaves it to the settings of the Callstream.
     ``repair_gemini_signatures`` puts thought signatures back into a history that lost them; hosts do that themselves.
     """
 
     wire: str | None = None
     collapse: Collapse = "known"
     stream_arguments: bool = True
+    first_byte: float | None = None
+    idle: float | None = None
     repair_gemini_signatures: bool = False
     limits: Limits = Limits()
+
+    def __post_init__(self) -> None:
+        check_silence(self.first_byte, self.idle)
 
 
 class TapTransport:
@@ -125,8 +134,9 @@ class TapTransport:
         if run is not None and (model_call is None or not model_call.reports):
             with raised_once(provider):
                 await run.receive(said, author=model_call.author if model_call is not None else None)
-        exchange = _Exchange(provider, asked, request, said)
-        answer = await self._send(send, exchange, place)
+        exchange = _Exchange(provider, asked, request, said, self._patience(request))
+        sending = self._send(send, exchange, place)
+        answer = await (exchange.patience.wait_for_head(sending) if provider.is_streamed(asked) else sending)
         try:
             return await self._tap(exchange, answer, place)
         except BaseException:
@@ -150,6 +160,7 @@ class TapTransport:
         if decoding is not None:
             library = library_of(exchange.request)
             decoding = Checked(decoding, partial(library.DecodingError, request=exchange.request))
+        source = await exchange.patience.wait_for_body(answer.stream) if kind == "stream" else answer.stream
         on_end = None
         if run is None:
             with raised_once(exchange.provider):
@@ -160,7 +171,7 @@ class TapTransport:
         reading = _Reading(self, exchange, run, model_call=model_call, decoding=decoding, on_end=on_end)
         if kind == "whole":
             return _answered(exchange.request, answer, await reading.whole(answer), decoded=decoding is not None)
-        tapped = reading.streamed(answer)
+        tapped = reading.streamed(source, answer.stream.aclose)
         with self._lock:
             self._bodies.add(tapped)
         return _answered(exchange.request, answer, tapped, decoded=decoding is not None)
@@ -211,6 +222,14 @@ class TapTransport:
             bodies = [body for body in self._bodies if body.loop is here]
         for body in bodies:
             await body.aclose()
+
+    def _patience(self, request: Any) -> Patience:
+        own, common = self._settings, self._callstream.settings
+        return Patience(
+            common.first_byte if own.first_byte is None else own.first_byte,
+            common.idle if own.idle is None else own.idle,
+            partial(library_of(request).ReadTimeout, request=request),
+        )
 
     def _provider_of(self, request: Any) -> Provider | None:
         """Whose wire a request speaks; None if it is none of ours. A stated wire counts for every POST."""
@@ -288,6 +307,7 @@ class _Exchange(NamedTuple):
     asked: Request
     request: Any
     said: list[RequestEvent]
+    patience: Patience
 
 
 class _Reading:
@@ -332,7 +352,7 @@ class _Reading:
         wrong = misfit_of(schema, {} if args is None else args)  # some models write null for no arguments
         return None if wrong is None else ("invalid", wrong)
 
-    def streamed(self, answer: Any) -> TappedBody:
+    def streamed(self, source: Any, close_source: Callable[[], Awaitable[None]]) -> TappedBody:
         """A streamed answer, read by a task of its own from now on."""
         # Where no tool of the request is collapsed, nothing needs to be held either.
         touched = not self._tools or any(map(self._collapses, self._tools))
@@ -344,8 +364,8 @@ class _Reading:
             forwards_invalid=self._forwards_rejected,
         )
         return TappedBody(
-            answer.stream,
-            answer.stream.aclose,
+            source,
+            close_source,
             self._response,
             collapser,
             decoding=self._decoding,

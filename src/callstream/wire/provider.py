@@ -51,6 +51,10 @@ class Provider(ABC):
         """The tool results and the new user messages of a request, in the order of the conversation."""
         return last_turn(self.turns(body))
 
+    def is_streamed(self, request: Request) -> bool:
+        """Whether the request asks for a streamed answer."""
+        return request.fields.get("stream") is True
+
     def is_stored(self, request: Request) -> bool:
         """Whether the server keeps the answer itself and will build on what it keeps, not on what it is sent."""
         return False

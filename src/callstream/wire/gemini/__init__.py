@@ -38,10 +38,13 @@ class Gemini(Provider):
     def sign(self, request: Request, known: KnownSignature) -> Request:
         return requests.sign(request, known)
 
+    def is_streamed(self, request: Request) -> bool:
+        return request.path.endswith(":streamGenerateContent")
+
     def answer_kind(self, request: Request, status: int, content_type: str) -> AnswerKind | None:
         kind = super().answer_kind(request, status, content_type)
         # Without alt=sse the stream is a JSON array.
-        return "stream" if kind == "whole" and request.path.endswith(":streamGenerateContent") else kind
+        return "stream" if kind == "whole" and self.is_streamed(request) else kind
 
     def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
         """A signature moves to the next call."""
