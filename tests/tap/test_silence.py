@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from callstream import CallState, Callstream, Settings, UsageError
 from callstream.tap import Limits, TapSettings
 from callstream.testing import Call, Delay, ScriptedProvider, Text, encode
+from tests.captures import ROOT
 from tests.clock import jumping
 from tests.sdks import SDKS
 from tests.tap.clients import ask, sdk
@@ -183,3 +185,11 @@ async def test_the_sdk_asks_again_for_a_stream_that_does_not_begin(wire: str) ->
                 await SDKS[wire].ask(client)
         assert len(provider.requests) == 2
         assert await cs.journal.runs() == []
+
+
+def test_the_page_shows_how() -> None:
+    page = (ROOT / "docs" / "howto" / "tap.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(block, "tap.md", "exec"), names)
+    assert names["cs"].settings == Settings(first_byte=120, idle=60)
