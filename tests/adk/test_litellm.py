@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it is fetched from the internet at import
-pytest.importorskip("litellm", reason="litellm is not installed here; `make litellm` runs these tests")
+litellm = pytest.importorskip("litellm", reason="litellm is not installed here; `make litellm` runs these tests")
 
 from google.adk.models.lite_llm import LiteLlm
 from google.adk.tools import LongRunningFunctionTool
@@ -208,3 +208,29 @@ async def test_answer_after_a_call_without_an_id_on_litellm(cs: Callstream) -> N
         (CallState.COMPLETED, {"what": what}, {"approved": what}) for what in ("one", "two")
     ]
     assert [json.loads(content) for _, content in sent] == [{"approved": "one"}, {"approved": "two"}]
+
+
+@pytest.mark.parametrize("wire", ["openai_chat", "anthropic"])
+async def test_a_tapped_session_that_litellm_does_not_use_is_warned_of(
+    wire: str, cs: Callstream, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """litellm uses its session for OpenAI-compatible providers, and a client of its own for Anthropic."""
+
+    def note(text: str) -> str:
+        return text.upper()
+
+    script = [[Calls("note", {"text": "one"}), Finish()], END]
+    model = {"openai_chat": "openai/scripted", "anthropic": "anthropic/claude-scripted"}[wire]
+    async with cs.httpx_client() as session, scripted(wire, script) as provider:
+        monkeypatch.setattr(litellm, "aclient_session", session)
+        host = Host(cs, agent_of(LiteLlm(model=model, api_base=provider.base_url, api_key="none"), note))
+        assert "Done." in text_of(await host.run())
+        assert len(provider.requests) == 2
+    warned = [record.getMessage() for record in caplog.records if "litellm.aclient_session" in record.getMessage()]
+    if wire == "openai_chat":
+        assert warned == []
+    else:  # once, though the model answers twice
+        (text,) = warned
+        assert "litellm does not use it for this provider: the model is read from its partial events" in text
+    (call,) = await host.calls()
+    assert (call.args, call.state) == ({"text": "one"}, CallState.COMPLETED)
