@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it is fetched from the internet at import
-litellm = pytest.importorskip("litellm", reason="litellm is not installed here; `make litellm` runs these tests")
+pytest.importorskip("litellm", reason="litellm is not installed here; `make litellm` runs these tests")
 
 from google.adk.models.lite_llm import LiteLlm
 from google.adk.tools import LongRunningFunctionTool
@@ -222,7 +222,7 @@ async def test_a_tapped_session_that_litellm_does_not_use_is_warned_of(
     script = [[Calls("note", {"text": "one"}), Finish()], END]
     model = {"openai_chat": "openai/scripted", "anthropic": "anthropic/claude-scripted"}[wire]
     async with cs.httpx_client() as session, scripted(wire, script) as provider:
-        monkeypatch.setattr(litellm, "aclient_session", session)
+        monkeypatch.setattr("litellm.aclient_session", session)
         host = Host(cs, agent_of(LiteLlm(model=model, api_base=provider.base_url, api_key="none"), note))
         assert "Done." in text_of(await host.run())
         assert len(provider.requests) == 2

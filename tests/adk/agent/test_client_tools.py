@@ -1,45 +1,25 @@
-"""Tools of the client, and of people: calls that end a run and are answered with another."""
+"""Tools of the client: calls that end a run, and answers that begin the next one."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 from ag_ui.core import Tool
-from google.adk.apps import App
-from google.adk.apps.app import ResumabilityConfig
-from google.adk.sessions.sqlite_session_service import SqliteSessionService
-from google.adk.tools import FunctionTool, LongRunningFunctionTool
+from google.adk.tools import FunctionTool
 
 from callstream import Callstream
 from callstream.adk import ADKAgent, AGUIToolset
 from callstream.calls import CallState
 from callstream.testing import Call as Calls
-from callstream.testing import Failure, Finish, Parallel, Text
-from callstream.tools.schema import gemini_schema
+from callstream.testing import Finish, Parallel, Text
 from tests.adk.hosting import WIRES, Models, agent_of, scripted
 
 from .clients import Client, kinds
+from .clienttools import PAINT, responses_in
 from .test_run import END, adk_agent, gemini
 
-SCHEMA = {
-    "type": "object",
-    "properties": {"color": {"type": "string", "const": "red"}, "size": {"$ref": "#/$defs/size"}},
-    "required": ["color"],
-    "additionalProperties": False,
-    "$schema": "https://json-schema.org/draft/2020-12/schema",
-    "$defs": {"size": {"type": ["integer", "null"], "exclusiveMinimum": 0}},
-}
-PAINT = Tool(name="paint", description="Paints the page.", parameters=SCHEMA)
 ERASE = Tool(name="erase", description="Erases the page.", parameters={})
-
-
-def responses_in(body: bytes) -> list[Any]:
-    contents = json.loads(body)["contents"]
-    parts = [part for content in contents for part in content["parts"]]
-    return [part["functionResponse"]["response"] for part in parts if "functionResponse" in part]
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -75,79 +55,6 @@ async def test_client_schemas_are_cleaned(cs: Callstream, models: Models) -> Non
     assert "additionalProperties" not in parameters
     assert "$" not in parameters
     assert declared["parameters"]["properties"]["color"]["enum"] == ["red"]
-
-
-def test_gemini_schema() -> None:
-    assert gemini_schema(SCHEMA) == {
-        "type": "object",
-        "properties": {"color": {"type": "string", "enum": ["red"]}, "size": {"nullable": True, "type": "integer"}},
-        "required": ["color"],
-    }
-    endless = {"$ref": "#/$defs/a", "$defs": {"a": {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}}}}
-    assert "$ref" not in json.dumps(gemini_schema(endless))
-    assert gemini_schema({"oneOf": [{"type": "string"}, {"enum": [1, 2]}]}) == {
-        "anyOf": [{"type": "string"}, {"type": "integer", "description": "One of: 1, 2."}]
-    }
-
-
-def test_gemini_schema_of_what_only_a_tool_s_author_used_to_get() -> None:
-    """Both kinds of schemas are written by the same rules."""
-    assert gemini_schema(
-        {
-            "allOf": [{"$ref": "#/$defs/named"}],
-            "properties": {
-                "mail": {"type": "string", "format": "email"},
-                "when": {"type": "string", "format": "date-time", "default": "now"},
-                "pair": {"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}]},
-                "maybe": {"anyOf": [{"type": "string"}, {"type": "null"}]},
-            },
-            "$defs": {"named": {"type": "object", "required": ["mail"]}},
-        }
-    ) == {
-        "type": "object",
-        "required": ["mail"],
-        "properties": {
-            "mail": {"type": "string"},
-            "when": {"type": "string", "format": "date-time", "default": "now"},
-            "pair": {"type": "array", "items": {"anyOf": [{"type": "integer"}, {"type": "string"}]}},
-            "maybe": {"type": "string", "nullable": True},
-        },
-    }
-
-
-@pytest.mark.parametrize("wrong", [[], "object", 1, None, {"properties": 3}, {"allOf": 1, "anyOf": [None], "enum": 2}])
-def test_gemini_schema_of_anything(wrong: Any) -> None:
-    gemini_schema(wrong)
-    gemini_schema({"properties": {"a": wrong}, "items": wrong, "$defs": wrong, "anyOf": [wrong]})
-
-
-def test_gemini_schema_of_definitions_that_use_each_other() -> None:
-    """Unfolded, these would have millions of entries."""
-    reference = {"$ref": "#/$defs/node"}
-    node = {"type": "object", "properties": {"name": {"type": "string"}, **dict.fromkeys("abcdef", reference)}}
-    made = gemini_schema({**node, "$defs": {"node": node}})
-    assert made["properties"]["f"]["properties"]["f"]["properties"]["name"] == {"type": "string"}
-    assert len(json.dumps(made)) < 100_000
-    chain = {f"d{n}": {"properties": {f"p{i}": {"$ref": f"#/$defs/d{n + 1}"} for i in range(8)}} for n in range(9)}
-    assert len(json.dumps(gemini_schema({"$ref": "#/$defs/d0", "$defs": chain}))) < 100_000
-
-
-@pytest.mark.parametrize(
-    "long",
-    [
-        {"properties": {f"p{n}": {} for n in range(2000)}},
-        {"type": "string", "enum": ["x" * 20] * 1000},
-        {"description": "x" * 20_000},
-    ],
-)
-def test_gemini_schema_of_a_long_definition_that_is_used_often(long: dict[str, Any]) -> None:
-    """A client must not make a server's memory many times as large as what it sends."""
-    properties = {f"r{n}": {"$ref": "#/$defs/long"} for n in range(250)}
-    schema = {"type": "object", "properties": properties, "$defs": {"long": long}}
-    made = gemini_schema(schema)
-    assert made["properties"]["r0"] == long
-    assert made["properties"]["r249"] == {"type": "object"}
-    assert len(json.dumps(made)) < 3 * len(json.dumps(schema)) + 70_000
 
 
 async def test_an_answer_may_bring_other_client_tools(cs: Callstream, models: Models) -> None:
@@ -254,232 +161,6 @@ async def test_foreign_answer_refused(cs: Callstream, models: Models, caplog: py
         assert kinds(events) == ["RUN_STARTED", "RUN_ERROR"]
         assert [call.state for call in await cs.journal.calls()] == [CallState.AWAITING]
         assert len(provider.requests) == 1
-
-
-def approve(what: str) -> None:
-    """Asks a person."""
-
-
-@pytest.mark.parametrize("resumable", [False, True])
-@pytest.mark.parametrize("interrupts", [False, True])
-async def test_long_running_answer_after_restart(
-    interrupts: bool, resumable: bool, tmp_path: Path, models: Models
-) -> None:
-    script = [[Text("May I?"), Calls("approve", {"what": "x"}), Finish()], END]
-    messages: list[Any] = []
-    async with scripted("gemini", script) as provider:
-        for number in (1, 2):
-            async with Callstream(f"sqlite:///{tmp_path}/calls.db") as cs:
-                config = ResumabilityConfig(is_resumable=True) if resumable else None
-                root = agent_of(gemini(models, provider), LongRunningFunctionTool(approve))
-                app = App(name="app", root_agent=root, resumability_config=config)
-                sessions = SqliteSessionService(f"{tmp_path}/sessions.db")
-                agent = ADKAgent.from_app(
-                    app, user_id="user", callstream=cs, session_service=sessions, emit_interrupt_outcome=interrupts
-                )
-                client = Client(agent)
-                client.messages = messages
-                if number == 1:
-                    await client.send()
-                    messages = client.messages
-                    assert client.ended is not None
-                    outcome = client.ended["outcome"]
-                    asked = outcome["interrupts"][0]["id"] if interrupts else outcome["pendingToolCallIds"][0]
-                else:
-                    client._number = 10
-                    if interrupts:
-                        await client.run(resume=[{"interruptId": asked, "status": "resolved", "payload": {"ok": True}}])
-                    else:
-                        await client.answer({asked: {"ok": True}})
-                    assert client.text() == "Done."
-                    (call,) = await cs.journal.calls()
-                    assert (call.state, call.result) == (CallState.COMPLETED, {"ok": True})
-                await agent.close()
-        assert len(provider.requests) == 2
-        assert responses_in(provider.requests[1].body) == [{"ok": True}]
-
-
-async def test_a_jobs_updates_reach_the_model_until_its_result(cs: Callstream, models: Models) -> None:
-    """A client's answer counts once: what it says after the result changes nothing."""
-
-    def export() -> dict[str, str]:
-        """Begins a job."""
-        return {"status": "pending"}
-
-    script = [[Calls("export", {}), Finish()], *[[Text(f"{n}."), Finish()] for n in range(3)]]
-    async with scripted("gemini", script) as provider:
-        client = Client(adk_agent(cs, agent_of(gemini(models, provider), LongRunningFunctionTool(export))))
-        await client.send()
-        (asked,) = client.pending()
-        said = [{"status": "pending", "done": 50}, {"status": "written"}, {"status": "checked"}]
-        for number, response in enumerate(said):
-            message = {"role": "tool", "toolCallId": asked, "content": json.dumps(response)}
-            events = await client.run(messages=[{"id": f"said-{number}", **message}])
-            assert kinds(events)[-1] == "RUN_FINISHED"
-        assert [responses_in(request.body)[-1] for request in provider.requests[2:]] == said[:2]
-    (call,) = await cs.journal.calls()
-    assert (call.state, call.result) == (CallState.COMPLETED, {"status": "written"})
-
-
-@pytest.mark.parametrize("confirmed", [True, False])
-@pytest.mark.parametrize("interrupts", [False, True])
-async def test_tool_confirmation(interrupts: bool, confirmed: bool, cs: Callstream, models: Models) -> None:
-    ran: list[str] = []
-
-    def remove(path: str) -> str:
-        """Removes."""
-        ran.append(path)
-        return "removed"
-
-    async with scripted("gemini", [[Calls("remove", {"path": "/x"}), Finish()], END]) as provider:
-        tool = FunctionTool(remove, require_confirmation=True)
-        agent = adk_agent(cs, agent_of(gemini(models, provider), tool), emit_interrupt_outcome=interrupts)
-        client = Client(agent)
-        await client.send()
-        assert ran == []
-        assert client.ended is not None
-        if interrupts:
-            asked = client.ended["outcome"]["interrupts"][0]["id"]
-            events = await client.run(
-                resume=[{"interruptId": asked, "status": "resolved", "payload": {"confirmed": confirmed}}]
-            )
-            assert "TOOL_CALL_RESULT" in kinds(events)
-        else:
-            (asked,) = client.pending()
-            await client.answer({asked: {"confirmed": confirmed}})
-        assert client.text() == "Done."
-    assert ran == (["/x"] if confirmed else [])
-
-
-async def test_tool_confirmations_answered_one_by_one(cs: Callstream, models: Models) -> None:
-    ran: list[str] = []
-
-    def remove(path: str) -> str:
-        """Removes."""
-        ran.append(path)
-        return "removed"
-
-    calls = [Calls("remove", {"path": path}) for path in ("/x", "/y")]
-    async with scripted("gemini", [[*calls, Finish()], END]) as provider:
-        client = Client(
-            adk_agent(cs, agent_of(gemini(models, provider), FunctionTool(remove, require_confirmation=True)))
-        )
-        await client.send()
-        first, second = client.pending()
-        events = await client.answer({second: {"confirmed": True}})
-        assert kinds(events) == ["RUN_STARTED", "RUN_FINISHED"]
-        await client.answer({first: {"confirmed": False}})
-        assert client.text() == "Done."
-    assert ran == ["/y"]
-    assert [(call.name, call.state) for call in await cs.journal.calls()] == [
-        ("remove", CallState.FAILED),
-        ("remove", CallState.COMPLETED),
-        ("adk_request_confirmation", CallState.COMPLETED),
-        ("adk_request_confirmation", CallState.COMPLETED),
-    ]
-
-
-@pytest.mark.parametrize("order", [[0, 1], [1, 0], [(0, 1)], [(1, 0)]])
-@pytest.mark.parametrize("resumable", [False, True])
-async def test_tool_confirmation_beside_a_client_tool(
-    resumable: bool, order: list[Any], cs: Callstream, models: Models
-) -> None:
-    """One after the other, in either order, or both at once: the model is asked when both have their answers."""
-
-    def remove(path: str) -> str:
-        """Removes."""
-        return "removed"
-
-    calls = [Calls("remove", {"path": "/x"}), Calls("paint", {"color": "red"})]
-    async with scripted("gemini", [[*calls, Finish()], END]) as provider:
-        root = agent_of(gemini(models, provider), FunctionTool(remove, require_confirmation=True), AGUIToolset())
-        app = App(name="app", root_agent=root, resumability_config=ResumabilityConfig(is_resumable=resumable))
-        client = Client(ADKAgent.from_app(app, user_id="user", callstream=cs), tools=[PAINT])
-        await client.send()
-        painting, question = client.pending()
-        answers = [(question, {"confirmed": True}), (painting, {"painted": 1})]
-        for step in order:
-            assert len(provider.requests) == 1
-            await client.answer(dict([answers[step]] if isinstance(step, int) else [answers[each] for each in step]))
-        assert client.text() == "Done."
-        assert responses_in(provider.requests[1].body) == [{"result": "removed"}, {"painted": 1}]
-
-
-@pytest.mark.parametrize("resumable", [False, True])
-async def test_tool_confirmation_with_a_new_message(resumable: bool, cs: Callstream, models: Models) -> None:
-    """The tool runs and the model is told, and then it is told what else the person said."""
-
-    def remove(path: str) -> str:
-        """Removes."""
-        return "removed"
-
-    async with scripted("gemini", [[Calls("remove", {"path": "/x"}), Finish()], END, END]) as provider:
-        root = agent_of(gemini(models, provider), FunctionTool(remove, require_confirmation=True))
-        app = App(name="app", root_agent=root, resumability_config=ResumabilityConfig(is_resumable=resumable))
-        client = Client(ADKAgent.from_app(app, user_id="user", callstream=cs))
-        await client.send()
-        answer = {"role": "tool", "toolCallId": client.pending()[0], "content": '{"confirmed": true}'}
-        client.put_result({"id": "answer", **answer})
-        await client.send("And hurry.")
-        assert client.text() == "Done.Done."
-        told, asked = (request.body.decode() for request in provider.requests[1:])
-        assert responses_in(told.encode()) == [{"result": "removed"}]
-        assert ("And hurry." in told, "And hurry." in asked) == (False, True)
-    assert [call.state for call in await cs.journal.calls()] == [CallState.COMPLETED] * 2
-
-
-async def test_new_message_beside_a_tool_confirmation_is_heard_after_that_failed(
-    cs: Callstream, models: Models
-) -> None:
-    """The turn of the confirmation breaks off; the client sends the same again, and something more."""
-
-    def remove(path: str) -> str:
-        """Removes."""
-        ran.append(path)
-        return "removed"
-
-    ran: list[str] = []
-    script = [[Calls("remove", {"path": "/x"}), Finish()], [Failure("overloaded")], END, END]
-    async with scripted("gemini", script) as provider:
-        client = Client(
-            adk_agent(cs, agent_of(gemini(models, provider), FunctionTool(remove, require_confirmation=True)))
-        )
-        await client.send()
-        answer = {"role": "tool", "toolCallId": client.pending()[0], "content": '{"confirmed": true}'}
-        client.put_result({"id": "answer", **answer})
-        events = await client.send("And hurry.")
-        assert kinds(events)[-1] == "RUN_ERROR"
-        await client.send("Well?")
-        assert client.text() == "Done."
-        asked = provider.requests[-1].body.decode()
-        assert ("And hurry." in asked, "Well?" in asked) == (True, True)
-        await client.send("Thanks.")
-        assert provider.requests[-1].body.decode().count("And hurry.") == 1
-    assert ran == ["/x"]
-    assert [call.state for call in await cs.journal.calls()] == [CallState.COMPLETED] * 2
-
-
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-async def test_answers_one_by_one_to_calls_that_a_callback_has_changed(
-    order: tuple[int, ...], cs: Callstream, models: Models
-) -> None:
-    def repaint(callback_context: Any, llm_response: Any) -> None:
-        for part in (llm_response.content and llm_response.content.parts) or ():
-            if part.function_call is not None and not llm_response.partial:
-                part.function_call.args = {"color": part.function_call.args["color"].upper()}
-
-    script = [[Calls("paint", {"color": "red"}), Calls("paint", {"color": "blue"}), Finish()], END]
-    async with scripted("gemini", script) as provider:
-        root = agent_of(gemini(models, provider), AGUIToolset())
-        root.after_model_callback = repaint
-        client = Client(adk_agent(cs, root), tools=[PAINT])
-        await client.send()
-        assert [call["args"] for call in client.calls()][-2:] == [{"color": "RED"}, {"color": "BLUE"}]
-        pending = client.pending()
-        for number in order:
-            await client.answer({pending[number]: {"painted": number}})
-        assert client.text() == "Done."
-        assert responses_in(provider.requests[1].body) == [{"painted": 0}, {"painted": 1}]
 
 
 async def test_old_thread_goes_on_with_a_pending_call(cs: Callstream, models: Models) -> None:

@@ -16,7 +16,7 @@ from tests.agui.judge import Judge
 from tests.agui.test_client import accepted, calls_in
 
 from .clients import Client
-from .test_client_tools import PAINT
+from .clienttools import PAINT
 from .test_run import adk_agent, gemini
 
 
