@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from callstream import CallState, Callstream
-from callstream.tap.transport import Collapse
+from callstream.tap import Collapse
 from callstream.testing.encoders import ENCODERS
 from tests.captures import WIRES, Capture, body, each_capture
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from callstream.tap.body import Limits
 from callstream.tap.clients import Tap, has_tap
-from callstream.tap.transport import Collapse, TapSettings, TapTransport
+from callstream.tap.reading import Collapse, TapSettings
+from callstream.tap.transport import TapTransport
 
 __all__ = ["Collapse", "Limits", "Tap", "TapSettings", "TapTransport", "has_tap"]

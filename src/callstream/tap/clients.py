@@ -12,7 +12,8 @@ from callstream.runtime import Callstream
 from callstream.tap.asking import Asking
 from callstream.tap.implicit import ImplicitRuns
 from callstream.tap.pools import Pools
-from callstream.tap.transport import TapSettings, TapTransport
+from callstream.tap.reading import TapSettings
+from callstream.tap.transport import TapTransport
 
 # What the SDKs set for clients of their own; httpx alone would give up after five seconds.
 _TIMEOUT = 600.0

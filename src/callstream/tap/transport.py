@@ -8,63 +8,33 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 import logging
 import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 from weakref import WeakSet
 
-import msgspec
-
-from callstream.calls import CallState
-from callstream.errors import CallRejected, UsageError, WireError
-from callstream.events import CallCompleted, DiscardReason, RequestEvent
-from callstream.runtime import Callstream, ModelCall, Run
-from callstream.runtime.limits import check_silence
+from callstream.runtime import Callstream, Run
 from callstream.runtime.ownloop import run_in
 from callstream.tap.asking import REFUSALS, Asking, names_field
-from callstream.tap.body import Limits, OnEnd, TappedBody
-from callstream.tap.encoding import Checked, Decoding, codings_in, decoding_of
-from callstream.tap.errors import raised_once
+from callstream.tap.body import TappedBody
+from callstream.tap.encoding import Checked, codings_in, decoding_of
 from callstream.tap.implicit import ImplicitRuns
 from callstream.tap.place import Place
 from callstream.tap.pools import Pools, library_of
+from callstream.tap.reading import Exchange, Tapping, TapSettings, add_notes
 from callstream.tap.silence import Patience
 from callstream.tap.streams import UntouchedBody, WholeBody, stream_of
 from callstream.tap.threaded import ThreadedTransport
-from callstream.tools.check import misfit_of
-from callstream.wire import WIRES, provider_at, provider_of
-from callstream.wire.collapsing import discard_invalid
+from callstream.wire import provider_at, provider_of
 from callstream.wire.provider import Provider
-from callstream.wire.requests import Asks, Request
+from callstream.wire.requests import Request
 
 logger = logging.getLogger("callstream")
 
-Collapse: TypeAlias = Literal["known", "all", "none"]
 _Send: TypeAlias = Callable[[Any], Awaitable[Any]]
 """What sends a request of the HTTP library and returns the answer."""
-
-
-class TapSettings(msgspec.Struct, frozen=True):
-    """``stream_arguments`` asks providers for streamed arguments that they send only on request.
-
-    ``first_byte`` and ``idle`` are seconds after which a streamed answer that has not begun, or does not continue, ends
-    with the HTTP library's ReadTimeout; None leaves it to the settings of the Callstream.
-    ``repair_gemini_signatures`` puts thought signatures back into a history that lost them; hosts do that themselves.
-    """
-
-    wire: str | None = None
-    collapse: Collapse = "known"
-    stream_arguments: bool = True
-    first_byte: float | None = None
-    idle: float | None = None
-    repair_gemini_signatures: bool = False
-    limits: Limits = Limits()
-
-    def __post_init__(self) -> None:
-        check_silence(self.first_byte, self.idle)
 
 
 class TapTransport:
@@ -80,12 +50,8 @@ class TapTransport:
         pools: Pools | None = None,
         asking: Asking | None = None,
     ) -> None:
-        if settings.wire is not None and settings.wire not in WIRES:
-            raise UsageError(f"expected one of the wires {', '.join(WIRES)}, got {settings.wire!r}")
-        if settings.collapse not in ("known", "all", "none"):
-            raise UsageError(f"expected collapse to be 'known', 'all' or 'none', got {settings.collapse!r}")
         self._callstream = callstream
-        self._implicit = implicit
+        self._tapping = Tapping(callstream, implicit, settings)
         self._inner = inner
         self._settings = settings
         self._asking = asking or Asking()
@@ -128,24 +94,18 @@ class TapTransport:
 
     async def _ask(self, provider: Provider, request: Any, send: _Send, place: Place) -> Any:
         """Sends a request that the tap reads. Its body is there."""
-        asked = Request(request.url.path, request.content)
-        said = _said(provider, asked)
-        run, model_call = place.run, place.model_call
-        if run is not None and (model_call is None or not model_call.reports):
-            with raised_once(provider):
-                await run.receive(said, author=model_call.author if model_call is not None else None)
-        exchange = _Exchange(provider, asked, request, said, self._patience(request))
-        sending = self._send(send, exchange, place)
-        answer = await (exchange.patience.wait_for_head(sending) if provider.is_streamed(asked) else sending)
+        exchange = await self._tapping.receive(provider, Request(request.url.path, request.content), place)
+        patience = self._patience(request)
+        sending = self._send(send, request, exchange, place)
+        answer = await (patience.wait_for_head(sending) if provider.is_streamed(exchange.asked) else sending)
         try:
-            return await self._tap(exchange, answer, place)
+            return await self._tap(exchange, request, answer, place, patience)
         except BaseException:
             await answer.stream.aclose()  # nobody else has it: the connection would be lost to its pool
             raise
 
-    async def _tap(self, exchange: _Exchange, answer: Any, place: Place) -> Any:
+    async def _tap(self, exchange: Exchange, request: Any, answer: Any, place: Place, patience: Patience) -> Any:
         """The answer as the SDK gets it."""
-        run, model_call = place.run, place.model_call
         content_type = answer.headers.get("content-type", "")
         kind = exchange.provider.answer_kind(exchange.asked, answer.status_code, content_type)
         if kind is None:
@@ -158,23 +118,16 @@ class TapTransport:
             )
             return answer
         if decoding is not None:
-            library = library_of(exchange.request)
-            decoding = Checked(decoding, partial(library.DecodingError, request=exchange.request))
-        source = await exchange.patience.wait_for_body(answer.stream) if kind == "stream" else answer.stream
-        on_end = None
-        if run is None:
-            with raised_once(exchange.provider):
-                run = await self._implicit.begin(exchange.said, place.beside)
-            on_end = partial(self._implicit.response_ended, run)
-        if model_call is not None:
-            model_call.read_by_tap = True
-        reading = _Reading(self, exchange, run, model_call=model_call, decoding=decoding, on_end=on_end)
+            decoding = Checked(decoding, partial(library_of(request).DecodingError, request=request))
+        source = await patience.wait_for_body(answer.stream) if kind == "stream" else answer.stream
+        reading = await self._tapping.begin(exchange, place, decoding)
         if kind == "whole":
-            return _answered(exchange.request, answer, await reading.whole(answer), decoded=decoding is not None)
+            body = WholeBody(await reading.whole(source, answer.stream.aclose))
+            return _answered(request, answer, body, decoded=decoding is not None)
         tapped = reading.streamed(source, answer.stream.aclose)
         with self._lock:
             self._bodies.add(tapped)
-        return _answered(exchange.request, answer, tapped, decoded=decoding is not None)
+        return _answered(request, answer, tapped, decoded=decoding is not None)
 
     async def aclose(self) -> None:
         """Closes the connections of this event loop, and with them the streams that are still read."""
@@ -237,14 +190,14 @@ class TapTransport:
             return None
         return provider_at(request.url.path) if self._settings.wire is None else provider_of(self._settings.wire)
 
-    async def _send(self, send: _Send, exchange: _Exchange, place: Place) -> Any:
+    async def _send(self, send: _Send, request: Any, exchange: Exchange, place: Place) -> Any:
         """Sends the request, asking for streamed arguments, and once more without asking if that is refused."""
-        provider, request = exchange.provider, exchange.request
+        provider = exchange.provider
         if _is_signed(request):
             return await send(request)
-        asked = sent = _with_notes(provider, await self._signed(provider, exchange.asked, place.run), place)
+        asked = sent = add_notes(provider, await self._signed(provider, exchange.asked, place.run), place)
         if self._settings.stream_arguments:
-            sent = self._asking.add_to(asked, provider, self._asks(place.model_call), request.url)
+            sent = self._asking.add_to(asked, provider, self._tapping.asks(place.model_call), request.url)
         answer = await send(_with_body(request, sent.body))
         if sent is asked or answer.status_code not in REFUSALS:
             return answer
@@ -271,183 +224,6 @@ class TapTransport:
             if call.signature is not None:
                 signatures |= {name: call.signature for name in (call.call_id, call.provider_id) if name is not None}
         return provider.sign(asked, lambda call_id, name: signatures.get(call_id or ""))
-
-    def collapses(self, model_call: ModelCall | None) -> Callable[[str], bool]:
-        match self._settings.collapse:
-            case "all":
-                return lambda name: True
-            case "none":
-                return lambda name: False
-            case _ if model_call is not None and model_call.collapses is not None:
-                return model_call.collapses
-            case _:
-                return self._callstream.knows
-
-    def _asks(self, model_call: ModelCall | None) -> Asks:
-        """Of which tools the provider is asked to stream the arguments: only where their calls reach the SDK whole."""
-        collapses = self.collapses(model_call)
-        may_stream: Asks = self._callstream.streams
-        if model_call is not None and model_call.streams is not None:
-            may_stream = model_call.streams
-        return lambda name: collapses(name) and may_stream(name)
-
-    @property
-    def may_collapse(self) -> bool:
-        return self._settings.collapse != "none"
-
-    @property
-    def limits(self) -> Limits:
-        return self._settings.limits
-
-
-class _Exchange(NamedTuple):
-    """A request of the SDK and what it asked of which provider; ``request`` is the HTTP library's."""
-
-    provider: Provider
-    asked: Request
-    request: Any
-    said: list[RequestEvent]
-    patience: Patience
-
-
-class _Reading:
-    """How one answer is read: into which run, for whom, and under which names."""
-
-    def __init__(
-        self,
-        tap: TapTransport,
-        exchange: _Exchange,
-        run: Run,
-        *,
-        model_call: ModelCall | None,
-        decoding: Decoding | None,
-        on_end: OnEnd | None,
-    ) -> None:
-        self._tap = tap
-        self._provider = exchange.provider
-        self._stored = exchange.provider.is_stored(exchange.asked)
-        self._decoding = decoding
-        self._on_end = on_end
-        self._collapses = tap.collapses(model_call)
-        self._tools = exchange.provider.declared_tools(exchange.asked)
-        self._refuses = model_call is not None and model_call.refuses
-        self._forwards_rejected = self._refuses or run.rejected == "forward"
-        self._response = run.response(
-            exchange.provider.wire,
-            tools=self._tools,
-            author=model_call.author if model_call is not None else None,
-            new_call_id=model_call.new_call_id if model_call is not None else None,
-        )
-        if model_call is not None:
-            model_call.responses.append(self._response)
-
-    def _check(self, name: str, args_json: str) -> tuple[DiscardReason, str] | None:
-        """Why a call of a declared tool must not reach the SDK, though it is whole."""
-        schema = self._tools.get(name)
-        if not schema:
-            return None
-        args = json.loads(args_json)
-        if not isinstance(args, dict | None):
-            return "malformed", "the arguments are not an object"
-        wrong = misfit_of(schema, {} if args is None else args)  # some models write null for no arguments
-        return None if wrong is None else ("invalid", wrong)
-
-    def streamed(self, source: Any, close_source: Callable[[], Awaitable[None]]) -> TappedBody:
-        """A streamed answer, read by a task of its own from now on."""
-        # Where no tool of the request is collapsed, nothing needs to be held either.
-        touched = not self._tools or any(map(self._collapses, self._tools))
-        collapser = self._provider.collapser(
-            self._response.decoder,
-            collapse=self._collapses if touched and self._tap.may_collapse else None,
-            stored=self._stored,
-            check=self._check,
-            forwards_invalid=self._forwards_rejected,
-        )
-        return TappedBody(
-            source,
-            close_source,
-            self._response,
-            collapser,
-            decoding=self._decoding,
-            forwards_rejected=self._forwards_rejected,
-            limits=self._tap.limits,
-            on_end=self._on_end,
-        )
-
-    async def whole(self, answer: Any) -> WholeBody:
-        """An answer that was not streamed. It is forwarded when its calls are recorded and their hooks have settled."""
-        error: BaseException | None = None
-        try:
-            return await self._whole(answer)
-        except CallRejected:
-            raise  # the answer is whole
-        except BaseException as broken:
-            error = broken
-            raise
-        finally:
-            if self._on_end is not None:
-                await self._on_end(error or self._response.decoder.error)
-
-    async def _whole(self, answer: Any) -> WholeBody:
-        body = await self._read_whole(answer.stream)
-        await answer.stream.aclose()
-        with raised_once(self._provider):
-            return WholeBody(await self._recorded(body))
-
-    async def _recorded(self, body: bytes) -> bytes:
-        try:
-            events = self._response.decoder.whole(body)
-        except WireError as error:
-            logger.warning("could not read a response: %s", error)
-            events = []
-        if self._tap.may_collapse:
-            events = discard_invalid(events, self._collapses, self._check)
-        await self._response.record(events)
-        if self._tap.may_collapse and not self._refuses:
-            body = self._provider.without_unfinished(
-                body, self._response.decoder, events, collapse=self._collapses, stored=self._stored
-            )
-        for event in events:
-            if isinstance(event, CallCompleted):
-                call = await self._response.run.settled(self._response.call_ids[event.call_id])
-                if call.state is CallState.DISCARDED and not self._forwards_rejected:
-                    raise self._response.run.rejection(call.call_id)
-        return body
-
-    async def _read_whole(self, stream: Any) -> bytes:
-        limit = self._tap.limits.max_whole
-        body = bytearray()
-        async for data in stream:
-            for piece in (data,) if self._decoding is None else self._decoding.feed(data):
-                body += piece
-                if len(body) > limit:
-                    raise WireError(f"expected an answer of at most {limit} bytes from the provider, got more")
-        return bytes(body)
-
-
-def _said(provider: Provider, asked: Request) -> list[RequestEvent]:
-    try:
-        return provider.results_in(asked.body)
-    except WireError as error:
-        # A request that cannot be read is the provider's to refuse.
-        logger.warning("could not read a request: %s", error)
-        return []
-
-
-def _with_notes(provider: Provider, request: Request, place: Place) -> Request:
-    """The request with what nobody else tells the model: why calls that never reached the program did not run.
-
-    Hosts tell the model themselves, and so do programs that have rejected calls forwarded.
-    """
-    run = place.run
-    if run is None or place.model_call is not None or run.rejected == "forward":
-        return request
-    refusals = run.untold(provider.declared_tools(request))
-    noted = provider.add_notes(request, {each.wire_id: each.text for each in refusals}) if refusals else None
-    if noted is None:
-        return request
-    run.mark_told(refusals)
-    return noted
 
 
 def _is_signed(request: Any) -> bool:

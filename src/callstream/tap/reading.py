@@ -1,0 +1,260 @@
+"""How the tap reads an exchange with a provider, whichever way the bytes come: what a request says, and its answer."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from callstream.calls import CallState
+from callstream.errors import CallRejected, UsageError, WireError
+from callstream.events import CallCompleted, DiscardReason, RequestEvent
+from callstream.runtime import Callstream, ModelCall, Run
+from callstream.runtime.limits import check_silence
+from callstream.tap.body import Limits, OnEnd, TappedBody
+from callstream.tap.encoding import Decoding
+from callstream.tap.errors import raised_once
+from callstream.tap.implicit import ImplicitRuns
+from callstream.tap.place import Place
+from callstream.tools.check import misfit_of
+from callstream.wire import WIRES
+from callstream.wire.collapsing import discard_invalid
+from callstream.wire.provider import Provider
+from callstream.wire.requests import Asks, Request
+
+logger = logging.getLogger("callstream")
+
+Collapse: TypeAlias = Literal["known", "all", "none"]
+
+
+class TapSettings(msgspec.Struct, frozen=True):
+    """``stream_arguments`` asks providers for streamed arguments that they send only on request.
+
+    ``first_byte`` and ``idle`` are seconds after which a streamed answer that has not begun, or does not continue, ends
+    with the HTTP library's ReadTimeout; None leaves it to the settings of the Callstream.
+    ``repair_gemini_signatures`` puts thought signatures back into a history that lost them; hosts do that themselves.
+    """
+
+    wire: str | None = None
+    collapse: Collapse = "known"
+    stream_arguments: bool = True
+    first_byte: float | None = None
+    idle: float | None = None
+    repair_gemini_signatures: bool = False
+    limits: Limits = Limits()
+
+    def __post_init__(self) -> None:
+        check_silence(self.first_byte, self.idle)
+
+
+class Exchange(NamedTuple):
+    """A request of the SDK: what it asked of which provider, and what it said."""
+
+    provider: Provider
+    asked: Request
+    said: list[RequestEvent]
+
+
+class Tapping:
+    """Reads exchanges by the settings of one client, into the runs that they belong to."""
+
+    def __init__(self, callstream: Callstream, implicit: ImplicitRuns, settings: TapSettings) -> None:
+        if settings.wire is not None and settings.wire not in WIRES:
+            raise UsageError(f"expected one of the wires {', '.join(WIRES)}, got {settings.wire!r}")
+        if settings.collapse not in ("known", "all", "none"):
+            raise UsageError(f"expected collapse to be 'known', 'all' or 'none', got {settings.collapse!r}")
+        self._callstream = callstream
+        self._implicit = implicit
+        self._settings = settings
+
+    async def receive(self, provider: Provider, asked: Request, place: Place) -> Exchange:
+        """Records what a request says, before it is sent."""
+        said = _said(provider, asked)
+        run, model_call = place.run, place.model_call
+        if run is not None and (model_call is None or not model_call.reports):
+            with raised_once(provider):
+                await run.receive(said, author=model_call.author if model_call is not None else None)
+        return Exchange(provider, asked, said)
+
+    async def begin(self, exchange: Exchange, place: Place, decoding: Decoding | None = None) -> Reading:
+        """The reading of the answer, in a run of its own where there is none."""
+        run, model_call = place.run, place.model_call
+        on_end = None
+        if run is None:
+            with raised_once(exchange.provider):
+                run = await self._implicit.begin(exchange.said, place.beside)
+            on_end = partial(self._implicit.response_ended, run)
+        if model_call is not None:
+            model_call.read_by_tap = True
+        return Reading(self, exchange, run, model_call=model_call, decoding=decoding, on_end=on_end)
+
+    def collapses(self, model_call: ModelCall | None) -> Callable[[str], bool]:
+        match self._settings.collapse:
+            case "all":
+                return lambda name: True
+            case "none":
+                return lambda name: False
+            case _ if model_call is not None and model_call.collapses is not None:
+                return model_call.collapses
+            case _:
+                return self._callstream.knows
+
+    def asks(self, model_call: ModelCall | None) -> Asks:
+        """Of which tools the provider is asked to stream the arguments: only where their calls reach the SDK whole."""
+        collapses = self.collapses(model_call)
+        may_stream: Asks = self._callstream.streams
+        if model_call is not None and model_call.streams is not None:
+            may_stream = model_call.streams
+        return lambda name: collapses(name) and may_stream(name)
+
+    @property
+    def may_collapse(self) -> bool:
+        return self._settings.collapse != "none"
+
+    @property
+    def limits(self) -> Limits:
+        return self._settings.limits
+
+
+class Reading:
+    """How one answer is read: into which run, for whom, and under which names."""
+
+    def __init__(
+        self,
+        tapping: Tapping,
+        exchange: Exchange,
+        run: Run,
+        *,
+        model_call: ModelCall | None,
+        decoding: Decoding | None,
+        on_end: OnEnd | None,
+    ) -> None:
+        self._tapping = tapping
+        self._provider = exchange.provider
+        self._stored = exchange.provider.is_stored(exchange.asked)
+        self._decoding = decoding
+        self._on_end = on_end
+        self._collapses = tapping.collapses(model_call)
+        self._tools = exchange.provider.declared_tools(exchange.asked)
+        self._refuses = model_call is not None and model_call.refuses
+        self._forwards_rejected = self._refuses or run.rejected == "forward"
+        self._response = run.response(
+            exchange.provider.wire,
+            tools=self._tools,
+            author=model_call.author if model_call is not None else None,
+            new_call_id=model_call.new_call_id if model_call is not None else None,
+        )
+        if model_call is not None:
+            model_call.responses.append(self._response)
+
+    def _check(self, name: str, args_json: str) -> tuple[DiscardReason, str] | None:
+        """Why a call of a declared tool must not reach the SDK, though it is whole."""
+        schema = self._tools.get(name)
+        if not schema:
+            return None
+        args = json.loads(args_json)
+        if not isinstance(args, dict | None):
+            return "malformed", "the arguments are not an object"
+        wrong = misfit_of(schema, {} if args is None else args)  # some models write null for no arguments
+        return None if wrong is None else ("invalid", wrong)
+
+    def streamed(self, source: Any, close_source: Callable[[], Awaitable[None]]) -> TappedBody:
+        """A streamed answer, read by a task of its own from now on."""
+        # Where no tool of the request is collapsed, nothing needs to be held either.
+        touched = not self._tools or any(map(self._collapses, self._tools))
+        collapser = self._provider.collapser(
+            self._response.decoder,
+            collapse=self._collapses if touched and self._tapping.may_collapse else None,
+            stored=self._stored,
+            check=self._check,
+            forwards_invalid=self._forwards_rejected,
+        )
+        return TappedBody(
+            source,
+            close_source,
+            self._response,
+            collapser,
+            decoding=self._decoding,
+            forwards_rejected=self._forwards_rejected,
+            limits=self._tapping.limits,
+            on_end=self._on_end,
+        )
+
+    async def whole(self, source: Any, close_source: Callable[[], Awaitable[None]]) -> bytes:
+        """An answer that was not streamed. It is forwarded when its calls are recorded and their hooks have settled."""
+        error: BaseException | None = None
+        try:
+            return await self._whole(source, close_source)
+        except CallRejected:
+            raise  # the answer is whole
+        except BaseException as broken:
+            error = broken
+            raise
+        finally:
+            if self._on_end is not None:
+                await self._on_end(error or self._response.decoder.error)
+
+    async def _whole(self, source: Any, close_source: Callable[[], Awaitable[None]]) -> bytes:
+        body = await self._read_whole(source)
+        await close_source()
+        with raised_once(self._provider):
+            return await self._recorded(body)
+
+    async def _recorded(self, body: bytes) -> bytes:
+        try:
+            events = self._response.decoder.whole(body)
+        except WireError as error:
+            logger.warning("could not read a response: %s", error)
+            events = []
+        if self._tapping.may_collapse:
+            events = discard_invalid(events, self._collapses, self._check)
+        await self._response.record(events)
+        if self._tapping.may_collapse and not self._refuses:
+            body = self._provider.without_unfinished(
+                body, self._response.decoder, events, collapse=self._collapses, stored=self._stored
+            )
+        for event in events:
+            if isinstance(event, CallCompleted):
+                call = await self._response.run.settled(self._response.call_ids[event.call_id])
+                if call.state is CallState.DISCARDED and not self._forwards_rejected:
+                    raise self._response.run.rejection(call.call_id)
+        return body
+
+    async def _read_whole(self, stream: Any) -> bytes:
+        limit = self._tapping.limits.max_whole
+        body = bytearray()
+        async for data in stream:
+            for piece in (data,) if self._decoding is None else self._decoding.feed(data):
+                body += piece
+                if len(body) > limit:
+                    raise WireError(f"expected an answer of at most {limit} bytes from the provider, got more")
+        return bytes(body)
+
+
+def add_notes(provider: Provider, request: Request, place: Place) -> Request:
+    """The request with what nobody else tells the model: why calls that never reached the program did not run.
+
+    Hosts tell the model themselves, and so do programs that have rejected calls forwarded.
+    """
+    run = place.run
+    if run is None or place.model_call is not None or run.rejected == "forward":
+        return request
+    refusals = run.untold(provider.declared_tools(request))
+    noted = provider.add_notes(request, {each.wire_id: each.text for each in refusals}) if refusals else None
+    if noted is None:
+        return request
+    run.mark_told(refusals)
+    return noted
+
+
+def _said(provider: Provider, asked: Request) -> list[RequestEvent]:
+    try:
+        return provider.results_in(asked.body)
+    except WireError as error:
+        # A request that cannot be read is the provider's to refuse.
+        logger.warning("could not read a request: %s", error)
+        return []
