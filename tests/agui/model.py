@@ -16,7 +16,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from callstream.agui import AguiEvent, encode
 from callstream.errors import UsageError
-from callstream.jsontext.patch import patched
+from callstream.jsontext.patch import apply_patch
 
 _EVENT: TypeAdapter[Any] = TypeAdapter(Event)
 _QUESTIONS = ("adk_request_confirmation", "adk_request_credential")
@@ -244,7 +244,7 @@ class StrictClient:
 
     def _state_delta(self, event: dict[str, Any]) -> None:
         try:
-            self.state = patched(self.state, event["delta"])
+            self.state = apply_patch(self.state, event["delta"])
         except UsageError:
             pass
 

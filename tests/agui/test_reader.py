@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from callstream.agui import Conversation, Reader
+from callstream.agui import Reader
 from callstream.agui.reader import AgentError
 from callstream.errors import UsageError
 from callstream.events import (
@@ -21,9 +21,7 @@ from callstream.events import (
     MessageEnded,
     MessageStarted,
     ReasoningAppended,
-    Record,
     RunEvent,
-    RunStarted,
     StateChanged,
     TextAppended,
 )
@@ -197,10 +195,3 @@ def test_an_error_is_raised() -> None:
         read({"type": "RUN_ERROR", "message": "no more tokens"})
     with pytest.raises(AgentError, match="reported an error"):
         read({"type": "RUN_ERROR"})
-
-
-def test_a_joined_stream_that_ends_early_says_so() -> None:
-    conversation = Conversation.of([Record("r", 1, 0.0, RunStarted("t"))])
-    assert not conversation.has_ended
-    (last,) = conversation.onlooker.end()
-    assert getattr(last, "code", None) == "incomplete"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from callstream.cli.place import shown
+from callstream.cli.place import hide_password
 
 from .commands import Ran
 from .conftest import WRITING, filled
@@ -68,7 +68,7 @@ def test_a_password_from_the_environment_is_never_shown(run: Run, monkeypatch: p
     assert done.err == (
         "callstream calls: expected memory:, sqlite:///file.db or postgresql://…, got 'mysql://ada:…@db/calls'\n"
     )
-    assert shown("postgresql://ada:hush@db:5432/calls?sslmode=require") == "postgresql://ada:…@db:5432/calls"
+    assert hide_password("postgresql://ada:hush@db:5432/calls?sslmode=require") == "postgresql://ada:…@db:5432/calls"
 
 
 @pytest.mark.parametrize(
@@ -140,4 +140,7 @@ def test_a_password_is_not_told_with_an_address_that_is_none(run: Run, monkeypat
 
 
 def test_several_hosts_are_an_address() -> None:
-    assert shown("postgresql://ada:hush@one:5432,[::1]:5433/calls") == "postgresql://ada:…@one:5432,[::1]:5433/calls"
+    assert (
+        hide_password("postgresql://ada:hush@one:5432,[::1]:5433/calls")
+        == "postgresql://ada:…@one:5432,[::1]:5433/calls"
+    )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from callstream.cli.failure import CommandError
-from callstream.cli.target import loaded
+from callstream.cli.target import load_target
 
 
 @pytest.fixture(autouse=True)
@@ -24,15 +24,15 @@ def own_modules() -> Iterator[None]:
 
 def refused(given: str, **options: str) -> tuple[int, str]:
     with pytest.raises(CommandError) as raised:
-        loaded(given, **options)
+        load_target(given, **options)
     return raised.value.code, str(raised.value)
 
 
 def test_a_module_in_this_folder(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text("class shelf: agent = 'deep'\nagent = 'shallow'\napp = 'whole'\n")
-    assert loaded("shop:agent").found == "shallow"
-    assert loaded("shop:shelf.agent").found == "deep"
-    target = loaded("shop")
+    assert load_target("shop:agent").found == "shallow"
+    assert load_target("shop:shelf.agent").found == "deep"
+    target = load_target("shop")
     assert (target.found, target.name, target.file) == ("whole", "app", tmp_path / "shop.py")
 
 
@@ -41,8 +41,8 @@ def test_a_file_anywhere_with_what_lies_beside_it(tmp_path: Path) -> None:
     place.mkdir(parents=True)
     (place / "beside.py").write_text("NAME = 'neighbour'\n")
     (place / "my-agent.py").write_text("import beside\nroot_agent = beside.NAME\n")
-    assert loaded("far/away/my-agent.py:root_agent").found == "neighbour"
-    assert loaded(str(place / "my-agent.py")).name == "root_agent"
+    assert load_target("far/away/my-agent.py:root_agent").found == "neighbour"
+    assert load_target(str(place / "my-agent.py")).name == "root_agent"
 
 
 def test_an_agent_folder_as_google_adk_has_it(tmp_path: Path) -> None:
@@ -51,9 +51,9 @@ def test_an_agent_folder_as_google_adk_has_it(tmp_path: Path) -> None:
     (folder / "__init__.py").write_text("from . import agent\n")
     (folder / "words.py").write_text("NAME = 'relative'\n")
     (folder / "agent.py").write_text("from .words import NAME\nroot_agent = NAME\n")
-    assert loaded("helper").found == "relative"
-    assert loaded("helper/").found == "relative"
-    assert loaded("helper/agent.py:root_agent").found == "relative"
+    assert load_target("helper").found == "relative"
+    assert load_target("helper/").found == "relative"
+    assert load_target("helper/agent.py:root_agent").found == "relative"
 
 
 def test_the_variables_beside_it_are_loaded_where_they_are_not_set(
@@ -63,10 +63,10 @@ def test_the_variables_beside_it_are_loaded_where_they_are_not_set(
     monkeypatch.delenv("FROM_FILE", raising=False)
     (tmp_path / ".env").write_text("SET_BEFORE=theirs\nFROM_FILE=theirs\n")
     (tmp_path / "shop.py").write_text("import os\napp = os.environ['FROM_FILE'], os.environ['SET_BEFORE']\n")
-    assert loaded("shop.py").found == ("theirs", "mine")
+    assert load_target("shop.py").found == ("theirs", "mine")
     monkeypatch.delenv("FROM_FILE")
     (tmp_path / "other.env").write_text("FROM_FILE=other\n")
-    assert loaded("shop.py", env_file="other.env").found == ("other", "mine")
+    assert load_target("shop.py", env_file="other.env").found == ("other", "mine")
     monkeypatch.delenv("FROM_FILE")
     assert os.environ["SET_BEFORE"] == "mine"
     assert refused("shop.py", env_file="gone.env") == (2, "file gone.env not found")

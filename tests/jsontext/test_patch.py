@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from callstream.errors import UsageError
-from callstream.jsontext.patch import patched
+from callstream.jsontext.patch import apply_patch
 
 # The examples of RFC 6902, appendix A, by their numbers.
 APPLY: list[tuple[str, Any, list[dict[str, Any]], Any]] = [
@@ -52,7 +52,7 @@ APPLY: list[tuple[str, Any, list[dict[str, Any]], Any]] = [
 @pytest.mark.parametrize(("document", "patch", "after"), [case[1:] for case in APPLY], ids=[case[0] for case in APPLY])
 def test_patches_that_apply(document: Any, patch: list[dict[str, Any]], after: Any) -> None:
     before = copy.deepcopy(document)
-    assert patched(document, patch) == after
+    assert apply_patch(document, patch) == after
     assert document == before
 
 
@@ -85,5 +85,5 @@ def test_a_patch_that_does_not_apply_is_refused_whole(case: str) -> None:
     document, operation = REFUSE[case]
     before = copy.deepcopy(document)
     with pytest.raises(UsageError, match="operation 1 of the patch does not apply"):
-        patched(document, [{"op": "test", "path": "", "value": document}, operation])
+        apply_patch(document, [{"op": "test", "path": "", "value": document}, operation])
     assert document == before

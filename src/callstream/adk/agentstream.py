@@ -61,10 +61,10 @@ class AgentStream:
             try:
                 async with aclosing(self._journal.follow(run_id)) as records:  # type: ignore[type-var]
                     while (record := await _next(records, task)) is not None:
-                        yield self._presentation.shown(await self._translate(record)), record.seq
+                        yield self._presentation.show(await self._translate(record)), record.seq
             except JournalError:
                 # A stream that merely stops looks like success.
-                yield self._presentation.shown(self._translator.end()), None
+                yield self._presentation.show(self._translator.end()), None
                 raise
             if task is not None:
                 await asyncio.wait({task})

@@ -71,25 +71,25 @@ class DatabaseSessions(DatabaseSessionService):
         self._passing: tuple[type[BaseException], ...] = (OSError, TimeoutError, *passing)
         self._failing: tuple[type[BaseException], ...] = (SQLAlchemyError, *self._passing)
         if connect is not None:
-            self.connect = options["async_creator"] = partial(self._patience, partial(self._named, connect))
+            self.connect = options["async_creator"] = partial(self._patience, partial(self._name_errors, connect))
         super().__init__(url, hide_parameters=True, pool_pre_ping=True, **options)
 
     async def get_session(self, *args: Any, **kwargs: Any) -> Any:
-        return await self._patience(partial(self._named, super().get_session, *args, **kwargs))
+        return await self._patience(partial(self._name_errors, super().get_session, *args, **kwargs))
 
     async def list_sessions(self, *args: Any, **kwargs: Any) -> Any:
-        return await self._patience(partial(self._named, super().list_sessions, *args, **kwargs))
+        return await self._patience(partial(self._name_errors, super().list_sessions, *args, **kwargs))
 
     async def create_session(self, *args: Any, **kwargs: Any) -> Any:
-        return await self._named(super().create_session, *args, **kwargs)
+        return await self._name_errors(super().create_session, *args, **kwargs)
 
     async def append_event(self, *args: Any, **kwargs: Any) -> Any:
-        return await self._named(super().append_event, *args, **kwargs)
+        return await self._name_errors(super().append_event, *args, **kwargs)
 
     async def delete_session(self, *args: Any, **kwargs: Any) -> None:
-        await self._named(super().delete_session, *args, **kwargs)
+        await self._name_errors(super().delete_session, *args, **kwargs)
 
-    async def _named(self, work: Callable[..., Awaitable[_T]], *args: Any, **kwargs: Any) -> _T:
+    async def _name_errors(self, work: Callable[..., Awaitable[_T]], *args: Any, **kwargs: Any) -> _T:
         try:
             return await work(*args, **kwargs)
         except self._failing as error:

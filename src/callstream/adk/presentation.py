@@ -91,7 +91,7 @@ class Presentation:
         self._streams = streams_arguments
         self._held: dict[str, list[str]] = {}
 
-    def shown(self, events: Iterable[AguiEvent]) -> list[ShownEvent]:
+    def show(self, events: Iterable[AguiEvent]) -> list[ShownEvent]:
         made: list[ShownEvent] = []
         for event in events:
             if isinstance(event, ToolCallStart):

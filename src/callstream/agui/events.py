@@ -271,7 +271,7 @@ def merge(events: Iterable[AguiEvent]) -> list[AguiEvent]:
             kind is ActivitySnapshot and key != (kind, name) for kind, name in waiting
         )
         if key is None or is_second_activity:
-            merged += map(_joined, waiting.values())
+            merged += map(_join, waiting.values())
             waiting.clear()
         if key is None:
             merged.append(event)
@@ -279,7 +279,7 @@ def merge(events: Iterable[AguiEvent]) -> list[AguiEvent]:
             group = waiting.pop(key, [])
             group.append(event)  # type: ignore[arg-type]  # it has a key
             waiting[key] = group
-    merged += map(_joined, waiting.values())
+    merged += map(_join, waiting.values())
     return merged
 
 
@@ -296,7 +296,7 @@ def _merge_key(event: AguiEvent) -> tuple[type, str] | None:
             return None
 
 
-def _joined(group: list[_Mergeable]) -> AguiEvent:
+def _join(group: list[_Mergeable]) -> AguiEvent:
     last = group[-1]
     if len(group) == 1 or isinstance(last, ActivitySnapshot):
         return last
@@ -311,10 +311,10 @@ def _joined(group: list[_Mergeable]) -> AguiEvent:
 
 def for_older_client(events: Iterable[Any]) -> list[Any]:
     """The events with outcomes as such a client takes them."""
-    return [_taken(event) if isinstance(event, RunFinished) else event for event in events]
+    return [_strip_outcome(event) if isinstance(event, RunFinished) else event for event in events]
 
 
-def _taken(event: RunFinished) -> RunFinished:
+def _strip_outcome(event: RunFinished) -> RunFinished:
     match event.outcome:
         case Success():
             return msgspec.structs.replace(event, outcome=Success())

@@ -47,10 +47,10 @@ class ServerClient:
 
     async def get(self, path: str, query: Mapping[str, Any] | None = None) -> Any:
         """The JSON that the server answers with. ``None`` in the query leaves a parameter out."""
-        return await asyncio.to_thread(self._asked, "GET", path, query, None)
+        return await asyncio.to_thread(self._ask, "GET", path, query, None)
 
     async def post(self, path: str, body: Any = None) -> Any:
-        return await asyncio.to_thread(self._asked, "POST", path, None, body)
+        return await asyncio.to_thread(self._ask, "POST", path, None, body)
 
     async def events(
         self, path: str, query: Mapping[str, Any] | None = None, *, body: Any = None
@@ -94,7 +94,7 @@ class ServerClient:
             stop.set()
             room.release()
 
-    def _asked(self, method: str, path: str, query: Mapping[str, Any] | None, body: Any) -> Any:
+    def _ask(self, method: str, path: str, query: Mapping[str, Any] | None, body: Any) -> Any:
         with self._open(method, path, query, body) as response:
             text = response.read()
         try:

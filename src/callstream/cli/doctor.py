@@ -10,9 +10,9 @@ from typing import Any
 from callstream import __version__
 from callstream.cli.failure import CommandError
 from callstream.cli.options import Commands, add_env_file, add_journal, add_json
-from callstream.cli.output import Printer, clean, counted, size
-from callstream.cli.place import journal_url, opened, shown
-from callstream.cli.target import HELP, loaded
+from callstream.cli.output import Printer, clean, count_of, size
+from callstream.cli.place import hide_password, journal_url, open_place
+from callstream.cli.target import HELP, load_target
 from callstream.errors import CallstreamError, JournalError
 
 _EXTRAS = {
@@ -74,7 +74,7 @@ def _version(package: str) -> str | None:
 
 
 def _models(options: argparse.Namespace, problems: list[str]) -> list[dict[str, Any]]:
-    target = loaded(options.target, env_file=options.env_file)
+    target = load_target(options.target, env_file=options.env_file)
     try:
         from callstream.adk.serving import is_adk, model_paths
     except ImportError as error:
@@ -99,15 +99,15 @@ async def _journal(options: argparse.Namespace, problems: list[str]) -> dict[str
             raise
         return None
     try:
-        async with opened(url) as journal:
+        async with open_place(url) as journal:
             stats = await journal.stats()
     except (CommandError, CallstreamError) as error:
         problems.append(str(error) if isinstance(error, CommandError | JournalError) else f"the journal: {error}")
-        return {"url": shown(url)}
+        return {"url": hide_password(url)}
     stats["live_writers"] -= 1  # this command itself
     if stats["orphaned_runs"]:
-        problems.append(f"{counted(stats['orphaned_runs'], 'run')} left open by a dead process; run callstream sweep")
-    return {"url": shown(url), **stats}
+        problems.append(f"{count_of(stats['orphaned_runs'], 'run')} left open by a dead process; run callstream sweep")
+    return {"url": hide_password(url), **stats}
 
 
 def _tell(found: dict[str, Any], out: Printer) -> None:
@@ -129,12 +129,12 @@ def _tell(found: dict[str, Any], out: Printer) -> None:
     elif "schema_version" in journal:
         out.line(f"journal {journal['url']}, schema {journal['schema_version']}, {size(journal['stored_bytes'])}")
         out.line(
-            f"  {counted(journal['runs'], 'run')} ({journal['active_runs']} active), {counted(journal['calls'], 'call')}, "
-            f"{counted(journal['records'], 'record')}"
+            f"  {count_of(journal['runs'], 'run')} ({journal['active_runs']} active), {count_of(journal['calls'], 'call')}, "
+            f"{count_of(journal['records'], 'record')}"
         )
         out.line(
-            f"  {counted(journal['live_writers'], 'process', 'processes')} using it, "
-            f"{counted(journal['orphaned_runs'], 'run')} left open by dead ones"
+            f"  {count_of(journal['live_writers'], 'process', 'processes')} using it, "
+            f"{count_of(journal['orphaned_runs'], 'run')} left open by dead ones"
         )
     for problem in found["problems"]:
         out.line(f"! {clean(problem)}")

@@ -12,8 +12,8 @@ from datetime import datetime
 
 from callstream.cli.failure import CommandError, misused
 from callstream.cli.options import Commands, add_journal, add_json, age
-from callstream.cli.output import Printer, Ticker, clean, counted, moment, size
-from callstream.cli.place import journal_url, opened, shown
+from callstream.cli.output import Printer, Ticker, clean, count_of, moment, size
+from callstream.cli.place import hide_password, journal_url, open_place
 from callstream.errors import UsageError
 
 _SESSIONS = (
@@ -86,24 +86,24 @@ async def migrate(options: argparse.Namespace, out: Printer) -> int:
     url = journal_url(options)
     if url.startswith("memory:"):
         raise misused("a journal in memory has nothing to migrate")
-    async with opened(url, must_exist=False, migrate=True) as journal:
+    async with open_place(url, must_exist=False, migrate=True) as journal:
         version = await journal.migrate()
     if options.json:
-        out.json({"journal": shown(url), "schema_version": version})
+        out.json({"journal": hide_password(url), "schema_version": version})
     else:
-        out.line(f"{shown(url)} has schema {version}")
+        out.line(f"{hide_password(url)} has schema {version}")
     return 0
 
 
 async def compact(options: argparse.Namespace, out: Printer) -> int:
     url = journal_url(options)
-    async with opened(url) as journal:
+    async with open_place(url) as journal:
         if options.all:
             run_ids = [row.run_id for row in await journal.runs(active=False)]
         elif await journal.runs(run_id=options.compacted):
             run_ids = [options.compacted]
         else:
-            raise CommandError(f"run {options.compacted!r} not found in {shown(url)}")
+            raise CommandError(f"run {options.compacted!r} not found in {hide_password(url)}")
         before = (await journal.stats())["stored_bytes"]
         gone = 0
         with Ticker("compacting run", len(run_ids)) as ticker:
@@ -120,13 +120,13 @@ async def compact(options: argparse.Namespace, out: Printer) -> int:
         out.json({"runs": len(run_ids), "folded_records": gone, "stored_bytes": after})
     else:
         out.line(
-            f"{counted(gone, 'record')} of {counted(len(run_ids), 'run')} folded; {size(before)} before, {size(after)} now"
+            f"{count_of(gone, 'record')} of {count_of(len(run_ids), 'run')} folded; {size(before)} before, {size(after)} now"
         )
     return 0
 
 
 async def sweep(options: argparse.Namespace, out: Printer) -> int:
-    async with opened(journal_url(options)) as journal:
+    async with open_place(journal_url(options)) as journal:
         swept = await journal.sweep()
     if options.json:
         out.json({"runs": swept})
@@ -143,25 +143,25 @@ async def forget(options: argparse.Namespace, out: Printer) -> int:
     if before is None and thread is None and principal is None:
         raise misused("expected --before, --thread or --principal")
     url = journal_url(options)
-    async with opened(url) as journal:
+    async with open_place(url) as journal:
         if not options.yes:
             rows = await journal.runs(thread_id=thread, principal=principal, active=False)
             matching = [row for row in rows if before is None or (row.ended_at or 0) < before]
             when = f" that ended before {moment(before)}" if before is not None else ""
-            if not _agreed(f"erase {counted(len(matching), 'run')}{when} from {shown(url)} for good?"):
+            if not _confirm(f"erase {count_of(len(matching), 'run')}{when} from {hide_password(url)} for good?"):
                 out.note("nothing was erased")
                 return 1
         gone = await journal.forget(before=before, thread=thread, principal=principal)
     if options.json:
         out.json({"runs": gone})
     else:
-        out.line(f"{counted(gone, 'run')} erased")
+        out.line(f"{count_of(gone, 'run')} erased")
     if thread is not None or principal is not None:
         out.note(_SESSIONS)
     return 0
 
 
-def _agreed(question: str) -> bool:
+def _confirm(question: str) -> bool:
     if not sys.stdin.isatty():
         raise misused("erasing cannot be undone; add --yes to confirm it without a terminal")
     sys.stderr.write(f"{question} [y/N] ")

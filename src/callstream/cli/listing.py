@@ -118,10 +118,10 @@ async def show(options: argparse.Namespace, out: Printer) -> int:
     out.line()
     out.line("arguments" if call.args_json else "no arguments")
     if call.args_json:
-        out.line(_indented(_readable(call)))
+        out.line(_indent(_readable(call)))
     if call.result is not None:
         out.line("\nresult")
-        out.line(_indented(json.dumps(call.result, ensure_ascii=False, indent=2)))
+        out.line(_indent(json.dumps(call.result, ensure_ascii=False, indent=2)))
     return 0
 
 
@@ -180,5 +180,5 @@ def _readable(call: Call) -> str:
     return args if isinstance(args, str) else json.dumps(args, ensure_ascii=False, indent=2)
 
 
-def _indented(text: str) -> str:
+def _indent(text: str) -> str:
     return "\n".join(f"  {line}" for line in clean(text).splitlines())

@@ -40,7 +40,7 @@ class LivePane:
         self._scene = Scene()
         self._printed = 0
         self._live = Live(
-            get_renderable=self._drawn,
+            get_renderable=self._draw,
             console=console,
             refresh_per_second=_FRAMES_PER_SECOND,
             vertical_overflow="crop",
@@ -89,7 +89,7 @@ class LivePane:
             for item in settled:
                 self._console.print(self._item(item, _KEPT))
 
-    def _drawn(self) -> RenderableType:
+    def _draw(self) -> RenderableType:
         from rich.console import Group
 
         return Group(*(self._item(item, _TAIL) for item in self._scene.view.items[self._printed :]))
@@ -99,16 +99,16 @@ class LivePane:
             case CallView():
                 return _card(item, self._scene.previews[item.call_id], lines)
             case InputView(received=received):
-                return _said(received.role, received.text, _LONG)
+                return _draw_text(received.role, received.text, _LONG)
             case Passage(kind=kind, text=text):
-                return _said(kind, text, _LONG if self._scene.is_settled(item) else lines)
+                return _draw_text(kind, text, _LONG if self._scene.is_settled(item) else lines)
             case AnswerView():
-                return _said("answer", answer_text(item), _LONG)
+                return _draw_text("answer", answer_text(item), _LONG)
             case _:
                 assert_never(item)
 
 
-def _said(who: str, text: str, lines: int) -> RenderableType:
+def _draw_text(who: str, text: str, lines: int) -> RenderableType:
     from rich.text import Text
 
     mark = {"user": "> ", "answer": "> answer: "}.get(who, "")
@@ -139,7 +139,7 @@ def _card(called: CallView, preview: Preview, lines: int) -> RenderableType:
     if called.progress is not None and called.state is CallState.EXECUTING:
         add(Text(clean(bar_of(called.progress) or one_line(called.progress)), style=colour), 4)
     if called.state in AT_REST:
-        add(Text(_told(called), style=colour), 4)
+        add(Text(_describe_outcome(called), style=colour), 4)
     return Group(*card)
 
 
@@ -155,7 +155,7 @@ def _facts(called: CallView, preview: Preview) -> str:
     return ", ".join(facts)
 
 
-def _told(called: CallView) -> str:
+def _describe_outcome(called: CallView) -> str:
     """A call's state and what it ended in, on one line."""
     match called.outcome:
         case CallReturned(result=result):

@@ -19,9 +19,9 @@ _SCHEMES = ("memory", "sqlite", "postgresql", "postgres")
 def journal_url(options: argparse.Namespace, *, default: str | None = None) -> str:
     """The journal's URL: from the command line, the environment, a file, or ./callstream.db; then the default."""
     if options.journal is not None:
-        return _checked(refuse_secret(options.journal, environment.JOURNAL))
+        return _check(refuse_secret(options.journal, environment.JOURNAL))
     if (found := environment.journal_url()) is not None:
-        return _checked(found)
+        return _check(found)
     if DEFAULT_FILE.exists():
         return f"sqlite:///{DEFAULT_FILE}"
     if default is not None:
@@ -51,7 +51,7 @@ def refuse_secret(url: str, variable: str) -> str:
     return url
 
 
-def shown(url: str) -> str:
+def hide_password(url: str) -> str:
     """The URL without its password, for people."""
     parts = address(url)
     if parts.password is None:
@@ -62,7 +62,7 @@ def shown(url: str) -> str:
 
 
 @asynccontextmanager
-async def opened(url: str, *, must_exist: bool = True, **settings: Any) -> AsyncIterator[Journal]:
+async def open_place(url: str, *, must_exist: bool = True, **settings: Any) -> AsyncIterator[Journal]:
     """The journal, open. It does no housekeeping and changes no schema by itself, unless the settings say so.
 
     With ``must_exist`` a SQLite file that is not there is an error: reading must not make one.
@@ -88,10 +88,10 @@ def _check_exists(url: str) -> None:
             raise CommandError(f"no journal found at {path}")
 
 
-def _checked(url: str) -> str:
+def _check(url: str) -> str:
     scheme, colon, _ = url.partition(":")
     if not colon or scheme not in _SCHEMES:
-        raise misused(f"expected memory:, sqlite:///file.db or postgresql://…, got {shown(url)!r}")
+        raise misused(f"expected memory:, sqlite:///file.db or postgresql://…, got {hide_password(url)!r}")
     if scheme.startswith("postgres"):
         address(url)
     return url

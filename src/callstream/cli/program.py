@@ -71,7 +71,7 @@ def _run(options: argparse.Namespace) -> int:
     try:
         code = options.run(options, out)
         if inspect.isawaitable(code):
-            code = asyncio.run(_awaited(code))
+            code = asyncio.run(_await(code))
         sys.stdout.flush()
         return int(code)
     except KeyboardInterrupt:
@@ -95,7 +95,7 @@ def _run(options: argparse.Namespace) -> int:
         return _say(options, out, bug, FAILED)
 
 
-async def _awaited(code: object) -> int:
+async def _await(code: object) -> int:
     assert inspect.isawaitable(code)
     return int(await code)
 

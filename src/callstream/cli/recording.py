@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from callstream.cli.failure import INTERRUPTED, CommandError, misused
 from callstream.cli.options import Commands, port, positive
-from callstream.cli.output import Printer, counted
+from callstream.cli.output import Printer, count_of
 from callstream.cli.place import refuse_secret
 from callstream.errors import UsageError
 from callstream.wire import WIRES
@@ -78,7 +78,7 @@ async def record(options: argparse.Namespace, out: Printer) -> int:
         address = proxy.origin + base_path(options.wire)
         out.note(f"recording {upstream} into {options.folder}")
         code = await _against(address, options.wire, options.program, {}, out)
-    out.note(f"{counted(proxy.exchanges, 'exchange')} recorded in {Path(options.folder)}")
+    out.note(f"{count_of(proxy.exchanges, 'exchange')} recorded in {Path(options.folder)}")
     return code
 
 
@@ -96,7 +96,7 @@ async def replay(options: argparse.Namespace, out: Printer) -> int:
             code = await _against(provider.base_url, provider.wire, options.program, {key: "none"}, out)
     except UsageError as error:  # of the program, which asked for something that was not recorded
         raise CommandError(str(error)) from error
-    out.note(f"{counted(len(provider.requests), 'request')} answered")
+    out.note(f"{count_of(len(provider.requests), 'request')} answered")
     return code
 
 

@@ -29,8 +29,8 @@ from callstream.cli.options import (
     seconds,
 )
 from callstream.cli.output import Printer
-from callstream.cli.place import DEFAULT_FILE, journal_url, refuse_secret, shown
-from callstream.cli.target import HELP, Target, loaded
+from callstream.cli.place import DEFAULT_FILE, hide_password, journal_url, refuse_secret
+from callstream.cli.target import HELP, Target, load_target
 from callstream.errors import JournalError, MissingExtra
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def add_to(commands: Commands) -> None:
 async def serve(options: argparse.Namespace, out: Printer) -> int:
     out = _set_up_logs(options, out)
     quiet_adk()
-    target = loaded(options.target, env_file=options.env_file)
+    target = load_target(options.target, env_file=options.env_file)
     if _is_made_by_create_app(target.found):
         for option in (
             "journal",
@@ -177,7 +177,7 @@ async def serve_app(
     from callstream.server import ServerSettings, create_app
 
     given = {name: value for name, value in settings.items() if value is not None}
-    auth = loaded(options.auth).found if getattr(options, "auth", None) else None
+    auth = load_target(options.auth).found if getattr(options, "auth", None) else None
     if auth is not None and not callable(auth):
         raise misused(f"--auth: {options.auth} is not callable")
     if auth is None and options.host not in _LOOPBACK:
@@ -193,7 +193,7 @@ async def serve_app(
 async def _serve_made(app: Any, options: argparse.Namespace, out: Printer) -> int:
     from callstream.server.serving import serve as serve_with_uvicorn
 
-    with _listening(options.host, options.port) as listening, _ended_politely():
+    with _listening(options.host, options.port) as listening, _end_politely():
         await app.state.callstream.journal.open()  # what is wrong with it is said before any address is
         bound = listening.getsockname()[1]
         host = (
@@ -223,7 +223,7 @@ def _callstream(options: argparse.Namespace, target: Target, out: Printer) -> Ca
         out.note(f"journal: the one of {target.given}")
         return own
     url = journal_url(options, default=f"sqlite:///{DEFAULT_FILE}")
-    out.note(f"journal: {shown(url)}")
+    out.note(f"journal: {hide_password(url)}")
     retain = options.forget_after or from_environment("CALLSTREAM_FORGET_AFTER", age)
     return Callstream(open_journal(url, housekeeping=Housekeeping(retain=retain), **_journal_times()))
 
@@ -298,7 +298,7 @@ async def _sessions(options: argparse.Namespace, target: Target, out: Printer) -
             raise
         logger.warning("%s", missing)
         return None
-    out.note(f"sessions: {shown(url)}")
+    out.note(f"sessions: {hide_password(url)}")
     try:
         await prepare_sessions(sessions, url)
     except JournalError:
@@ -356,7 +356,7 @@ def _listening(host: str, number: int) -> socket.socket:
 
 
 @contextmanager
-def _ended_politely() -> Iterator[None]:
+def _end_politely() -> Iterator[None]:
     """SIGTERM ends the program with 0 and all that it has begun: uvicorn hands it back when it is done."""
 
     def end(number: int, frame: FrameType | None) -> None:

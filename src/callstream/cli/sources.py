@@ -16,7 +16,7 @@ from callstream import codec
 from callstream.calls import FINAL, Call, CallState
 from callstream.cli.client import ServerClient
 from callstream.cli.failure import CommandError, misused
-from callstream.cli.place import journal_url, opened, shown
+from callstream.cli.place import hide_password, journal_url, open_place
 from callstream.events import Record, RunEnded
 from callstream.journal import Journal, RunRow
 
@@ -66,8 +66,8 @@ async def source_of(options: argparse.Namespace) -> AsyncIterator[RecordSource]:
         yield ServerSource(ServerClient(server))
         return
     url = journal_url(options)
-    async with opened(url) as journal:
-        yield JournalSource(journal, shown(url))
+    async with open_place(url) as journal:
+        yield JournalSource(journal, hide_password(url))
 
 
 class JournalSource:

@@ -30,7 +30,7 @@ class Target:
         self.module = module
 
 
-def loaded(given: str, *, env_file: str | None = None) -> Target:
+def load_target(given: str, *, env_file: str | None = None) -> Target:
     """Imports the module and takes the object out of it. This folder is on the path, as with ``python -m``.
 
     What the application would get from google-adk's own commands it gets here too: the variables of the ``.env`` beside
@@ -51,9 +51,9 @@ def loaded(given: str, *, env_file: str | None = None) -> Target:
         module = _file(path)
     else:
         _load_variables(Path(".env"), env_file)
-        module = _imported(place)
+        module = _import_module(place)
     file = Path(module.__file__) if module.__file__ else None
-    return _taken(given, module, name, file)
+    return _take(given, module, name, file)
 
 
 def _split(given: str) -> tuple[str, str | None]:
@@ -64,7 +64,7 @@ def _split(given: str) -> tuple[str, str | None]:
     return (given, None) if len(place) == 1 and name[:1] in ("\\", "/") else (place, name)
 
 
-def _imported(name: str) -> ModuleType:
+def _import_module(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -83,14 +83,14 @@ def _package(folder: Path) -> ModuleType:
             f"a google-adk agent folder has to be a Python package; {folder.name!r} is not a valid package name"
         )
     sys.path.insert(0, str(folder.parent))
-    return _imported(f"{folder.name}.agent")
+    return _import_module(f"{folder.name}.agent")
 
 
 def _file(path: Path) -> ModuleType:
     path = path.resolve()
     if (path.parent / "__init__.py").is_file() and path.stem.isidentifier() and path.parent.name.isidentifier():
         sys.path.insert(0, str(path.parent.parent))
-        return _imported(f"{path.parent.name}.{path.stem}")
+        return _import_module(f"{path.parent.name}.{path.stem}")
     sys.path.insert(0, str(path.parent))
     name = path.stem if path.stem.isidentifier() and path.stem not in sys.modules else "callstream_target"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -105,7 +105,7 @@ def _file(path: Path) -> ModuleType:
     return module
 
 
-def _taken(given: str, module: ModuleType, name: str | None, file: Path | None) -> Target:
+def _take(given: str, module: ModuleType, name: str | None, file: Path | None) -> Target:
     if name is not None:
         found: Any = module
         for part in name.split("."):

@@ -62,7 +62,7 @@ class RecordPrinter:
             case CallStarted(call_id=call_id, encoding=encoding):
                 self._numbers[call_id] = len(self._view.calls)
                 self._streams[call_id] = None if encoding == "text" else JsonStream()
-                self._line(f"{self._named(call_id)} ({call_id})")
+                self._line(f"{self._name_of(call_id)} ({call_id})")
                 self._writing = call_id
             case ArgsAppended(call_id=call_id, text=text):
                 self._arguments(call_id, text)
@@ -85,7 +85,7 @@ class RecordPrinter:
             self._at_margin = True
 
     def _outcome(self, event: Any) -> None:
-        named = self._named(getattr(event, "call_id", ""))
+        named = self._name_of(getattr(event, "call_id", ""))
         match event:
             case CallAwaiting():
                 self._line(f"{named} awaits an answer")
@@ -114,9 +114,9 @@ class RecordPrinter:
             self._grow((call_id, "raw"), "  ", text, indent="  ")
             return
         for change in changes:
-            self._changed(call_id, change)
+            self._write_change(call_id, change)
 
-    def _changed(self, call_id: str, change: Change) -> None:
+    def _write_change(self, call_id: str, change: Change) -> None:
         name = format_path(change.path).removeprefix("$").removeprefix(".")
         if change.kind == "append":
             self._turn_to(call_id)
@@ -129,20 +129,20 @@ class RecordPrinter:
         """Names the call again if something else was written in between."""
         writing = self._writing
         if writing != call_id and not (isinstance(writing, tuple) and writing[0] == call_id):
-            self._line(f"{self._named(call_id)} …")
+            self._line(f"{self._name_of(call_id)} …")
             self._writing = call_id
 
     def _progress(self, call_id: str, data: Any) -> None:
         bar = bar_of(data)
         if bar is None:
-            self._line(f"{self._named(call_id)}: {one_line(data, 200)}")
+            self._line(f"{self._name_of(call_id)}: {one_line(data, 200)}")
             return
         step = int(_STEPS * data["done"] / data["total"])
         if self._bars.get(call_id) != step:
             self._bars[call_id] = step
-            self._line(f"{self._named(call_id)} {bar}")
+            self._line(f"{self._name_of(call_id)} {bar}")
 
-    def _named(self, call_id: str) -> str:
+    def _name_of(self, call_id: str) -> str:
         call = self._view.calls.get(call_id)
         return call_id if call is None else f"{call.name} #{self._numbers[call_id]}"
 

@@ -11,7 +11,7 @@ from callstream.errors import UsageError
 _INDEX = re.compile(r"0|[1-9][0-9]*")
 
 
-def patched(document: Any, operations: Sequence[Mapping[str, Any]]) -> Any:
+def apply_patch(document: Any, operations: Sequence[Mapping[str, Any]]) -> Any:
     """The document after all operations. Raises UsageError, naming the first one that does not apply."""
     for number, operation in enumerate(operations):
         try:
@@ -25,19 +25,19 @@ def _after(document: Any, operation: Mapping[str, Any]) -> Any:
     path = _steps(operation["path"])
     match operation["op"]:
         case "add":
-            return _added(document, path, operation["value"])
+            return _add(document, path, operation["value"])
         case "remove":
-            return _removed(document, path)
+            return _remove(document, path)
         case "replace":
             _at(document, path)
-            return _replaced(document, path, operation["value"])
+            return _replace(document, path, operation["value"])
         case "move":
             origin = _steps(operation["from"])
             if len(path) > len(origin) and path[: len(origin)] == origin:
                 raise ValueError("a value cannot be moved into itself")
-            return _added(_removed(document, origin), path, _at(document, origin))
+            return _add(_remove(document, origin), path, _at(document, origin))
         case "copy":
-            return _added(document, path, _at(document, _steps(operation["from"])))
+            return _add(document, path, _at(document, _steps(operation["from"])))
         case "test":
             if not _same(_at(document, path), operation["value"]):
                 raise ValueError("the value is another")
@@ -69,32 +69,32 @@ def _key(container: Any, step: str) -> str | int:
     raise LookupError(f"there is no {step!r}")
 
 
-def _replaced(document: Any, path: list[str], value: Any) -> Any:
+def _replace(document: Any, path: list[str], value: Any) -> Any:
     """A copy with another value at the path; what lies beside the path is shared with the document."""
     if not path:
         return value
     key = _key(document, path[0])
     copy = document.copy()
-    copy[key] = _replaced(document[key], path[1:], value)
+    copy[key] = _replace(document[key], path[1:], value)
     return copy
 
 
-def _added(document: Any, path: list[str], value: Any) -> Any:
+def _add(document: Any, path: list[str], value: Any) -> Any:
     if not path:
         return value
     *way, last = path
     container = _at(document, way)
     if isinstance(container, dict):
-        return _replaced(document, way, {**container, last: value})
+        return _replace(document, way, {**container, last: value})
     if not isinstance(container, list):
         raise LookupError(f"there is nothing to add {last!r} to")
     index = len(container) if last == "-" else int(last) if _INDEX.fullmatch(last) else len(container) + 1
     if index > len(container):
         raise LookupError(f"there is no place {last!r}")
-    return _replaced(document, way, [*container[:index], value, *container[index:]])
+    return _replace(document, way, [*container[:index], value, *container[index:]])
 
 
-def _removed(document: Any, path: list[str]) -> Any:
+def _remove(document: Any, path: list[str]) -> Any:
     if not path:
         return None
     *way, last = path
@@ -102,7 +102,7 @@ def _removed(document: Any, path: list[str]) -> Any:
     key = _key(container, last)
     copy = container.copy()
     del copy[key]
-    return _replaced(document, way, copy)
+    return _replace(document, way, copy)
 
 
 def _same(one: Any, other: Any) -> bool:

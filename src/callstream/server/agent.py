@@ -37,7 +37,7 @@ from callstream.events import (
 )
 from callstream.runtime import Callstream, Run, StartedRun
 from callstream.runtime.directory import Directory
-from callstream.server.logs import quoted
+from callstream.server.logs import quote_line
 
 logger = logging.getLogger("callstream.server")
 
@@ -47,7 +47,7 @@ _NUMBERED: Final = re.compile(r".+~\d+", re.DOTALL)
 class Presenter(Protocol):
     """What becomes of the translator's events on one stream."""
 
-    def shown(self, events: Iterable[Any]) -> Sequence[Any]: ...
+    def show(self, events: Iterable[Any]) -> Sequence[Any]: ...
 
 
 @runtime_checkable
@@ -123,12 +123,12 @@ class OlderClient:
     def __init__(self, presentation: Presenter) -> None:
         self._presentation = presentation
 
-    def shown(self, events: Iterable[Any]) -> Sequence[Any]:
-        return for_older_client(self._presentation.shown(events))
+    def show(self, events: Iterable[Any]) -> Sequence[Any]:
+        return for_older_client(self._presentation.show(events))
 
 
 class _AsItIs:
-    def shown(self, events: Iterable[Any]) -> Sequence[Any]:
+    def show(self, events: Iterable[Any]) -> Sequence[Any]:
         return list(events)
 
 
@@ -167,7 +167,7 @@ class FunctionHost:
         async with run:
             for message in since_spoken(given.messages):
                 if isinstance(message, UserMessage):
-                    await run.record([_received(message)])
+                    await run.record([_message_received(message)])
             left_to_agent = await _take_answers(run, _answers_in(given), client_tools)
             made: Any = self._function(await _restore_ids(given, run.directory))
             if inspect.isawaitable(made):
@@ -238,10 +238,10 @@ async def _await_client(run: Run, client_tools: frozenset[str]) -> None:
                 await run.await_answer(call.call_id)
             except CallRejected as dropped:
                 # Its hooks would not have it. The client is told so with the call's result.
-                logger.info("run %s: %s", run.run_id, quoted(str(dropped)))
+                logger.info("run %s: %s", run.run_id, quote_line(str(dropped)))
 
 
-def _received(message: UserMessage) -> MessageReceived:
+def _message_received(message: UserMessage) -> MessageReceived:
     content = message.content
     if isinstance(content, str):
         return MessageReceived("user", content, message.id)

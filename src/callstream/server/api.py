@@ -19,7 +19,7 @@ from callstream.journal import Journal, RunRow, history
 from callstream.server.access import Access
 from callstream.server.health import JournalHealth
 from callstream.server.problems import json_response
-from callstream.server.requests import asked_id, choice, number
+from callstream.server.requests import choice, number, query_id
 from callstream.server.routes import IdRoute
 from callstream.view import RunView
 
@@ -45,15 +45,15 @@ class Api:
     def routes(self) -> list[Route]:
         return [
             Route("/api/agent", self.agent),
-            Route("/api/threads", self._guarded(self.threads)),
-            Route("/api/runs", self._guarded(self.runs)),
-            IdRoute("/api/runs/{run_id}/view", self._guarded(self.view)),
-            IdRoute("/api/runs/{run_id}", self._guarded(self.run)),
-            Route("/api/calls", self._guarded(self.calls)),
-            IdRoute("/api/calls/{call_id}", self._guarded(self.call)),
+            Route("/api/threads", self._guard(self.threads)),
+            Route("/api/runs", self._guard(self.runs)),
+            IdRoute("/api/runs/{run_id}/view", self._guard(self.view)),
+            IdRoute("/api/runs/{run_id}", self._guard(self.run)),
+            Route("/api/calls", self._guard(self.calls)),
+            IdRoute("/api/calls/{call_id}", self._guard(self.call)),
         ]
 
-    def _guarded(self, answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    def _guard(self, answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         """Where it is known that the journal is away, nobody waits long to hear it."""
 
         async def guarded(request: Request) -> Response:
@@ -108,7 +108,7 @@ class Api:
         asked = request.query_params
         rows = await self._journal.runs(
             principal=principal,
-            thread_id=asked_id(asked, "thread_id"),
+            thread_id=query_id(asked, "thread_id"),
             active={"true": True, "false": False, None: None}[choice(asked, "active", ("true", "false"))],
             limit=number(asked, "limit", 100, most=MOST),
         )
@@ -134,8 +134,8 @@ class Api:
         state = choice(asked, "state", tuple(CallState))
         found = await self._journal.calls(
             principal=principal,
-            run_id=asked_id(asked, "run_id"),
-            thread_id=asked_id(asked, "thread_id"),
+            run_id=query_id(asked, "run_id"),
+            thread_id=query_id(asked, "thread_id"),
             states=[CallState(state)] if state else None,
             limit=number(asked, "limit", 100, most=MOST),
             newest=True,

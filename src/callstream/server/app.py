@@ -30,7 +30,7 @@ from callstream.server.agent import Agent, AgentFunction, Host, host_of
 from callstream.server.api import Api
 from callstream.server.guard import Guard
 from callstream.server.health import JournalAway, JournalHealth
-from callstream.server.logs import LogObserver, asked, quoted
+from callstream.server.logs import LogObserver, describe_request, quote_line
 from callstream.server.problems import Problem, json_response, problem_response, shutting_down
 from callstream.server.routes import RunRoutes, driver_for
 from callstream.server.settings import ServerSettings
@@ -196,7 +196,7 @@ def _answer_usage(driver: Driver, request: Request, error: Exception) -> Respons
     """What the journal or the runtime says of a wrong request; its text names internals, so the log gets it."""
     if driver.is_draining:
         return problem_response(shutting_down())
-    logger.warning("%s: %s", asked(request.scope), quoted(str(error)))
+    logger.warning("%s: %s", describe_request(request.scope), quote_line(str(error)))
     return problem_response(
         Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "wrong_input", "The request cannot be carried out.")
     )
@@ -206,7 +206,7 @@ def _answer_journal(driver: Driver, request: Request, error: Exception) -> Respo
     if driver.is_draining:
         return problem_response(shutting_down())
     if not isinstance(error, JournalAway | StoreAway):  # of that the journal itself has a line in the log
-        logger.error("%s: the journal failed: %s", asked(request.scope), quoted(str(error)))
+        logger.error("%s: the journal failed: %s", describe_request(request.scope), quote_line(str(error)))
     return problem_response(_JOURNAL_AWAY)
 
 

@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 from callstream.errors import JournalError
 from callstream.journal.store import StoreAway
 from callstream.server.health import JournalAway
-from callstream.server.logs import quoted
+from callstream.server.logs import quote_line
 from callstream.server.settings import ServerSettings
 
 logger = logging.getLogger("callstream.server")
@@ -114,7 +114,7 @@ class EventStream(Response):
             logger.error(
                 "a stream of run %s broke off because the journal could not be read: %s",
                 self._run_id,
-                quoted(str(error)),
+                quote_line(str(error)),
                 extra={"run_id": self._run_id},
             )
             return

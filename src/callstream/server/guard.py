@@ -17,7 +17,7 @@ from typing import Final
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from callstream.server.logs import asked
+from callstream.server.logs import describe_request
 from callstream.server.problems import Problem, problem_response
 
 logger = logging.getLogger("callstream.server")
@@ -71,7 +71,7 @@ class Guard:
         except Exception as error:
             if started:
                 raise  # the server drops the connection, which is all that can be said now
-            logger.exception("%s failed", asked(scope), exc_info=error)
+            logger.exception("%s failed", describe_request(scope), exc_info=error)
             await problem_response(_BUG)(scope, receive, send_with_headers)
 
     def _refusal(self, scope: Scope) -> Problem | None:

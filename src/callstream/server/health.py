@@ -118,6 +118,6 @@ class _Watched:
                 yield records
 
 
-def watched(journal: Journal, health: JournalHealth) -> Journal:
+def watch_journal(journal: Journal, health: JournalHealth) -> Journal:
     """The journal as streams read it: ``batches`` raises JournalError as soon as the journal is away."""
     return cast(Journal, _Watched(journal, health))

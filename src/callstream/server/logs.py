@@ -23,12 +23,12 @@ logger = logging.getLogger("callstream.server")
 _USUAL: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 
 
-def asked(scope: Scope) -> str:
+def describe_request(scope: Scope) -> str:
     """The method and the path of a request as one word each: a path comes decoded, and could say anything."""
     return f"{scope['method']} {quote(scope['path'])}"
 
 
-def quoted(text: str) -> str:
+def quote_line(text: str) -> str:
     """Text from elsewhere on one line of a log."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
@@ -64,7 +64,7 @@ class LogObserver:
     def call_changed(self, run: Run, call: Call) -> None:
         if logger.isEnabledFor(logging.DEBUG):
             extra = {**_ids(run), "call_id": call.call_id, "tool_name": call.name, "state": call.state.value}
-            named = (quoted(call.call_id), quoted(call.name))
+            named = (quote_line(call.call_id), quote_line(call.name))
             logger.debug("call %s of tool %s is %s", *named, call.state, extra=extra)
 
     def run_ended(self, run: Run) -> None:
@@ -74,7 +74,7 @@ class LogObserver:
         if run.outcome == "failed":
             # Where the store failed, a traceback tells nobody anything: it is the same for all runs of that moment.
             error = None if isinstance(run.error, JournalError) else run.error
-            because = "" if error is not None or not run.reason else f": {quoted(run.reason)}"
+            because = "" if error is not None or not run.reason else f": {quote_line(run.reason)}"
             logger.error("run %s of thread %s failed%s", *named, because, exc_info=error, extra=extra)
         else:
             logger.info("run %s of thread %s %s", *named, run.outcome or "ended", extra=extra)

@@ -49,21 +49,21 @@ def parse_input(body: bytes, settings: ServerSettings) -> RunAgentInput:
     _check_lists(given, settings)
     messages = given.get("messages")
     if not isinstance(messages, list):
-        return _checked(given)
-    parsed = _checked({**given, "messages": []})
+        return _validate(given)
+    parsed = _validate({**given, "messages": []})
     for number, message in enumerate(messages):
         try:
             parsed.messages.append(_MESSAGE.validate_python(message))
         except ValidationError as error:
-            raise _wrong(_told(error, f"messages.{number}")) from None
+            raise _wrong(_describe(error, f"messages.{number}")) from None
     return parsed
 
 
-def _checked(given: dict[str, Any]) -> RunAgentInput:
+def _validate(given: dict[str, Any]) -> RunAgentInput:
     try:
         return RunAgentInput.model_validate(given)
     except ValidationError as error:
-        raise _wrong(_told(error)) from None
+        raise _wrong(_describe(error)) from None
 
 
 def _check_lists(given: dict[str, Any], settings: ServerSettings) -> None:
@@ -98,7 +98,7 @@ def _json(body: bytes, settings: ServerSettings) -> Any:
     if settings.max_values is not None and (count := _count_values(body, settings.max_values)) > settings.max_values:
         raise _too_many("JSON values in the body", settings.max_values, count)
     try:
-        value = _decoded(body)
+        value = _decode(body)
     except RecursionError:
         raise _wrong(f"expected JSON that nests at most {settings.max_depth} deep") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -126,7 +126,7 @@ def _count(text: bytes, characters: bytes) -> int:
     return len(text) - len(text.translate(None, characters))
 
 
-def _decoded(body: bytes) -> Any:
+def _decode(body: bytes) -> Any:
     """The body's JSON, with U+FFFD for halves of surrogate pairs: clients send back what a model has sent them."""
     try:
         return msgspec.json.decode(body)
@@ -142,17 +142,17 @@ def is_id(text: str, most: int = MAX_ID) -> bool:
     return 0 < len(text) <= most and text.isprintable()
 
 
-def checked_id(text: str, name: str, most: int = MAX_ID) -> str:
+def check_id(text: str, name: str, most: int = MAX_ID) -> str:
     """An id that a client chose."""
     if not is_id(text, most):
         raise _wrong(f"expected {name}, 1 to {most} printable characters")
     return text
 
 
-def asked_id(asked: Mapping[str, str], name: str) -> str | None:
+def query_id(asked: Mapping[str, str], name: str) -> str | None:
     """An id in the query, None if there is none."""
     text = asked.get(name)
-    return checked_id(text, name) if text else None
+    return check_id(text, name) if text else None
 
 
 def choice(asked: Mapping[str, str], name: str, choices: Iterable[str]) -> str | None:
@@ -175,21 +175,21 @@ def number(asked: Mapping[str, str], name: str, default: int, *, most: int = MAX
 
 def check_ids(given: RunAgentInput) -> None:
     """Refuses an input with ids that a log, a header or a database would stumble over."""
-    checked_id(given.thread_id, "threadId")
-    checked_id(given.run_id, "runId")
+    check_id(given.thread_id, "threadId")
+    check_id(given.run_id, "runId")
     for number, message in enumerate(given.messages):
         if message.id:
-            checked_id(message.id, f"messages.{number}.id", MAX_CALL_ID)
+            check_id(message.id, f"messages.{number}.id", MAX_CALL_ID)
         if isinstance(message, ToolMessage):
-            checked_id(message.tool_call_id, f"messages.{number}.toolCallId", MAX_CALL_ID)
+            check_id(message.tool_call_id, f"messages.{number}.toolCallId", MAX_CALL_ID)
         elif isinstance(message, AssistantMessage):
             for place, call in enumerate(message.tool_calls or ()):
                 if call.id:
-                    checked_id(call.id, f"messages.{number}.toolCalls.{place}.id", MAX_CALL_ID)
+                    check_id(call.id, f"messages.{number}.toolCalls.{place}.id", MAX_CALL_ID)
     for number, entry in enumerate(given.resume or ()):
-        checked_id(entry.interrupt_id, f"resume.{number}.interruptId", MAX_CALL_ID)
+        check_id(entry.interrupt_id, f"resume.{number}.interruptId", MAX_CALL_ID)
     for number, tool in enumerate(given.tools or ()):
-        checked_id(tool.name, f"tools.{number}.name")
+        check_id(tool.name, f"tools.{number}.name")
 
 
 async def _read(request: Request, settings: ServerSettings) -> bytes:
@@ -226,7 +226,7 @@ def _too_large(most: int, *, closes: bool = False) -> Problem:
     return Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", message, closes=closes)
 
 
-def _told(error: ValidationError, within: str = "") -> str:
+def _describe(error: ValidationError, within: str = "") -> str:
     """Where and what, without what came: that may be long, or somebody's secret."""
     found = [
         f"{'.'.join(map(str, filter(None, (within, *each['loc'])))) or 'body'}: {each['msg']}"

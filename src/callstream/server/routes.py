@@ -24,11 +24,11 @@ from callstream.runtime import Driver, DriverSettings, RunRequest, Seats, TextLi
 from callstream.server.access import Access
 from callstream.server.agent import Host, Importer, OlderClient, Presenter
 from callstream.server.eventstream import EventStream, Frame
-from callstream.server.health import JournalHealth, watched
+from callstream.server.health import JournalHealth, watch_journal
 from callstream.server.problems import Problem, json_response, not_found, shutting_down
 from callstream.server.requests import is_id, json_body, number, run_input
 from callstream.server.settings import ServerSettings
-from callstream.server.streams import Joins, live, raw, resumed
+from callstream.server.streams import Joins, live, raw, resume
 
 _MAX_REASON: Final = 500
 _RETRY_SECONDS: Final = 5
@@ -73,7 +73,7 @@ class RunRoutes:
         self._host = host
         self._driver = driver
         self._health = health
-        self._journal = watched(host.callstream.journal, health)
+        self._journal = watch_journal(host.callstream.journal, health)
         self._access = access
         self._settings = settings
         self._view = view or host.view
@@ -137,7 +137,7 @@ class RunRoutes:
     async def _rest(self, row: RunRow, position: Position, presentation: Presenter) -> AsyncGenerator[Frame, None]:
         """What a client has not read of a run; if that cannot be told any more, the whole thread up to its end."""
         try:
-            async for frame in resumed(self._journal, row.run_id, position, self._view, presentation):
+            async for frame in resume(self._journal, row.run_id, position, self._view, presentation):
                 yield frame
         except Compacted:
             rows = await self._access.runs_of(row.thread_id, row.principal)

@@ -61,9 +61,9 @@ class _Server(uvicorn.Server):
 
     def _end(self) -> None:
         logger.info("shutting down")
-        self._ending = asyncio.ensure_future(self._ended())
+        self._ending = asyncio.ensure_future(self._close())
 
-    async def _ended(self) -> None:
+    async def _close(self) -> None:
         try:
             await self._state.driver.drain()
             await self._state.close()

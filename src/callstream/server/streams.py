@@ -43,7 +43,7 @@ async def live(journal: Journal, run_id: str, view: View, presentation: Presente
             yield frame
 
 
-async def resumed(
+async def resume(
     journal: Journal, run_id: str, position: Position, view: View, presentation: Presenter
 ) -> AsyncGenerator[bytes, None]:
     """The rest of a run for a client that has read it up to a position. Compacted if that can no longer be told."""
@@ -61,11 +61,11 @@ async def resumed(
                     raise Compacted(run_id, position.whole, record.first_seq, record.seq)
             for seq, events in await tell(read):
                 if seq <= position.whole:
-                    presentation.shown(events)
+                    presentation.show(events)
                 else:
                     half_read.append((seq, events))
-        for (first, seq), events in _merged(half_read):
-            shown = presentation.shown(events)
+        for (first, seq), events in _merge(half_read):
+            shown = presentation.show(events)
             # The position of a group's last event is that of the whole group, so that one at least is still to come.
             yield encode_sse(shown, seq, first=first, skip=min(position.events or 0, len(shown) - 1))
         if unread:
@@ -138,7 +138,7 @@ class Joins:
 
 def _prelude_frame(conversation: Conversation, presentation: Presenter) -> Frame:
     """For a thread of its own, since a long conversation takes its time."""
-    events = presentation.shown(conversation.prelude())
+    events = presentation.show(conversation.prelude())
     # Whoever has read half of a prelude has to begin again, so only its end is a place to continue from.
     frames = [*(encode_sse([event]) for event in events[:-1]), encode_sse(events[-1:], conversation.seq)]
     if sum(map(len, frames)) <= _LARGE:
@@ -171,12 +171,10 @@ async def _rest(
 
 
 def _encode(told: _Told, presentation: Presenter) -> bytes:
-    return b"".join(
-        [encode_sse(presentation.shown(events), seq, first=first) for (first, seq), events in _merged(told)]
-    )
+    return b"".join([encode_sse(presentation.show(events), seq, first=first) for (first, seq), events in _merge(told)])
 
 
-def _merged(told: _Told) -> Iterator[tuple[tuple[int, int], list[AguiEvent]]]:
+def _merge(told: _Told) -> Iterator[tuple[tuple[int, int], list[AguiEvent]]]:
     """The events of records, by the first and the last record's number; adjacent records of deltas alone become one."""
     for are_deltas, stretch in groupby(told, key=lambda each: all(map(is_delta, each[1]))):
         records = list(stretch)

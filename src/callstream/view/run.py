@@ -34,7 +34,7 @@ from callstream.events import (
     TextAppended,
     in_order,
 )
-from callstream.jsontext.patch import patched
+from callstream.jsontext.patch import apply_patch
 from callstream.view.items import AnswerView, CallView, InputView, Item, MessageView, Outcome, Passage, message_of
 
 _FIELDS: Final = ("run_id", "thread_id", "principal", "started_at", "ended_at", "outcome", "reason", "seq")
@@ -218,6 +218,6 @@ class RunView:
             self.state = snapshot
             return
         try:
-            self.state = patched({} if self.state is msgspec.UNSET else self.state, patch)
+            self.state = apply_patch({} if self.state is msgspec.UNSET else self.state, patch)
         except UsageError:
             pass  # Clients keep their state when a patch does not apply, so what they have is still this one.

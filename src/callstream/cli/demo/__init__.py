@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from callstream.cli.failure import misused
 from callstream.cli.options import Commands, add_address, add_journal, pace
 from callstream.cli.output import Printer
-from callstream.cli.place import refuse_secret, shown
+from callstream.cli.place import hide_password, refuse_secret
 from callstream.cli.serve import quiet_adk, serve_app
 
 if TYPE_CHECKING:
@@ -110,6 +110,6 @@ def _introduce(cast: Cast, url: str, folder: Path, out: Printer) -> None:
     out.line(f"model      {cast.title}" + (" (no account needed, and no real model)" if cast.label else ""))
     if cast.note:
         out.line(f"           {cast.note}")
-    out.line(f"journal    {shown(url)}")
+    out.line(f"journal    {hide_password(url)}")
     out.line(f"documents  {folder}")
     out.write("\n")

@@ -121,10 +121,10 @@ def play(request: ReceivedRequest) -> Script:
     """The next answer of the model."""
     contents = request.json.get("contents")
     messages = [content for content in contents if isinstance(content, dict)] if isinstance(contents, list) else []
-    spoken = [number for number, content in enumerate(messages) if _said(content)]
+    spoken = [number for number, content in enumerate(messages) if _user_text(content)]
     start = spoken[-1] if spoken else 0
-    said = _said(messages[start]) if messages else ""
-    piece = _chosen(said, len(spoken))
+    said = _user_text(messages[start]) if messages else ""
+    piece = _choose(said, len(spoken))
     done = list(_results(messages[start + 1 :]))
     return _next(piece, said, done)
 
@@ -157,7 +157,7 @@ def _next(piece: DemoDocument, said: str, done: Sequence[tuple[str, Any]]) -> Sc
     if "look_up" in names:
         return [
             Text("That is enough to begin with.", size=4),
-            Call("write_document", {"title": piece.title, "content": _unwrapped(piece.content)}, size=8),
+            Call("write_document", {"title": piece.title, "content": _unwrap(piece.content)}, size=8),
         ]
     return [
         Thought(f"“{_short(said)}” I am a script, so it will be “{piece.title}”.", size=6),
@@ -166,12 +166,12 @@ def _next(piece: DemoDocument, said: str, done: Sequence[tuple[str, Any]]) -> Sc
     ]
 
 
-def _unwrapped(text: str) -> str:
+def _unwrap(text: str) -> str:
     """Paragraphs as one line each: whoever shows them knows how wide they may be."""
     return re.sub(r"(?<=[^\n])\n(?![\n#-]|\d\.|$)", " ", text)
 
 
-def _chosen(said: str, turn: int) -> DemoDocument:
+def _choose(said: str, turn: int) -> DemoDocument:
     words = said.lower()
     for piece in PIECES:
         if any(word in words for word in piece.words):
@@ -179,7 +179,7 @@ def _chosen(said: str, turn: int) -> DemoDocument:
     return PIECES[max(turn - 1, 0) % len(PIECES)]
 
 
-def _said(content: dict[str, Any]) -> str:
+def _user_text(content: dict[str, Any]) -> str:
     """What a user's message says; nothing for one that only carries results."""
     if content.get("role") != "user":
         return ""
