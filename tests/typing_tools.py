@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, assert_type
 
-from anthropic import AsyncAnthropic
+from anthropic import Anthropic, AsyncAnthropic
 
-from callstream import Callstream, Run
+from callstream import Callstream, Run, SyncRun
 from callstream.calls import Call
 from callstream.hooks.deltas import ArgsDelta, FieldDelta
 from callstream.tools import AbortSignal, Hooks, Progress, Tool, is_tool, no_progress, tool
@@ -104,6 +104,17 @@ async def declares_tools_to_sdks(cs: Callstream) -> str:
         tools = [each.schema("anthropic") for each in several]
         await claude.messages.create(model="m", max_tokens=1, messages=[], tools=tools)
         assert_type(run.refusals()[0].text, str)
+        return "so nothing is missing after this"
+
+
+def declares_tools_to_sync_sdks(cs: Callstream) -> str:
+    claude = Anthropic(http_client=cs.sync_http_client())
+    with cs.run("thread") as run:
+        assert_type(run, SyncRun)
+        claude.messages.create(
+            model="m", max_tokens=1, messages=[], tools=[each.schema("anthropic") for each in several]
+        )
+        assert_type(run.run_tools()[0].text, str)
         return "so nothing is missing after this"
 
 

@@ -18,6 +18,7 @@ import pytest
 
 from callstream import CallState, Callstream, Reject, current_run, tool
 from callstream.errors import CallRejected
+from callstream.runtime import ownloop
 from callstream.testing import Call, Cut, Delay, Parallel, Refusal, ScriptedProvider, Text, Truncated
 from tests.tap.clients import ask as ask_async
 from tests.tap.sync_clients import WIRES, ask, ask_client, sdk
@@ -338,6 +339,19 @@ async def test_a_sync_client_that_blocks_the_loop_of_its_run_gets_a_run_of_its_o
         assert "asyncio.to_thread" in caplog.text
         (call,) = await cs.journal.calls(thread_id="t", principal="ann")
         assert call.run_id != run.run_id
+
+
+async def test_a_loop_that_waits_for_the_thread_of_a_sync_client_is_blocked_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ownloop, "_ANSWER_SECONDS", 0.05)
+    async with Callstream() as cs, serving("openai_chat", [WRITE]) as provider:
+        async with cs.run("t") as run:
+            with ThreadPoolExecutor(1) as pool:
+                asking = pool.submit(contextvars.copy_context().run, ask, "openai_chat", provider, cs)
+                assert [args for _, _, args in asking.result().calls] == [ARGS]
+        assert run.calls == []
+        assert len(await cs.journal.calls(thread_id="t")) == 1
 
 
 async def test_a_sync_client_in_a_thread_belongs_to_the_run_of_the_loop() -> None:

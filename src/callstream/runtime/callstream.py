@@ -274,11 +274,13 @@ class Callstream(Toolbox):
         failures = await self._end_runs()
         if elsewhere is not None:
             failures += await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._end_runs(), elsewhere))
-        await self.journal.aclose()
-        if elsewhere is not None:
-            await asyncio.to_thread(self.own_loop.end)
-        elif not self.own_loop.is_current:
-            self.own_loop.end()
+        try:
+            await self.journal.aclose()
+        finally:
+            if elsewhere is not None:
+                await asyncio.to_thread(self.own_loop.end)
+            elif not self.own_loop.is_current:
+                self.own_loop.end()
         if failures:
             raise failures[0]
 

@@ -103,8 +103,7 @@ class TappedBody:
                         async for sign_of_life in self._read_on():
                             yield sign_of_life
                         raise self._response.run.rejection(self._response.call_ids[call_id])
-                self._took(output)
-                yield output.data
+                yield self._take_with_followers(output)
         finally:
             if await self._close():
                 await self._tell_end()  # again: hooks may have rejected a call after the last byte had been read
@@ -245,6 +244,15 @@ class TappedBody:
                 self._reader.cancel()
 
     # -- forwarding --
+
+    def _take_with_followers(self, output: Output) -> bytes:
+        """The output and those after it that wait for no hook: a sync client pays for each piece that it takes."""
+        taken = [output]
+        while self._outputs and not self._outputs[0].call_ids:
+            taken.append(self._outputs.popleft())
+        for each in taken:
+            self._took(each)
+        return output.data if len(taken) == 1 else b"".join(each.data for each in taken)
 
     def _took(self, output: Output) -> None:
         self._output_bytes -= len(output.data)
