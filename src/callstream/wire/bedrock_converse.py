@@ -270,7 +270,7 @@ _PARTS: dict[bytes, Part] = {b"contentBlockStart": "start", b"contentBlockDelta"
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
-class ToolResult(msgspec.Struct):
+class ResultBlock(msgspec.Struct):
     toolUseId: str | None = None  # noqa: N815
     content: Any = None
     status: str | None = None
@@ -283,7 +283,7 @@ class Media(msgspec.Struct):
 class RequestBlock(msgspec.Struct):
     text: str | None = None
     toolUse: ToolUse | None = None  # noqa: N815
-    toolResult: ToolResult | None = None  # noqa: N815
+    toolResult: ResultBlock | None = None  # noqa: N815
     image: Media | None = None
     document: Media | None = None
     video: Media | None = None
