@@ -186,9 +186,10 @@ class TapTransport:
 
     def _provider_of(self, request: Any) -> Provider | None:
         """Whose wire a request speaks; None if it is none of ours. A stated wire counts for every POST."""
-        if request.method != "POST":
-            return None
-        return provider_at(request.url.path) if self._settings.wire is None else provider_of(self._settings.wire)
+        if self._settings.wire is None:
+            return provider_at(request.url.path, request.method)
+        stated = provider_of(self._settings.wire)
+        return stated if request.method == "POST" or stated.is_at(request.url.path, request.method) else None
 
     async def _send(self, send: _Send, request: Any, exchange: Exchange, place: Place) -> Any:
         """Sends the request, asking for streamed arguments, and once more without asking if that is refused."""
