@@ -437,7 +437,8 @@ def ids_in(payload: Any) -> list[str]:
     elif "toolUse" in payload:
         own = [payload["toolUse"]["toolUseId"]] if "toolUseId" in payload["toolUse"] else []
     elif payload.get("type") == "function_call":
-        own = [payload[name] for name in ("call_id", "id") if name in payload][:1]
+        name = "id" if isinstance(payload["arguments"], dict) else "call_id"  # of Interactions, of Responses
+        own = [payload[name]] if name in payload else []
     elif payload.get("type") in ("tool_use", "function"):
         own = [payload["id"]] if "id" in payload else []
     return own + [found for value in payload.values() for found in ids_in(value)]
