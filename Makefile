@@ -17,7 +17,7 @@ WORKERS = 2
 PYTEST = -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # The rooms that do no I/O: nothing but their own tests can show that they are right, so they are held to more.
-PURE = src/callstream/errors.py,src/callstream/events.py,src/callstream/codec.py,src/callstream/jsontext/*,src/callstream/wire/*,src/callstream/calls.py,src/callstream/view/*,src/callstream/agui/*
+PURE = src/callstream/errors.py,src/callstream/events.py,src/callstream/codec.py,src/callstream/jsontext/*,src/callstream/wire/*,src/callstream/calls.py,src/callstream/view/*,src/callstream/agui/*,src/callstream/uistream/*
 PURE_COVERAGE = 100
 
 # One module a table, each run as `python -m bench.<name>`.
