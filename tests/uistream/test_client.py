@@ -82,7 +82,12 @@ def test_resume_after_every_record(judge: NodeProgram, scene: Scene, sdk: Sdk) -
     records = scene.runs[-1].records
     earlier = turn.runs[:-1]
     whole = accepted(
-        judge.ask({"sdk": sdk, "body": encode_sse(Translator(turn.message_id, scene.view, sdk=sdk).replay(turn.runs)).decode()}),
+        judge.ask(
+            {
+                "sdk": sdk,
+                "body": encode_sse(Translator(turn.message_id, scene.view, sdk=sdk).replay(turn.runs)).decode(),
+            }
+        ),
         scene,
     )
     for seen in range(1, len(records), 1 if len(records) < 15 else 4):

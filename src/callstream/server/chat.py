@@ -33,7 +33,6 @@ from callstream.server.settings import ServerSettings
 from callstream.uistream import (
     DONE,
     HEADERS,
-    ChatRequest,
     Merger,
     Sdk,
     Translator,
@@ -87,12 +86,11 @@ class ChatRoutes:
         principal = await self._access.principal(request)
         sdk = _sdk(request)
         body = await json_body(request, self._settings)
-        name = sha256(codec.encode(body)).hexdigest()[:24]
+        run_id = await self._run_id(body)
         try:
-            asked = read_request(body, name[:8])
+            asked = read_request(body, run_id[-8:])
         except UsageError as error:
             raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "wrong_input", str(error)) from None
-        run_id = await self._run_id(asked, f"ui-{name}")
         given = parse_input(codec.encode({**asked.given, "runId": run_id}), self._settings)
         check_ids(given)
         with self._runs.seat(principal) as seat, remote_parent(request.headers):
@@ -104,12 +102,20 @@ class ChatRoutes:
             translator.take(turn.runs[:-1])
             return self._runs.stream(_live(self._journal, run_id, translator), run_id, seat, HEADERS)
 
-    async def _run_id(self, asked: ChatRequest, run_id: str) -> str:
-        """The same for a request that is sent again, so that it does not run twice; another where a new answer is wanted."""
+    async def _run_id(self, body: Any) -> str:
+        """The same for a request that is sent again, so that it does not run twice.
+
+        Another one where the run has ended and a new answer is wanted: it failed, or the user asks for another.
+        """
+        run_id = f"ui-{sha256(codec.encode(body)).hexdigest()[:24]}"
         rows = await self._guard(self._journal.runs(run_id=run_id, limit=1))
-        if not rows or rows[0].outcome is None or (rows[0].outcome == "finished" and not asked.is_again):
-            return run_id
-        return f"{run_id}-{uuid.uuid4().hex[:8]}"
+        outcome = rows[0].outcome if rows else None
+        is_again = isinstance(body, dict) and body.get("trigger") == "regenerate-message"
+        return (
+            run_id
+            if outcome is None or (outcome == "finished" and not is_again)
+            else f"{run_id}-{uuid.uuid4().hex[:8]}"
+        )
 
     async def resume(self, request: Request) -> Response:
         """The turn that is being answered, from its beginning; 204 if none is."""

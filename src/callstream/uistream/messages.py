@@ -157,7 +157,5 @@ def _fold_call(part: dict[str, Any], chunk: Chunk) -> None:
                 part["preliminary"] = True
         case {"type": "tool-output-error", "errorText": text}:
             part.update(state="output-error", errorText=text)
-        case {"type": "tool-output-denied"}:
+        case _:  # tool-output-denied
             part.update(state="output-denied")
-    if chunk.get("providerExecuted"):
-        part["providerExecuted"] = True

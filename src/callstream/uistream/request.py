@@ -25,14 +25,12 @@ _DENIED: Final = "The user denied this."
 class ChatRequest(msgspec.Struct, frozen=True):
     """``given`` is AG-UI's RunAgentInput without a run id.
 
-    ``continues``: the id of the assistant message that the answer continues, None if it is a new one. ``is_again``: the
-    user wants another answer, so an equal request is no repetition once its run has ended.
+    ``continues``: the id of the assistant message that the answer continues, None if it is a new one.
     """
 
     chat_id: str
     given: dict[str, Any]
     continues: str | None = None
-    is_again: bool = False
 
 
 def read_request(body: Any, name: str) -> ChatRequest:
@@ -74,7 +72,7 @@ def read_request(body: Any, name: str) -> ChatRequest:
         "forwardedProps": {key: value for key, value in body.items() if key not in _OWN},
         **({"resume": resume} if resume else {}),
     }
-    return ChatRequest(chat_id, given, messages[-1]["id"] if role == "assistant" else None, is_again)
+    return ChatRequest(chat_id, given, messages[-1]["id"] if role == "assistant" else None)
 
 
 def _content(parts: list[dict[str, Any]], role: str) -> Any:

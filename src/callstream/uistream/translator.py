@@ -16,6 +16,7 @@ import msgspec
 
 from callstream import codec
 from callstream.agui import View
+from callstream.agui.given import result_value
 from callstream.agui.shown import result_text
 from callstream.agui.translator import tools_in
 from callstream.errors import UsageError
@@ -45,14 +46,11 @@ from callstream.events import (
 )
 from callstream.jsontext.patch import patched
 from callstream.uistream.chunks import Chunk, Sdk
+from callstream.uistream.results import error_text, says_no
 from callstream.view import Outcome, RunView, condensed, message_of
 
 _ANSWERED_OTHERWISE: Final = ("input_required", "credential_required")
 """Questions to which yes or no is no answer: the application answers them with the tool's output."""
-
-
-_KEPT: Final = 64 * 1024
-"""Characters of arguments that are kept until the call is answered. Questions are shorter."""
 
 
 class _Stage(Enum):
@@ -64,19 +62,18 @@ class _Stage(Enum):
 
 
 class _Call:
-    __slots__ = ("asks_about", "is_asked", "is_text", "name", "pieces", "stage", "text")
+    __slots__ = ("about", "is_asked", "is_denied", "is_text", "name", "pieces", "stage")
 
     def __init__(self, started: CallStarted) -> None:
         self.name = started.name
         self.is_text = started.encoding == "text"
         self.pieces: list[str] = []
-        self.text: str | None = None
-        """The whole arguments, if they are short, while it may still turn out that the call is a host's question."""
         self.stage = _Stage.WRITING
         self.is_asked = False
         """Whether somebody was asked to approve of it."""
-        self.asks_about: str | None = None
-        """The call that is paused until this one, a host's question, is answered."""
+        self.is_denied = False
+        self.about: _Call | None = None
+        """The call that this one, a host's question, asks about. It is shown as a request to approve of that one."""
 
 
 class Translator:
@@ -96,6 +93,9 @@ class Translator:
         self._is_over = False
         self._is_step_open = False
         self._steps: set[str] = set()
+        self._announced: set[str] = set()
+        self._held: list[Chunk] = []
+        self._held_call: str | None = None
         self._open: dict[tuple[str, str], str] = {}  # kind and message of what is being said, and its part's id
         self._parts = 0
         self._calls: dict[str, _Call] = {}
@@ -107,7 +107,7 @@ class Translator:
         """Learns of the turn's earlier runs, of which the client has seen everything."""
         for run in runs:
             for record in condensed(run):
-                list(self._chunks(record))
+                self._chunks(record)
         self._has_started = self._is_over = self._is_step_open = False
 
     def replay(self, runs: Sequence[RunView]) -> list[Chunk]:
@@ -120,7 +120,7 @@ class Translator:
         chunks: list[Chunk] = []
         for number, run in enumerate(runs):
             for record in condensed(run):
-                told = list(self._chunks(record))
+                told = self._chunks(record)
                 # Of an earlier run, everything is told but its end: the message is not finished.
                 chunks += told[:-1] if number < last and isinstance(record.event, RunEnded) else told
             self._is_over = self._is_over and number == last
@@ -132,9 +132,43 @@ class Translator:
             raise UsageError(
                 f"the last run of the turn has ended; record {record.seq} of {record.run_id!r} cannot follow"
             )
-        return list(self._chunks(record))
+        return self._chunks(record)
 
-    def _chunks(self, record: Record) -> Iterator[Chunk]:
+    def _chunks(self, record: Record) -> list[Chunk]:
+        """What is to be told of a record. A call that no response of a model made is held back while it may be a question.
+
+        A host writes its questions whole: start, arguments, end, and that an answer is awaited. Anything else shows that
+        it is none.
+        """
+        event = record.event
+        call_id = self._held_call
+        match event:
+            case ArgsAppended() if event.call_id == call_id and not self._calls[event.call_id].pieces:
+                self._held += self._tell(record)
+                return []
+            case CallCompleted() if event.call_id == call_id:
+                self._held += self._tell(record)
+                return []
+            case CallAwaiting() if event.call_id == call_id:
+                told = list(self._tell(record))
+                return [*self._release(), *told]
+        released = self._release()
+        told = list(self._tell(record))
+        if isinstance(event, CallStarted) and message_of(event, record.response_id) not in self._announced:
+            self._held_call, self._held = event.call_id, told
+            return released
+        return released + told
+
+    def _release(self) -> list[Chunk]:
+        held, self._held, self._held_call = self._held, [], None
+        return held
+
+    def _drop_held(self) -> None:
+        if {"type": "start-step"} in self._held:
+            self._is_step_open = False
+        self._release()
+
+    def _tell(self, record: Record) -> Iterator[Chunk]:
         match record.event:
             # A run is made of these two mostly, so they are asked for first.
             case ArgsAppended(call_id=call_id, text=text):
@@ -147,6 +181,7 @@ class Translator:
             case RunStarted(input=run_input):
                 yield from self._start(record.run_id, run_input)
             case MessageStarted(message_id=message_id):
+                self._announced.add(message_id)
                 yield from self._begin_step(message_id)
             case MessageEnded(message_id=message_id):
                 yield from self._close(message_id)
@@ -256,7 +291,6 @@ class Translator:
         call.pieces.clear()
         call.stage = _Stage.WRITTEN
         if call_id not in self._answered:
-            call.text = text if len(text) <= _KEPT else None
             yield self._available(call_id, call, text)
         elif rest:
             yield {"type": "tool-input-delta", "toolCallId": call_id, "inputTextDelta": rest}
@@ -266,33 +300,26 @@ class Translator:
         line = msgspec.Raw(text.replace("\n", " ").replace("\r", " ").encode())
         return {"type": "tool-input-available", "toolCallId": call_id, "toolName": call.name, "input": line}
 
-    def _set_aside(self, call_id: str, call: _Call) -> Iterator[Chunk]:
-        """Marks a host's question, so that the SDK's helpers wait for an answer to what it asks about, not to itself."""
-        if call.text is not None:
-            yield {**self._available(call_id, call, call.text), "providerExecuted": True}
-
     def _ask(self, call_id: str, call: _Call, question: Question | None) -> Iterator[Chunk]:
         """A call that a person or a client has to answer. The client's own tools need no word: it has the arguments."""
         asked = question or Question()
-        about = self._calls.get(asked.about) if asked.about is not None else None
-        if about is not None:
-            call.asks_about = asked.about
-        if call.name in self._client_tools or self._sdk < 6 or call_id in self._answered:
+        if call.name in self._client_tools or self._sdk < 6:
             return
+        about = self._calls.get(asked.about) if asked.about is not None else None
+        if about is not None and self._held_call == call_id:
+            call.about = about
+            self._drop_held()
         if asked.reason in _ANSWERED_OTHERWISE:
             return
-        (about or call).is_asked = True
-        if about is not None:
-            yield from self._set_aside(call_id, call)
-        request = {
-            "type": "tool-approval-request",
-            "approvalId": call_id,
-            "toolCallId": asked.about if about else call_id,
-        }
+        (call.about or call).is_asked = True
+        if call_id in self._answered:
+            return
+        shown_id = call_id if call.about is None else asked.about
+        request = {"type": "tool-approval-request", "approvalId": call_id, "toolCallId": shown_id}
         yield {**request, "reason": asked.message} if asked.message else request
 
     def _progress(self, call_id: str, call: _Call, data: Any) -> Iterator[Chunk]:
-        if call_id in self._answered:
+        if call_id in self._answered or call.about is not None:
             return  # the result replaces it
         if call.stage is _Stage.WRITING:  # an output would end the input
             yield {"type": "data-progress", "id": call_id, "data": {"toolCallId": call_id, "progress": data}}
@@ -300,27 +327,31 @@ class Translator:
             yield {"type": "tool-output-available", "toolCallId": call_id, "output": data, "preliminary": True}
 
     def _end_call(self, outcome: Outcome, call: _Call) -> Iterator[Chunk]:
-        was, call.stage, call.text = call.stage, _Stage.ANSWERED, None
+        was, call.stage = call.stage, _Stage.ANSWERED
+        if call.about is not None:
+            call.about.is_denied = isinstance(outcome, CallReturned) and says_no(outcome.result)
+            return
         about = {"toolCallId": outcome.call_id}
-        host_asked = {"providerExecuted": True} if call.asks_about is not None else {}
         match outcome:
             case CallReturned(result=result):
-                yield {"type": "tool-output-available", **about, "output": result, **host_asked}
+                yield {"type": "tool-output-available", **about, "output": result}
             case CallReleased():
                 yield {
                     "type": "tool-output-available",
                     **about,
-                    "output": msgspec.json.decode(result_text(outcome, self.view)),
+                    "output": result_value(result_text(outcome, self.view)),
                 }
             case CallDiscarded() if was is _Stage.WRITING:
                 text = "".join(call.pieces)
                 call.pieces.clear()
-                error = {"input": text, "errorText": _error_in(result_text(outcome, self.view))}
+                error = {"input": text, "errorText": error_text(outcome, self.view)}
                 yield {"type": "tool-input-error", **about, "toolName": call.name, **error}
             case CallDiscarded(reason="rejected") if call.is_asked:
                 yield {"type": "tool-output-denied", **about}
+            case CallDiscarded() | CallFailed() if call.is_denied:
+                yield {"type": "tool-output-denied", **about}
             case CallDiscarded() | CallFailed():
-                yield {"type": "tool-output-error", **about, "errorText": _error_in(result_text(outcome, self.view))}
+                yield {"type": "tool-output-error", **about, "errorText": error_text(outcome, self.view)}
             case _:
                 assert_never(outcome)
 
@@ -365,10 +396,3 @@ def _outcomes(run: RunView) -> list[Outcome]:
     own, others = run.calls.values(), run.answers.values()
     ended = [call.outcome for call in own] + [answer.outcome for answer in others]
     return [outcome for outcome in ended if outcome is not None]
-
-
-def _error_in(result: str) -> str:
-    """The sentence of a result that says why there is none."""
-    said = msgspec.json.decode(result)
-    detail = said.get("detail")
-    return f"{said['error']}: {detail}" if detail else str(said["error"])
