@@ -44,7 +44,7 @@ from callstream.events import (
     StateChanged,
     TextAppended,
 )
-from callstream.jsontext.patch import patched
+from callstream.jsontext.patch import apply_patch
 from callstream.uistream.chunks import Chunk, Sdk
 from callstream.uistream.results import error_text, says_no
 from callstream.view import Outcome, RunView, condensed, message_of
@@ -367,7 +367,7 @@ class Translator:
             return
         else:
             try:
-                self._state = patched(self._state, patch)
+                self._state = apply_patch(self._state, patch)
             except UsageError:
                 return
         yield {"type": "data-state", "id": "state", "data": self._state}
