@@ -339,6 +339,9 @@ class BedrockConverse(Provider):
         specs = [spec for tool in tools if isinstance(spec := tool.get("toolSpec"), dict)]
         return schemas((spec, _json_schema(spec.get("inputSchema"))) for spec in specs)
 
+    def is_streamed(self, request: Request) -> bool:
+        return request.path.endswith("/converse-stream")
+
     def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
         message = answer["output"]["message"]
         message["content"] = list(
