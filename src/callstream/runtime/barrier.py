@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeAlias, cast
 
 from callstream import codec
-from callstream.calls import BEING_WRITTEN, Call, CallEvent, Ledger, refusal
+from callstream.calls import BEING_WRITTEN, Call, CallEvent, CallState, Ledger, refusal
 from callstream.errors import CallRejected, TransitionError
 from callstream.events import ArgsAppended, CallCompleted, CallDiscarded, CallStarted, DiscardReason, RunEvent
 from callstream.hooks import CallHooks, Outcome
@@ -85,6 +85,12 @@ class Barrier:
         """The exception of the hook that ended the call."""
         hooked = self._hooks.get(call_id)
         return None if hooked is None else hooked.error
+
+    def is_refused(self, call: Call) -> bool:
+        """Whether the model has to be told why the call's tool did not run. What a stop discarded it need not know."""
+        if call.reason in ("aborted", "interrupted"):
+            return self.hook_error(call.call_id) is not None
+        return call.state is CallState.DISCARDED
 
     def rejection(self, call: Call) -> CallRejected:
         """Why the tool of a discarded call must not run."""

@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar, Token
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from callstream.calls import Call, CallEvent, CallState, Ledger, Refusal, ToolResult, refusal
+from callstream.calls import Call, CallEvent, CallState, Ledger, Refusal, ToolResult
 from callstream.errors import (
     CallRejected,
     JournalError,
@@ -48,9 +48,9 @@ from callstream.runtime.limits import TextLimits
 from callstream.runtime.progress import ProgressFeeds, ProgressHandler
 from callstream.runtime.response import Response
 from callstream.runtime.runlog import EventsThen, RunLog
-from callstream.runtime.waiting import is_being_cancelled, wait_for_result
-from callstream.tools import Progress, misfit
-from callstream.wire.argtext import json_text
+from callstream.runtime.tooluse import ToolUse
+from callstream.runtime.waiting import wait_for_result
+from callstream.tools import Progress
 
 if TYPE_CHECKING:
     from callstream.runtime.callstream import Callstream
@@ -116,9 +116,7 @@ class Run:
         )
         self._ending: asyncio.Task[Exception | None] | None = None
         self._on_stop: list[Callable[[str], object]] = []
-        self._declared: set[str] = set()  # the tools that requests of this run have declared
-        self._told: set[str] = set()  # the calls that run_tools has given a result for
-        self._refusals_told: set[str] = set()  # those whose refusal was asked for
+        self.tool_use = ToolUse(self, self._barrier)
         self._token: Token[Run | None] | None = None
         self._leave: Callable[[], None] | None = None
 
@@ -136,34 +134,15 @@ class Run:
         """The calls whose tools will not run, each with a sentence for the model, in the order of the calls.
 
         They were rejected, their hooks failed, or the model did not finish them, did not write JSON, or wrote arguments
-        that do not fit. What was given
-        up because the connection broke or the run was stopped is not among them. Who asks for them tells the model.
+        that do not fit. What was given up because the connection broke or the run was stopped is not among them. Who asks
+        for them tells the model.
         """
-        found = self._refusals()
-        self.mark_told(found)
-        return found
+        return self.tool_use.tell_refusals()
 
-    def untold(self, tool_names: Container[str]) -> list[Refusal]:
-        """The calls of these tools that the program never saw, and of which neither it nor the model was told."""
-        return [
-            refused
-            for refused in self._refusals()
-            if refused.reason in ("truncated", "malformed", "invalid")
-            and refused.name in tool_names
-            and refused.call_id not in self._refusals_told
-            and refused.call_id not in self._told
-        ]
-
-    def mark_told(self, refusals: Sequence[Refusal]) -> None:
-        """The model is told of these, by whoever asked for them."""
-        self._refusals_told.update(refused.call_id for refused in refusals)
-
-    def _refusals(self) -> list[Refusal]:
-        return [
-            Refusal(call.call_id, call.name, call.provider_id, call.reason, refusal(call))
-            for call in self._ledger
-            if call.reason is not None and self._is_refused(call)
-        ]
+    @property
+    def is_ending(self) -> bool:
+        """Whether the run has ended, or is being ended."""
+        return self._ending is not None
 
     @property
     def seq(self) -> int:
@@ -220,7 +199,7 @@ class Run:
 
         ``tools`` are the request's tools, JSON Schemas by name; see ``decoder_for``.
         """
-        self._declared.update(tools or ())
+        self.tool_use.declared.update(tools or ())
         new_call_id = new_call_id or self.callstream.new_call_id
         response_id = self.callstream.new_id("response")
         return Response(self, wire, response_id, new_call_id=new_call_id, tools=tools, author=author)
@@ -242,7 +221,7 @@ class Run:
         Raises CallRejected if it was discarded, TransitionError if its arguments are not complete, and RunOver if the run
         was ended. Then the tool must not run.
         """
-        call = await self._ready(call_id)
+        call = await self.ready(call_id)
         if wrong := mistake(call):
             await self.record([CallDiscarded(call_id, "malformed", wrong)])
             raise self.rejection(call_id)
@@ -254,7 +233,7 @@ class Run:
     def rejection(self, call_id: str) -> CallRejected | RunOver:
         """Why the tool of a call must not run: what was wrong with the call, or else that the run was ended."""
         call = self._ledger[call_id]
-        is_over = self._ending is not None and not self._is_refused(call)
+        is_over = self._ending is not None and not self._barrier.is_refused(call)
         return self._over() if is_over else self._barrier.rejection(call)
 
     async def settled(self, call_id: str) -> Call:
@@ -278,7 +257,7 @@ class Run:
         which asks about this one.
         """
         if self._ledger[call_id].state is not CallState.EXECUTING:
-            await self._ready(call_id)
+            await self.ready(call_id)
             self._claim(call_id)
         await self.record([CallAwaiting(call_id, question, is_paused)])
         return self._ledger[call_id]
@@ -318,29 +297,7 @@ class Run:
         for the model: a hook rejected the call, an argument is missing or unknown, or there is no such tool. If the run is
         ended meanwhile, the tool is cancelled (a sync one runs on in its thread) and RunOver rises.
         """
-        await self._refuse_misfit(call_id)
-        call = await self.execute(call_id)
-        tool = self.callstream.tool(call.name)
-        running = asyncio.ensure_future(self.callstream.call_tool(tool, call, self.progress_of(call_id)))
-        undo = self.on_stop(lambda reason: running.cancel())
-        try:
-            result = await running
-        except BaseException as error:
-            if self._ending is None:
-                await self.fail(call_id, error)
-            elif isinstance(error, asyncio.CancelledError) and not is_being_cancelled():
-                raise RunOver(f"run {self.run_id!r} was ended while tool {call.name!r} ran") from None
-            raise
-        finally:
-            undo()
-        try:
-            await self.complete(call_id, result)
-        except (RunOver, TransitionError):
-            raise
-        except UsageError as error:  # what the tool returned is nothing that JSON can express
-            await self.fail(call_id, error)
-            raise
-        return result
+        return await self.tool_use.invoke(call_id)
 
     async def run_tools(self) -> list[ToolResult]:
         """Runs the tool of every call whose arguments are complete, and returns what to tell the model, call by call.
@@ -349,12 +306,7 @@ class Run:
         error that its tool raised, or with the reason for which its tool did not run. Tools run one after the other, in the
         order of the calls. What is not about a single call rises: RunOver, or an error of the journal.
         """
-        results = []
-        for call in self.calls:
-            if call.call_id not in self._told and (result := await self._result(call)) is not None:
-                self._told.add(call.call_id)
-                results.append(result)
-        return results
+        return await self.tool_use.run_tools()
 
     # -- the end --
 
@@ -448,53 +400,16 @@ class Run:
     def _over(self) -> RunOver:
         return RunOver(f"run {self.run_id!r} is over")
 
-    async def _ready(self, call_id: str) -> Call:
+    async def ready(self, call_id: str) -> Call:
+        """The call with all its arguments, after its hooks have settled. Raises if its tool must not run."""
         call = await self._barrier.ready(call_id)
         if self._ending is not None or call.state is CallState.DISCARDED:
             raise self.rejection(call_id)
         return call
 
-    async def _refuse_misfit(self, call_id: str) -> None:
-        """Rejects a call that its tool cannot be called with."""
-        call = await self._ready(call_id)
-        tool = self.callstream.tools.get(call.name)
-        if tool is None:
-            if call.name in self._declared:
-                raise UsageError(f"tool {call.name!r} was declared to the model but not given to Callstream(tools=…)")
-            has = ", ".join(self.callstream.tools) or "none"
-            wrong: str | None = f"there is no tool {call.name}; the tools are: {has}"
-        elif call.encoding != "json" or mistake(call) is not None:
-            return
-        else:
-            wrong = misfit(tool, call.args or {})
-        if wrong is not None:
-            await self.record([CallDiscarded(call_id, "rejected" if tool is None else "invalid", wrong)])
-            raise self.rejection(call_id)
-
-    async def _result(self, call: Call) -> ToolResult | None:
-        """What to tell the model about a call; None if there is nothing to tell yet."""
-        told = partial(ToolResult, call.call_id, call.name, call.wire_id)
-        if call.state is CallState.ARGS_COMPLETE:
-            try:
-                value = await self.invoke(call.call_id)
-            except CallRejected as rejected:
-                return told(str(rejected), is_error=True)
-            except Exception:
-                failed = self._ledger[call.call_id]
-                if self._ending is not None or failed.state is not CallState.FAILED:
-                    raise  # it was not the tool
-                return told(failed.error or "", is_error=True)
-            return told(value if isinstance(value, str) else json_text(value), value=value)
-        return told(refusal(call), is_error=True) if self._is_refused(call) else None
-
     def _claim(self, call_id: str) -> None:
         if not self._barrier.claim(call_id):
             raise TransitionError(f"call {call_id!r} is {self._ledger[call_id].state}; its tool must not run again")
-
-    def _is_refused(self, call: Call) -> bool:
-        if call.reason in ("aborted", "interrupted"):
-            return self._barrier.hook_error(call.call_id) is not None
-        return call.state is CallState.DISCARDED
 
     def _take(self, event: RunEvent, seq: int) -> None:
         if isinstance(event, MessageReceived):

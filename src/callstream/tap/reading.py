@@ -243,11 +243,11 @@ def add_notes(provider: Provider, request: Request, place: Place) -> Request:
     run = place.run
     if run is None or place.model_call is not None or run.rejected == "forward":
         return request
-    refusals = run.untold(provider.declared_tools(request))
+    refusals = run.tool_use.untold(provider.declared_tools(request))
     noted = provider.add_notes(request, {each.wire_id: each.text for each in refusals}) if refusals else None
     if noted is None:
         return request
-    run.mark_told(refusals)
+    run.tool_use.mark_told(refusals)
     return noted
 
 

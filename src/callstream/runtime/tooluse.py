@@ -1,0 +1,135 @@
+"""A run's tools at work, and what the model is told of its calls: each call once, by whoever comes first.
+
+``run_tools`` tells results and refusals, ``tell_refusals`` refusals alone, and what nobody has told by the next request goes
+into that (``untold``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Container, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from callstream.calls import Call, CallState, Refusal, ToolResult, refusal
+from callstream.errors import CallRejected, RunOver, TransitionError, UsageError
+from callstream.events import CallDiscarded
+from callstream.runtime.barrier import Barrier, mistake
+from callstream.runtime.waiting import is_being_cancelled
+from callstream.tools import misfit
+from callstream.wire.argtext import json_text
+
+if TYPE_CHECKING:
+    from callstream.runtime.run import Run
+
+
+class ToolUse:
+    """Of one run. ``declared``: the tools that the run's requests have declared."""
+
+    def __init__(self, run: Run, barrier: Barrier) -> None:
+        self._run = run
+        self._barrier = barrier
+        self.declared: set[str] = set()
+        self._told: set[str] = set()  # the calls that run_tools has given a result for
+        self._refusals_told: set[str] = set()  # those whose refusal was asked for
+
+    async def invoke(self, call_id: str) -> Any:
+        """See ``Run.invoke``."""
+        run = self._run
+        await self._refuse_misfit(call_id)
+        call = await run.execute(call_id)
+        tool = run.callstream.tool(call.name)
+        running = asyncio.ensure_future(run.callstream.call_tool(tool, call, run.progress_of(call_id)))
+        undo = run.on_stop(lambda reason: running.cancel())
+        try:
+            result = await running
+        except BaseException as error:
+            if not run.is_ending:
+                await run.fail(call_id, error)
+            elif isinstance(error, asyncio.CancelledError) and not is_being_cancelled():
+                raise RunOver(f"run {run.run_id!r} was ended while tool {call.name!r} ran") from None
+            raise
+        finally:
+            undo()
+        try:
+            await run.complete(call_id, result)
+        except (RunOver, TransitionError):
+            raise
+        except UsageError as error:  # what the tool returned is nothing that JSON can express
+            await run.fail(call_id, error)
+            raise
+        return result
+
+    async def _refuse_misfit(self, call_id: str) -> None:
+        """Rejects a call that its tool cannot be called with."""
+        run = self._run
+        call = await run.ready(call_id)
+        tool = run.callstream.tools.get(call.name)
+        if tool is None:
+            if call.name in self.declared:
+                raise UsageError(f"tool {call.name!r} was declared to the model but not given to Callstream(tools=…)")
+            has = ", ".join(run.callstream.tools) or "none"
+            wrong: str | None = f"there is no tool {call.name}; the tools are: {has}"
+        elif call.encoding != "json" or mistake(call) is not None:
+            return
+        else:
+            wrong = misfit(tool, call.args or {})
+        if wrong is not None:
+            await run.record([CallDiscarded(call_id, "rejected" if tool is None else "invalid", wrong)])
+            raise run.rejection(call_id)
+
+    async def run_tools(self) -> list[ToolResult]:
+        """See ``Run.run_tools``."""
+        results = []
+        for call in self._run.calls:
+            if call.call_id not in self._told and (result := await self._result(call)) is not None:
+                self._told.add(call.call_id)
+                results.append(result)
+        return results
+
+    async def _result(self, call: Call) -> ToolResult | None:
+        """What to tell the model about a call; None if there is nothing to tell yet."""
+        run = self._run
+        told = partial(ToolResult, call.call_id, call.name, call.wire_id)
+        if call.state is CallState.ARGS_COMPLETE:
+            try:
+                value = await self.invoke(call.call_id)
+            except CallRejected as rejected:
+                return told(str(rejected), is_error=True)
+            except Exception:
+                failed = run.call(call.call_id)
+                if run.is_ending or failed.state is not CallState.FAILED:
+                    raise  # it was not the tool
+                return told(failed.error or "", is_error=True)
+            return told(value if isinstance(value, str) else json_text(value), value=value)
+        return told(refusal(call), is_error=True) if self._barrier.is_refused(call) else None
+
+    # -- refusals --
+
+    def tell_refusals(self) -> list[Refusal]:
+        """All refusals of the run. Who asks for them tells the model."""
+        found = self._refusals()
+        self.mark_told(found)
+        return found
+
+    def untold(self, tool_names: Container[str]) -> list[Refusal]:
+        """The calls of these tools that the program never saw, and of which neither it nor the model was told."""
+        return [
+            refused
+            for refused in self._refusals()
+            if refused.reason in ("truncated", "malformed", "invalid")
+            and refused.name in tool_names
+            and refused.call_id not in self._refusals_told
+            and refused.call_id not in self._told
+        ]
+
+    def mark_told(self, refusals: Sequence[Refusal]) -> None:
+        """The model is told of these, by whoever asked for them."""
+        self._refusals_told.update(refused.call_id for refused in refusals)
+
+    def _refusals(self) -> list[Refusal]:
+        return [
+            Refusal(call.call_id, call.name, call.provider_id, call.reason, refusal(call))
+            for call in self._run.calls
+            if call.reason is not None and self._barrier.is_refused(call)
+        ]
