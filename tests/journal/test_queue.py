@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from callstream.errors import JournalError, UsageError
+from callstream.errors import CallstreamError, JournalError, UsageError
 from callstream.events import RunStarted, TextAppended
 from callstream.journal.commits import MAX_BATCH, ROW_OVERHEAD, AppendQueue
 from callstream.journal.rows import prepare
@@ -111,3 +111,51 @@ async def test_closed_queue_refuses_who_is_in_line_and_who_comes() -> None:
     batch = queue.take()
     queue.settle(batch, [1])
     assert await first == 1
+
+
+async def test_a_run_that_appends_alone_never_waits_for_others() -> None:
+    wakes: list[int] = []
+    queue = AppendQueue(10**6, 1.0, lambda: wakes.append(1), gather=60.0)
+    for number in range(1, 4):
+        appending = asyncio.ensure_future(queue.put("r", [ROW], None))
+        await asyncio.sleep(0)
+        assert len(wakes) == number
+        queue.settle(queue.take(), [number])
+        assert await appending == number
+
+
+async def test_appends_of_several_runs_gather_until_all_of_the_last_batch_are_back() -> None:
+    wakes: list[int] = []
+    queue = AppendQueue(10**6, 1.0, lambda: wakes.append(1), gather=60.0)
+    queue.put("a", [ROW], None)
+    queue.settle(queue.take(), [1])
+    queue.put("b", [ROW], None)
+    queue.put("c", [ROW], None)
+    assert wakes == [1]
+    queue.put("a", [ROW], None)
+    assert wakes == [1, 1]
+    batch = queue.take()
+    assert [waiting.run_id for waiting in batch] == ["b", "c", "a"]
+    queue.settle(batch, [1, 1, 2])
+
+
+async def test_what_gathers_is_ready_after_a_while_though_nobody_comes_back() -> None:
+    woken = asyncio.Event()
+    queue = AppendQueue(10**6, 1.0, woken.set, gather=0.01)
+    queue.put("a", [ROW], None)
+    queue.settle(queue.take(), [1])
+    woken.clear()
+    queue.put("b", [ROW], None)
+    assert not woken.is_set()
+    await asyncio.wait_for(woken.wait(), 5)
+    assert [waiting.run_id for waiting in queue.take()] == ["b"]
+
+
+async def test_an_outcome_is_told_without_a_task_unless_there_is_no_room() -> None:
+    told: list[int | CallstreamError] = []
+    queue = AppendQueue(3 * SIZE, 1.0, lambda: None)
+    assert queue.put_now("r", [ROW] * 2, None, told.append)
+    assert not queue.put_now("s", [ROW], None, told.append)
+    queue.settle(queue.take(), [2])
+    await asyncio.sleep(0)
+    assert told == [2]

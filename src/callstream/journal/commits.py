@@ -1,9 +1,11 @@
 """Group commit: appends of any event loop wait in a bounded queue, and one task on the journal's thread commits them.
 
-Everything that waits is written in one transaction while the next batch gathers. Appends wait in the order in which they
-came. When more than ``max_bytes`` wait, a further append waits until there is room, and fails with JournalError when it
-has not got any within its time; so does one that the store has not taken within its time. All answers of a batch go back
-to a loop in one call, because waking a loop costs more than writing a record.
+Everything that waits is written in one transaction, in the order in which it came. Waking a thread costs more than writing
+a record, so it is done rarely: while other runs append too, a batch gathers for a few milliseconds, and all that a loop
+hears of a batch, answers and news for followers, it hears in one call. A run that appends alone never waits for others.
+
+When more than ``max_bytes`` wait, a further append waits until there is room, and fails with JournalError when it has not
+got any within its time; so does one that the store has not taken within its time.
 """
 
 from __future__ import annotations
@@ -12,10 +14,12 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TypeAlias
 
 from callstream.errors import CallstreamError, JournalError
-from callstream.journal.follow import Followers, call_in
+from callstream.journal.follow import Follower, Followers, call_in
 from callstream.journal.owned import Append
 from callstream.journal.rows import Row
 from callstream.journal.settings import JournalSettings
@@ -29,8 +33,10 @@ MAX_BATCH = 4096
 _MAX_BACK_OFF = 0.25
 _LEAST_SECONDS = 1.0
 """For a commit of appends that have waited so long already that hardly any of their time is left."""
-_TOGETHER = 8
-_LONGEST_PAUSE = 0.002
+
+Then: TypeAlias = Callable[[int | CallstreamError], None]
+"""Told, in the loop of an append, the number of its last record, or why it was not written. It must not raise."""
+_ByLoop: TypeAlias = Mapping[asyncio.AbstractEventLoop, Iterable[Follower]]
 
 
 class Waiting(Append, eq=False):
@@ -39,18 +45,29 @@ class Waiting(Append, eq=False):
     size: int = 0
     deadline: float = 0.0
     loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]
-    done: asyncio.Future[int] = None  # type: ignore[assignment]
+    then: Then = None  # type: ignore[assignment]
     is_settled: bool = False
 
 
 class AppendQueue:
-    """``wake`` is called, from any thread, when something came into the empty queue. One thread takes and settles."""
+    """``wake`` is called, from any thread, when there is a batch to take. One thread takes and settles.
 
-    def __init__(self, max_bytes: int, patience: float, wake: Callable[[], object]) -> None:
+    A batch is ready when ``gather`` seconds have passed since the last one was taken, or when the runs of that one have
+    all appended again: then nobody else is writing for whom it would be worth to wait.
+    """
+
+    def __init__(self, max_bytes: int, patience: float, wake: Callable[[], object], *, gather: float = 0.0) -> None:
         self._max_bytes = max_bytes
         self._patience = patience
         self._wake = wake
+        self._gather = gather
         self._lock = threading.Lock()
+        self._ready_at = 0.0
+        self._expected: set[str] = set()  # runs of the last batch that have not appended since
+        self._is_woken = False
+        self.has_left_over = False
+        """Whether more waited than one batch may hold, when the last one was taken."""
+        self._timed: set[asyncio.AbstractEventLoop] = set()  # loops that will wake in time for what waits
         self._waiting: deque[Waiting] = deque()
         self._records = 0
         self._bytes = 0
@@ -71,14 +88,16 @@ class AppendQueue:
 
         If the waiting task is cancelled the append may be written still.
         """
-        loop = asyncio.get_running_loop()
-        size = ROW_OVERHEAD * len(rows)
-        for row in rows:
-            size += len(row.body)
-        deadline = time.monotonic() + self._patience
-        waiting = Waiting(run_id, rows, after, None, size, deadline, loop, loop.create_future())
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        waiting = self._make(run_id, rows, after, partial(_answer, done))
         turn = self._put(waiting)
-        return waiting.done if turn is None else self._put_in_turn(waiting, turn)
+        return done if turn is None else self._put_in_turn(waiting, turn, done)
+
+    def put_now(self, run_id: str, rows: Sequence[Row], after: int | None, then: Then) -> bool:
+        """Queues an append whose outcome ``then`` is told. False, and nothing was done, if there is no room for it."""
+        if self._in_line or self._bytes > self._max_bytes // 2:
+            return False  # whoever waits knows better what to do
+        return self._put(self._make(run_id, rows, after, then)) is None
 
     def take(self) -> list[Waiting]:
         """What waits now, up to MAX_BATCH records. What was taken before is settled by then."""
@@ -90,11 +109,18 @@ class AppendQueue:
             else:
                 batch = self._some()
             self._taken = batch
+            self._is_woken = self.has_left_over = bool(self._waiting)
+            self._timed.clear()
+            if self._gather and batch:
+                self._ready_at = time.monotonic() + self._gather
+                self._expected = {waiting.run_id for waiting in batch}
         return batch
 
-    def settle(self, batch: Sequence[Waiting], outcomes: Sequence[int | CallstreamError]) -> None:
-        """Tells every waiting task what became of its append, and lets the next ones in line in."""
-        answers: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[int], int | CallstreamError]]] = {}
+    def settle(
+        self, batch: Sequence[Waiting], outcomes: Sequence[int | CallstreamError], news: _ByLoop | None = None
+    ) -> None:
+        """Tells every waiting task what became of its append, and followers the news; lets the next ones in line in."""
+        answers: dict[asyncio.AbstractEventLoop, list[tuple[Then, int | CallstreamError]]] = {}
         size = 0
         for waiting, outcome in zip(batch, outcomes, strict=True):
             waiting.is_settled = True
@@ -102,12 +128,16 @@ class AppendQueue:
             loop = waiting.loop
             if loop not in answers:
                 answers[loop] = []
-            answers[loop].append((waiting.done, outcome))
+            answers[loop].append((waiting.then, outcome))
         with self._lock:
             self._bytes -= size
             in_line, self._in_line = self._in_line, deque()
+        news = news or {}
         for loop, settled in answers.items():
-            call_in(loop, _answer, settled)
+            call_in(loop, _deliver, settled, news.get(loop, ()))
+        for loop, followers in news.items():
+            if loop not in answers:
+                call_in(loop, _deliver, (), followers)
         for loop, turn in in_line:
             call_in(loop, _let_in, turn)
 
@@ -148,12 +178,38 @@ class AppendQueue:
             self._bytes += waiting.size
             self._records += len(waiting.rows)
             self._waiting.append(waiting)
-            first = len(self._waiting) == 1
-        if first:
+            if self._is_woken:
+                return None
+            self._expected.discard(waiting.run_id)
+            seconds = self._ready_at - time.monotonic() if self._expected else 0.0
+            if seconds <= 0:
+                self._is_woken = True
+            elif waiting.loop in self._timed:
+                return None
+            else:
+                self._timed.add(waiting.loop)
+        if seconds <= 0:
             self._wake()
+        else:
+            # Each loop sees to its own appends: another one may be blocked, or end.
+            waiting.loop.call_later(seconds, self._wake_for_waiting)
         return None
 
-    async def _put_in_turn(self, waiting: Waiting, turn: asyncio.Future[None] | None) -> int:
+    def _wake_for_waiting(self) -> None:
+        with self._lock:
+            if self._is_woken or not self._waiting:
+                return
+            self._is_woken = True
+        self._wake()
+
+    def _make(self, run_id: str, rows: Sequence[Row], after: int | None, then: Then) -> Waiting:
+        size = ROW_OVERHEAD * len(rows)
+        for row in rows:
+            size += len(row.body)
+        deadline = time.monotonic() + self._patience
+        return Waiting(run_id, rows, after, None, size, deadline, asyncio.get_running_loop(), then)
+
+    async def _put_in_turn(self, waiting: Waiting, turn: asyncio.Future[None] | None, done: asyncio.Future[int]) -> int:
         while turn is not None:
             try:
                 async with asyncio.timeout(max(0.0, waiting.deadline - time.monotonic())):
@@ -164,7 +220,7 @@ class AppendQueue:
                     f"and no room came free within {self._patience:g} s; nothing of this append was kept"
                 ) from None
             turn = self._put(waiting)
-        return await waiting.done
+        return await done
 
 
 class GroupCommit:
@@ -177,33 +233,29 @@ class GroupCommit:
         self._patience = settings.retry_seconds
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news = asyncio.Event()
-        self.queue = AppendQueue(settings.max_pending_bytes, settings.retry_seconds, self._wake)
+        self.queue = AppendQueue(
+            settings.max_pending_bytes, settings.retry_seconds, self._wake, gather=settings.gather_seconds
+        )
 
     async def run(self, stop: asyncio.Event) -> None:
         """Commits what comes until it is told to stop and nothing waits any more."""
         self._loop = asyncio.get_running_loop()
         stopping = asyncio.create_task(stop.wait())
         stopping.add_done_callback(lambda _: self._news.set())
+        self._news.set()  # appends may have come before there was anything to wake
         while True:
-            while batch := self.queue.take():
-                began = time.monotonic()
-                await self._commit(batch)
-                await asyncio.sleep(self._pause(len(batch), time.monotonic() - began))
-            if stop.is_set():
-                return
-            await self._news.wait()
+            if not self._news.is_set():
+                await self._news.wait()
+            else:
+                await asyncio.sleep(0)  # the lease is renewed on this loop, under full load too
             self._news.clear()
-
-    def _pause(self, appends: int, seconds: float) -> float:
-        """How long to wait before the next batch, after one of so many appends that took so long.
-
-        Runs that were answered together append again together. Taken too early, the first few of them would cost a
-        commit of their own, and the others would wait for it. Never less than a turn of the loop, because the lease is
-        renewed on it under full load too.
-        """
-        if appends < _TOGETHER or len(self.queue) > appends / 2:
-            return 0.0
-        return min(seconds / 4, _LONGEST_PAUSE)
+            batch = self.queue.take()
+            if batch:
+                await self._commit(batch)
+            if self.queue.has_left_over or (stop.is_set() and len(self.queue)):
+                self._news.set()
+            elif stop.is_set():
+                return
 
     def _wake(self) -> None:
         if self._loop is not None:
@@ -231,9 +283,8 @@ class GroupCommit:
                 return
             else:
                 self._outage.end(by_append=True)
-                self.queue.settle(batch, committed.outcomes)
                 self._followers.push(committed.fresh)
-                self._followers.wake(committed.changed)
+                self.queue.settle(batch, committed.outcomes, self._followers.by_loop(committed.changed))
                 return
 
     async def _in_time(self, batch: Sequence[Waiting]) -> Committed:
@@ -260,14 +311,20 @@ class GroupCommit:
         return [waiting for waiting in batch if waiting.deadline > now]
 
 
-def _answer(settled: Sequence[tuple[asyncio.Future[int], int | CallstreamError]]) -> None:
-    for done, outcome in settled:
-        if done.done():
-            continue
-        if isinstance(outcome, int):
-            done.set_result(outcome)
-        else:
-            done.set_exception(outcome)
+def _answer(done: asyncio.Future[int], outcome: int | CallstreamError) -> None:
+    if done.done():
+        return
+    if isinstance(outcome, int):
+        done.set_result(outcome)
+    else:
+        done.set_exception(outcome)
+
+
+def _deliver(settled: Iterable[tuple[Then, int | CallstreamError]], followers: Iterable[Follower]) -> None:
+    for then, outcome in settled:
+        then(outcome)
+    for follower in followers:
+        follower.notice()
 
 
 def _let_in(turn: asyncio.Future[None]) -> None:

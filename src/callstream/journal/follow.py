@@ -147,12 +147,15 @@ class Followers:
                 return []
             return list(islice(tail, after + 1 - tail[0].seq, None))
 
-    def wake(self, run_ids: Iterable[str]) -> None:
+    def by_loop(self, run_ids: Iterable[str]) -> dict[asyncio.AbstractEventLoop, list[Follower]]:
+        """Who follows those runs, by the loop in which each has to be told."""
         if not self._by_run:
-            return
+            return {}
         with self._lock:
-            woken = [follower for run_id in run_ids for follower in self._by_run.get(run_id, ())]
-        _notify(woken)
+            return _by_loop(follower for run_id in run_ids for follower in self._by_run.get(run_id, ()))
+
+    def wake(self, run_ids: Iterable[str]) -> None:
+        _notify(self.by_loop(run_ids))
 
     def wake_all(self) -> None:
         self.wake(self.runs())
@@ -165,7 +168,7 @@ class Followers:
             woken = [follower for waiting in self._by_run.values() for follower in waiting]
             for follower in woken:
                 follower.close()
-        _notify(woken)
+        _notify(_by_loop(woken))
 
 
 class _Place:
@@ -291,11 +294,15 @@ def call_in(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *a
             raise
 
 
-def _notify(woken: Iterable[Follower]) -> None:
-    by_loop: dict[asyncio.AbstractEventLoop, list[Follower]] = {}
-    for follower in woken:
-        by_loop.setdefault(follower.loop, []).append(follower)
-    for loop, followers in by_loop.items():
+def _by_loop(followers: Iterable[Follower]) -> dict[asyncio.AbstractEventLoop, list[Follower]]:
+    found: dict[asyncio.AbstractEventLoop, list[Follower]] = {}
+    for follower in followers:
+        found.setdefault(follower.loop, []).append(follower)
+    return found
+
+
+def _notify(woken: Mapping[asyncio.AbstractEventLoop, Iterable[Follower]]) -> None:
+    for loop, followers in woken.items():
         call_in(loop, _notice, followers)
 
 
