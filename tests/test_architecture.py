@@ -26,7 +26,7 @@ ORDER = (
     ("runtime",),
     ("hooks",),
     ("journal",),
-    ("calls", "view", "agui", "uistream", "wire"),
+    ("calls", "view", "agui", "wire"),
     ("tools", "jsontext"),
     ("codec", "events"),
     ("errors",),

@@ -6,13 +6,14 @@ A journal keeps one append-only log of records a run and one row a call, in one 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 import msgspec
 
 from callstream.calls import Call, CallState
+from callstream.errors import CallstreamError
 from callstream.events import Record, RunEvent, RunOutcome
 
 
@@ -78,6 +79,21 @@ class Journal(Protocol):
 
         Appends wait in a bounded queue: while it is full, and while the store is away, an append waits, and fails with
         JournalError when its time is over. One whose task is cancelled may be written all the same.
+        """
+        ...
+
+    def append_now(
+        self,
+        run_id: str,
+        events: Sequence[RunEvent | Entry],
+        then: Callable[[int | CallstreamError], None],
+        *,
+        after: int | None = None,
+    ) -> bool:
+        """``append`` without a task: ``then`` is called in this event loop with the number or the error.
+
+        False if the journal cannot take it without waiting; then nothing was done, and ``append`` has to be awaited. A
+        journal may always say so.
         """
         ...
 

@@ -8,13 +8,13 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from callstream.calls import Call, CallState, number_id
-from callstream.errors import UsageError
+from callstream.errors import CallstreamError, UsageError
 from callstream.events import Record, RunEvent
 from callstream.journal import follow as following
 from callstream.journal.follow import Folded, Followers, Page
 from callstream.journal.housekeeping import Housekeeper
 from callstream.journal.protocol import Entry, RunRow
-from callstream.journal.rows import check_id, check_limit, clean, is_storable, prepare, redact_entry
+from callstream.journal.rows import Row, check_id, check_limit, clean, is_storable, prepare, redact_entry
 from callstream.journal.settings import JournalSettings
 from callstream.journal.store import CallFilter, RunFilter, Store, forget_filter
 from callstream.journal.worker import JournalThread, Worker
@@ -65,12 +65,25 @@ class StoredJournal:
     # -- writing -------------------------------------------------------------------------------------------------------
 
     async def append(self, run_id: str, events: Sequence[RunEvent | Entry], *, after: int | None = None) -> int:
+        return await self._worker.append(run_id, self._prepare(run_id, events), after)
+
+    def append_now(
+        self,
+        run_id: str,
+        events: Sequence[RunEvent | Entry],
+        then: Callable[[int | CallstreamError], None],
+        *,
+        after: int | None = None,
+    ) -> bool:
+        return self._worker.append_now(run_id, self._prepare(run_id, events), after, then)
+
+    def _prepare(self, run_id: str, events: Sequence[RunEvent | Entry]) -> list[Row]:
         if self._redact is not None:
             events = [redact_entry(event, self._redact) for event in events]
         rows = [prepare(event) for event in events]
         if type(run_id) is not str or not run_id.isascii() or "\0" in run_id:
             check_id(run_id)
-        return await self._worker.append(run_id, rows, after)
+        return rows
 
     async def compact(self, run_id: str) -> int:
         if not is_storable(run_id):

@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
 from callstream.errors import CallstreamError, JournalError, UsageError
-from callstream.journal.commits import GroupCommit
+from callstream.journal.commits import GroupCommit, Then
 from callstream.journal.follow import Followers, call_in
 from callstream.journal.housekeeping import Housekeeper
 from callstream.journal.owned import Append
@@ -47,6 +47,10 @@ class Worker(Protocol):
 
     async def append(self, run_id: str, rows: Sequence[Row], after: int | None) -> int:
         """Commits the rows, in the order in which appends come; returns the number of the last one."""
+        ...
+
+    def append_now(self, run_id: str, rows: Sequence[Row], after: int | None, then: Then) -> bool:
+        """The same without a task: ``then`` is told the outcome. False, and nothing was done, if it has to be awaited."""
         ...
 
     async def check(self) -> None:
@@ -120,6 +124,11 @@ class JournalThread:
         if self._loop is None or self._process != os.getpid():
             await self.open()
         return await self._queue.put(run_id, rows, after)
+
+    def append_now(self, run_id: str, rows: Sequence[Row], after: int | None, then: Then) -> bool:
+        if self._loop is None or self._process != os.getpid():
+            return False
+        return self._queue.put_now(run_id, rows, after, then)
 
     async def check(self) -> None:
         """A small row may find room where an append has just been refused, so that counts too."""
@@ -280,6 +289,9 @@ class Inline:
         if isinstance(outcome, CallstreamError):
             raise outcome
         return outcome
+
+    def append_now(self, run_id: str, rows: Sequence[Row], after: int | None, then: Then) -> bool:
+        return False
 
     async def check(self) -> None:
         await self.open()

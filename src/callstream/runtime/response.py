@@ -27,6 +27,7 @@ from callstream.events import (
     TextAppended,
     WireEvent,
 )
+from callstream.runtime.runlog import PIECES
 from callstream.wire import decoder_for
 
 logger = logging.getLogger("callstream")
@@ -50,6 +51,14 @@ class ReadingRun(Protocol):
         response_id: str | None = None,
         author: str | None = None,
     ) -> None: ...
+    def record_now(
+        self,
+        events: Sequence[RunEvent],
+        then: Callable[[Exception | None], None],
+        *,
+        response_id: str | None = None,
+        author: str | None = None,
+    ) -> bool: ...
     async def settled(self, call_id: str) -> Call: ...
     def rejection(self, call_id: str) -> CallRejected | RunOver: ...
     def on_stop(self, callback: Callable[[str], object]) -> Callable[[], None]: ...
@@ -113,6 +122,19 @@ class Response:
                 self.call_ids = {local: known for local, known in self.call_ids.items() if known != taken.call_id}
                 continue
             return translated
+
+    def record_now(self, events: Sequence[WireEvent], then: Callable[[Exception | None], None]) -> bool:
+        """The short way for pieces: see ``Run.record_now``."""
+        translated = []
+        for event in events:
+            if type(event) not in PIECES or (type(event) is ArgsAppended and event.call_id not in self.call_ids):
+                return False
+            known = self._translate(event)
+            if known is not None:
+                translated.append(known)
+        return bool(translated) and self.run.record_now(
+            translated, then, response_id=self.response_id, author=self._author
+        )
 
     async def interrupt(self, reason: DiscardReason = "interrupted", detail: str | None = None) -> None:
         """Reading cannot go on: the open calls of this response are discarded."""

@@ -187,6 +187,28 @@ class Run:
         if self._barrier.failure is not None:
             raise self._barrier.failure
 
+    def record_now(
+        self,
+        events: Sequence[RunEvent],
+        then: Callable[[Exception | None], None],
+        *,
+        response_id: str | None = None,
+        author: str | None = None,
+    ) -> bool:
+        """The short way for pieces of text and arguments, which are most of what happens: no task waits for them.
+
+        ``then`` is called when they are recorded, or with what ``record`` would have raised. False, and nothing was done,
+        where only ``record`` will do.
+        """
+        barrier = self._barrier
+        if self._ending is not None or barrier.failure is not None:
+            return False
+
+        def recorded(error: Exception | None) -> None:
+            then(error or barrier.failure)
+
+        return self._log.write_now(events, self._take, recorded, response_id, author)
+
     def response(
         self,
         wire: str,

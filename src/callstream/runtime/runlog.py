@@ -5,7 +5,8 @@ next append, and what it holds is asked of the journal.
 
 Why journal and ledger agree: ``write`` holds one lock from choosing the events to taking the last of them in, so records
 are taken in the order of their numbers, and nothing is taken in that the journal has not acknowledged. The caller runs it
-in a task of its own, because a cancellation halfway would leave the two apart.
+in a task of its own, because a cancellation halfway would leave the two apart. ``write_now`` does the same for pieces
+without lock and task: it begins only while nothing else is written, and whatever comes then waits for its end.
 """
 
 from __future__ import annotations
@@ -15,12 +16,27 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from callstream.calls import CallState, Ledger
-from callstream.errors import CallIdTaken, JournalError, LeaseLost, LimitExceeded, ThreadBusy
-from callstream.events import ArgsAppended, CallCompleted, CallDiscarded, RunEvent
+from callstream.errors import (
+    CallIdTaken,
+    CallstreamError,
+    JournalError,
+    LeaseLost,
+    LimitExceeded,
+    ThreadBusy,
+)
+from callstream.events import (
+    ArgsAppended,
+    CallCompleted,
+    CallDiscarded,
+    ReasoningAppended,
+    RunEvent,
+    TextAppended,
+)
 from callstream.journal import Entry, Journal
 from callstream.runtime.ending import Ending
 from callstream.runtime.limits import TextLimits, TextMeter
 
+PIECES = frozenset({ArgsAppended, TextAppended, ReasoningAppended})
 EventsThen: TypeAlias = Callable[[], Sequence[RunEvent]]
 """Which events to record, asked when all that was on its way is written."""
 
@@ -37,8 +53,10 @@ class RunLog:
         self._journal = journal
         self._run_id = run_id
         self._ledger = ledger
-        self.writing = asyncio.Lock()
+        self._writing = asyncio.Lock()
         """Held while something is written."""
+        self._pieces: asyncio.Future[None] | None = None
+        """Done when the pieces that are being written without the lock are taken in."""
 
     async def write(
         self,
@@ -51,7 +69,8 @@ class RunLog:
 
         Events of a call that is discarded meanwhile are left out, and so is what goes beyond a limit.
         """
-        async with self.writing:
+        async with self._writing:
+            await self._wait_for_pieces()
             wanted = [event for event in (events() if callable(events) else events) if not self._is_stale(event)]
             if not wanted:
                 return None
@@ -67,8 +86,58 @@ class RunLog:
 
     async def flush(self) -> None:
         """Waits until everything that is on its way has been written."""
-        async with self.writing:
-            pass
+        async with self._writing:
+            await self._wait_for_pieces()
+
+    def write_now(
+        self,
+        events: Sequence[RunEvent],
+        take: Callable[[RunEvent, int], None],
+        then: Callable[[Exception | None], None],
+        response_id: str | None = None,
+        author: str | None = None,
+    ) -> bool:
+        """Journals pieces of text and arguments, has them taken in, and calls ``then``: with the error, if there was one.
+
+        False if that needs waiting or thinking; then nothing was done, and it is up to ``write``.
+        """
+        if self._pieces is not None or self._writing.locked() or not self.seq:
+            return False
+        for event in events:
+            if type(event) not in PIECES or self._is_stale(event):
+                return False
+        weighed = self.text.weigh(events)
+        if weighed.error is not None:
+            return False
+
+        def acknowledged(outcome: int | CallstreamError) -> None:
+            error: Exception | None = None
+            try:
+                if isinstance(outcome, int):
+                    self.seq = outcome
+                    self.is_doubtful = False
+                    self.text.take(weighed)
+                    for seq, event in enumerate(events, outcome - len(events) + 1):
+                        take(event, seq)
+                else:
+                    error = outcome
+                    self.is_doubtful = isinstance(error, JournalError) and not isinstance(error, LeaseLost)
+            except Exception as raised:  # noqa: BLE001  # whoever wrote is told
+                error = raised
+            pieces, self._pieces = self._pieces, None
+            if pieces is not None and not pieces.done():
+                pieces.set_result(None)
+            then(error)
+
+        entries = [Entry(event, response_id, author) for event in events]
+        if not self._journal.append_now(self._run_id, entries, acknowledged, after=self.seq):
+            return False
+        self._pieces = asyncio.get_running_loop().create_future()
+        return True
+
+    async def _wait_for_pieces(self) -> None:
+        while self._pieces is not None:
+            await asyncio.wait({self._pieces})
 
     async def _append(self, entries: Sequence[Entry]) -> None:
         """A write cannot be called back: if it is cancelled, nobody knows what was written."""

@@ -2,7 +2,8 @@
 
 The provider's bytes are taken in at the provider's pace. They are cut, decoded and collapsed, and what they say is
 recorded; then, and never before, what they are to the SDK may leave. What comes while a write is under way is taken
-together by the next one: the faster deltas come, the more of them share a write.
+together by the next one: the faster deltas come, the more of them share a write. Pieces of text and arguments that come
+while nothing is written go the short way, from the pump straight into the journal; all else is recorded by the reader.
 
 What may leave waits in order for the SDK, and a whole call waits for its hooks; so a slow hook of a call holds back the
 bytes after it, never the reading, and never another call's hooks. Reading stops only while more than ``max_held`` bytes
@@ -16,6 +17,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
@@ -69,6 +71,10 @@ class TappedBody:
         self._forwards_rejected = forwards_rejected
         self._limits = limits or Limits()
         self._on_end = on_end
+        self._is_recording = False  # the reader records, or was told to
+        self._is_on_short_way = False  # pieces are being written
+        self._has_ended = False  # the source
+        self._decoded: Read | None = None  # what the pump has decoded and the reader has to record
         self._unread: list[bytes] = []  # as they came
         self._unread_bytes = 0
         self._outputs: deque[Output] = deque()  # what was recorded, and may leave
@@ -154,19 +160,14 @@ class TappedBody:
     async def _record_all(self) -> None:
         """Decodes and records what the source sends, and lets it leave."""
         pump = asyncio.create_task(self._pump(), name="callstream pump")
-        pump.add_done_callback(lambda ended: self._came.set())
+        pump.add_done_callback(self._source_ended)
         try:
-            while self._unread or not pump.done():
+            while self._is_recording or self._is_on_short_way or not self._has_ended:
                 await self._came.wait()
                 self._came.clear()
-                data = self._unread[0] if len(self._unread) == 1 else b"".join(self._unread)
-                self._unread.clear()
-                self._unread_bytes = 0
-                self._went.set()
-                if self._decoding is not None:
-                    await self._record_decoded(self._decoding, data)
-                elif data:
-                    await self._record(self._collapser.feed(data))
+                self._raise_error()
+                if not self._is_on_short_way:
+                    await self._record_unread()
             pump.result()
             await self._record(self._at_end())
         except Exception as error:
@@ -175,6 +176,21 @@ class TappedBody:
         finally:
             pump.cancel()
             await asyncio.wait({pump})
+
+    async def _record_unread(self) -> None:
+        if self._decoded is not None:
+            read, self._decoded = self._decoded, None
+            await self._record(read)
+        while self._unread:
+            data = self._unread[0] if len(self._unread) == 1 else b"".join(self._unread)
+            self._unread.clear()
+            self._unread_bytes = 0
+            self._went.set()
+            if self._decoding is not None:
+                await self._record_decoded(self._decoding, data)
+            else:
+                await self._record(self._collapser.feed(data))
+        self._is_recording = False
 
     async def _record_decoded(self, decoding: Decoding, data: bytes) -> None:
         for piece in decoding.feed(data):
@@ -185,12 +201,46 @@ class TappedBody:
 
     async def _pump(self) -> None:
         async for data in self._source:
-            self._unread.append(data)
-            self._unread_bytes += len(data)
-            self._came.set()
+            if self._is_recording or self._is_on_short_way:
+                self._hold(data)
+            elif self._decoding is not None:
+                self._hold(data)
+                self._is_recording = True
+                self._came.set()
+            else:
+                self._take(self._collapser.feed(data))
             while self._unread_bytes + self._output_bytes > self._limits.max_held:
                 self._went.clear()
                 await self._went.wait()
+
+    def _hold(self, data: bytes) -> None:
+        self._unread.append(data)
+        self._unread_bytes += len(data)
+
+    def _take(self, read: Read) -> None:
+        """Sends what came while nothing else was recorded on its way: the short one, or to the reader."""
+        if read.error is None and not read.events:
+            self._let_out(read)
+        elif read.error is None and self._response.record_now(read.events, partial(self._written, read)):
+            self._is_on_short_way = True
+        else:
+            self._decoded = read
+            self._is_recording = True
+            self._came.set()
+
+    def _written(self, read: Read, error: Exception | None) -> None:
+        self._is_on_short_way = False
+        if error is None:
+            self._let_out(read)
+        else:
+            self._error = self._error or error
+        if error is not None or self._unread or self._has_ended:
+            self._is_recording = True
+            self._came.set()
+
+    def _source_ended(self, pump: asyncio.Task[None]) -> None:
+        self._has_ended = True
+        self._came.set()
 
     def _at_end(self) -> Read:
         end = self._collapser.end()
@@ -206,6 +256,9 @@ class TappedBody:
         )
         if read.error is not None:
             self._judge(read.error)
+        self._let_out(read)
+
+    def _let_out(self, read: Read) -> None:
         if read.outputs:
             self._outputs += read.outputs
             self._output_bytes += sum(len(output.data) for output in read.outputs)

@@ -17,7 +17,6 @@ from callstream.wire.bedrock_invoke import BedrockInvoke
 from callstream.wire.cohere import Cohere
 from callstream.wire.decoder import Decoder
 from callstream.wire.gemini import Gemini
-from callstream.wire.gemini_interactions import GeminiInteractions
 from callstream.wire.openai_chat import OpenAIChat
 from callstream.wire.openai_responses import OpenAIResponses
 from callstream.wire.provider import Provider
@@ -32,7 +31,6 @@ PROVIDERS: tuple[Provider, ...] = (
     Cohere(),
     BedrockConverse(),
     BedrockInvoke(),
-    GeminiInteractions(),
 )
 WIRES: tuple[str, ...] = tuple(provider.wire for provider in PROVIDERS)
 
@@ -68,7 +66,7 @@ def provider_of(wire: str) -> Provider:
     raise UsageError(f"expected one of the wires {', '.join(WIRES)}, got {wire!r}")
 
 
-def provider_at(path: str, method: str = "POST") -> Provider | None:
+def provider_at(path: str) -> Provider | None:
     """The provider whose requests go to such a path; None if it is none of ours."""
     path = path.rstrip("/")
-    return next((provider for provider in PROVIDERS if provider.is_at(path, method)), None)
+    return next((provider for provider in PROVIDERS if provider.path.search(path)), None)
