@@ -34,7 +34,7 @@ async def test_crash_in_the_middle_of_arguments(path: str, tmp_path: Path) -> No
     async with scripted("gemini", [STALLED, AGAIN, END, END]) as provider:
         arguments = ["-m", "tests.adk.crashing", provider.base_url, str(tmp_path), path]
         process = await asyncio.create_subprocess_exec(sys.executable, "-W", "ignore", *arguments)
-        assert await asyncio.wait_for(process.wait(), 60) == -signal.SIGKILL
+        assert await asyncio.wait_for(process.wait(), 240) == -signal.SIGKILL
         await asyncio.sleep(crashing.LEASE + 0.2)  # the dead process owns its run that long
         async with Callstream(f"sqlite:///{tmp_path}/calls.db") as cs:
             host = crashing.host_of(cs, provider.base_url, str(tmp_path), path)
@@ -62,7 +62,7 @@ async def test_crash_while_the_lease_still_runs(path: str, tmp_path: Path) -> No
     async with scripted("gemini", [STALLED, AGAIN, END, END, END]) as provider:
         arguments = ["-m", "tests.adk.crashing", provider.base_url, str(tmp_path), path, "10"]
         process = await asyncio.create_subprocess_exec(sys.executable, "-W", "ignore", *arguments)
-        assert await asyncio.wait_for(process.wait(), 60) == -signal.SIGKILL
+        assert await asyncio.wait_for(process.wait(), 240) == -signal.SIGKILL
         async with Callstream(open_journal(f"sqlite:///{tmp_path}/calls.db", housekeeping=None)) as cs:
             host = crashing.host_of(cs, provider.base_url, str(tmp_path), path)
             assert "Done." in text_of(await host.run("two"))

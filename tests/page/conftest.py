@@ -17,6 +17,8 @@ from tests.page.stage import Stage
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page, Request
 
+    from tests.page.inspector import Inspector
+
 CLIENT = Path(__file__).parent / "client"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = [
@@ -118,6 +120,17 @@ def page(context: BrowserContext) -> Iterator[Page]:
     if page.url.startswith("http"):
         page.evaluate("localStorage.clear()")
     page.close()
+
+
+@pytest.fixture
+def inspector(page: Page, stage: Stage, watch: Watch) -> Iterator[Inspector]:
+    """The page, opened."""
+    from tests.page.inspector import Inspector
+
+    opened = Inspector(page, stage)
+    opened.open()
+    yield opened
+    stage.provider.release()
 
 
 @pytest.fixture(autouse=True)

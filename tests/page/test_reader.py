@@ -7,14 +7,12 @@ import random
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page
 
 from callstream import Callstream
 from callstream.errors import WireError
 from callstream.events import ReasoningAppended, Record, TextAppended
 from callstream.jsontext.stream import JsonStream
 from callstream.view import AnswerView, CallView, InputView, Item, Passage, RunView
-from tests.page.conftest import Watch
 from tests.page.inspector import Inspector
 from tests.page.stage import DOCUMENT, Stage
 
@@ -27,13 +25,6 @@ _READ = """
   return JSON.stringify({ feeds, isComplete, rest, position: reader.error?.position ?? null });
 })
 """
-
-
-@pytest.fixture
-def inspector(page: Page, stage: Stage, watch: Watch) -> Inspector:
-    opened = Inspector(page, stage)
-    opened.open()
-    return opened
 
 
 def _value(chance: random.Random, depth: int = 0) -> Any:

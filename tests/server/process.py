@@ -32,7 +32,7 @@ class Process(Server):
 
     async def ended(self) -> tuple[int, str]:
         """The exit code, and what it wrote to its log."""
-        out, log = await asyncio.wait_for(self.process.communicate(), 30)
+        out, log = await asyncio.wait_for(self.process.communicate(), 120)
         assert (b"ended" in out) == (self.process.returncode == 0)
         return self.process.returncode or 0, log.decode()
 
@@ -52,7 +52,7 @@ async def process(url: str, **settings: Any) -> AsyncIterator[Process]:
     )
     try:
         assert made.stdout is not None
-        line = await asyncio.wait_for(made.stdout.readline(), 30)
+        line = await asyncio.wait_for(made.stdout.readline(), 120)
         if not line:
             raise AssertionError((await made.communicate())[1].decode())
         port = json.loads(line)["port"]

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.subprocess]
 
 async def draining(server: Process) -> None:
     """Waits until the signal has been heard."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (await server.get("/readyz")).status_code != 503:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 

@@ -31,7 +31,7 @@ async def test_crash_in_the_middle_of_arguments_of_an_agent(tmp_path: Path) -> N
     async with scripted("gemini", [STALLED, AGAIN, END]) as provider:
         arguments = ["-m", "tests.adk.crashing", provider.base_url, str(tmp_path), "tap"]
         process = await asyncio.create_subprocess_exec(sys.executable, "-W", "ignore", *arguments)
-        assert await asyncio.wait_for(process.wait(), 60) == -signal.SIGKILL
+        assert await asyncio.wait_for(process.wait(), 240) == -signal.SIGKILL
         await asyncio.sleep(crashing.LEASE + 0.2)  # the dead process owns its run that long
         async with Callstream(f"sqlite:///{tmp_path}/calls.db") as cs:
             options = types.HttpOptions(base_url=provider.base_url)
