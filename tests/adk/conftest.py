@@ -8,6 +8,9 @@ import pytest
 from callstream import Callstream
 
 from .hosting import Models
+from .liveline import line
+
+__all__ = ["line"]
 
 HERE = Path(__file__).parent
 IGNORED = (

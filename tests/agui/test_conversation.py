@@ -29,7 +29,7 @@ from callstream.events import (
     TextAppended,
 )
 from tests.agui.model import StrictClient, as_json, fold
-from tests.agui.test_translator import FINISHED, records
+from tests.agui.translating import FINISHED, records
 
 
 def messages(*events: RunEvent, run_input: Any = None) -> list[dict[str, Any]]:

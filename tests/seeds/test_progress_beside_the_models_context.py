@@ -13,8 +13,8 @@ from callstream import Callstream
 from callstream.testing import Call as Calls
 from callstream.testing import Finish, Text
 from tests.adk.hosting import PATHS, Host, Models, agent_of, responses_in, scripted
+from tests.adk.liveline import Line, asked, line
 from tests.adk.liveprovider import COMPLETE, calls, text
-from tests.adk.test_live import Line, asked, line
 
 __all__ = ["line"]
 

@@ -15,9 +15,9 @@ from callstream.testing import Call as Calls
 from callstream.testing import Finish, Parallel, Text
 from tests.adk.hosting import WIRES, Models, agent_of, scripted
 
+from .agents import END, adk_agent, gemini
 from .clients import Client, kinds
 from .clienttools import PAINT, responses_in
-from .test_run import END, adk_agent, gemini
 
 ERASE = Tool(name="erase", description="Erases the page.", parameters={})
 

@@ -21,10 +21,10 @@ from callstream.testing import Call as Calls
 from callstream.testing import Finish
 from tests.adk.hosting import Models, agent_of, scripted
 
+from .agents import END, adk_agent, gemini
 from .asking import API_KEY, ASKED, TimeOff, asked_in, reply
 from .clients import Client, kinds
 from .clienttools import responses_in
-from .test_run import END, adk_agent, gemini
 
 # -- a tool asks whether it may go on --
 

@@ -19,8 +19,8 @@ from tests.adk import crashing
 from tests.adk.hosting import agent_of, scripted
 from tests.adk.test_crash import AGAIN, END, STALLED
 
+from .agents import adk_agent
 from .clients import Client
-from .test_run import adk_agent
 
 
 @pytest.mark.slow

@@ -22,9 +22,9 @@ from callstream.testing import Call as Calls
 from callstream.testing import Finish, Text
 from tests.adk.hosting import Models, agent_of, scripted
 
+from .agents import END, adk_agent, gemini
 from .asking import API_KEY, ASKED, COLOR, Painting, TimeOff, asked_in, reply
 from .clients import Client, kinds
-from .test_run import END, adk_agent, gemini
 
 OAUTH = AuthConfig(
     auth_scheme=OAuth2(

@@ -26,8 +26,8 @@ from callstream.testing import Finish, Parallel, Text
 from tests.adk.hosting import PATHS, Host, Models, agent_of, answer, function_calls_in, scripted, text_of
 from tests.journal.server import postgres_server
 
+from .agents import adk_agent, gemini
 from .clients import Client
-from .test_run import adk_agent, gemini
 
 END = [Text("Done."), Finish()]
 STORES = ("sqlite", pytest.param("postgres", marks=pytest.mark.postgres))

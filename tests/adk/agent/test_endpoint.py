@@ -26,8 +26,8 @@ from callstream.testing import Call as Calls
 from callstream.testing import Finish
 from tests.adk.hosting import Models, agent_of, scripted
 
+from .agents import END, adk_agent, gemini
 from .clients import Client
-from .test_run import END, adk_agent, gemini
 
 
 def write(body: str) -> str:

@@ -16,8 +16,8 @@ from callstream.testing import Call as Calls
 from callstream.testing import Finish, Text
 from tests.adk.hosting import FakeLlm, Models, agent_of, scripted
 
+from .agents import END, gemini
 from .clients import Client
-from .test_run import END, gemini
 
 DAY = 24 * 3600.0
 

@@ -17,8 +17,8 @@ from callstream.testing import Call as Calls
 from callstream.testing import Finish, Parallel
 from tests.adk.hosting import WIRES, Models, agent_of, scripted
 
+from .agents import END, adk_agent, gemini
 from .clients import Client, kinds
-from .test_run import END, adk_agent, gemini
 
 PIXEL = base64.b64encode(b"\x89PNG not really").decode()
 LOOK = Tool(name="look", description="Looks.", parameters={"type": "object", "properties": {"at": {"type": "string"}}})

@@ -15,9 +15,9 @@ from tests.adk.hosting import Models, agent_of, scripted
 from tests.agui.judge import Judge
 from tests.agui.test_client import accepted, calls_in
 
+from .agents import adk_agent, gemini
 from .clients import Client
 from .clienttools import PAINT
-from .test_run import adk_agent, gemini
 
 
 async def test_official_client_accepts_an_agent(judge: Judge, cs: Callstream, models: Models) -> None:

@@ -19,9 +19,9 @@ from callstream.adk import ADKAgent, AGUIToolset, PredictStateMapping
 from callstream.calls import CallState
 from tests.adk.hosting import Models, agent_of, scripted
 
+from .agents import END, gemini
 from .clients import Client
 from .oldthreads import OldThread, approve, delete, old_thread, remove_tool, write_document
-from .test_run import END, gemini
 
 DOCUMENT = PredictStateMapping(state_key="document", tool="write_document", tool_argument="document")
 

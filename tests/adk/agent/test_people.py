@@ -19,9 +19,9 @@ from callstream.testing import Call as Calls
 from callstream.testing import Failure, Finish, Text
 from tests.adk.hosting import Models, agent_of, scripted
 
+from .agents import END, adk_agent, gemini
 from .clients import Client, kinds
 from .clienttools import PAINT, responses_in
-from .test_run import END, adk_agent, gemini
 
 
 def approve(what: str) -> None:

@@ -15,10 +15,10 @@ from callstream.testing import Finish
 from tests.adk.hosting import Host, Models, agent_of, function_calls_in, scripted
 from tests.adk.hosting import answer as response
 
+from .agents import END, adk_agent, gemini
 from .asking import COLOR, Painting, asked_in, reply
 from .clients import Client, kinds
 from .clienttools import responses_in
-from .test_run import END, adk_agent, gemini
 
 # -- a workflow asks --
 

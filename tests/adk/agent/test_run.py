@@ -5,43 +5,24 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import cached_property
 from typing import Any
 
 import pytest
-from google.adk.agents import LlmAgent
 from google.adk.apps import App
 from google.adk.models import Gemini
-from google.adk.sessions import InMemorySessionService
-from google.adk.workflow import START, Workflow
 
-from callstream import Callstream, Progress, UsageError, no_progress, tool
-from callstream.adk import ADKAgent, CallstreamPlugin
-from callstream.adk.threads import Threads
+from callstream import Callstream, Progress, no_progress, tool
+from callstream.adk import ADKAgent
 from callstream.testing import Call as Calls
-from callstream.testing import Delay, Finish, Refusal, Text
+from callstream.testing import Finish, Refusal, Text
 from tests.adk.hosting import PATHS, Models, agent_of, scripted
 from tests.adk.test_signatures import Forgetful, signatures_in
 
+from .agents import END, adk_agent, gemini, texts_in
 from .clients import Client, kinds
-
-END = [Text("Done."), Finish()]
-
-
-def adk_agent(cs: Callstream, agent: LlmAgent, **options: Any) -> ADKAgent:
-    return ADKAgent(adk_agent=agent, app_name="app", user_id="user", callstream=cs, **options)
-
-
-def gemini(models: Models, provider: Any) -> Any:
-    """A model that nobody has tapped yet."""
-    return models._untapped(provider, "tap", None)
-
-
-def texts_in(body: Any) -> list[str]:
-    return [part["text"] for content in body["contents"] for part in content["parts"] if part["text"]]
 
 
 async def test_run_streams_text_call_and_result(cs: Callstream, models: Models) -> None:
@@ -186,45 +167,6 @@ async def test_error_is_run_error(cs: Callstream, models: Models, caplog: pytest
     assert [run.outcome for run in await cs.journal.runs()] == ["finished", "failed"]
 
 
-async def test_execution_timeout(cs: Callstream, models: Models, caplog: pytest.LogCaptureFixture) -> None:
-    slow = [Text("Slow"), Delay(30), Text("ly."), Finish()]
-    async with scripted("gemini", lambda request: END if b"again" in request.body else slow) as provider:
-        root, sessions = agent_of(gemini(models, provider)), InMemorySessionService()
-        client = Client(adk_agent(cs, root, execution_timeout_seconds=0.5, session_service=sessions))
-        events = await client.send()
-        assert kinds(events)[-1] == "RUN_ERROR"
-        client.agent = adk_agent(cs, root, session_service=sessions)
-        await client.send("again")
-    assert client.text() == "Done."
-
-
-async def test_too_many_runs(cs: Callstream, models: Models) -> None:
-    async with scripted("gemini", [[Text("Slow"), Delay(30), Finish()], END]) as provider:
-        agent = adk_agent(cs, agent_of(gemini(models, provider)), max_concurrent_executions=1)
-        first = agent.run(Client(agent).input(messages=[{"id": "m", "role": "user", "content": "Go"}]))
-        while (await anext(first)).type != "TEXT_MESSAGE_CONTENT":
-            pass
-        other = Client(agent, "other")
-        events = await other.send()
-        assert kinds(events) == ["RUN_ERROR"]
-        await first.aclose()
-        await other.send()
-        assert other.text() == "Done."
-    assert [run.outcome for run in await cs.journal.runs()] == ["finished", "cancelled"]
-
-
-async def test_close_stops_runs(cs: Callstream, models: Models) -> None:
-    async with scripted("gemini", [[Text("Slow"), Delay(30), Finish()]]) as provider:
-        agent = adk_agent(cs, agent_of(gemini(models, provider)))
-        client = Client(agent)
-        events = agent.run(client.input(messages=[{"id": "m", "role": "user", "content": "Go"}]))
-        seen = [(await anext(events)).type]
-        await agent.close()
-        seen += [event.type async for event in events]
-    assert seen[-1] == "RUN_FINISHED"
-    assert [run.outcome for run in await cs.journal.runs()] == ["cancelled"]
-
-
 async def test_progress_is_activity(cs: Callstream, models: Models) -> None:
     @tool
     async def work(n: int, progress: Progress = no_progress) -> str:
@@ -289,150 +231,6 @@ async def test_messages_snapshot(cs: Callstream, models: Models) -> None:
     assert [message["content"] for message in events[-2]["messages"]] == ["one", "First.", "two", "Second."]
 
 
-async def test_from_app_keeps_plugins(cs: Callstream, models: Models) -> None:
-    from google.adk.plugins.base_plugin import BasePlugin
-
-    class Counting(BasePlugin):
-        runs = 0
-
-        async def before_run_callback(self, **_: Any) -> None:
-            self.runs += 1
-
-    counting = Counting("counting")
-    async with scripted("gemini", [END]) as provider:
-        app = App(
-            name="app",
-            root_agent=agent_of(gemini(models, provider)),
-            plugins=[counting, CallstreamPlugin(cs, on_truncated="fail")],
-        )
-        agent = ADKAgent.from_app(app, user_id="user")
-        assert agent.callstream is cs
-        client = Client(agent)
-        await client.send()
-    assert client.text() == "Done."
-    assert counting.runs == 1
-    assert len(await cs.journal.runs()) == 1
-
-
-async def test_agent_is_copied(cs: Callstream, models: Models, caplog: pytest.LogCaptureFixture) -> None:
-    async with scripted("gemini", [END]) as provider:
-        child = LlmAgent(name="child", model=gemini(models, provider))
-        agent = LlmAgent(name="writer", model=gemini(models, provider), sub_agents=[child])
-        with caplog.at_level(logging.INFO, "callstream"):
-            adk_agent(cs, agent)
-    assert agent.model.client_kwargs["http_options"].httpx_async_client is None  # type: ignore[union-attr, index]
-    assert child.parent_agent is agent
-    assert [record.getMessage() for record in caplog.records if record.name.startswith("callstream")] == [
-        f"agent {name}: model gemini-3-flash-preview (Gemini) is read at the wire" for name in ("writer", "child")
-    ]
-
-
-def test_what_is_no_agent_is_told() -> None:
-    agent: Any = LlmAgent(name="writer", model="gemini-3-flash-preview")
-    app: Any = App(name="app", root_agent=agent)
-    with pytest.raises(UsageError, match="got NoneType"):
-        ADKAgent()
-    with pytest.raises(UsageError, match=r"got an App: use ADKAgent\.from_app"):
-        ADKAgent(app)
-    with pytest.raises(UsageError, match="needs an App of google-adk, got LlmAgent"):
-        ADKAgent.from_app(agent)
-
-
-def test_unknown_parameter() -> None:
-    agent = LlmAgent(name="writer", model="gemini-3-flash-preview")
-    with pytest.raises(UsageError, match="no parameter 'session_manager'"):
-        ADKAgent(adk_agent=agent, session_manager=object())  # type: ignore[call-arg]
-
-
-async def test_runs_of_one_thread_take_turns(cs: Callstream, models: Models) -> None:
-    """The second finds the session as the first has left it; other threads do not wait."""
-    script = [[Text("One", size=1), Delay(0.3), Finish()], END, [Text("Two"), Finish()]]
-    async with scripted("gemini", script) as provider:
-        agent = adk_agent(cs, agent_of(gemini(models, provider)))
-        messages = [{"id": "m1", "role": "user", "content": "first"}]
-        first = agent.run(Client(agent).input(runId="a", messages=messages))
-        while (await anext(first)).type != "TEXT_MESSAGE_CONTENT":
-            pass
-        messages = [*messages, {"id": "m2", "role": "user", "content": "second"}]
-        second = asyncio.create_task(collected(agent.run(Client(agent).input(runId="b", messages=messages))))
-        other = Client(agent, "other")
-        await other.send("elsewhere")
-        assert other.text() == "Done."
-        assert [run.run_id for run in await cs.journal.runs(thread_id="thread")] == ["a"]
-        assert (await collected(first))[-1] == "RUN_FINISHED"
-        assert (await second)[-1] == "RUN_FINISHED"
-        asked = [texts_in(request.json) for request in provider.requests]
-    assert asked == [["first"], ["elsewhere"], ["first", "One", "second"]]
-    runs = await cs.journal.runs(thread_id="thread")
-    assert [(run.run_id, run.outcome) for run in runs] == [("b", "finished"), ("a", "finished")]
-    assert runs[1].ended_at is not None
-    assert runs[1].ended_at <= runs[0].started_at
-
-
-async def test_run_that_waits_for_its_thread_can_leave(cs: Callstream, models: Models) -> None:
-    async with scripted("gemini", [[Text("Slow"), Delay(30), Finish()], END]) as provider:
-        agent = adk_agent(cs, agent_of(gemini(models, provider)))
-        messages = [{"id": "m", "role": "user", "content": "Go"}]
-        first = agent.run(Client(agent).input(runId="a", messages=messages))
-        while (await anext(first)).type != "TEXT_MESSAGE_CONTENT":
-            pass
-        leaving = asyncio.create_task(collected(agent.run(Client(agent).input(runId="b", messages=messages))))
-        staying = asyncio.create_task(collected(agent.run(Client(agent).input(runId="c", messages=messages))))
-        await asyncio.sleep(0.05)
-        leaving.cancel()
-        await asyncio.wait({leaving})
-        await agent.close()
-        await first.aclose()
-        assert await staying == ["RUN_ERROR"]
-    assert [(run.run_id, run.outcome) for run in await cs.journal.runs()] == [("a", "cancelled")]
-
-
-async def collected(events: Any) -> list[str]:
-    return [event.type async for event in events]
-
-
-async def test_workflow_is_copied(cs: Callstream, models: Models, caplog: pytest.LogCaptureFixture) -> None:
-    """Models of its nodes are tapped, in workflows inside of it and in agents that are tools too; nothing is changed."""
-    ran: list[str] = []
-
-    def write(body: str) -> str:
-        """Writes."""
-        ran.append(body)
-        return "written"
-
-    def upper(node_input: Any) -> str:
-        return str(node_input).upper()
-
-    script = [
-        [Text("draft"), Finish()],
-        [Calls("write", {"body": "a long body of text"}), Finish()],
-        [Text("Written."), Finish()],
-        [Text("Checked."), Finish()],
-    ]
-    async with scripted("gemini", script) as provider:
-        drafter = LlmAgent(name="drafter", model=gemini(models, provider))
-        writer = LlmAgent(name="writer", model=gemini(models, provider), tools=[write])
-        checker = LlmAgent(name="checker", model=gemini(models, provider))
-        inner = Workflow(name="inner", edges=[(START, writer)])
-        flow = Workflow(name="flow", edges=[(START, drafter, upper, inner, checker)])
-        before = [id(node) for node in flow.graph.nodes], list(flow.edges)  # type: ignore[union-attr]
-        with caplog.at_level(logging.INFO, "callstream"):
-            agent = ADKAgent(adk_agent=flow, app_name="app", user_id="user", callstream=cs)
-        client = Client(agent)
-        events = await client.send()
-    assert sorted(record.getMessage() for record in caplog.records if "model" in record.getMessage()) == [
-        f"agent {name}: model gemini-3-flash-preview (Gemini) is read at the wire"
-        for name in ("checker", "drafter", "writer")
-    ]
-    assert ([id(node) for node in flow.graph.nodes], list(flow.edges)) == before  # type: ignore[union-attr]
-    for each in (drafter, writer, checker):
-        assert each.model.client_kwargs["http_options"].httpx_async_client is None  # type: ignore[union-attr, index]
-    (call,) = client.calls()
-    assert ran == ["a long body of text"] == [call["args"]["body"]]
-    assert kinds(events).count("TOOL_CALL_ARGS") > 1
-    assert client.text() == "draftWritten.Checked."
-
-
 @pytest.mark.parametrize("path", PATHS)
 async def test_signatures_repaired_where_the_session_has_another_name(
     path: str, cs: Callstream, models: Models
@@ -452,17 +250,3 @@ async def test_signatures_repaired_where_the_session_has_another_name(
         (kept,) = await cs.journal.calls()
         assert signatures_in(provider.requests[1]) == [base64.b64decode(kept.signature or "")]
     assert client.text() == "Done."
-
-
-async def test_sessions_of_threads_are_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients name as many threads as they like."""
-    monkeypatch.setattr("callstream.adk.threads._REMEMBERED", 3)
-    for thread_is_session, most in ((True, 0), (False, 3)):
-        threads = Threads(InMemorySessionService(), thread_is_session=thread_is_session)
-        made = {name: (await threads.open("app", "user", name)).id for name in "abcdefgh"}
-        assert len(threads._session_ids) <= most
-        for name, session_id in made.items():
-            found = await threads.find("app", "user", name)
-            assert found is not None
-            assert found.id == session_id
-        assert len(threads._session_ids) <= most

@@ -22,8 +22,8 @@ from tests.adk.hosting import Models, agent_of, scripted
 from tests.journal.proxy import Proxy
 from tests.journal.server import postgres_server
 
+from .agents import adk_agent, gemini
 from .clients import Client
-from .test_run import adk_agent, gemini
 
 pytestmark = pytest.mark.postgres
 SECRET = "my doctor says"

@@ -14,8 +14,8 @@ from callstream.testing import Call as Calls
 from callstream.testing import Finish, Refusal, Text
 from tests.adk.hosting import Models, agent_of, scripted
 
+from .agents import END, adk_agent, gemini
 from .clients import Client, kinds
-from .test_run import END, adk_agent, gemini
 
 
 def remember(key: str, value: str, tool_context: ToolContext) -> str:

@@ -16,7 +16,7 @@ from callstream.ag_ui_adk import add_adk_fastapi_endpoint
 from callstream.calls import CallState
 from callstream.journal import open_journal
 from callstream.testing import Call, Finish, Text
-from tests.adk.agent.test_run import adk_agent, gemini
+from tests.adk.agent.agents import adk_agent, gemini
 from tests.adk.hosting import Models, agent_of, scripted
 from tests.agui.model import StrictClient
 from tests.server.locking import write_lock

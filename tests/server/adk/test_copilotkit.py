@@ -21,7 +21,7 @@ from callstream import Callstream
 from callstream.calls import CallState
 from callstream.server import ServerSettings
 from callstream.testing import Call, Finish, Text
-from tests.adk.agent.test_run import adk_agent, gemini
+from tests.adk.agent.agents import adk_agent, gemini
 from tests.adk.hosting import Models, agent_of, scripted
 from tests.agui.model import StrictClient
 from tests.server.serving import Server, Stream, run_input, served, tool_message

@@ -17,7 +17,7 @@ from callstream import Callstream
 from callstream.agui import Conversation, View
 from callstream.calls import CallState
 from callstream.server import ServerSettings
-from tests.adk.agent.test_run import adk_agent, gemini
+from tests.adk.agent.agents import adk_agent, gemini
 from tests.adk.hosting import Models, agent_of, scripted
 from tests.agui.judge import LiveJudge
 from tests.server.chaos.thread import messages_of
