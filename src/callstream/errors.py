@@ -5,7 +5,7 @@ Every error that Callstream raises on purpose is one of these; any other excepti
 - ``WireError``: the provider sent something that its wire does not allow, or reported an error itself.
 - ``UsageError``: the calling program asked for something that cannot be.
 - ``JournalError``: the store could not keep or find something.
-- ``AnswerRefused``: a client's answer cannot be given to whoever asked.
+- ``AnswerRefused``: a client's answer does not fit the question.
 - ``Reject`` and ``CallRejected``: a call must not run. Nobody's fault, or the model's.
 """
 
@@ -104,10 +104,10 @@ class CallIdTaken(JournalError):
 
 
 class ThreadBusy(JournalError):
-    """The thread has an exclusive run that goes on: ``run_id``."""
+    """The thread has an active run that is exclusive: ``run_id``."""
 
     def __init__(self, thread_id: str, run_id: str) -> None:
-        super().__init__(f"thread {thread_id!r} has a run that goes on, {run_id!r}")
+        super().__init__(f"thread {thread_id!r} has an active run, {run_id!r}")
         self.thread_id = thread_id
         self.run_id = run_id
 
@@ -138,7 +138,7 @@ class RunOver(UsageError):
 
 
 class LimitExceeded(CallstreamError):
-    """Something was more than it may be, and what it was part of cannot go on. ``limit`` names the setting."""
+    """Something was more than it may be, and what it was part of cannot continue. ``limit`` names the setting."""
 
     def __init__(self, message: str, limit: str) -> None:
         super().__init__(f"{message}, the limit ({limit})")

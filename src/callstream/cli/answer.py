@@ -74,7 +74,7 @@ async def answer(options: argparse.Namespace, out: Printer) -> int:
 
 
 async def _is_delivered(source: ServerSource, call: Call, run_id: str) -> bool:
-    """Whether the run has heard news of a job that goes on."""
+    """Whether the run has heard news of a job that continues."""
     try:
         async for record in source.follow(run_id):
             if record is not None and isinstance(record.event, CallProgressed) and record.event.call_id == call.call_id:

@@ -13,7 +13,7 @@ PIPE_CLOSED: Final = 141
 
 
 class CommandError(Exception):
-    """The command cannot go on. The sentence is for the person at the terminal."""
+    """The command cannot continue. The sentence is for the person at the terminal."""
 
     def __init__(self, sentence: str, code: int = FAILED) -> None:
         super().__init__(sentence)

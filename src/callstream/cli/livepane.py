@@ -1,4 +1,4 @@
-"""A run drawn live in the terminal, with rich: what goes on at the bottom, what is over above it."""
+"""A run drawn live in the terminal, with rich: what is active at the bottom, what is over above it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """What a command prints.
 
 Results go to standard output, notes and progress to standard error. Tables and colours are rich's, where rich is
-installed and somebody looks; everything else is plain lines. What comes from a model or a tool passes ``clean``, since
-a terminal obeys what it is sent.
+installed and the output is a terminal; everything else is plain lines. What comes from a model or a tool passes
+``clean``, since a terminal obeys what it is sent.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Printer:
         sys.stdout.write(f"{text}\n")
 
     def note(self, text: str) -> None:
-        """A line for whoever looks on; no part of the result."""
+        """A line for the person at the terminal; no part of the result."""
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
 

@@ -1,7 +1,7 @@
 """What reaches a run from outside: messages and results in requests, answers to calls that await one.
 
 Which call an id means is the directory's to say. Wire ids may be missing: then the call that still lacks its result is
-meant. A result that is seen again changes nothing, whoever brought it.
+meant. A result that is seen again changes nothing.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Answers:
         return call
 
     async def _has_come(self, answer: _Received) -> bool:
-        """Whether the call that this would answer has its answer already, whoever brought it."""
+        """Whether the call that this would answer has its answer already."""
         if isinstance(answer, MessageReceived):
             return False
         call = await self._journal.call(answer.call_id)

@@ -114,7 +114,7 @@ class Driver:
         """Has a run started, works on it, and returns its id. If the same ``request`` has begun one before, it is that run.
 
         ``turn``: the run waits for all before it that named the same. ``check`` raises if the request may not have the
-        thread. It is called whenever the thread is busy, so that nobody waits for a thread of somebody else's, and once
+        thread. It is called whenever the thread is busy, so that nobody waits for another user's thread, and once
         more when the run has started: of two who begin a thread at once, one is too late to own it.
 
         Raises TooMany, ShuttingDown, ThreadBusy, and whatever ``start`` and ``check`` raise.

@@ -137,7 +137,7 @@ class Response:
         )
 
     async def interrupt(self, reason: DiscardReason = "interrupted", detail: str | None = None) -> None:
-        """Reading cannot go on: the open calls of this response are discarded."""
+        """Reading cannot continue: the open calls of this response are discarded."""
         self._ended = True
         if self.run.outcome is None:
             await self.run.record(lambda: self._discarding(reason, detail), response_id=self.response_id)

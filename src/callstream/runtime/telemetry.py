@@ -97,7 +97,7 @@ class Telemetry:
         )
         self._calls = meter.create_counter("callstream.calls", "{call}", "Calls by the state that they came to.")
         self._args = meter.create_counter("callstream.call.argument_bytes", "By", "Argument text that models wrote.")
-        self._active_runs = meter.create_up_down_counter("callstream.runs.active", "{run}", "Runs that go on.")
+        self._active_runs = meter.create_up_down_counter("callstream.runs.active", "{run}", "Active runs.")
         self._streams = meter.create_up_down_counter("callstream.streams.active", "{stream}", "Streams that are read.")
         self._runs: dict[str, _Observed] = {}
 

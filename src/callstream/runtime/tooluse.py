@@ -1,4 +1,4 @@
-"""A run's tools at work, and what the model is told of its calls: each call once, by whoever comes first.
+"""A run's tools at work, and what the model is told of its calls: each call once.
 
 ``run_tools`` tells results and refusals, ``tell_refusals`` refusals alone, and what nobody has told by the next request goes
 into that (``untold``).
@@ -124,7 +124,7 @@ class ToolUse:
         ]
 
     def mark_told(self, refusals: Sequence[Refusal]) -> None:
-        """The model is told of these, by whoever asked for them."""
+        """The caller tells the model of these."""
         self._refusals_told.update(refused.call_id for refused in refusals)
 
     def _refusals(self) -> list[Refusal]:

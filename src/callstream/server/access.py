@@ -15,15 +15,14 @@ from callstream.server.problems import Problem, not_found
 from callstream.server.requests import MAX_CALL_ID, is_id
 
 Auth: TypeAlias = Callable[[Request], str | None | Awaitable[str | None]]
-"""Turns a request into a principal, the name of whoever asks; None if it is nobody. Sync or async.
+"""Turns a request into a principal, the name of the user who sent it; None to refuse it. Sync or async.
 
-What it raises is answered with 500 and nothing of its text, and nothing is done: who cannot be asked for his name is
-nobody.
+If it raises, the request fails with 500, without its text, and nothing runs.
 """
 
 
 class Access:
-    """With ``auth``, everybody sees what he began and nothing else; without it there is one user, who sees all."""
+    """With ``auth``, each principal sees its own threads only; without it there is one user, who sees all."""
 
     def __init__(self, auth: Auth | None, journal: Journal) -> None:
         self._auth = auth
@@ -42,7 +41,7 @@ class Access:
         return principal
 
     async def check_thread(self, thread_id: str, principal: str | None) -> None:
-        """A thread belongs to whoever began it; one that nobody began is free."""
+        """A thread belongs to the principal that began it; a new one is free."""
         if principal is None:
             return
         runs = await self._journal.runs(thread_id=thread_id)

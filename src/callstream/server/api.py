@@ -33,7 +33,7 @@ _LOOKED_AT: Final = 20
 
 
 class Api:
-    """Everything here is about what belongs to whoever asks."""
+    """Answers with what belongs to the principal that asks, and nothing else."""
 
     def __init__(self, journal: Journal, access: Access, agent: dict[str, Any], health: JournalHealth) -> None:
         self._journal = journal

@@ -61,7 +61,7 @@ def create_app(
 
     ``agent`` is an ``ADKAgent``, or anything with ``run(input)``; the latter needs the ``callstream`` whose tap and
     journal it uses. ``auth`` turns a request into a principal: threads belong to the principal that began them, and to
-    everybody else they do not exist. Without it, whoever can reach the server may do everything, so let it listen on
+    everybody else they do not exist. Without it, anyone who can reach the server may do everything, so let it listen on
     loopback only. ``settings`` default to those of the environment. ``view`` says what clients are shown. ``name`` and
     ``label`` are shown on the inspector's page.
 

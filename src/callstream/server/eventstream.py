@@ -51,7 +51,7 @@ class Unfinished(Exception):
 
 
 class EventStream(Response):
-    """``watching`` is entered while somebody reads, ``held`` is closed when nobody does any more."""
+    """``watching`` is entered while a client reads, ``held`` is closed afterwards."""
 
     media_type = "text/event-stream"
 

@@ -1,6 +1,6 @@
 """What is refused before anything looks at it, the headers that every answer has, and what a bug looks like from outside.
 
-A server on loopback is reached by every page that its user's browser shows, so a page of somebody else's must neither
+A server on loopback is reached by every page that its user's browser shows, so another site's page must neither
 start runs here (it may send what needs no permission, without reading the answer) nor pretend to be this server's own by
 a name that it makes point to loopback.
 """

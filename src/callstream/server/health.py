@@ -1,7 +1,7 @@
 """Whether the journal takes writes, for streams that wait for what is to be written.
 
 What clients see is what the journal has. While it takes nothing, a run cannot show anything, not even its end, so a
-stream would stay open without a word. It is asked by writing to it, as long as somebody waits. The log has it from the
+stream would stay open without a word. It is asked by writing to it, as long as a client waits. The log has it from the
 journal itself.
 """
 

@@ -28,7 +28,7 @@ class Problem(Exception):
 
 
 def not_found(what: str) -> Problem:
-    """The same for what is not there and for what is somebody else's."""
+    """The same for what does not exist and for what belongs to another principal."""
     return Problem(HTTPStatus.NOT_FOUND, "not_found", f"No such {what}.")
 
 

@@ -227,7 +227,7 @@ def _too_large(most: int, *, closes: bool = False) -> Problem:
 
 
 def _describe(error: ValidationError, within: str = "") -> str:
-    """Where and what, without what came: that may be long, or somebody's secret."""
+    """Where and what, without what came: that may be long, or a secret."""
     found = [
         f"{'.'.join(map(str, filter(None, (within, *each['loc'])))) or 'body'}: {each['msg']}"
         for each in error.errors(include_url=False, include_context=False, include_input=False)

@@ -84,7 +84,7 @@ class RunRoutes:
 
     def routes(self) -> list[Route]:
         events = IdRoute("/runs/{run_id}/events", self.events, methods=["GET"])
-        events.methods = {"GET"}  # a stream has no HEAD: whoever asks for one would wait for the run's end
+        events.methods = {"GET"}  # no HEAD: its answer would wait for the end of the run
         return [
             Route("/agui", self.run, methods=["POST"]),
             IdRoute("/threads/{thread_id}/connect", self.connect, methods=["POST"]),
@@ -93,7 +93,7 @@ class RunRoutes:
         ]
 
     async def run(self, request: Request) -> Response:
-        """Runs the agent. The stream may be left; the run goes on, and can be joined."""
+        """Runs the agent. A client may leave the stream; the run continues and can be joined."""
         principal = await self._access.principal(request)
         given = await run_input(request, self._settings)
         with remote_parent(request.headers):

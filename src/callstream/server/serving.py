@@ -1,8 +1,8 @@
 """Serving an app with uvicorn, and ending well.
 
-At the first SIGINT or SIGTERM no new runs are taken (503, while the port stays open so that it can be seen) and those
-that go on have their time; then they are stopped and the journal is written and closed, which breaks the streams of runs
-that other processes have, and the server goes. The second signal ends the waiting, the third the process.
+At the first SIGINT or SIGTERM no new runs are taken (503, while the port stays open so that it can be seen) and active
+ones have their time; then they are stopped and the journal is written and closed, which breaks the streams of runs that
+other processes have, and the server ends. The second signal ends the waiting, the third the process.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class _Server(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
         await super().serve(sockets)
         if self._was_interrupted:
-            signal.raise_signal(signal.SIGINT)  # whoever serves is told of Ctrl-C as ever: KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)  # the caller gets KeyboardInterrupt, as usual
 
 
 def config_for(app: Starlette, **options: Any) -> uvicorn.Config:

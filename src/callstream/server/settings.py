@@ -86,7 +86,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     journal_seconds: float = 5.0
     """How long the journal may refuse writes before the connections of streams of active runs are closed and requests are
-    answered with 503. The runs themselves go on and can be rejoined; one that has something to write fails when it has
+    answered with 503. The runs themselves continue and can be rejoined; one that has something to write fails when it has
     waited for the journal's own ``retry_seconds`` (5 s)."""
 
     # -- the page and the API --

@@ -143,7 +143,7 @@ def _prelude_frame(conversation: Conversation, presentation: Presenter) -> Frame
     frames = [*(encode_sse([event]) for event in events[:-1]), encode_sse(events[-1:], conversation.seq)]
     if sum(map(len, frames)) <= _LARGE:
         return b"".join(frames)
-    file = tempfile.TemporaryFile()  # noqa: SIM115  # whoever sends it closes it
+    file = tempfile.TemporaryFile()  # noqa: SIM115  # closed when it has been sent
     file.writelines(frames)
     file.seek(0)
     return file
@@ -208,7 +208,7 @@ async def _records(journal: Journal, run_id: str, after: int) -> AsyncGenerator[
 
 
 async def _has_ended(journal: Journal, run_id: str) -> bool:
-    """False where the journal was closed before the run ended: whoever reads may go on elsewhere."""
+    """False where the journal was closed before the run ended: the reader may continue elsewhere."""
     try:
         rows = await journal.runs(run_id=run_id, limit=1)
     except CallstreamError:
