@@ -17,7 +17,7 @@ WORKERS = 2
 PYTEST = -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # The rooms that do no I/O: nothing but their own tests can show that they are right, so they are held to more.
-PURE = src/callstream/errors.py,src/callstream/events.py,src/callstream/codec.py,src/callstream/jsontext/*,src/callstream/wire/*,src/callstream/calls.py,src/callstream/view/*,src/callstream/agui/*
+PURE = src/callstream/errors.py,src/callstream/events.py,src/callstream/codec.py,src/callstream/jsontext/*,src/callstream/wire/*,src/callstream/calls.py,src/callstream/view/*,src/callstream/agui/*,src/callstream/uistream/*
 PURE_COVERAGE = 100
 
 # One module a table, each run as `python -m bench.<name>`.
@@ -29,7 +29,7 @@ OLDEST = .venv-oldest
 # opentelemetry 1.42, the newest that google-adk 2.12 takes, says this on Python 3.11 whenever it is imported.
 OLDEST_WARNINGS = -W 'ignore:SelectableGroups dict interface:DeprecationWarning'
 
-.PHONY: help venv test slow oldest check format-check lint types imports coverage format demo bench crash chaos copilotkit litellm langchain live docs clean
+.PHONY: help venv test slow oldest check format-check lint types imports coverage format demo bench crash chaos copilotkit ai-sdk litellm langchain live docs clean
 
 help: ## list these targets (default)
 	@echo "make <target>"
@@ -109,6 +109,10 @@ copilotkit: $(VENV)/.installed-dev ## put the real CopilotKit runtime in front o
 	@command -v npm >/dev/null || { echo "the CopilotKit runtime needs node and npm" >&2; exit 1; }
 	@cd tests/server/copilotkit && npm install --no-audit --no-fund --no-package-lock --ignore-scripts
 	@$(BIN)/python -m pytest tests/server/adk/test_copilotkit.py $(ARGS)
+
+ai-sdk: $(VENV)/.installed-dev ## let the AI SDK (ai 5, 6 and 7) judge the UI message stream; installs 100 MB with npm
+	@command -v npm >/dev/null || { echo "the AI SDK needs node and npm" >&2; exit 1; }
+	@$(BIN)/python -m pytest tests/uistream tests/server/adk/test_chat.py $(ARGS)
 
 docs: $(VENV)/.installed-docs ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -36,6 +36,7 @@ WIRES = {
     "cohere": "cohere_v2",
     "bedrock_converse": "bedrock_converse_stream",
     "bedrock_invoke": "bedrock_invoke_anthropic",
+    "gemini_interactions": "gemini_interactions",
 }
 """The names that ``decoder_for`` takes, and the manifest's names for the same wires."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-PURE = ("errors", "events", "codec", "jsontext", "wire", "calls", "view", "agui")
+PURE = ("errors", "events", "codec", "jsontext", "wire", "calls", "view", "agui", "uistream")
 """The pure rooms: a module, or a package with everything in it."""
 
 BANNED_IMPORTS = frozenset(

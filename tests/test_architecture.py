@@ -26,7 +26,7 @@ ORDER = (
     ("runtime",),
     ("hooks",),
     ("journal",),
-    ("calls", "view", "agui", "wire"),
+    ("calls", "view", "agui", "uistream", "wire"),
     ("tools", "jsontext"),
     ("codec", "events"),
     ("errors",),

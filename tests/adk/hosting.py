@@ -59,11 +59,15 @@ class Models:
 
     def _untapped(self, provider: ProviderServer, path: str, model: str | None) -> BaseLlm:
         match provider.wire:
-            case "gemini":
+            case "gemini" | "gemini_interactions":
                 retry = types.HttpRetryOptions(attempts=1)
                 options = types.HttpOptions(base_url=provider.base_url, retry_options=retry)
                 kwargs = {"api_key": "none", "http_options": options}
-                return Gemini(model=model or "gemini-3-flash-preview", client_kwargs=kwargs)
+                return Gemini(
+                    model=model or "gemini-3-flash-preview",
+                    client_kwargs=kwargs,
+                    use_interactions_api=provider.wire == "gemini_interactions",
+                )
             case "anthropic":
                 client = AsyncAnthropic(api_key="none", base_url=provider.base_url, max_retries=0)
                 self._clients.append(client)

@@ -29,6 +29,11 @@ LISTS = {"/api/agent": None, "/api/threads": "threads", "/api/runs": "runs", "/a
 """What everybody may ask for, and gets his own of."""
 
 
+NOTHING = {"/ui/{chat_id}/stream": (204, b""), "/ui/{chat_id}/messages": (200, b"[]")}
+"""What a chat of somebody else's answers, as one does that there is not."""
+UI_MESSAGE = {"id": "u", "role": "user", "parts": [{"type": "text", "text": "Go"}]}
+
+
 async def by_name_later(request: Any) -> str | None:
     await asyncio.sleep(0)
     return by_name(request)
@@ -43,6 +48,7 @@ async def test_every_route_wants_a_principal_and_hides_what_is_not_his(cs: Calls
         async with server.run() as stream:
             await stream.until("TOOL_CALL_START")
             ids = {"run_id": stream.run_id, "thread_id": "thread", "call_id": f"call-{stream.run_id}"}
+            ids["chat_id"] = ids["thread_id"]
             walked = set()
             for route in server.app.routes:
                 if route.path in PUBLIC:  # type: ignore[attr-defined]
@@ -51,7 +57,8 @@ async def test_every_route_wants_a_principal_and_hides_what_is_not_his(cs: Calls
                 walked.add(route.path)
                 path = route.path.format(**ids)
                 for method in sorted((route.methods or set()) - {"HEAD"}):
-                    body = {"json": run_input()} if method == "POST" else {}
+                    given = run_input() if route.path != "/ui" else {"id": "thread", "messages": [UI_MESSAGE]}
+                    body = {"json": given} if method == "POST" else {}
                     nobody = await server.client.request(method, path, **body)
                     refused(nobody, 401)
                     assert nobody.headers["www-authenticate"] == "Bearer"
@@ -60,6 +67,8 @@ async def test_every_route_wants_a_principal_and_hides_what_is_not_his(cs: Calls
                         assert stranger.status_code == 200
                         key = LISTS[route.path]
                         assert key is None or stranger.json()[key] == []
+                    elif route.path in NOTHING:
+                        assert (stranger.status_code, stranger.content) == NOTHING[route.path]
                     else:
                         refused(stranger, 404)
                         for secret in ("I write", "ann"):
@@ -67,7 +76,14 @@ async def test_every_route_wants_a_principal_and_hides_what_is_not_his(cs: Calls
                 for query in ("run_id", "thread_id") if route.path in LISTS else ():
                     asked = await server.client.get(path, params={query: ids[query]}, headers={"x-user": "bob"})
                     assert stream.run_id not in asked.text
-            assert walked >= {"/agui", "/threads/{thread_id}/connect", "/runs/{run_id}/events", "/runs/{run_id}/stop"}
+            assert walked >= {
+                "/agui",
+                "/ui",
+                *NOTHING,
+                "/threads/{thread_id}/connect",
+                "/runs/{run_id}/events",
+                "/runs/{run_id}/stop",
+            }
             row = (await server.get(f"/api/runs/{stream.run_id}")).json()
             assert (row["outcome"], row["principal"]) == (None, "ann")  # nobody has stopped it
             agent.step(10)

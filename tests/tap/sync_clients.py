@@ -44,6 +44,11 @@ def stream_gemini(client: genai.Client) -> Any:
     return client.models.generate_content_stream(model="gemini-3", contents="go", config=config)
 
 
+def stream_interactions(client: genai.Client) -> Any:
+    tools: Any = [{"type": "function", "name": name, "parameters": SCHEMA} for name in NAMES]
+    return client.interactions.create(model="gemini-3", input="go", tools=tools, stream=True, store=False)
+
+
 def stream_cohere(client: cohere.ClientV2) -> Any:
     return client.chat_stream(model="command-a", messages=MESSAGES, tools=_FUNCTIONS)
 
@@ -55,6 +60,7 @@ _STREAM: dict[str, Callable[[Any], Any]] = {
     "gemini": stream_gemini,
     "cohere": stream_cohere,
     "bedrock_invoke": stream_anthropic,
+    "gemini_interactions": stream_interactions,
 }
 WIRES = tuple(_STREAM)
 
@@ -77,7 +83,7 @@ def sdk(wire: str, provider: ScriptedProvider, cs: Callstream | None, **options:
         http = httpx.Client(transport=cs.transport(**options))
     with http or httpx.Client() as own:
         match wire:
-            case "gemini":
+            case "gemini" | "gemini_interactions":
                 retry = types.HttpRetryOptions(attempts=retries + 1, initial_delay=0.01)
                 options = {"base_url": provider.base_url, "httpx_client": own, "retry_options": retry}
                 yield genai.Client(api_key="none", http_options=types.HttpOptions(**options))

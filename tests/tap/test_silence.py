@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -16,6 +17,8 @@ import pytest
 from callstream import CallState, Callstream, Settings, UsageError
 from callstream.tap import Limits, TapSettings
 from callstream.testing import Call, Delay, ScriptedProvider, Text, encode
+from callstream.wire import WIRES, provider_of
+from callstream.wire.requests import Request
 from tests.captures import ROOT
 from tests.clock import jumping
 from tests.sdks import SDKS
@@ -24,7 +27,6 @@ from tests.tap.sync_clients import ask as ask_sync
 
 ARGS = {"title": "Notes", "content": "one two three"}
 SILENT = [Text("Hello."), Call("write", ARGS, call_id="c1", stop_after=3), Delay(60)]
-WIRES = ("anthropic", "openai_chat", "openai_responses", "gemini")
 
 
 class Paced(httpx.AsyncBaseTransport, httpx.AsyncByteStream):
@@ -135,6 +137,15 @@ def test_limits_are_seconds(name: str, seconds: Any) -> None:
         Callstream().http_client(**{name: seconds})
 
 
+@pytest.mark.parametrize("wire", WIRES)
+def test_each_wire_knows_its_requests_for_streams(wire: str) -> None:
+    url, body = SDKS[wire].raw("http://x") if wire in SDKS else ("http://x/model/m/converse-stream", {})
+    path = url.partition("?")[0].removeprefix("http://x")
+    assert provider_of(wire).is_streamed(Request(path, json.dumps(body).encode()))
+    whole = path.replace("streamGenerate", "generate").replace("-with-response-stream", "").removesuffix("-stream")
+    assert not provider_of(wire).is_streamed(Request(whole, json.dumps({**body, "stream": False}).encode()))
+
+
 # -- over HTTP ---------------------------------------------------------------------------------------------------------
 
 
@@ -149,7 +160,7 @@ async def bare(wire: str, provider: ScriptedProvider) -> BaseException:
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
-@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("wire", ["anthropic", "openai_chat", "openai_responses", "gemini"])
 async def test_the_sdk_raises_what_it_would_for_a_read_time_out(wire: str, kind: str) -> None:
     aborted: list[str] = []
     async with Callstream() as cs, ScriptedProvider(wire, SILENT, stream_args_unasked=True) as provider:

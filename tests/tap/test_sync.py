@@ -17,7 +17,7 @@ import openai
 import pytest
 
 from callstream import CallState, Callstream, Reject, current_run, tool
-from callstream.errors import CallRejected
+from callstream.errors import CallRejected, UsageError
 from callstream.runtime import ownloop
 from callstream.testing import Call, Cut, Delay, Parallel, Refusal, ScriptedProvider, Text, Truncated
 from tests.tap.clients import ask as ask_async
@@ -352,6 +352,29 @@ async def test_a_loop_that_waits_for_the_thread_of_a_sync_client_is_blocked_too(
                 assert [args for _, _, args in asking.result().calls] == [ARGS]
         assert run.calls == []
         assert len(await cs.journal.calls(thread_id="t")) == 1
+
+
+@pytest.mark.parametrize("wire", ["anthropic", "openai_chat"])
+def test_a_sync_client_in_an_async_tool_is_refused_once(cs: Callstream, wire: str) -> None:
+    """It would block the Callstream's own loop. Its SDK does not retry that, and passes on why."""
+
+    @tool
+    async def write(title: str, content: str) -> None:
+        ask(wire, provider, cs, max_retries=2)
+
+    cs.add_tool(write)
+    with serving(wire, [WRITE]) as provider, cs.run("t") as run:
+        ask(wire, provider, cs)
+        with pytest.raises(UsageError, match="plain function"):
+            run.invoke("c1")
+        assert len(provider.requests) == 1
+
+
+def test_a_sync_client_of_a_closed_callstream(cs: Callstream) -> None:
+    with serving("anthropic", [WRITE]) as provider, sdk("anthropic", provider, cs, max_retries=2) as client:
+        cs.close()
+        with pytest.raises(UsageError, match="the Callstream is closed"):
+            ask_client("anthropic", client)
 
 
 async def test_a_sync_client_in_a_thread_belongs_to_the_run_of_the_loop() -> None:

@@ -115,7 +115,7 @@ async def test_truncated_never_runs_over_the_tap(cs: Callstream, wire: str, endi
     assert (call.state, call.reason) == (CallState.DISCARDED, "truncated")
 
 
-@pytest.mark.parametrize("wire", ["anthropic", "openai_chat", "openai_responses", "cohere"])
+@pytest.mark.parametrize("wire", ["anthropic", "openai_chat", "openai_responses", "cohere", "gemini_interactions"])
 async def test_malformed_never_runs_over_the_tap(cs: Callstream, wire: str) -> None:
     script = [Call("write", call_id="c1", text='{"title": 1,}'), Call("other", {"title": "x"}, call_id="c2")]
     async with serving(wire, script) as provider:

@@ -197,3 +197,27 @@ def call_end(index: int = 0) -> dict[str, Any]:
 
 def cohere_end(finish: str | None = "TOOL_CALL", **more: Any) -> dict[str, Any]:
     return {"type": "message-end", "delta": {"finish_reason": finish, "usage": {"tokens": {}}, **more}}
+
+
+# -- Gemini's Interactions --
+
+
+def interaction(kind: str, status: str | None = "in_progress", **more: Any) -> dict[str, Any]:
+    return {"event_type": f"interaction.{kind}", "interaction": {"id": "v1_1", "status": status, **more}}
+
+
+def step(kind: str, index: int = 0, **more: Any) -> dict[str, Any]:
+    return {"event_type": f"step.{kind}", "index": index, **more}
+
+
+def step_start(index: int = 0, kind: str = "function_call", **fields: Any) -> dict[str, Any]:
+    given = {"id": f"fc_{index}", "name": "f", "arguments": {}} if kind == "function_call" else {}
+    return step("start", index, step={"type": kind, **given, **fields})
+
+
+def step_delta(index: int, kind: str, **fields: Any) -> dict[str, Any]:
+    return step("delta", index, delta={"type": kind, **fields})
+
+
+def arguments(text: str, index: int = 0) -> dict[str, Any]:
+    return step_delta(index, "arguments_delta", arguments=text)

@@ -16,6 +16,7 @@ from tests.decoding import bytewise, calls, decode, ended, failure, fed, only_ca
 from tests.wire.payloads import (
     added,
     args_delta,
+    arguments,
     block_start,
     block_stop,
     call_delta,
@@ -36,12 +37,16 @@ from tests.wire.payloads import (
     function_call,
     generated,
     input_delta,
+    interaction,
     message_delta,
     message_start,
     partial_json,
     piece,
     pieces,
     said,
+    step,
+    step_delta,
+    step_start,
     text_delta,
     tool_calls,
     tool_use,
@@ -63,6 +68,8 @@ def opened(wire: str, *texts: str) -> list[dict[str, Any]]:
             return [created(), added(function_call()), *(args_delta(text) for text in texts)]
         case "cohere":
             return [cohere_start(), call_start(), *(call_delta(text) for text in texts)]
+        case "gemini_interactions":
+            return [interaction("created"), step_start(), *(arguments(text) for text in texts)]
         case _:
             return [
                 generated(function(name="f", more=True)),
@@ -84,6 +91,10 @@ def spoken(wire: str, text: str, kind: str = "text") -> dict[str, Any]:
             return cohere_event("content-delta", 0, content={"text": text})
         case "cohere", _:
             return cohere_event("tool-plan-delta", tool_plan=text)
+        case "gemini_interactions", "text":
+            return step_delta(0, "text", text=text)
+        case "gemini_interactions", _:
+            return step_delta(0, "thought_summary", content={"type": "text", "text": text})
         case _:
             return generated({"text": text, "thought": kind != "text"})
 
@@ -98,6 +109,8 @@ def ends(wire: str, *, normal: bool) -> list[dict[str, Any]]:
             return [completed(status="completed" if normal else "incomplete")]
         case "cohere":
             return [cohere_end("TOOL_CALL" if normal else "MAX_TOKENS")]
+        case "gemini_interactions":
+            return [interaction("completed", "requires_action" if normal else "requires_continuation")]
         case _:
             return [generated(finish="STOP" if normal else "MAX_TOKENS")]
 
@@ -183,7 +196,7 @@ def test_error_with_nothing_before_it_is_raised_at_once(wire: str) -> None:
         (b'data: {"a": \xff}\n\n', "expected JSON of the"),
         (b'data: {"type": "\xff\xfe"}\n\n', "expected"),
         (b'data: {"x": "cut\n\n', "expected JSON of the"),
-        (b'data: {"candidate": [], "choice": [], "type": "x"}\n\n', "expected a response of the"),
+        (b'data: {"candidate": [], "choice": [], "type": "x", "event_type": "x"}\n\n', "expected a response of the"),
         (b'event: error\ndata: {"message": "no"}\n\n', "the provider reported an error: no"),
         (b"event: error\ndata: no\n\n", "the provider reported an error: no"),
         (b"event: error\ndata: 5\n\n", "the provider reported an error: 5"),
@@ -375,6 +388,7 @@ def test_default_ids_are_counted(wire: str) -> None:
         "anthropic": [block_start(0, type="tool_use", name="f"), block_stop()],
         "openai_chat": [tool_calls(called("{}", "f", index=None), called("{}", "g", index=None))],
         "openai_responses": [done({"type": "function_call", "name": "f", "arguments": "{}"})],
+        "gemini_interactions": [step_start(0, id=None), step("stop"), step_start(1, id=None), step("stop", 1)],
         "cohere": [call_start(0, call_id=None), call_end(0), call_start(1, call_id=None), call_end(1)],
         "gemini": [generated(function(name="f"), function(name="g"))],
     }

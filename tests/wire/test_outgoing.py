@@ -26,6 +26,10 @@ STUDIO = "/v1beta/models/gemini-3:streamGenerateContent"
         ("/openai/deployments/gpt/chat/completions", "openai_chat"),
         ("/v1/responses", "openai_responses"),
         ("/v2/chat", "cohere"),
+        ("/v1beta/interactions", "gemini_interactions"),
+        ("/v1beta1/projects/p/locations/l/interactions", "gemini_interactions"),
+        ("/v1/interactions/v1_abc/cancel", None),
+        ("/v1/interactions/v1_abc", None),
         ("/v1/chat", None),
         ("/model/us.amazon.nova-2-lite-v1:0/converse-stream", "bedrock_converse"),
         ("/model/arn:aws:bedrock:us-east-1:1:inference-profile/us.claude/converse", "bedrock_converse"),
@@ -141,6 +145,10 @@ def test_signatures_repaired_leaves_the_rest_alone() -> None:
         ("anthropic", [{"name": "write", "input_schema": {"a": 1}}]),
         ("openai_chat", [{"type": "function", "function": {"name": "write", "parameters": {"a": 1}}}, {"custom": 1}]),
         ("openai_responses", [{"type": "function", "name": "write", "parameters": {"a": 1}}, {"type": "web_search"}]),
+        (
+            "gemini_interactions",
+            [{"type": "function", "name": "write", "parameters": {"a": 1}}, {"type": "mcp_server", "name": "x"}],
+        ),
         ("cohere", [{"type": "function", "function": {"name": "write", "parameters": {"a": 1}}}, "odd"]),
     ],
 )

@@ -13,7 +13,7 @@ from callstream.wire import decoder_for, provider_of
 from tests.sdks import SDKS
 from tests.tap.clients import sdk
 
-WIRES = ("anthropic", "openai_chat", "openai_responses", "cohere")
+WIRES = ("anthropic", "openai_chat", "openai_responses", "cohere", "gemini_interactions")
 
 
 async def calls_of(wire: str, client: Any) -> list[str]:

@@ -27,7 +27,7 @@ from callstream.adk.calls import (
     question_in,
     replace_call,
 )
-from callstream.adk.invocations import Asking, Invocation
+from callstream.adk.invocations import AskingCall, Invocation
 from callstream.adk.tools import LiveStream, result_of, stream_end
 from callstream.calls import Call, CallState
 from callstream.errors import CallRejected, RunOver, UsageError
@@ -103,7 +103,7 @@ class Execution:
         asks = named in actions.requested_tool_confirmations or named in actions.requested_auth_configs
         is_silent = tool.is_long_running and not result  # then google-adk makes no event of it, and puts no question
         if asks and not is_silent and not invocation.is_live:
-            invocation.asking[call.call_id] = Asking(tool_context.branch, tool.is_long_running)
+            invocation.asking[call.call_id] = AskingCall(tool_context.branch, tool.is_long_running)
         elif asks or tool.is_long_running:
             # A live session never puts google-adk's question, so there the call itself is to be answered.
             asked = types.FunctionCall(name=call.name, args=call.args) if call.name in HOST_QUESTIONS else None

@@ -100,7 +100,7 @@ class Step:
             await self._response.interrupt(detail=f"{type(error).__name__}: {error}")
 
 
-class Asking(msgspec.Struct):
+class AskingCall(msgspec.Struct):
     """A call whose tool has asked a person and returned. ``response``: what google-adk made of what it returned."""
 
     branch: str | None
@@ -128,7 +128,7 @@ class Invocation:
         """Calls of a process that died, whose abort hooks have still to hear of it."""
         self.errors: dict[str, BaseException] = {}
         """What tools raised, by call, until it is known whether another callback turns it into a result."""
-        self.asking: dict[str, Asking] = {}
+        self.asking: dict[str, AskingCall] = {}
         """Calls whose tools have asked a person, until google-adk puts the question."""
         self.root_agent = context.agent
         self.is_live = context.live_request_queue is not None

@@ -272,6 +272,9 @@ class PartialReader:
         if chunk.will_continue:
             known.take(chunk, self._transcript)
             self._discard(known, response, "the whole response has a call that was to continue")
+        elif chunk.partial_args is not None and chunk.args is None:
+            # Interactions: google-adk makes the pieces into arguments when the step stops.
+            self._discard(known, response, "the whole response has a call that has not ended")
         elif finish not in (None, "STOP"):
             self._discard(known, response, f"the response finished with {finish}")
         elif finish is None and known.dialect in ("paths", "text") and not known.said_end:

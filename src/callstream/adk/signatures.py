@@ -69,6 +69,8 @@ async def repair(
 
     ``author`` is the agent that asks, ``has_signed`` whether its model has signed a call of this run.
     """
+    if request.previous_interaction_id is not None:
+        return  # the server has the history, and google-adk would send it a signed call once more
     unsigned = [index for index, content in enumerate(request.contents) if _unsigned(content) is not None]
     if not unsigned:
         return

@@ -102,7 +102,7 @@ def _gemini(llm: BaseLlm, callstream: Callstream) -> BaseLlm | None:
     builds_its_own = inspect.getattr_static(type(model), "api_client") is not inspect.getattr_static(
         Gemini, "api_client"
     )
-    if model.client is not None or model.use_interactions_api or builds_its_own:
+    if model.client is not None or builds_its_own:
         return None
     kwargs = dict(model.client_kwargs or {})
     given = kwargs.get("http_options")

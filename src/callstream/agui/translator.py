@@ -210,7 +210,7 @@ class Translator:
         return Metadata(self.seq)
 
     def _start(self, run_id: str, thread_id: str, run_input: Any) -> AguiEvent:
-        self._client_tools |= _tools_in(run_input)
+        self._client_tools |= tools_in(run_input)
         self._run = AguiRunStarted(
             thread_id=thread_id, run_id=run_id, protocol_version=PROTOCOL_VERSION, metadata=Metadata(1)
         )
@@ -399,7 +399,7 @@ def _stage_of(call: CallView) -> _Stage:
     return _Stage.OPEN if call.is_being_written else _Stage.CLOSED
 
 
-def _tools_in(run_input: Any) -> frozenset[str]:
+def tools_in(run_input: Any) -> frozenset[str]:
     """The names of the tools that a client brought, where the run's input is AG-UI's."""
     match run_input:
         case {"tools": list(tools)}:

@@ -117,11 +117,7 @@ _caller: ContextVar[_Caller | None] = ContextVar("callstream_caller", default=No
 
 def run_in(loop: asyncio.AbstractEventLoop, work: Work[_T]) -> _T:
     """Does the work on a loop that another thread runs, in a copy of the caller's context, and waits for it."""
-    if _running_loop() is loop:
-        raise UsageError(
-            "expected a thread that may block, got one that runs the event loop on which this call would have to wait: "
-            "use async with and await there, or make the hook or tool a plain function, which runs in a thread"
-        )
+    check_caller(loop)
     caller = _Caller()
     context = contextvars.copy_context()
     context.run(_caller.set, caller)
@@ -131,6 +127,15 @@ def run_in(loop: asyncio.AbstractEventLoop, work: Work[_T]) -> _T:
         raise UsageError("the event loop of this run is closed") from None
     result: _T = caller.wait(loop)
     return result
+
+
+def check_caller(loop: asyncio.AbstractEventLoop) -> None:
+    """Raises UsageError in the thread that runs the loop: waiting there for something on the loop would never end."""
+    if _running_loop() is loop:
+        raise UsageError(
+            "expected a thread that may block, got one that runs the event loop on which this call would have to wait: "
+            "use async with and await there, or make the hook or tool a plain function, which runs in a thread"
+        )
 
 
 async def run_function(function: Callable[[], _T]) -> _T:

@@ -28,6 +28,7 @@ from callstream.runtime import Callstream, Driver
 from callstream.server.access import Access, Auth
 from callstream.server.agent import Agent, AgentFunction, Host, host_of
 from callstream.server.api import Api
+from callstream.server.chat import ChatRoutes
 from callstream.server.guard import Guard
 from callstream.server.health import JournalAway, JournalHealth
 from callstream.server.logs import LogObserver, describe_request, quote_line
@@ -77,7 +78,8 @@ def create_app(
     health = JournalHealth(host.callstream.journal, settings.journal_seconds)
     access = Access(auth, host.callstream.journal)
     known = {"name": name or _name_of(agent), "label": label}
-    routes: list[Any] = RunRoutes(host, driver, health, access, settings, view).routes()
+    runs = RunRoutes(host, driver, health, access, settings, view)
+    routes: list[Any] = [*runs.routes(), *ChatRoutes(host, runs, health, access, settings, view).routes()]
     if settings.api:
         routes += Api(host.callstream.journal, access, known, health).routes()
     routes += _Health(driver, health).routes()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from http import HTTPStatus
@@ -107,21 +107,27 @@ class RunRoutes:
         ``owner``: whose that run has to be, where the host and not the server knows it. ``last_event_id``: how far the
         client has read it, who gets the rest.
         """
-        guard, check = self._health.guard, partial(self._access.check_thread, given.thread_id, principal)
-        asked = RunRequest(given.thread_id, given.run_id, digest_of(given), owner or principal)
-        with self._seat(principal) as seat:
-            await guard(check())
+        with self.seat(principal) as seat:
             presentation = self._presentation(given, declares=given.protocol_version)
             if last_event_id:
-                row = await guard(asked.earlier_run(self._journal, of_any_input=True))
+                await self._health.guard(self._access.check_thread(given.thread_id, principal))
+                asked = RunRequest(given.thread_id, given.run_id, digest_of(given), owner or principal)
+                row = await self._health.guard(asked.earlier_run(self._journal, of_any_input=True))
                 if row is None:
                     raise not_found("run")
                 position = _position(last_event_id, row)
                 frames = self._rest(row, position, presentation)
-                return self._stream(frames, row.run_id, seat)
-            start = partial(self._host.begin, given, principal, exclusive=True)
-            run_id = await self._begin(self._driver.begin(start, request=asked, principal=principal, check=check))
-            return self._stream(live(self._journal, run_id, self._view, presentation), run_id, seat)
+                return self.stream(frames, row.run_id, seat)
+            run_id = await self.start(given, principal, owner=owner)
+            return self.stream(live(self._journal, run_id, self._view, presentation), run_id, seat)
+
+    async def start(self, given: RunAgentInput, principal: str | None, *, owner: str | None = None) -> str:
+        """Starts a run of the input, or finds the one that it has begun before. Returns its id."""
+        check = partial(self._access.check_thread, given.thread_id, principal)
+        await self._health.guard(check())
+        asked = RunRequest(given.thread_id, given.run_id, digest_of(given), owner or principal)
+        begin = partial(self._host.begin, given, principal, exclusive=True)
+        return await self._begin(self._driver.begin(begin, request=asked, principal=principal, check=check))
 
     async def _begin(self, beginning: Coroutine[Any, Any, str]) -> str:
         """A write that is under way cannot be called back. If the journal is away, nobody waits for it."""
@@ -151,12 +157,12 @@ class RunRoutes:
         thread_id = request.path_params["thread_id"]
         body = await json_body(request, self._settings, optional=True)
         declares = body.get("protocolVersion") if isinstance(body, dict) and "threadId" in body else PROTOCOL_VERSION
-        with self._seat(principal) as seat:
+        with self.seat(principal) as seat:
             if isinstance(self._host, Importer) and is_id(thread_id):
                 await self._health.guard(self._host.import_thread(thread_id, principal))
             rows = await self._health.guard(self._access.runs_of(thread_id, principal))
             frames = self._joins.join(rows[::-1], self._presentation(None, declares=declares))
-            return self._stream(frames, rows[0].run_id, seat)
+            return self.stream(frames, rows[0].run_id, seat)
 
     def _presentation(self, given: RunAgentInput | None, *, declares: str | None) -> Presenter:
         made = self._host.presentation(given)
@@ -165,13 +171,13 @@ class RunRoutes:
     async def events(self, request: Request) -> Response:
         """The raw records of a run."""
         principal = await self._access.principal(request)
-        with self._seat(principal) as seat:
+        with self.seat(principal) as seat:
             row = await self._health.guard(self._access.run(request.path_params["run_id"], principal))
             after = number(request.query_params, "after", 0)
             after = number(request.headers, "last-event-id", after)
             if after > row.last_seq and row.outcome is not None:
                 after = row.last_seq
-            return self._stream(raw(self._journal, row.run_id, after), row.run_id, seat)
+            return self.stream(raw(self._journal, row.run_id, after), row.run_id, seat)
 
     async def stop(self, request: Request) -> Response:
         """Asks a run to stop. It may be another process that has to."""
@@ -186,17 +192,28 @@ class RunRoutes:
         status = HTTPStatus.ACCEPTED if row.outcome is None else HTTPStatus.OK
         return json_response({"run_id": row.run_id, "outcome": row.outcome}, status)
 
-    def _seat(self, principal: str | None) -> ExitStack:
-        """A seat that is given back unless ``_stream`` takes it over."""
+    def seat(self, principal: str | None) -> ExitStack:
+        """A seat that is given back unless ``stream`` takes it over."""
         seat = ExitStack()
         with _explain("open streams", "too_many_streams"):
             seat.enter_context(self._seats.take(principal))
         seat.enter_context(self._health.use())
         return seat
 
-    def _stream(self, frames: AsyncGenerator[Frame, None], run_id: str, seat: ExitStack) -> EventStream:
+    def stream(
+        self,
+        frames: AsyncGenerator[Frame, None],
+        run_id: str,
+        seat: ExitStack,
+        headers: Mapping[str, str] | None = None,
+    ) -> EventStream:
         return EventStream(
-            frames, self._settings, run_id=run_id, watching=self._driver.watch(run_id), held=seat.pop_all()
+            frames,
+            self._settings,
+            run_id=run_id,
+            watching=self._driver.watch(run_id),
+            held=seat.pop_all(),
+            headers=headers,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import NamedTuple
 
@@ -25,10 +26,10 @@ class Place(NamedTuple):
             return cls(model_call.run, model_call)
         return cls(current_run())
 
-    def for_blocking_caller(self) -> Place:
-        """The same, unless the event loop of the run is blocked, which would then never answer."""
+    def for_blocking_caller(self, own_loop: asyncio.AbstractEventLoop) -> Place:
+        """The same, unless the event loop of the run is blocked, which would then never answer. The own loop is not."""
         run = self.run
-        if run is None or may_wait_for(run.loop):
+        if run is None or run.loop is own_loop or may_wait_for(run.loop):
             return self
         logger.warning(
             "a sync client blocks the event loop of run %s, so its response is a run of its own, in the same thread: "

@@ -252,6 +252,8 @@ def add_notes(provider: Provider, request: Request, place: Place) -> Request:
 
 
 def _said(provider: Provider, asked: Request) -> list[RequestEvent]:
+    if not asked.body:
+        return []  # a stream that is taken up again
     try:
         return provider.results_in(asked.body)
     except WireError as error:

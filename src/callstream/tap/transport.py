@@ -11,15 +11,17 @@ import inspect
 import logging
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, TypeAlias
 from weakref import WeakSet
 
 from callstream.runtime import Callstream, Run
-from callstream.runtime.ownloop import run_in
+from callstream.runtime.ownloop import check_caller, run_in
 from callstream.tap.asking import REFUSALS, Asking, names_field
 from callstream.tap.body import TappedBody
 from callstream.tap.encoding import Checked, codings_in, decoding_of
+from callstream.tap.errors import raised_once
 from callstream.tap.implicit import ImplicitRuns
 from callstream.tap.place import Place
 from callstream.tap.pools import Pools, library_of
@@ -75,8 +77,11 @@ class TapTransport:
             inner = self._inner if self._inner is not None else self._pools.sync_transport_for(request)
             return inner.handle_request(request)
         request.read()
-        place = Place.current().for_blocking_caller()
-        loop = place.run.loop if place.run is not None else self._callstream.own_loop.begin()
+        with raised_once(provider) if provider is not None else nullcontext():
+            own = self._callstream.own_loop.begin()
+            place = Place.current().for_blocking_caller(own)
+            loop = own if place.run is None else place.run.loop
+            check_caller(loop)
         return run_in(loop, partial(self._answer_blocking, provider, request, place))
 
     async def _answer_blocking(self, provider: Provider | None, request: Any, place: Place) -> Any:
@@ -186,9 +191,10 @@ class TapTransport:
 
     def _provider_of(self, request: Any) -> Provider | None:
         """Whose wire a request speaks; None if it is none of ours. A stated wire counts for every POST."""
-        if request.method != "POST":
-            return None
-        return provider_at(request.url.path) if self._settings.wire is None else provider_of(self._settings.wire)
+        if self._settings.wire is None:
+            return provider_at(request.url.path, request.method)
+        stated = provider_of(self._settings.wire)
+        return stated if request.method == "POST" or stated.is_at(request.url.path, request.method) else None
 
     async def _send(self, send: _Send, request: Any, exchange: Exchange, place: Place) -> Any:
         """Sends the request, asking for streamed arguments, and once more without asking if that is refused."""

@@ -154,7 +154,7 @@ class ProviderServer(ABC):
                 f"got {request.method} {request.path}"
             )
             return refused(self.wire, Refusal(404, message))
-        if not isinstance(request.json, dict):
+        if request.method == "POST" and not isinstance(request.json, dict):
             return refused(self.wire, Refusal(400, f"expected a JSON object, got {request.body[:80]!r}"), route)
         try:
             return await self.answer(request, route)

@@ -34,6 +34,8 @@ def wire_of(path: str) -> str | None:
 
 def route_of(request: ReceivedRequest) -> Route | None:
     """What the request asks for; None if it is no request of any wire."""
+    if request.method == "GET":
+        return _resumed(request)
     if request.method != "POST":
         return None
     for wire, encoder in ENCODERS.items():
@@ -44,4 +46,11 @@ def route_of(request: ReceivedRequest) -> Route | None:
             named = match.groupdict()
             form = encoder.form_of(named.get("verb"), request.query, fields)
             return Route(wire, form, named.get("model") or fields.get("model"))
+    return None
+
+
+def _resumed(request: ReceivedRequest) -> Route | None:
+    for wire, encoder in ENCODERS.items():
+        if encoder.resumed_path is not None and encoder.resumed_path.search(request.path):
+            return Route(wire, "events" if request.query.get("stream") == "true" else "whole", None)
     return None

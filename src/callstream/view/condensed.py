@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeAlias
 
+import msgspec
+
 from callstream.calls import CallState
 from callstream.events import (
     ArgsAppended,
@@ -53,8 +55,10 @@ def condensed(run: RunView) -> list[Record]:
 def _events(run: RunView) -> Iterator[_Placed]:
     for message in run.messages.values():
         yield from _message(message)
-    if run.state_seq:
-        yield run.state_first_seq, run.state_seq, StateChanged(run.state)
+    if run.state_seq and run.state is not msgspec.UNSET:
+        whole = {"op": "add", "path": "", "value": run.state}
+        changed = StateChanged(run.state) if run.state_is_whole else StateChanged(patch=[whole])
+        yield run.state_first_seq, run.state_seq, changed
     for item in run.items:
         match item:
             case InputView(received=received, seq=seq):
@@ -66,7 +70,8 @@ def _events(run: RunView) -> Iterator[_Placed]:
 
 
 def _message(message: MessageView) -> Iterator[_Placed]:
-    yield message.first_seq, message.first_seq, MessageStarted(message.message_id)
+    if message.is_announced:
+        yield message.first_seq, message.first_seq, MessageStarted(message.message_id)
     for part in message.parts:
         if isinstance(part, Passage):
             kind = TextAppended if part.kind == "text" else ReasoningAppended

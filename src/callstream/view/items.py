@@ -240,15 +240,20 @@ Part: TypeAlias = Passage | CallView
 
 
 class MessageView:
-    """A message of a model: passages and calls, in the order in which they began."""
+    """A message of a model: passages and calls, in the order in which they began.
 
-    __slots__ = ("at", "author", "first_seq", "message_id", "parts")
+    ``is_announced``: whether it began with a record of its own. A call that a host makes by itself has a message that did
+    not.
+    """
+
+    __slots__ = ("at", "author", "first_seq", "is_announced", "message_id", "parts")
 
     def __init__(self, message_id: str, record: Record) -> None:
         self.message_id = message_id
         self.author = record.author
         self.at = record.at
         self.first_seq = record.first_seq or record.seq
+        self.is_announced = False
         self.parts: list[Part] = []
 
     @property

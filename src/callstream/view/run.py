@@ -67,6 +67,8 @@ class RunView:
         self.state: Any = state
         self.state_first_seq = self.state_seq = 0
         """The first and the last record that changed it; 0 if this run has not."""
+        self.state_is_whole = state is not msgspec.UNSET
+        """Whether nothing of it depends on runs that this view does not know: patches alone change another's state."""
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> Self:
@@ -88,7 +90,7 @@ class RunView:
             case ReasoningAppended(message_id=message_id, text=text):
                 self._say("reasoning", message_id, text, record)
             case MessageStarted(message_id=message_id):
-                self._message(message_id, record)
+                self._message(message_id, record).is_announced = True
             case MessageEnded(message_id=message_id):
                 self._end_passage(message_id, record)
             case CallStarted() as started:
@@ -215,7 +217,7 @@ class RunView:
 
     def _change_state(self, snapshot: Any, patch: list[dict[str, Any]] | None) -> None:
         if patch is None:
-            self.state = snapshot
+            self.state, self.state_is_whole = snapshot, True
             return
         try:
             self.state = apply_patch({} if self.state is msgspec.UNSET else self.state, patch)

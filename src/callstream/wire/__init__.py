@@ -17,6 +17,7 @@ from callstream.wire.bedrock_invoke import BedrockInvoke
 from callstream.wire.cohere import Cohere
 from callstream.wire.decoder import Decoder
 from callstream.wire.gemini import Gemini
+from callstream.wire.gemini_interactions import GeminiInteractions
 from callstream.wire.openai_chat import OpenAIChat
 from callstream.wire.openai_responses import OpenAIResponses
 from callstream.wire.provider import Provider
@@ -31,6 +32,7 @@ PROVIDERS: tuple[Provider, ...] = (
     Cohere(),
     BedrockConverse(),
     BedrockInvoke(),
+    GeminiInteractions(),
 )
 WIRES: tuple[str, ...] = tuple(provider.wire for provider in PROVIDERS)
 
@@ -66,7 +68,7 @@ def provider_of(wire: str) -> Provider:
     raise UsageError(f"expected one of the wires {', '.join(WIRES)}, got {wire!r}")
 
 
-def provider_at(path: str) -> Provider | None:
+def provider_at(path: str, method: str = "POST") -> Provider | None:
     """The provider whose requests go to such a path; None if it is none of ours."""
     path = path.rstrip("/")
-    return next((provider for provider in PROVIDERS if provider.path.search(path)), None)
+    return next((provider for provider in PROVIDERS if provider.is_at(path, method)), None)

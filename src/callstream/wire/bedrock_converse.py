@@ -270,7 +270,7 @@ _PARTS: dict[bytes, Part] = {b"contentBlockStart": "start", b"contentBlockDelta"
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
-class ToolResult(msgspec.Struct):
+class ResultBlock(msgspec.Struct):
     toolUseId: str | None = None  # noqa: N815
     content: Any = None
     status: str | None = None
@@ -283,7 +283,7 @@ class Media(msgspec.Struct):
 class RequestBlock(msgspec.Struct):
     text: str | None = None
     toolUse: ToolUse | None = None  # noqa: N815
-    toolResult: ToolResult | None = None  # noqa: N815
+    toolResult: ResultBlock | None = None  # noqa: N815
     image: Media | None = None
     document: Media | None = None
     video: Media | None = None
@@ -338,6 +338,9 @@ class BedrockConverse(Provider):
         tools = objects_in(config.get("tools")) if isinstance(config, dict) else []
         specs = [spec for tool in tools if isinstance(spec := tool.get("toolSpec"), dict)]
         return schemas((spec, _json_schema(spec.get("inputSchema"))) for spec in specs)
+
+    def is_streamed(self, request: Request) -> bool:
+        return request.path.endswith("/converse-stream")
 
     def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
         message = answer["output"]["message"]

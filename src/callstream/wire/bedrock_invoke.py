@@ -36,6 +36,9 @@ class BedrockInvoke(Anthropic):
     def ask_for_pieces(self, request: Request, asks: Asks = all_tools) -> Request:
         return request  # Bedrock refuses the field by which Anthropic's own API is asked
 
+    def is_streamed(self, request: Request) -> bool:
+        return request.path.endswith("/invoke-with-response-stream")
+
     def answer_kind(self, request: Request, status: int, content_type: str) -> AnswerKind | None:
         return super().answer_kind(request, status, content_type) if _is_anthropic(request) else None
 

@@ -117,7 +117,7 @@ class Passing:
         self.counts = counts
 
 
-class Place:
+class CallSlot:
     """Where a collapsed call leaves, or is left out."""
 
     __slots__ = ("call",)
@@ -150,7 +150,7 @@ Edit: TypeAlias = Callable[[dict[str, Any], IsLeftOut], None]
 """Takes calls out of a whole answer."""
 Arrival: TypeAlias = tuple[Frame | None, Any, Sequence[str | None], bool]
 """A frame, what the decoder has read in it, whose pieces are in it, and whether the response is over with it."""
-Slot: TypeAlias = Passing | Place | Reasoning | Over
+Slot: TypeAlias = Passing | CallSlot | Reasoning | Over
 T = TypeVar("T")
 C = TypeVar("C", bound=Call)
 N = TypeVar("N", bound=NumberedCall)
@@ -360,7 +360,7 @@ class Collapser(ABC, Generic[C]):
 
     def _place(self, call: C) -> None:
         call.placed = True
-        self._slots.append(Place(call))
+        self._slots.append(CallSlot(call))
 
     def _add_reasoning(self, slot: Reasoning, frame: Frame, *, is_last: bool) -> None:
         slot.is_open = not is_last
@@ -385,7 +385,7 @@ class Collapser(ABC, Generic[C]):
                 case Passing():
                     self._slots.popleft()
                     out += self._passes_slot(slot)
-                case Place():
+                case CallSlot():
                     call: Any = slot.call
                     if call.state == "open":
                         break
@@ -413,11 +413,11 @@ class Collapser(ABC, Generic[C]):
             match slot:
                 case Reasoning() if left_out:
                     return False
-                case Place() if slot.call.state == "open":
+                case CallSlot() if slot.call.state == "open":
                     return None
-                case Place() if slot.call.state == "completed":
+                case CallSlot() if slot.call.state == "completed":
                     return True
-                case Place():
+                case CallSlot():
                     left_out = True
                 case Passing() if slot.counts:
                     return True

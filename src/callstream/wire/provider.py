@@ -22,7 +22,8 @@ AnswerKind: TypeAlias = Literal["stream", "whole"]
 class Provider(ABC):
     """One wire: its requests, its answers, and how a call is written back into them. It has no state.
 
-    ``wire`` is its name, ``path`` matches the end of the paths under which it is found. ``signs_calls``: calls carry
+    ``wire`` is its name, ``path`` matches the end of the paths to which its requests are posted, ``resumed_path`` of those
+    at which a streamed answer is taken up again (``GET``, without a body). ``signs_calls``: calls carry
     signatures that a later request has to bring back. ``sdk_error``: where the provider's SDK retries whatever a transport
     raises, the class (``module.Name``) of the errors that it raises as they are. ``pieces_field``: how an error names what
     ``ask_for_pieces`` adds.
@@ -30,6 +31,7 @@ class Provider(ABC):
 
     wire: ClassVar[str]
     path: ClassVar[re.Pattern[str]]
+    resumed_path: ClassVar[re.Pattern[str] | None] = None
     decoder: ClassVar[type[Decoder[Any]]]
     collapser: ClassVar[type[Collapser[Any]]]
     signs_calls: ClassVar[bool] = False
@@ -38,6 +40,12 @@ class Provider(ABC):
     stream_types: ClassVar[tuple[str, ...]] = ("text/event-stream",)
 
     # -- requests --
+
+    def is_at(self, path: str, method: str = "POST") -> bool:
+        """Whether requests to such a path are the wire's."""
+        if method == "POST":
+            return self.path.search(path) is not None
+        return method == "GET" and self.resumed_path is not None and self.resumed_path.search(path) is not None
 
     @abstractmethod
     def turns(self, body: bytes) -> Iterator[Turn]:

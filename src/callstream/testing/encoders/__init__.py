@@ -16,6 +16,7 @@ from callstream.testing.encoders.bedrock_invoke import BedrockInvokeEncoder
 from callstream.testing.encoders.cohere import CohereEncoder
 from callstream.testing.encoders.encoder import Encoder, dumps
 from callstream.testing.encoders.gemini import GeminiEncoder
+from callstream.testing.encoders.gemini_interactions import GeminiInteractionsEncoder
 from callstream.testing.encoders.openai_chat import OpenAIChatEncoder
 from callstream.testing.encoders.openai_responses import OpenAIResponsesEncoder
 from callstream.testing.script import (
@@ -44,6 +45,7 @@ ENCODERS: dict[str, type[Encoder]] = {
     "cohere": CohereEncoder,
     "bedrock_converse": BedrockConverseEncoder,
     "bedrock_invoke": BedrockInvokeEncoder,
+    "gemini_interactions": GeminiInteractionsEncoder,
 }
 WIRES: tuple[str, ...] = tuple(ENCODERS)
 

@@ -42,6 +42,7 @@ class Encoder(ABC):
     such a path for people, ``base_path`` what an SDK's ``base_url`` has of it after the host. ``upstream`` is the address of
     the wire's own provider, ``variables`` name the environment variables that tell its SDK another address, and a key.
 
+    ``resumed_path`` matches the paths at which answers are asked for again, with GET; ``stream=true`` asks for a stream.
     ``stream_type``: the content type of a stream. ``request_id``: the header that names a request. ``failure_status``: what
     an answer that is not streamed fails with. ``is_text``: text of a script stands in the stream as it is, and may be
     replaced there; not so where it is encoded, or where a checksum follows.
@@ -51,6 +52,7 @@ class Encoder(ABC):
     path: ClassVar[re.Pattern[str]]
     place: ClassVar[str]
     base_path: ClassVar[str] = ""
+    resumed_path: ClassVar[re.Pattern[str] | None] = None
     upstream: ClassVar[str]
     variables: ClassVar[tuple[str, str]]
     stream_type: ClassVar[str] = "text/event-stream; charset=utf-8"

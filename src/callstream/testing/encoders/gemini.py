@@ -17,7 +17,7 @@ from callstream.testing.encoders.encoder import Encoder, Form, dumps, refuse_cus
 from callstream.testing.script import Call, Failure, Refusal, Text, Thought
 
 _SPACED = (",", ": ")
-_KINDS = {
+KINDS = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",
     403: "PERMISSION_DENIED",
@@ -133,7 +133,7 @@ class GeminiEncoder(Encoder):
         return {"error": {"code": 503, "message": step.message, "status": step.kind or "UNAVAILABLE"}}
 
     def refusal(self, step: Refusal) -> Any:
-        status = step.kind or _KINDS.get(step.status, "UNKNOWN")
+        status = step.kind or KINDS.get(step.status, "UNKNOWN")
         return {"error": {"code": step.status, "message": step.message, "status": status}}
 
     def _chunk(self, parts: list[dict[str, Any]]) -> bytes:

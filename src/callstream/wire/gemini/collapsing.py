@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from callstream.wire.collapsing import Call, Collapser, Output, Passing, Place, read_json
+from callstream.wire.collapsing import Call, CallSlot, Collapser, Output, Passing, read_json
 from callstream.wire.decoder import Decoder
 from callstream.wire.framing import Frame
 from callstream.wire.gemini.requests import SIGNATURE
@@ -73,13 +73,13 @@ class Chunk(Passing):
         self.call_ids: list[str] = []
 
 
-class Cut:
+class CutFrame:
     """A chunk that is taken apart: what leaves in it or in parts of it, and the places of calls between them."""
 
     def __init__(self, frame: Frame, chunk: dict[str, Any]) -> None:
         self.frame = frame
         self.chunk = chunk
-        self.slots: list[Passing | Place] = []
+        self.slots: list[Passing | CallSlot] = []
         self._rest = Chunk(frame, {**chunk, "candidates": []})
         self._withheld: PartCall | None = None
         self._candidate: dict[str, Any] = {}
@@ -129,7 +129,7 @@ class Cut:
             self._rest.changed = True
         call.begin(self.frame, self.chunk, self._candidate)
         call.placed = True
-        self.slots.append(Place(call))
+        self.slots.append(CallSlot(call))
 
     def close(self) -> None:
         """The candidate has no more parts."""
@@ -144,7 +144,7 @@ class Cut:
         elif self._withheld is not None:
             self._withheld.candidate |= _without(self._candidate, "content", "index")
 
-    def end(self) -> list[Passing | Place]:
+    def end(self) -> list[Passing | CallSlot]:
         if self._rest.value["candidates"]:
             self.slots.append(self._rest)
         elif self._withheld is not None:
@@ -171,7 +171,7 @@ class GeminiCollapser(Collapser[PartCall]):
         if value is None:
             self._slots.append(Passing(frame))
             return
-        cut = Cut(frame, value)
+        cut = CutFrame(frame, value)
         owners = iter(pieces)
         for candidate in value["candidates"]:
             for part in cut.open(candidate):
@@ -186,7 +186,7 @@ class GeminiCollapser(Collapser[PartCall]):
             cut.close()
         self._slots += cut.end()
 
-    def _call_part(self, cut: Cut, part: dict[str, Any], call: PartCall | None) -> None:
+    def _call_part(self, cut: CutFrame, part: dict[str, Any], call: PartCall | None) -> None:
         if call is None:
             cut.keep(part)
         elif not call.collapsed:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from callstream.wire.collapsing import Call, Collapser, Output, Passing, Place, changed, read_json
+from callstream.wire.collapsing import Call, CallSlot, Collapser, Output, Passing, changed, read_json
 from callstream.wire.decoder import Decoder
 from callstream.wire.framing import Frame
 
@@ -98,13 +98,13 @@ class Observed(Passing):
         self.begun = begun
 
 
-class Cut:
+class CutFrame:
     """A chunk that is taken apart: what leaves in parts of it, and the places of calls between them."""
 
     def __init__(self, frame: Frame, chunk: dict[str, Any]) -> None:
         self.frame = frame
         self.chunk = chunk
-        self.slots: list[Passing | Place] = []
+        self.slots: list[Passing | CallSlot] = []
         self._choices: list[dict[str, Any]] = []  # of the part that is being made
         self._withheld: EntryCall | None = None  # the last call of which something was
         self._choice: dict[str, Any] = {}
@@ -137,7 +137,7 @@ class Cut:
             self.slots.append(Chunk(self.frame, {**call.chunk, "choices": self._choices}))
             self._choices = []
         call.placed = True
-        self.slots.append(Place(call))
+        self.slots.append(CallSlot(call))
 
     def close(self, withheld: EntryCall | None) -> None:
         """The choice has no more pieces of calls. ``withheld``: the last call of which it had one that was withheld."""
@@ -147,7 +147,7 @@ class Cut:
         else:
             withheld.add_empty(self._delta)
 
-    def end(self) -> list[Passing | Place]:
+    def end(self) -> list[Passing | CallSlot]:
         if self._choices:
             self.slots.append(Chunk(self.frame, {**self.chunk, "choices": self._choices}))
         else:
@@ -186,7 +186,7 @@ class OpenAIChatCollapser(Collapser[EntryCall]):
         if not any(call.collapsed for call in calls):
             self._slots.append(Observed(frame, self._begun(value, calls)))
             return
-        cut = Cut(frame, value)
+        cut = CutFrame(frame, value)
         owners = iter(calls)
         for choice in value["choices"]:
             withheld = None

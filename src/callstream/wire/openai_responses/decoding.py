@@ -61,7 +61,7 @@ class IncompleteDetails(msgspec.Struct):
     reason: str | None = None
 
 
-class Response(msgspec.Struct):
+class ResponseBody(msgspec.Struct):
     id: str | None = None
     status: str | None = None
     output: list[Item] | None = None
@@ -79,7 +79,7 @@ class StreamEvent(msgspec.Struct):
     delta: Any = None
     arguments: Any = None
     input: Any = None
-    response: Response | None = None
+    response: ResponseBody | None = None
     error: Any = None
     message: Any = None
     code: Any = None
@@ -103,7 +103,7 @@ class OutputCall:
 class OpenAIResponsesDecoder(Decoder[StreamEvent]):
     wire = "openai_responses"
     _payloads = msgspec.json.Decoder(StreamEvent)
-    _responses = msgspec.json.Decoder(Response)
+    _responses = msgspec.json.Decoder(ResponseBody)
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -140,7 +140,7 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
                 failure = chunk.response.error if chunk.response is not None else None
                 raise error_in({"error": failure}) or WireError("the provider reported that the response failed")
             case end if end in ENDS:
-                self._response_ended(chunk.response or Response(), chunk.type)
+                self._response_ended(chunk.response or ResponseBody(), chunk.type)
             case _ if chunk.type == "error" or (chunk.error and not chunk.type.startswith("response.")):
                 raise error_in({"error": chunk.error, "message": chunk.message, "code": chunk.code}) or WireError(
                     "the provider reported an error"
@@ -251,14 +251,14 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
 
     # -- the response --
 
-    def _response_began(self, response: Response | None) -> None:
+    def _response_began(self, response: ResponseBody | None) -> None:
         if response is not None and response.id:
             if self._response_id not in (None, response.id):
                 self._end_of_body()  # another response in the same body
             self._response_id = self._transcript.response_message_id = response.id
         self._begun = True
 
-    def _response_ended(self, response: Response, how: str) -> None:
+    def _response_ended(self, response: ResponseBody, how: str) -> None:
         if not self._begun and self._transcript.any_response and response.id in (None, self._ended_id):
             return  # a second end of the response before: some servers send completed and done
         self._ended_id = response.id or self._response_id
@@ -298,7 +298,7 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
             self._forget_response()
 
     def _read_whole(self, body: bytes) -> None:
-        response: Response = self._decoded(body, self._responses)
+        response: ResponseBody = self._decoded(body, self._responses)
         if response.error or response.status == "failed":
             raise error_in({"error": response.error}) or WireError("the provider reported that the response failed")
         if response.output is None:

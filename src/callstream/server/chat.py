@@ -1,0 +1,237 @@
+"""The routes of the AI SDK's chat: send, resume, load."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from hashlib import sha256
+from http import HTTPStatus
+from itertools import groupby
+from typing import Any, Final, get_args
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from callstream import codec
+from callstream.agui import View
+from callstream.errors import Compacted, UsageError
+from callstream.events import Record, RunEnded, in_order
+from callstream.journal import Journal, RunRow, history
+from callstream.runtime import remote_parent
+from callstream.server.access import Access
+from callstream.server.agent import Host, Importer
+from callstream.server.eventstream import Unfinished
+from callstream.server.health import JournalHealth, watch_journal
+from callstream.server.problems import Problem, json_response
+from callstream.server.requests import check_ids, choice, is_id, json_body, parse_input
+from callstream.server.routes import IdRoute, RunRoutes
+from callstream.server.settings import ServerSettings
+from callstream.uistream import (
+    DONE,
+    HEADERS,
+    Merger,
+    Sdk,
+    Translator,
+    Turn,
+    begins_turn,
+    encode_sse,
+    read_request,
+    ui_messages,
+)
+from callstream.view import RunView
+
+_SDKS: Final = {str(sdk): sdk for sdk in get_args(Sdk)}
+_HELD_SECONDS: Final = 0.25
+"""How long text may be held back to be sent in longer pieces."""
+
+
+class ChatRoutes:
+    """``POST /ui`` is what ``useChat`` sends to, ``GET /ui/{chat_id}/stream`` what it resumes from.
+
+    ``?sdk=5``, ``6`` or ``7`` names the major version of the client's ``ai`` package, which its requests do not tell.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        runs: RunRoutes,
+        health: JournalHealth,
+        access: Access,
+        settings: ServerSettings,
+        view: View | None = None,
+    ) -> None:
+        self._host = host
+        self._runs = runs
+        self._guard = health.guard
+        self._journal = watch_journal(host.callstream.journal, health)
+        self._access = access
+        self._settings = settings
+        self._view = view or host.view
+
+    def routes(self) -> list[Route]:
+        stream = IdRoute("/ui/{chat_id}/stream", self.resume, methods=["GET"])
+        stream.methods = {"GET"}  # a stream has no HEAD: whoever asks for one would wait for the run's end
+        return [
+            Route("/ui", self.send, methods=["POST"]),
+            stream,
+            IdRoute("/ui/{chat_id}/messages", self.messages, methods=["GET"]),
+        ]
+
+    async def send(self, request: Request) -> Response:
+        """Runs the agent. The stream may be left; the run goes on, and can be resumed."""
+        principal = await self._access.principal(request)
+        sdk = _sdk(request)
+        body = await json_body(request, self._settings)
+        run_id = await self._run_id(body)
+        try:
+            asked = read_request(body, run_id[-8:])
+        except UsageError as error:
+            raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "wrong_input", str(error)) from None
+        given = parse_input(codec.encode({**asked.given, "runId": run_id}), self._settings)
+        check_ids(given)
+        with self._runs.seat(principal) as seat, remote_parent(request.headers):
+            run_id = await self._runs.start(given, principal)
+            rows = await self._guard(self._access.runs_of(asked.chat_id, principal))
+            place = [row.run_id for row in rows].index(run_id)
+            turn = await self._guard(self._turn(rows[place:]))
+            translator = Translator(asked.continues or turn.message_id, self._view, sdk=sdk)
+            translator.take(turn.runs[:-1])
+            return self._runs.stream(_live(self._journal, run_id, translator), run_id, seat, HEADERS)
+
+    async def _run_id(self, body: Any) -> str:
+        """The same for a request that is sent again, so that it does not run twice.
+
+        Another one where the run has ended and a new answer is wanted: it failed, or the user asks for another.
+        """
+        run_id = f"ui-{sha256(codec.encode(body)).hexdigest()[:24]}"
+        rows = await self._guard(self._journal.runs(run_id=run_id, limit=1))
+        outcome = rows[0].outcome if rows else None
+        is_again = isinstance(body, dict) and body.get("trigger") == "regenerate-message"
+        return (
+            run_id
+            if outcome is None or (outcome == "finished" and not is_again)
+            else f"{run_id}-{uuid.uuid4().hex[:8]}"
+        )
+
+    async def resume(self, request: Request) -> Response:
+        """The turn that is being answered, from its beginning; 204 if none is."""
+        principal = await self._access.principal(request)
+        sdk = _sdk(request)
+        with self._runs.seat(principal) as seat:
+            rows = await self._rows(request, principal)
+            if not rows or rows[0].outcome is not None:
+                return Response(status_code=HTTPStatus.NO_CONTENT)
+            turn = await self._guard(self._turn(rows))
+            translator = Translator(turn.message_id, self._view, sdk=sdk)
+            frames = _replay(self._journal, turn, translator)
+            return self._runs.stream(frames, rows[0].run_id, seat, HEADERS)
+
+    async def messages(self, request: Request) -> Response:
+        """What a page shows when it is loaded: all messages but the one that ``resume`` sends."""
+        principal = await self._access.principal(request)
+        sdk = _sdk(request)
+        rows = await self._rows(request, principal)
+        views = await self._guard(_views(self._journal, rows[::-1]))
+        return json_response(await asyncio.to_thread(ui_messages, views, self._view, sdk=sdk))
+
+    async def _rows(self, request: Request, principal: str | None) -> list[RunRow]:
+        """The runs of a chat, the newest first; none for one that there is not, and for one of somebody else's."""
+        chat_id = request.path_params["chat_id"]
+        if isinstance(self._host, Importer) and is_id(chat_id):
+            await self._guard(self._host.import_thread(chat_id, principal))
+        try:
+            return await self._guard(self._access.runs_of(chat_id, principal))
+        except Problem as problem:
+            if problem.status == HTTPStatus.NOT_FOUND:
+                return []
+            raise
+
+    async def _turn(self, rows: Sequence[RunRow]) -> Turn:
+        """The turn to which the first of the rows belongs, which are the newest first."""
+        count, runs = 0, list[RunView]()
+        for row in rows:
+            count += 1
+            runs = await _views(self._journal, [row])
+            if begins_turn(runs[0]):
+                break
+        return Turn(runs if count == 1 else await _views(self._journal, rows[:count][::-1]))
+
+
+async def _views(journal: Journal, rows: Sequence[RunRow]) -> list[RunView]:
+    """The runs as they stand, the oldest first. The state of one is that of the one before it, and what it changed."""
+    views: dict[str, RunView] = {}
+    state: Any = msgspec.UNSET
+    async with aclosing(history(journal, rows)) as batches:
+        async for records in batches:
+            for run_id, of_run in groupby(records, key=lambda record: record.run_id):
+                view = views.setdefault(run_id, RunView(state=state))
+                for record in of_run:
+                    view.feed(record)
+                state = view.state
+            await asyncio.sleep(0)  # an answer from memory does not wait, and others want their turn
+    return [views[row.run_id] for row in rows if row.run_id in views]
+
+
+async def _live(journal: Journal, run_id: str, translator: Translator) -> AsyncGenerator[bytes, None]:
+    """A run from its beginning."""
+    async for frame in _rest(journal, run_id, translator, Merger(), 0):
+        yield frame
+
+
+async def _replay(journal: Journal, turn: Turn, translator: Translator) -> AsyncGenerator[bytes, None]:
+    """A turn so far, then its last run live."""
+    merger, last = Merger(), turn.runs[-1]
+    run_id, seq, is_over = last.run_id or "", last.seq, not turn.is_active
+    chunks = await asyncio.to_thread(translator.replay, turn.runs)
+    yield encode_sse([*merger.feed(chunks), *merger.flush()])
+    turn.runs.clear()
+    if is_over:
+        yield DONE
+        return
+    try:
+        async for frame in _rest(journal, run_id, translator, merger, seq):
+            yield frame
+    except Compacted:
+        raise Unfinished from None  # it has ended in this moment; whoever asks again finds it whole
+
+
+async def _rest(
+    journal: Journal, run_id: str, translator: Translator, merger: Merger, after: int
+) -> AsyncGenerator[bytes, None]:
+    """What comes after a record, to the run's end; ``Unfinished`` if the journal ends before it."""
+    loop = asyncio.get_running_loop()
+    async with aclosing(journal.batches(run_id, after)) as batches:
+        coming = asyncio.ensure_future(anext(batches, None))
+        held_since = loop.time()
+        try:
+            while True:
+                wait = None if merger.is_empty else max(0.0, held_since + _HELD_SECONDS - loop.time())
+                done, _ = await asyncio.wait({coming}, timeout=wait)
+                if not done:
+                    yield encode_sse(merger.flush())
+                    held_since = loop.time()
+                    continue
+                records: Sequence[Record] | None = coming.result()
+                if records is None:
+                    raise Unfinished
+                if merger.is_empty:
+                    held_since = loop.time()
+                chunks = merger.feed([chunk for record in in_order(records) for chunk in translator.feed(record)])
+                if isinstance(records[-1].event, RunEnded):
+                    yield encode_sse([*chunks, *merger.flush()]) + DONE
+                    return
+                if chunks:
+                    yield encode_sse(chunks)
+                coming = asyncio.ensure_future(anext(batches, None))
+        finally:
+            if not coming.done():
+                coming.cancel()
+                await asyncio.wait({coming})
+
+
+def _sdk(request: Request) -> Any:
+    return _SDKS[choice(request.query_params, "sdk", tuple(_SDKS)) or "6"]

@@ -1,0 +1,29 @@
+"""Runs as the AI SDK's UI message stream: journal records in, chunks out; its chat's requests in, AG-UI input out. Pure.
+
+``Translator`` tells a turn, live or from its beginning; ``ui_messages`` gives the messages of a thread; ``read_request``
+reads what ``useChat`` sends. ``Merger`` makes chunks fewer and ``encode_sse`` writes them.
+"""
+
+from __future__ import annotations
+
+from callstream.uistream.chunks import DONE, HEADERS, Chunk, Merger, Sdk, encode_sse
+from callstream.uistream.messages import Turn, begins_turn, fold, turns, ui_messages
+from callstream.uistream.request import ChatRequest, read_request
+from callstream.uistream.translator import Translator
+
+__all__ = [
+    "DONE",
+    "HEADERS",
+    "ChatRequest",
+    "Chunk",
+    "Merger",
+    "Sdk",
+    "Translator",
+    "Turn",
+    "begins_turn",
+    "encode_sse",
+    "fold",
+    "read_request",
+    "turns",
+    "ui_messages",
+]

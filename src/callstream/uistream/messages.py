@@ -1,0 +1,161 @@
+"""A thread as the AI SDK keeps it: one user message, one assistant message, and so on, whatever number of runs they took.
+
+``ui_messages`` gives a page what it shows when it is loaded. The assistant's are folded from the very chunks that a client
+gets, as the client's reader folds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from callstream.agui import View
+from callstream.agui.layout import RunInput
+from callstream.agui.messages import DeveloperMessage, Message, SystemMessage, UserMessage
+from callstream.uistream.chunks import Chunk, Sdk
+from callstream.uistream.translator import Translator
+from callstream.view import RunView
+
+AGAIN: Final = "~again-"
+"""In the id of a user's message that replaces an earlier one with all that followed: the earlier one's id, this, a name."""
+
+
+class Turn(msgspec.Struct):
+    """What followed a user's message."""
+
+    runs: list[RunView]
+
+    @property
+    def message_id(self) -> str:
+        """The id of its assistant message."""
+        return f"turn-{self.runs[0].run_id}"
+
+    @property
+    def is_active(self) -> bool:
+        return self.runs[-1].outcome is None
+
+
+def begins_turn(run: RunView) -> bool:
+    """Whether a run was given a user's message; others continue a turn with answers to its calls."""
+    match run.input:
+        case {"messages": list(messages)} if any(
+            isinstance(each, dict) and each.get("role") == "user" for each in messages
+        ):
+            return True
+    return any(isinstance(message, UserMessage) for message in _input_of(run))
+
+
+def turns(runs: Iterable[RunView]) -> list[Turn]:
+    """The turns of a thread, of whose runs these are the views, the oldest first."""
+    found: list[Turn] = []
+    for run in runs:
+        if not found or begins_turn(run):
+            found.append(Turn([run]))
+        else:
+            found[-1].runs.append(run)
+    return found
+
+
+def ui_messages(runs: Iterable[RunView], view: View | None = None, *, sdk: Sdk = 6) -> list[dict[str, Any]]:
+    """The messages of a thread, without the one that is being written: whoever resumes gets that from its beginning."""
+    messages: list[dict[str, Any]] = []
+    for turn in turns(runs):
+        for run in turn.runs:
+            for message in _input_of(run):
+                shown = _ui_input(message)
+                ids = [each["id"] for each in messages]
+                if shown["id"] in ids:
+                    del messages[ids.index(shown["id"]) :]
+                messages.append(shown)
+        if not turn.is_active:
+            answer = fold(Translator(turn.message_id, view, sdk=sdk).replay(turn.runs))
+            if answer["parts"]:
+                messages.append(answer)
+    return messages
+
+
+def _input_of(run: RunView) -> list[Message]:
+    return [message for _, message in RunInput(run.run_id, run.input).messages(run)]
+
+
+def _ui_input(message: Message) -> dict[str, Any]:
+    replaced, _, _ = message.id.rpartition(AGAIN)
+    assert isinstance(message, UserMessage | SystemMessage | DeveloperMessage)
+    role = "user" if isinstance(message, UserMessage) else "system"
+    content = [{"type": "text", "text": message.content}] if isinstance(message.content, str) else message.content
+    parts = [part for each in content if isinstance(each, dict) for part in _ui_part(each)]
+    return {"id": replaced or message.id, "role": role, "parts": parts}
+
+
+def _ui_part(part: dict[str, Any]) -> list[dict[str, Any]]:
+    match part:
+        case {"type": "text", "text": str(text)}:
+            return [{"type": "text", "text": text}]
+        case {"source": {"type": "data", "value": str(value), "mimeType": str(kind)}}:
+            return [{"type": "file", "mediaType": kind, "url": f"data:{kind};base64,{value}"}]
+        case {"type": str(kind), "source": {"type": "url", "value": str(value)} as source}:
+            return [{"type": "file", "mediaType": source.get("mimeType") or f"{kind}/*", "url": value}]
+        case _:
+            return []
+
+
+# -- the fold --
+
+
+def fold(chunks: Sequence[Chunk]) -> dict[str, Any]:
+    """The message that a client has which was sent these chunks."""
+    message: dict[str, Any] = {"id": "", "role": "assistant", "parts": []}
+    parts: list[dict[str, Any]] = message["parts"]
+    by_id: dict[tuple[str, str], dict[str, Any]] = {}
+    written: dict[str, str] = {}
+    for chunk in chunks:
+        match chunk:
+            case {"type": "start", "messageId": message_id, "messageMetadata": metadata}:
+                message.update(id=message_id, metadata=metadata)
+            case {"type": "start-step"}:
+                parts.append({"type": "step-start"})
+            case {"type": "text-start" | "reasoning-start" as kind, "id": part_id}:
+                parts.append({"type": kind.removesuffix("-start"), "text": "", "state": "streaming"})
+                by_id["text", part_id] = parts[-1]
+            case {"type": "text-delta" | "reasoning-delta", "id": part_id, "delta": delta}:
+                by_id["text", part_id]["text"] += delta
+            case {"type": "text-end" | "reasoning-end", "id": part_id}:
+                by_id["text", part_id]["state"] = "done"
+            case {"type": str(kind), "id": data_id, "data": data}:
+                if (kind, data_id) not in by_id:
+                    parts.append({"type": kind, "id": data_id})
+                    by_id[kind, data_id] = parts[-1]
+                by_id[kind, data_id]["data"] = data
+            case {"type": "tool-input-start", "toolCallId": call_id, "toolName": name}:
+                parts.append({"type": f"tool-{name}", "toolCallId": call_id, "state": "input-streaming"})
+                by_id["call", call_id] = parts[-1]
+            case {"type": "tool-input-delta", "toolCallId": call_id, "inputTextDelta": delta}:
+                written[call_id] = written.get(call_id, "") + delta
+            case {"toolCallId": call_id}:
+                _fold_call(by_id["call", call_id], chunk)
+    for call_id, text in written.items():
+        part = by_id["call", call_id]
+        if "rawInput" not in part:  # else it broke off
+            part.setdefault("input", msgspec.Raw(text.encode()))
+    return message
+
+
+def _fold_call(part: dict[str, Any], chunk: Chunk) -> None:
+    match chunk:
+        case {"type": "tool-input-available", "input": given}:
+            part.update(state="input-available", input=given)
+        case {"type": "tool-input-error", "input": given, "errorText": text}:
+            part.update(state="output-error", rawInput=given, errorText=text)
+        case {"type": "tool-approval-request", "approvalId": approval_id}:
+            part.update(state="approval-requested", approval={"id": approval_id})
+        case {"type": "tool-output-available", "output": output}:
+            part.update(state="output-available", output=output)
+            part.pop("preliminary", None)
+            if chunk.get("preliminary"):
+                part["preliminary"] = True
+        case {"type": "tool-output-error", "errorText": text}:
+            part.update(state="output-error", errorText=text)
+        case _:  # tool-output-denied
+            part.update(state="output-denied")

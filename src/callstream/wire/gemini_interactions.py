@@ -1,0 +1,371 @@
+"""Gemini's Interactions API: ``POST /interactions``, on AI Studio and on Vertex, and ``GET /interactions/{id}``, streamed.
+
+An interaction is a list of steps. A call is a step of type ``function_call``; its arguments come as text, in deltas, and
+``step.stop`` alone ends it. Server-side steps are not client calls. The signature of a call stands on the thought
+step before it.
+
+A response that reached the decode limit of one request ends with the status ``requires_continuation``, and the SDK sends
+another request for the rest; whether a call can be cut in two by that is not known, so an open call is truncated. A
+stream that is taken up again (``GET``) may begin in the middle: steps whose start is not in it are passed over.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from callstream.errors import WireError
+from callstream.events import ResultReceived
+from callstream.wire.argtext import json_text
+from callstream.wire.blocks import BlockCollapser, NewMessage, Part
+from callstream.wire.collapsing import IsLeftOut, Output, Passing, Reasoning, changed, kept, read_json
+from callstream.wire.decoder import Decoder, reported
+from callstream.wire.framing import Frame
+from callstream.wire.provider import AnswerKind, Provider
+from callstream.wire.requests import MODEL, Request, Turn, objects_in, read_body, schemas, user_message
+from callstream.wire.transcript import WireCall
+
+NORMAL_STATUSES = frozenset({"completed", "requires_action"})
+CALL, THOUGHT = "function_call", "thought"
+_PARTS: dict[str, Part] = {"step.start": "start", "step.delta": "delta", "step.stop": "stop"}
+
+# -- decoding ----------------------------------------------------------------------------------------------------------
+
+
+class Step(msgspec.Struct):
+    type: str = ""
+    id: str | None = None
+    name: str | None = None
+    arguments: Any = None
+    signature: str | None = None
+    content: Any = None
+    summary: Any = None
+
+
+class Delta(msgspec.Struct, gc=False):
+    type: str = ""
+    arguments: str | None = None
+    text: str | None = None
+    signature: str | None = None
+    content: Any = None
+
+
+class Interaction(msgspec.Struct):
+    id: str | None = None
+    status: str | None = None
+    usage: Any = None
+    steps: list[Step] | None = None
+    error: Any = None
+
+
+class StreamEvent(msgspec.Struct, gc=False):
+    event_type: str = ""
+    index: int | None = None
+    step: Step | None = None
+    delta: Delta | None = None
+    interaction: Interaction | None = None
+    status: str | None = None
+    error: Any = None
+
+
+class GeminiInteractionsDecoder(Decoder[StreamEvent]):
+    wire = "gemini_interactions"
+    _payloads = msgspec.json.Decoder(StreamEvent)
+    _interactions = msgspec.json.Decoder(Interaction)
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._began = False  # the beginning of the interaction is in this body
+        self._forget_response()
+
+    def _forget_response(self) -> None:
+        self._in_response = False
+        self._calls: dict[int | None, WireCall] = {}  # the open ones
+        self._given: dict[WireCall, Any] = {}  # the arguments that the start of a call brought, until it ends
+        self._signature: str | None = None  # of the thought before, until a call has taken it
+
+    def _chunk(self, chunk: StreamEvent) -> None:
+        match chunk.event_type:
+            case "step.delta":
+                self._in_response = True
+                self._step_delta(chunk.index, chunk.delta or Delta())
+            case "step.start":
+                self._in_response = True
+                self._transcript.believe_ends()
+                self._start_step(chunk.index, chunk.step or Step())
+            case "step.stop":
+                self._end_step(chunk.index)
+            case "interaction.created":
+                if self._in_response:
+                    self._finish(None, None)
+                self._began = self._in_response = True
+                self._transcript.response_message_id = chunk.interaction.id if chunk.interaction else None
+            case "interaction.completed":
+                interaction = chunk.interaction or Interaction()
+                self._raise_if_failed(interaction.status, interaction.error)
+                self._finish(interaction.status, interaction.usage)
+            case "interaction.status_update":
+                self._raise_if_failed(chunk.status, chunk.error)
+            case _ if chunk.error or chunk.event_type == "error":
+                raise reported(chunk.error or "no reason was given")
+            case "":
+                raise WireError(
+                    f"expected an event of the gemini_interactions wire, which has an event_type, got {chunk!r:.200}"
+                )
+            case _:
+                pass  # events that are newer than this code
+
+    def _start_step(self, index: int | None, step: Step) -> None:
+        if step.type == CALL:
+            call = self._calls[index] = self._transcript.open_call(
+                step.name, step.id, signature=step.signature or self._signature
+            )
+            self._signature = None
+            self._given[call] = step.arguments
+            self._transcript.piece_of(call)
+            return
+        self._signature = step.signature
+        self._append(step.content, is_thought=False)
+        self._append(step.summary, is_thought=True)
+
+    def _step_delta(self, index: int | None, delta: Delta) -> None:
+        match delta.type:
+            case "arguments_delta":
+                call = self._calls.get(index)
+                if call is None and self._began:
+                    raise WireError(f"expected step.start before the arguments of step {index}, got a piece of them")
+                self._transcript.piece_of(call)
+                if call is not None:
+                    self._transcript.append_args(call, delta.arguments or "")
+            case "text":
+                self._append(delta.text, is_thought=False)
+            case "thought_summary":
+                self._append(delta.content, is_thought=True)
+            case "thought_signature":
+                self._signature = delta.signature or self._signature
+            case _:
+                pass  # media, server-side calls and results, and what is newer than this code
+
+    def _end_step(self, index: int | None) -> None:
+        call = self._calls.pop(index, None)
+        if call is not None:
+            self._transcript.piece_of(call)
+            self._take_given(call)
+            self._transcript.end_call(call)
+
+    def _take_given(self, call: WireCall) -> None:
+        given = self._given.pop(call, None)
+        if given and call.text.is_blank:
+            self._transcript.append_args(call, json_text(given))
+
+    def _append(self, content: Any, *, is_thought: bool) -> None:
+        """Appends the text of a content, or of a list of them."""
+        for text in _texts(content):
+            if is_thought:
+                self._transcript.append_reasoning(text)
+            else:
+                self._transcript.append_text(text)
+
+    def _raise_if_failed(self, status: str | None, error: Any) -> None:
+        if status == "failed":
+            raise reported(error or "the interaction failed")
+
+    def _finish(self, status: str | None, usage: Any) -> None:
+        """The interaction is over, for this request. Where no status came, the calls that were ended are whole."""
+        if status is None:
+            self._transcript.believe_ends()
+        normal = status in NORMAL_STATUSES
+        for call in list(self._given) if normal else ():
+            self._take_given(call)
+        self._end_response(status, usage, normal=normal, detail=f"status {status}")
+
+    def _end_response(self, status: str | None, usage: Any, *, normal: bool, detail: str) -> None:
+        self._transcript.finish_calls(normal=normal, detail=detail)
+        self._transcript.end_response(status, usage if isinstance(usage, dict) else None)
+        self._forget_response()
+
+    def _end_of_body(self) -> None:
+        if self._in_response:
+            self._end_response(None, None, normal=False, detail="the stream ended in the middle of the interaction")
+
+    def _read_whole(self, body: bytes) -> None:
+        interaction: Interaction = self._decoded(body, self._interactions)
+        if interaction.error and interaction.status is None:
+            raise reported(interaction.error)
+        if interaction.steps is None and interaction.status is None:
+            raise WireError(f"expected an interaction with steps or a status, got {body[:200]!r}")
+        self._raise_if_failed(interaction.status, interaction.error)
+        self._transcript.response_message_id = interaction.id
+        steps = interaction.steps or []
+        cut = interaction.status is not None and interaction.status not in NORMAL_STATUSES
+        for index, step in enumerate(steps):
+            self._transcript.believe_ends()
+            if step.type in (CALL, THOUGHT, "model_output"):
+                self._start_step(index, step)
+            if not cut or index < len(steps) - 1:  # the last call of a cut answer is as far as it came
+                self._end_step(index)
+        self._finish(interaction.status, interaction.usage)
+
+
+def _texts(content: Any) -> Iterator[str]:
+    """The texts in a content: one itself, an object that has one, or a list of such."""
+    for each in content if isinstance(content, list) else [content]:
+        text = each.get("text") if isinstance(each, dict) else each
+        if text and isinstance(text, str):
+            yield text
+
+
+# -- collapsing --------------------------------------------------------------------------------------------------------
+
+
+class Completed(Passing):
+    """The end of an interaction, which may have all steps once more."""
+
+    __slots__ = ()
+
+
+class GeminiInteractionsCollapser(BlockCollapser):
+    """Thoughts are held until what follows is decided. A call that is left out is left out of the final steps too.
+
+    What the server stores (``stored``) is rewritten no further than that, as with OpenAI's responses: the next request
+    refers to the server's own copy, in which that call still is.
+    """
+
+    def _take(self, frame: Frame, chunk: StreamEvent | None, pieces: Sequence[str | None]) -> None:
+        if chunk is None:
+            self._add_aside(frame)
+            return
+        call = self._calls.get(pieces[0]) if pieces else None
+        part = _PARTS.get(chunk.event_type)
+        if call is not None and call.collapsed and part is not None:
+            self._withhold(call, part, chunk.index, frame)
+        elif part == "start" and chunk.step is not None and chunk.step.type == THOUGHT and not self._stored:
+            thought = self._reasoning[chunk.index] = Reasoning(frame, chunk.index)
+            self._slots.append(thought)
+        elif part is not None and chunk.index in self._reasoning:
+            self._add_reasoning(self._reasoning[chunk.index], frame, is_last=part == "stop")
+            if part == "stop":
+                del self._reasoning[chunk.index]
+        elif part is not None:
+            self._slots.append(Passing(frame))
+        elif chunk.event_type == "interaction.created":
+            self._reasoning.clear()
+            self._slots.append(NewMessage(frame, counts=False))
+        elif chunk.event_type == "interaction.completed":
+            self._slots.append(Completed(frame, counts=False))
+        else:
+            self._add_aside(frame)
+
+    def _without_arguments(self, start: dict[str, Any]) -> dict[str, Any]:
+        step = start["step"]
+        return {**start, "step": {**step, "arguments": {}}} if step.get("arguments") else start
+
+    def _with_arguments(self, delta: dict[str, Any], text: str) -> dict[str, Any]:
+        return {**delta, "delta": {**delta["delta"], "arguments": text}}
+
+    def _new_delta(self, start: dict[str, Any]) -> Frame:
+        delta: dict[str, Any] = {"event_type": "step.delta", "delta": {"type": "arguments_delta", "arguments": ""}}
+        if "index" in start:
+            delta["index"] = start["index"]
+        return Frame(msgspec.json.encode(delta), b"step.delta")
+
+    def _passes_slot(self, slot: Passing) -> list[Output]:
+        if not isinstance(slot, Completed):
+            return super()._passes_slot(slot)
+        event = read_json(slot.frame.payload)
+        left_out = {call.wire_id for call in self._calls.values() if call.collapsed and call.state == "left_out"}
+        interaction = event.get("interaction")
+        steps = interaction.get("steps") if isinstance(interaction, dict) else None
+        if not left_out or not isinstance(steps, list):
+            return super()._passes_slot(slot)
+        found = list(
+            kept(
+                objects_in(steps),
+                is_left_out=lambda step: step.get("type") == CALL and step.get("id") in left_out,
+                is_reasoning=lambda step: step.get("type") == THOUGHT and not self._stored,
+            )
+        )
+        written = {**event, "interaction": {**interaction, "steps": found}}
+        return [Output(self._passed(slot.frame, changed(event, written)))]
+
+
+# -- requests ----------------------------------------------------------------------------------------------------------
+
+
+class CreateRequest(msgspec.Struct):
+    input: str | list[Any] | dict[str, Any] | None = None
+
+
+def _turns(body: bytes) -> Iterator[Turn]:
+    given = read_body("gemini_interactions", body, CreateRequest).input
+    contents: list[Any] = []  # of one message, which are not wrapped into a step
+    for entry in given if isinstance(given, list) else [given]:
+        step = entry if isinstance(entry, dict) else {"type": "text", "text": entry}
+        match step.get("type"):
+            case "user_input":
+                yield Turn("user", _message(step.get("content")))
+            case "function_result":
+                result = ResultReceived(
+                    _text(step.get("call_id")),
+                    _text(step.get("name")),
+                    step.get("result"),
+                    is_error=step.get("is_error") is True,
+                )
+                yield Turn("tool", [result])
+            case "text" | "image" | "audio" | "video" | "document":
+                contents.append(step)
+            case str(kind):
+                calls = [(_text(step.get("id")), _text(step.get("name")) or "")] if kind == CALL else []
+                yield Turn(MODEL, [], calls)
+            case _:
+                pass
+    if contents:
+        yield Turn("user", _message(contents))
+
+
+def _message(content: Any) -> list[Any]:
+    parts = content if isinstance(content, list) else [content]
+    media = [part for part in objects_in(parts) if part.get("type", "text") != "text"]
+    return user_message("".join(_texts(parts)), [_text(part.get("mime_type")) or str(part["type"]) for part in media])
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+# -- all of it ---------------------------------------------------------------------------------------------------------
+
+
+class GeminiInteractions(Provider):
+    wire = "gemini_interactions"
+    path = re.compile(r"/interactions$")
+    resumed_path = re.compile(r"/interactions/[^/]+$")
+    decoder = GeminiInteractionsDecoder
+    collapser = GeminiInteractionsCollapser
+
+    def turns(self, body: bytes) -> Iterator[Turn]:
+        return _turns(body)
+
+    def declared_tools(self, request: Request) -> dict[str, dict[str, Any]]:
+        tools = [tool for tool in objects_in(request.fields.get("tools")) if tool.get("type") == "function"]
+        return schemas((tool, tool.get("parameters")) for tool in tools)
+
+    def is_stored(self, request: Request) -> bool:
+        return request.fields.get("store") is not False
+
+    def answer_kind(self, request: Request, status: int, content_type: str) -> AnswerKind | None:
+        kind = super().answer_kind(request, status, content_type)
+        # What an interaction has come to, when it is asked for, holds calls that were answered long ago.
+        return kind if request.body or kind == "stream" else None
+
+    def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
+        answer["steps"] = list(
+            kept(
+                answer["steps"],
+                is_left_out=lambda step: step.get("type") == CALL and is_left_out(),
+                is_reasoning=lambda step: step.get("type") == THOUGHT and not stored,
+            )
+        )

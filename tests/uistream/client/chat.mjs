@@ -1,0 +1,111 @@
+// The AI SDK's chat against a real server: the life of one client. One line of JSON in, one line out.
+//
+//   {"sdk": 6 | 7, "url": "http://…", "chatId": "…", "messages": […], "body": {…}, "steps": [STEP, …], "until": "…"}
+//
+// STEP: {"send": "text"} | {"resume": true} | {"output": {...}} | {"approve": true | false} | {"drop": n} before a send: its
+// connection is cut after n chunks | {"regenerate": true} | {"reload": true}: a new client that loads the chat.
+// The answer: the messages, the chat's status, and everything that onToolCall, onError and onFinish were told.
+
+import { createInterface } from "node:readline";
+
+const sdks = Object.fromEntries(await Promise.all([6, 7].map(async (sdk) => [sdk, await import(`ai${sdk}`)])));
+console.warn = console.error = () => {};
+
+async function live({ sdk, url, chatId, body, steps, answers }) {
+  const { AbstractChat, DefaultChatTransport } = sdks[sdk];
+  const helpers = [
+    sdks[sdk].lastAssistantMessageIsCompleteWithToolCalls,
+    sdks[sdk].lastAssistantMessageIsCompleteWithApprovalResponses,
+  ];
+  class State {
+    status = "ready";
+    error = undefined;
+    messages = [];
+    pushMessage = (message) => (this.messages = this.messages.concat(message));
+    popMessage = () => (this.messages = this.messages.slice(0, -1));
+    replaceMessage = (index, message) => (this.messages = this.messages.with(index, structuredClone(message)));
+    snapshot = (value) => structuredClone(value);
+  }
+  class Chat extends AbstractChat {
+    constructor(options) {
+      super({ ...options, state: new State() });
+    }
+  }
+  const told = { calls: [], errors: [], finished: [], statuses: [], requests: 0 };
+  let drop = 0;
+  let answering = Promise.resolve();
+  const cutting = async (...args) => {
+    told.requests += 1;
+    const response = await fetch(...args);
+    told.statuses.push(response.status);
+    if (!drop || !response.body) return response;
+    let left = drop;
+    drop = 0;
+    const reader = response.body.getReader();
+    const cut = new ReadableStream({
+      async pull(controller) {
+        const { done, value } = await reader.read();
+        if (done) return controller.close();
+        controller.enqueue(value);
+        if (--left <= 0) {
+          await reader.cancel();
+          // A moment later, as a network error: what is still queued is lost with it.
+          setTimeout(() => controller.error(new TypeError("network error: the connection was cut")), 20);
+          await new Promise(() => {});
+        }
+      },
+    });
+    return new Response(cut, { status: response.status, headers: response.headers });
+  };
+  const make = () => {
+    const chat = new Chat({
+      id: chatId,
+      transport: new DefaultChatTransport({ api: `${url}/ui?sdk=${sdk}`, body: body ?? {}, fetch: cutting }),
+      sendAutomaticallyWhen: (given) => helpers.some((helper) => helper(given)),
+      onToolCall: ({ toolCall }) => {
+        told.calls.push(toolCall.toolName);
+        const output = answers?.[toolCall.toolName];
+        if (output !== undefined) {
+          answering = answering.then(() => chat.addToolOutput({ tool: toolCall.toolName, toolCallId: toolCall.toolCallId, output }));
+        }
+      },
+      onError: (error) => told.errors.push(String(error?.message ?? error)),
+      onFinish: ({ isDisconnect, isError, finishReason }) => told.finished.push({ isDisconnect, isError, finishReason }),
+    });
+    return chat;
+  };
+  let chat = make();
+  const settled = async () => {
+    for (let idle = 0; idle < 8; ) {
+      await answering;
+      await new Promise((resolve) => setTimeout(resolve, 10));
+      idle = chat.status === "ready" || chat.status === "error" ? idle + 1 : 0;
+    }
+  };
+  for (const step of steps) {
+    if (step.drop) drop = step.drop;
+    if (step.reload) {
+      chat = make();
+      chat.messages = await (await fetch(`${url}/ui/${encodeURIComponent(chatId)}/messages?sdk=${sdk}`)).json();
+    }
+    if (step.send) await chat.sendMessage({ text: step.send });
+    if (step.regenerate) await chat.regenerate();
+    if (step.resume) await chat.resumeStream();
+    if ("approve" in step) {
+      const part = chat.messages.at(-1).parts.find((each) => each.state === "approval-requested");
+      await chat.addToolApprovalResponse({ id: part.approval.id, approved: step.approve });
+    }
+    await settled();
+  }
+  return { messages: chat.messages, status: chat.status, ...told };
+}
+
+for await (const line of createInterface({ input: process.stdin, crlfDelay: Infinity })) {
+  let answer;
+  try {
+    answer = await live(JSON.parse(line));
+  } catch (error) {
+    answer = { failed: String(error?.stack ?? error) };
+  }
+  process.stdout.write(JSON.stringify(answer) + "\n");
+}
