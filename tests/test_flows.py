@@ -44,6 +44,7 @@ def test_every_walk_has_a_section() -> None:
     assert list(SECTIONS) == list(WALKS)
 
 
+@pytest.mark.slow
 @pytest.mark.subprocess
 @pytest.mark.parametrize("title", WALKS)
 def test_functions_are_called_in_this_order(title: str, calls: dict[str, list[str]]) -> None:

@@ -76,6 +76,7 @@ def read(path: Path, *, sweep: bool = False) -> tuple[list[Any], list[Any]]:
 WRITE = Call("write", {"title": "x"}, call_id="c1")
 
 
+@pytest.mark.slow
 @pytest.mark.subprocess
 @pytest.mark.parametrize(
     "program",
@@ -94,6 +95,7 @@ def test_a_program_that_ends_without_closing(program: str, tmp_path: Path) -> No
     assert read(tmp_path / "calls.db") == (["finished"], [("released", None, '{"title":"x"}')])
 
 
+@pytest.mark.slow
 @pytest.mark.subprocess
 def test_a_program_that_fails_without_closing(tmp_path: Path) -> None:
     with ScriptedProvider("openai_chat", [WRITE]) as provider:
@@ -114,6 +116,7 @@ def wait_for_call(process: subprocess.Popen[str], provider: ScriptedProvider, pa
     assert process.poll() is None, process.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.subprocess
 @pytest.mark.parametrize("program", ["with cs.run('t'): ask()", "ask()"], ids=["run", "no run"])
 def test_ctrl_c_in_the_middle_of_a_response(program: str, tmp_path: Path) -> None:
@@ -128,6 +131,7 @@ def test_ctrl_c_in_the_middle_of_a_response(program: str, tmp_path: Path) -> Non
     assert outcomes == ["cancelled" if "run" in program else "finished"]
 
 
+@pytest.mark.slow
 @pytest.mark.subprocess
 def test_kill_in_the_middle_of_arguments(tmp_path: Path) -> None:
     """What was acknowledged is there; the next process ends the rest."""
@@ -141,6 +145,7 @@ def test_kill_in_the_middle_of_arguments(tmp_path: Path) -> None:
     assert '{"title":"The moon pulls the sea."}'.startswith(text or "")
 
 
+@pytest.mark.slow
 @pytest.mark.subprocess
 def test_kill_while_a_sync_tool_runs(tmp_path: Path) -> None:
     program = """
@@ -158,6 +163,7 @@ def test_kill_while_a_sync_tool_runs(tmp_path: Path) -> None:
     assert read(tmp_path / "calls.db", sweep=True) == (["failed"], [("failed", None, '{"title":"x"}')])
 
 
+@pytest.mark.slow
 @pytest.mark.subprocess
 def test_fork(tmp_path: Path) -> None:
     """A Callstream that is not used yet works in every child; one whose journal is open says why it cannot."""
