@@ -12,6 +12,7 @@ from anthropic import Anthropic, AsyncAnthropic, BadRequestError
 from openai import AsyncOpenAI
 
 from callstream import Callstream, FieldDelta, tool
+from callstream.tap import TapSettings
 from callstream.testing import Call, ReceivedRequest, Refusal, ScriptedProvider, Text, eager_refusal, eager_tools
 
 ARGS = {"title": "Tides", "content": "The moon pulls, and the sea follows. " * 6}
@@ -181,6 +182,24 @@ async def test_a_sync_client_asks_and_is_refused_alike() -> None:
             answer = await asyncio.to_thread(ask_blocking, cs, provider.base_url)
             assert answer.content[0].input == ARGS
         assert [asked_for(request) for request in provider.requests] == [{"write": True}, {}, {}]
+
+
+@pytest.mark.parametrize("opted", [True, False])
+async def test_bedrock_is_asked_by_beta_where_that_is_wanted(cs: Callstream, opted: bool) -> None:
+    def script(request: ReceivedRequest) -> Any:
+        return [Refusal(400, "invalid beta flag")] if request.json.get("anthropic_beta") else SCRIPT
+
+    settings = TapSettings(bedrock_beta=opted)
+    async with (
+        ScriptedProvider("bedrock_invoke", script) as provider,
+        cs.httpx2_client(settings=settings) as client,
+    ):
+        body = {"anthropic_version": "v", "messages": [{"role": "user", "content": "go"}], "tools": [DECLARED]}
+        for _ in range(2):
+            answer = await client.post(f"{provider.origin}/model/anthropic.claude/invoke", json=body)
+            assert answer.json()["content"][0]["input"] == ARGS
+        betas = [request.json.get("anthropic_beta") for request in provider.requests]
+        assert betas == ([["fine-grained-tool-streaming-2025-05-14"], None, None] if opted else [None, None])
 
 
 # -- OpenAI's wire --

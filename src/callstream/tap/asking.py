@@ -25,9 +25,11 @@ class Asking:
     def __init__(self) -> None:
         self._refused: set[str] = set()
 
-    def add_to(self, request: Request, provider: Provider, asks: Asks, url: Any) -> Request:
+    def add_to(self, request: Request, provider: Provider, asks: Asks, url: Any, *, by_beta: bool = False) -> Request:
         """The request that asks, or the request itself where there is nothing to ask."""
-        return request if _place(url) in self._refused else provider.ask_for_pieces(request, asks)
+        if _place(url) in self._refused:
+            return request
+        return (provider.ask_by_beta if by_beta else provider.ask_for_pieces)(request, asks)
 
     def remember(self, url: Any, status: int) -> None:
         """A request was refused, and had that status when it was sent again without asking."""

@@ -32,7 +32,8 @@ Collapse: TypeAlias = Literal["known", "all", "none"]
 
 
 class TapSettings(msgspec.Struct, frozen=True):
-    """``stream_arguments`` asks providers for streamed arguments that they send only on request.
+    """``stream_arguments`` asks providers for streamed arguments that they send only on request. ``bedrock_beta`` asks
+    Claude on Bedrock, too: there it takes a beta for the whole request, which some models refuse.
 
     ``first_byte`` and ``idle`` are seconds after which a streamed answer that has not begun, or does not continue, ends
     with the HTTP library's ReadTimeout; None leaves it to the settings of the Callstream.
@@ -42,6 +43,7 @@ class TapSettings(msgspec.Struct, frozen=True):
     wire: str | None = None
     collapse: Collapse = "known"
     stream_arguments: bool = True
+    bedrock_beta: bool = False
     first_byte: float | None = None
     idle: float | None = None
     repair_gemini_signatures: bool = False

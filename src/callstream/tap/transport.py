@@ -203,7 +203,8 @@ class TapTransport:
             return await send(request)
         asked = sent = add_notes(provider, await self._signed(provider, exchange.asked, place.run), place)
         if self._settings.stream_arguments:
-            sent = self._asking.add_to(asked, provider, self._tapping.asks(place.model_call), request.url)
+            asks = self._tapping.asks(place.model_call)
+            sent = self._asking.add_to(asked, provider, asks, request.url, by_beta=self._settings.bedrock_beta)
         answer = await send(_with_body(request, sent.body))
         if sent is asked or answer.status_code not in REFUSALS:
             return answer

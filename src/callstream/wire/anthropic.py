@@ -40,6 +40,8 @@ NORMAL_STOPS = frozenset({"tool_use", "end_turn", "stop_sequence", "pause_turn"}
 THINKING = ("thinking", "redacted_thinking")
 EAGER = "eager_input_streaming"
 """Without it the API holds each value of the arguments back until it is whole and valid."""
+BETA = "fine-grained-tool-streaming-2025-05-14"
+"""What came before the field: a beta for all tools of a request that do not have it. Bedrock knows nothing else."""
 _PARTS: dict[str, Part] = {
     "content_block_start": "start",
     "content_block_delta": "delta",
@@ -323,6 +325,15 @@ def _media_type(block: RequestBlock) -> str:
 def _is_users(tool: dict[str, Any]) -> bool:
     """Whether a tool is the program's own."""
     return "input_schema" in tool and tool.get("type") in (None, "custom") and isinstance(tool.get("name"), str)
+
+
+def add_beta(fields: dict[str, Any]) -> bool:
+    """Adds the beta to those of a request on Bedrock. False if it is there already, or if they cannot be read."""
+    betas = fields.get("anthropic_beta")
+    if not isinstance(betas, list | None) or BETA in (betas or ()):
+        return False
+    fields["anthropic_beta"] = [*(betas or ()), BETA]
+    return True
 
 
 # -- all of it ---------------------------------------------------------------------------------------------------------

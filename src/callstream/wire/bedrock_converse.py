@@ -20,6 +20,7 @@ import msgspec
 
 from callstream.errors import WireError
 from callstream.events import DiscardReason, RequestEvent, ResultReceived, WireEvent
+from callstream.wire.anthropic import add_beta
 from callstream.wire.argtext import text_of
 from callstream.wire.blocks import BlockCollapser, NewMessage, Part
 from callstream.wire.collapsing import IsLeftOut, Passing, Reasoning, kept
@@ -27,7 +28,7 @@ from callstream.wire.decoder import Decoder
 from callstream.wire.eventstream import CONTENT_TYPE, EventStreamFraming
 from callstream.wire.framing import Frame, Framing
 from callstream.wire.provider import Provider
-from callstream.wire.requests import MODEL, Request, Turn, objects_in, read_body, schemas, user_message
+from callstream.wire.requests import MODEL, Asks, Request, Turn, all_tools, objects_in, read_body, schemas, user_message
 from callstream.wire.transcript import WireCall
 
 NORMAL_STOPS = frozenset({"tool_use", "end_turn", "stop_sequence"})
@@ -38,6 +39,8 @@ OBJECTIONS: dict[str | None, DiscardReason] = {
     "content_filtered": "truncated",
 }
 """Stop reasons that object to the message's last block, and why a call in it does not count."""
+
+_MORE = "additionalModelRequestFields"
 
 # -- decoding ----------------------------------------------------------------------------------------------------------
 
@@ -329,6 +332,7 @@ class BedrockConverse(Provider):
     decoder = ConverseDecoder
     collapser = ConverseCollapser
     stream_types = (CONTENT_TYPE,)
+    pieces_field = re.compile(rb"invalid beta flag|fine-grained-tool-streaming")
 
     def turns(self, body: bytes) -> Iterator[Turn]:
         return _turns(body)
@@ -341,6 +345,16 @@ class BedrockConverse(Provider):
 
     def is_streamed(self, request: Request) -> bool:
         return request.path.endswith("/converse-stream")
+
+    def ask_by_beta(self, request: Request, asks: Asks = all_tools) -> Request:
+        """For Anthropic's models alone. The path of an application's own profile does not say whose model it is."""
+        names = self.declared_tools(request)
+        more = request.fields.get(_MORE)
+        more = {} if more is None else more
+        if "anthropic." not in request.path or not names or not all(map(asks, names)) or not isinstance(more, dict):
+            return request
+        request.fields[_MORE] = more
+        return request.rewritten() if add_beta(more) else request
 
     def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
         message = answer["output"]["message"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from callstream.wire.anthropic import Anthropic, AnthropicDecoder
+from callstream.wire.anthropic import Anthropic, AnthropicDecoder, add_beta
 from callstream.wire.eventstream import CONTENT_TYPE, ChunkFraming
 from callstream.wire.framing import Framing
 from callstream.wire.provider import AnswerKind
@@ -29,6 +29,7 @@ class BedrockInvoke(Anthropic):
     path = re.compile(r"/model/.+/invoke(?:-with-response-stream)?$")
     decoder = BedrockInvokeDecoder
     stream_types = (CONTENT_TYPE,)
+    pieces_field = re.compile(rb"invalid beta flag|fine-grained-tool-streaming")
 
     def declared_tools(self, request: Request) -> dict[str, dict[str, Any]]:
         return super().declared_tools(request) if _is_anthropic(request) else {}
@@ -38,6 +39,12 @@ class BedrockInvoke(Anthropic):
 
     def is_streamed(self, request: Request) -> bool:
         return request.path.endswith("/invoke-with-response-stream")
+
+    def ask_by_beta(self, request: Request, asks: Asks = all_tools) -> Request:
+        names = self.declared_tools(request)
+        if not names or not all(map(asks, names)) or not add_beta(request.fields):
+            return request
+        return request.rewritten()
 
     def answer_kind(self, request: Request, status: int, content_type: str) -> AnswerKind | None:
         return super().answer_kind(request, status, content_type) if _is_anthropic(request) else None

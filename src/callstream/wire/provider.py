@@ -76,6 +76,10 @@ class Provider(ABC):
         """
         return request
 
+    def ask_by_beta(self, request: Request, asks: Asks = all_tools) -> Request:
+        """The same, where a wire has only a beta of the whole request for it. Not every model takes a beta."""
+        return self.ask_for_pieces(request, asks)
+
     def add_notes(self, request: Request, notes: Notes) -> Request | None:
         """The request, telling the model at its end why calls did not run; None if it has no place for that."""
         return None
