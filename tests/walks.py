@@ -92,7 +92,7 @@ async def serving_agent(cs: Callstream, scripts: Any, *tools: Any) -> AsyncItera
 
     from callstream.adk import ADKAgent, AGUIToolset
 
-    async with ScriptedProvider("anthropic", scripts, deltas_per_second=25) as provider:
+    async with ScriptedProvider("anthropic", scripts, deltas_per_second=12) as provider:
         model = AnthropicLlm(model="claude", client=AsyncAnthropic(api_key="none", base_url=provider.base_url))
         agent = ADKAgent(LlmAgent(name="writer", model=model, tools=[*tools, AGUIToolset()]), callstream=cs)
         async with served(agent) as server:
@@ -107,7 +107,7 @@ async def write(body: str) -> str:
 
 async def walk_of_a_chunk(journal: str) -> Walk:
     """From a chunk of the provider to the AG-UI client, in the middle of a call's arguments."""
-    scripts = [[Call("write", {"body": "word " * 40}, size=5), Finish()], [Text("Done."), Finish()]]
+    scripts = [[Call("write", {"body": "word " * 16}, size=5), Finish()], [Text("Done."), Finish()]]
     with tracing() as walk:
         async with Callstream(journal, tools=[write]) as cs, serving_agent(cs, scripts, write) as server:
             async with server.run("Go") as stream:
@@ -144,10 +144,10 @@ async def walk_of_a_hook(journal: str) -> Walk:
 
         from anthropic import AsyncAnthropic
 
-        scripts = [[Call("draft", {"body": "word " * 40}, size=5), Finish()]]
+        scripts = [[Call("draft", {"body": "word " * 16}, size=5), Finish()]]
         async with (
             Callstream(journal, tools=[draft]) as cs,
-            ScriptedProvider("anthropic", scripts, deltas_per_second=25) as provider,
+            ScriptedProvider("anthropic", scripts, deltas_per_second=12) as provider,
         ):
             client = AsyncAnthropic(api_key="none", base_url=provider.base_url, http_client=cs.httpx2_client())
             async with cs.run("thread"):
