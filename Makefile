@@ -29,7 +29,7 @@ OLDEST = .venv-oldest
 # opentelemetry 1.42, the newest that google-adk 2.12 takes, says this on Python 3.11 whenever it is imported.
 OLDEST_WARNINGS = -W 'ignore:SelectableGroups dict interface:DeprecationWarning'
 
-.PHONY: help venv test slow oldest check format-check lint types imports coverage format demo bench crash chaos copilotkit ai-sdk litellm langchain live docs clean
+.PHONY: help venv test slow oldest check format-check lint types imports coverage format demo bench crash chaos copilotkit ai-sdk js litellm langchain live docs clean
 
 help: ## list these targets (default)
 	@echo "make <target>"
@@ -113,6 +113,13 @@ copilotkit: $(VENV)/.installed-dev ## put the real CopilotKit runtime in front o
 ai-sdk: $(VENV)/.installed-dev ## let the AI SDK (ai 5, 6 and 7) judge the UI message stream; installs 100 MB with npm
 	@command -v npm >/dev/null || { echo "the AI SDK needs node and npm" >&2; exit 1; }
 	@$(BIN)/python -m pytest tests/uistream tests/server/adk/test_chat.py $(ARGS)
+
+js: ## test the npm package, and write its types into js/types; installs TypeScript with npm
+	@command -v npm >/dev/null || { echo "the npm package needs node and npm" >&2; exit 1; }
+	@node --test js/test/
+	@cd js && npx --yes -p typescript@5.9 tsc --declaration --emitDeclarationOnly --allowJs --checkJs --strict \
+	  --target es2022 --module nodenext --outDir types index.js agui.js
+	@echo "==> js/types"
 
 docs: $(VENV)/.installed-docs ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

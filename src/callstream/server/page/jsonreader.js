@@ -53,7 +53,7 @@ export class JsonReader {
   #path = [];
   /** of the key or number being read */
   #text = "";
-  /** half an escape or literal */
+  /** half an escape, a surrogate pair or a literal */
   #held = "";
   /** where in the document the text of this feed begins, held text included */
   #start = 0;
@@ -259,7 +259,13 @@ export class JsonReader {
     for (;;) {
       SPECIAL.lastIndex = index;
       const special = SPECIAL.exec(text);
-      if (special === null) return [decoded + text.slice(index), text.length];
+      if (special === null) {
+        // Half a pair that is not escaped: deltas may be cut between its halves.
+        const last = text.charCodeAt(text.length - 1);
+        const end = text.length - (text.length > index && last >= 0xd800 && last <= 0xdbff ? 1 : 0);
+        this.#held = text.slice(end);
+        return [decoded + text.slice(index, end), text.length];
+      }
       const at = special.index;
       decoded += text.slice(index, at);
       if (special[0] === '"') return [decoded, at];

@@ -1,0 +1,2 @@
+export { JsonReader } from "./jsonreader.js";
+export { JsonStream } from "./jsonstream.js";

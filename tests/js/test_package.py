@@ -1,0 +1,50 @@
+"""The npm package: its own tests, its size, and that the inspector reads with the same reader."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from callstream.server.app import PAGE
+
+ROOT = Path(__file__).parents[2]
+JS = ROOT / "js"
+KIB = 1024
+
+
+def size(*names: str) -> int:
+    """Bytes of modules when they are sent: without comments and indentation, compressed."""
+    text = "".join([(JS / name).read_text(encoding="utf-8") for name in names])
+    text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+    text = re.sub(r"^\s*//.*$|^\s+", "", text, flags=re.MULTILINE)
+    return len(gzip.compress(text.encode(), 9))
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="the npm package's tests need node")
+def test_the_packages_own_tests_pass() -> None:
+    run = subprocess.run(["node", "--test", "test/"], cwd=JS, capture_output=True, text=True, check=False, timeout=120)
+    assert run.returncode == 0, run.stdout[-3000:]
+
+
+def test_the_package_is_small() -> None:
+    assert size("jsonreader.js", "jsonstream.js") <= 3 * KIB
+    assert size(*(path.name for path in JS.glob("*.js"))) <= 8 * KIB
+
+
+def test_the_inspector_reads_with_the_packages_reader() -> None:
+    assert (PAGE / "jsonreader.js").read_bytes() == (JS / "jsonreader.js").read_bytes(), (
+        "copy js/jsonreader.js to the page"
+    )
+
+
+def test_every_export_is_there_and_nothing_is_needed() -> None:
+    package = json.loads((JS / "package.json").read_text(encoding="utf-8"))
+    assert "dependencies" not in package
+    for each in package["exports"].values():
+        assert (JS / (each if isinstance(each, str) else each["import"])).is_file()
