@@ -189,16 +189,18 @@ def test_fork(tmp_path: Path) -> None:
     with memory.run("t"):
         cs, client = memory, memory.sync_http_client(base_url=base_url)
         in_child(ask)
+        with client.stream("POST", "/chat/completions", json={"model": "m", "stream": True, "messages": []}) as response:
+            in_child(response.close)
     print("closed", flush=True)
     """
     with ScriptedProvider("openai_chat", [Text("Hello.")]) as provider:
         code, output = finish(start(program, provider, tmp_path / "calls.db"))
     assert code == 0, output
-    first, run, used, memory, closed = output.splitlines()
+    first, run, used, memory, response, closed = output.splitlines()
     assert first == "ok"
     assert "forked from" in run
     assert used.startswith("UsageError this journal was opened before the process was forked")
-    assert (memory, closed) == ("ok", "closed")
+    assert (memory, response, closed) == ("ok", "ok", "closed")
 
 
 # -- the loop itself ---------------------------------------------------------------------------------------------------

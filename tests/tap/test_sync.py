@@ -227,6 +227,23 @@ def test_closing_early_ends_the_reading_and_discards_what_is_open(cs: Callstream
             assert wait_for(lambda: provider.requests[-1].fate == "left")
 
 
+def test_closing_waits_for_nothing_in_a_thread_of_callstreams_own(cs: Callstream) -> None:
+    """Where an SDK closes what it forgot while garbage is collected, such as on the journal's thread."""
+    script = [Text("Hello."), Call("write", ARGS, call_id="c1", stop_after=3), Delay(60)]
+    with serving("openai_chat", script) as provider, cs.sync_http_client() as client, cs.run("t") as run:
+        with post(client, provider) as response:
+            chunks = response.iter_bytes()
+            next(chunks)
+            assert wait_for(lambda: [call.state for call in run.calls] == [CallState.ARGS_STREAMING])
+            gate = threading.Event()
+            cs.own_loop.begin().call_soon_threadsafe(gate.wait)  # the loop waits for that thread
+            closer = threading.Thread(target=lambda: (response.close(), gate.set()), name="callstream-other")
+            closer.start()
+            closer.join()
+            assert wait_for(lambda: [call.reason for call in run.calls] == ["aborted"])
+            chunks.close()
+
+
 def test_a_stream_that_is_forgotten_ends_too(cs: Callstream) -> None:
     script = [Text("Hello."), Call("write", ARGS, call_id="c1", stop_after=3), Delay(60)]
     with serving("openai_chat", script) as provider, cs.sync_http_client() as client, cs.run("t") as run:

@@ -138,6 +138,26 @@ def check_caller(loop: asyncio.AbstractEventLoop) -> None:
         )
 
 
+def finish_in(loop: asyncio.AbstractEventLoop, work: Work[None]) -> None:
+    """Does the last work for something on its loop. Waits for it where that is safe, and raises nothing.
+
+    Garbage is collected in any thread, and an SDK may close what it forgot when that happens. In the thread of the
+    loop, or in one that the loop may be waiting for, such as the journal's, waiting could last for ever.
+    """
+    if loop.is_closed():
+        return
+    if _running_loop() is loop or threading.current_thread().name.startswith("callstream"):
+        try:
+            loop.call_soon_threadsafe(_finish, loop, work)
+        except RuntimeError:
+            pass  # closed meanwhile
+        return
+    try:
+        run_in(loop, work)
+    except UsageError:
+        pass  # the loop was closed meanwhile, and its tasks have ended
+
+
 async def run_function(function: Callable[[], _T]) -> _T:
     """Runs a plain function: in the thread that waits for this task if there is one, else in a thread of the loop's."""
     caller = _caller.get()
@@ -228,6 +248,15 @@ class OwnLoop:
 
 async def _do(work: Work[_T]) -> _T:
     return await work()
+
+
+_finishing: set[asyncio.Task[None]] = set()
+
+
+def _finish(loop: asyncio.AbstractEventLoop, work: Work[None]) -> None:
+    task = loop.create_task(_do(work))
+    _finishing.add(task)
+    task.add_done_callback(_finishing.discard)
 
 
 async def _until(stop: asyncio.Event) -> None:

@@ -6,14 +6,14 @@ A sync client reads in any thread. Each step is done on the event loop of the bo
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Iterator
 from functools import cache
 from types import ModuleType
 from typing import Any, Protocol
 from weakref import finalize
 
-from callstream.errors import UsageError
-from callstream.runtime.ownloop import run_in
+from callstream.runtime.ownloop import finish_in, run_in
 from callstream.tap.body import TappedBody
 
 
@@ -65,6 +65,7 @@ def _stream_class(library: ModuleType) -> Any:
         def __init__(self, body: Body) -> None:
             self._body = body
             self._loop = asyncio.get_running_loop()
+            self._process = os.getpid()
             if isinstance(body, TappedBody):
                 finalize(self, body.abandon).atexit = False
 
@@ -78,11 +79,8 @@ def _stream_class(library: ModuleType) -> Any:
             return _Chunks(self._loop, self._body.chunks(self))
 
         def close(self) -> None:
-            try:
-                run_in(self._loop, self._body.aclose)
-            except UsageError:  # the loop has ended, and its tasks with it, or must not be blocked
-                if isinstance(self._body, TappedBody):
-                    self._body.abandon()
+            if os.getpid() == self._process:  # else it was forked, and the loop runs in the parent only
+                finish_in(self._loop, self._body.aclose)
 
     return TappedStream
 

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from weakref import WeakSet
 
 from callstream.runtime import Callstream, Run
-from callstream.runtime.ownloop import check_caller, run_in
+from callstream.runtime.ownloop import check_caller, finish_in, run_in
 from callstream.tap.asking import REFUSALS, Asking, names_field
 from callstream.tap.body import TappedBody
 from callstream.tap.encoding import Checked, codings_in, decoding_of
@@ -168,10 +168,10 @@ class TapTransport:
             self._inner.__exit__(*error)
 
     def _close_on_own_loop(self) -> None:
-        own = self._callstream.own_loop
-        if own.loop is not None and not own.has_ended:
-            run_in(own.loop, self._close_bodies)
-            run_in(own.loop, self._pools.aclose)
+        own = self._callstream.own_loop.loop
+        if own is not None:
+            finish_in(own, self._close_bodies)
+            finish_in(own, self._pools.aclose)
         self._pools.close()
 
     async def _close_bodies(self) -> None:
