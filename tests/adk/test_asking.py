@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -11,8 +12,8 @@ from google.adk.tools.base_toolset import BaseToolset
 from google.adk.tools.function_tool import FunctionTool
 
 from callstream import Callstream, tool
-from callstream.adk import ADKAgent, CallstreamPlugin
-from callstream.testing import ScriptedProvider, Text
+from callstream.adk import ADKAgent, AGUIToolset, CallstreamPlugin
+from callstream.testing import Call, ScriptedProvider, Text
 
 from .hosting import Host, Models, agent_of
 
@@ -74,4 +75,18 @@ async def test_adk_agent_says_no(cs: Callstream, models: Models, of_app: bool, b
         assert [event async for event in agent.run(RunAgentInput.model_validate(GO))]
         expected = asks and (by_plugin or not of_app)
         assert asked_in(provider) == {"write": True if expected else None}
+        await agent.close()
+
+
+async def test_a_clients_tool_is_not_asked_with_arguments_that_do_not_fit(cs: Callstream, models: Models) -> None:
+    parameters = {"type": "object", "properties": {"color": {"type": "string"}}, "required": ["color"]}
+    client_tool = {"name": "pick", "description": "Picks a color.", "parameters": parameters}
+    async with ScriptedProvider("anthropic", [[Call("pick", {"color": 7}, call_id="c1")], [Text("Ok.")]]) as provider:
+        agent = ADKAgent(agent_of(models(provider, "none"), AGUIToolset()), callstream=cs)
+        given = RunAgentInput.model_validate({**GO, "tools": [client_tool]})
+        shown = [event.model_dump(by_alias=True, mode="json") async for event in agent.run(given)]
+        [result] = [event["content"] for event in shown if event["type"] == "TOOL_CALL_RESULT"]
+        assert json.loads(result)["reason"] == "invalid"
+        assert shown[-1]["type"] == "RUN_FINISHED"
+        assert "pick did not run: the argument 'color' should be a string" in provider.requests[1].body.decode()
         await agent.close()
