@@ -9,7 +9,7 @@ import pytest
 
 from callstream import codec
 from callstream.testing import Call
-from callstream.uistream import Merger, Sdk, Translator, Turn, encode_sse, fold, turns
+from callstream.uistream import ChatTurn, ChunkTranslator, Merger, Sdk, encode_sse, fold, turns
 from callstream.view import RunView
 from tests.agui.judge import NodeProgram
 from tests.agui.scenes import CLIENT_TOOL, SCENES, Play, Respond, Scene, play
@@ -27,9 +27,9 @@ def views(scene: Scene) -> list[RunView]:
     return [RunView.of(run.records) for run in scene.runs]
 
 
-def live(scene: Scene, turn: Turn, number: int, sdk: Sdk) -> str:
+def live(scene: Scene, turn: ChatTurn, number: int, sdk: Sdk) -> str:
     """What a client gets that asked for a run of the turn."""
-    translator = Translator(turn.message_id, scene.view, sdk=sdk)
+    translator = ChunkTranslator(turn.message_id, scene.view, sdk=sdk)
     translator.take(turn.runs[:number])
     merger = Merger()
     records = next(run.records for run in scene.runs if run.records[0].run_id == turn.runs[number].run_id)
@@ -66,7 +66,7 @@ def test_the_ai_sdk_accepts_every_scene(judge: NodeProgram, scene: Scene, sdk: S
             message = judge.ask({"sdk": sdk, "body": live(scene, turn, number, sdk), "message": message})
             accepted(message, scene)
             message = message["message"]
-        whole = fold(Translator(turn.message_id, scene.view, sdk=sdk).replay(turn.runs))
+        whole = fold(ChunkTranslator(turn.message_id, scene.view, sdk=sdk).replay(turn.runs))
         assert plain(message) == plain(whole) or not whole["parts"]
         for part in whole["parts"]:
             if part.get("toolCallId") in scene.executed:
@@ -85,13 +85,13 @@ def test_resume_after_every_record(judge: NodeProgram, scene: Scene, sdk: Sdk) -
         judge.ask(
             {
                 "sdk": sdk,
-                "body": encode_sse(Translator(turn.message_id, scene.view, sdk=sdk).replay(turn.runs)).decode(),
+                "body": encode_sse(ChunkTranslator(turn.message_id, scene.view, sdk=sdk).replay(turn.runs)).decode(),
             }
         ),
         scene,
     )
     for seen in range(1, len(records), 1 if len(records) < 15 else 4):
-        translator = Translator(turn.message_id, scene.view, sdk=sdk)
+        translator = ChunkTranslator(turn.message_id, scene.view, sdk=sdk)
         chunks = translator.replay([*earlier, RunView.of(records[:seen])])
         half = judge.ask({"sdk": sdk, "body": encode_sse(chunks).decode()})
         chunks += [chunk for record in records[seen:] for chunk in translator.feed(record)]
@@ -106,7 +106,7 @@ def test_answered_client_tools_are_not_run_again_by_a_replay(judge: NodeProgram)
     calls = list(first.runs[0].calls.values())
     picks = [call.call_id for call in calls if call.name == CLIENT_TOOL]
     assert judge.ask({"sdk": 7, "body": live(scene, first, 0, 7)})["available"] == [call.call_id for call in calls]
-    body = encode_sse(Translator(first.message_id, scene.view, sdk=7).replay(first.runs)).decode()
+    body = encode_sse(ChunkTranslator(first.message_id, scene.view, sdk=7).replay(first.runs)).decode()
     verdict = judge.ask({"sdk": 7, "body": body})
     assert verdict["available"] == picks[1:]
     states = {part["toolCallId"]: part["state"] for part in verdict["message"]["parts"] if "toolCallId" in part}
@@ -119,7 +119,7 @@ def test_a_long_argument_is_read_in_little_time(judge: NodeProgram, sdk: Sdk) ->
     text = "It rises, and it falls.\n" * 4300
     [run] = play([Play([Respond([Call("write", {"content": text}, size=8)])])]).runs
     assert len(run.records) > 10_000
-    translator, merger = Translator("m"), Merger()
+    translator, merger = ChunkTranslator("m"), Merger()
     chunks = [chunk for record in run.records for chunk in merger.feed(translator.feed(record))]
     verdict = judge.ask({"sdk": sdk, "body": encode_sse(chunks).decode()})
     assert verdict["errors"] == []

@@ -29,7 +29,7 @@ from callstream.events import (
     StateChanged,
     TextAppended,
 )
-from callstream.uistream import Merger, Sdk, Translator, encode_sse, fold
+from callstream.uistream import ChunkTranslator, Merger, Sdk, encode_sse, fold
 from callstream.view import RunView
 
 FINISHED = RunEnded("finished")
@@ -46,7 +46,7 @@ def run_of(*events: RunEvent, run_id: str = "run", started: RunStarted = STARTED
 
 def chunks(*events: RunEvent, view: View | None = None, sdk: Sdk = 6) -> list[dict[str, Any]]:
     """What is told of a run, after its start."""
-    translator = Translator("message", view, sdk=sdk)
+    translator = ChunkTranslator("message", view, sdk=sdk)
     told = [chunk for record in records(*events) for chunk in translator.feed(record)]
     first, *rest = as_json(told)
     assert first == {"type": "start", "messageId": "message", "messageMetadata": {"runId": "run"}}
@@ -144,7 +144,7 @@ def test_the_input_of_a_free_text_tool_is_a_json_string(pieces: list[str]) -> No
             FINISHED,
         )
     )
-    [_, part] = fold(Translator("m").replay([replayed]))["parts"]
+    [_, part] = fold(ChunkTranslator("m").replay([replayed]))["parts"]
     assert json.loads(bytes(part["input"])) == "".join(pieces)
 
 
@@ -219,12 +219,12 @@ def test_a_hosts_question_is_a_request_to_approve_of_what_it_asks_about() -> Non
 def test_the_answer_to_a_question_ends_the_call_in_the_next_run(answer: Any, end: RunEvent, told: str) -> None:
     first = run_of(*call(), CallAwaiting("c", is_paused=True), *question(), FINISHED)
     more = [CallProgressed("q", 1), CallReturned("q", answer), end, *[MessageStarted("n")], FINISHED]
-    translator = Translator("message")
+    translator = ChunkTranslator("message")
     translator.take([first])
     live = [chunk["type"] for record in records(*more) for chunk in translator.feed(record)]
     assert live == ["start", told, "start-step", "finish-step", "finish"]
     second = run_of(*more, run_id="second")
-    replayed = Translator("message").replay([first, second])
+    replayed = ChunkTranslator("message").replay([first, second])
     assert replayed[0]["messageMetadata"] == {"runId": "second"}
     assert [chunk["type"] for chunk in replayed].count("start") == 1
     assert "tool-input-available" not in {chunk["type"] for chunk in replayed}
@@ -233,7 +233,7 @@ def test_the_answer_to_a_question_ends_the_call_in_the_next_run(answer: Any, end
 
 def test_a_question_that_begins_a_run_leaves_no_empty_step() -> None:
     first = run_of(*call(), CallAwaiting("c", is_paused=True), FINISHED)
-    translator = Translator("message")
+    translator = ChunkTranslator("message")
     translator.take([first])
     told = [chunk["type"] for record in records(*question(), FINISHED) for chunk in translator.feed(record)]
     assert told == ["start", "tool-approval-request", "finish"]
@@ -269,7 +269,7 @@ def test_ends() -> None:
     assert told["errorText"] == "The run failed: known"
     left = chunks(*call(), FINISHED)
     assert [chunk["type"] for chunk in left[-3:]] == ["tool-output-error", "finish-step", "finish"]
-    translator = Translator("message")
+    translator = ChunkTranslator("message")
     for record in records(FINISHED):
         translator.feed(record)
     with pytest.raises(UsageError, match="has ended"):
@@ -277,7 +277,7 @@ def test_ends() -> None:
 
 
 def test_nothing_to_replay() -> None:
-    assert Translator("message").replay([]) == []
+    assert ChunkTranslator("message").replay([]) == []
 
 
 # -- merging --

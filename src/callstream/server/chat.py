@@ -33,10 +33,10 @@ from callstream.server.settings import ServerSettings
 from callstream.uistream import (
     DONE,
     HEADERS,
+    ChatTurn,
+    ChunkTranslator,
     Merger,
     Sdk,
-    Translator,
-    Turn,
     begins_turn,
     encode_sse,
     read_request,
@@ -98,7 +98,7 @@ class ChatRoutes:
             rows = await self._guard(self._access.runs_of(asked.chat_id, principal))
             place = [row.run_id for row in rows].index(run_id)
             turn = await self._guard(self._turn(rows[place:]))
-            translator = Translator(asked.continues or turn.message_id, self._view, sdk=sdk)
+            translator = ChunkTranslator(asked.continues or turn.message_id, self._view, sdk=sdk)
             translator.take(turn.runs[:-1])
             return self._runs.stream(_live(self._journal, run_id, translator), run_id, seat, HEADERS)
 
@@ -126,7 +126,7 @@ class ChatRoutes:
             if not rows or rows[0].outcome is not None:
                 return Response(status_code=HTTPStatus.NO_CONTENT)
             turn = await self._guard(self._turn(rows))
-            translator = Translator(turn.message_id, self._view, sdk=sdk)
+            translator = ChunkTranslator(turn.message_id, self._view, sdk=sdk)
             frames = _replay(self._journal, turn, translator)
             return self._runs.stream(frames, rows[0].run_id, seat, HEADERS)
 
@@ -150,7 +150,7 @@ class ChatRoutes:
                 return []
             raise
 
-    async def _turn(self, rows: Sequence[RunRow]) -> Turn:
+    async def _turn(self, rows: Sequence[RunRow]) -> ChatTurn:
         """The turn to which the first of the rows belongs, which are the newest first."""
         count, runs = 0, list[RunView]()
         for row in rows:
@@ -158,7 +158,7 @@ class ChatRoutes:
             runs = await _views(self._journal, [row])
             if begins_turn(runs[0]):
                 break
-        return Turn(runs if count == 1 else await _views(self._journal, rows[:count][::-1]))
+        return ChatTurn(runs if count == 1 else await _views(self._journal, rows[:count][::-1]))
 
 
 async def _views(journal: Journal, rows: Sequence[RunRow]) -> list[RunView]:
@@ -176,13 +176,13 @@ async def _views(journal: Journal, rows: Sequence[RunRow]) -> list[RunView]:
     return [views[row.run_id] for row in rows if row.run_id in views]
 
 
-async def _live(journal: Journal, run_id: str, translator: Translator) -> AsyncGenerator[bytes, None]:
+async def _live(journal: Journal, run_id: str, translator: ChunkTranslator) -> AsyncGenerator[bytes, None]:
     """A run from its beginning."""
     async for frame in _rest(journal, run_id, translator, Merger(), 0):
         yield frame
 
 
-async def _replay(journal: Journal, turn: Turn, translator: Translator) -> AsyncGenerator[bytes, None]:
+async def _replay(journal: Journal, turn: ChatTurn, translator: ChunkTranslator) -> AsyncGenerator[bytes, None]:
     """A turn so far, then its last run live."""
     merger, last = Merger(), turn.runs[-1]
     run_id, seq, is_over = last.run_id or "", last.seq, not turn.is_active
@@ -200,7 +200,7 @@ async def _replay(journal: Journal, turn: Turn, translator: Translator) -> Async
 
 
 async def _rest(
-    journal: Journal, run_id: str, translator: Translator, merger: Merger, after: int
+    journal: Journal, run_id: str, translator: ChunkTranslator, merger: Merger, after: int
 ) -> AsyncGenerator[bytes, None]:
     """What comes after a record, to the run's end; ``Unfinished`` if the journal ends before it."""
     loop = asyncio.get_running_loop()

@@ -1,15 +1,15 @@
 """Runs as the AI SDK's UI message stream: journal records in, chunks out; its chat's requests in, AG-UI input out. Pure.
 
-``Translator`` tells a turn, live or from its beginning; ``ui_messages`` gives the messages of a thread; ``read_request``
-reads what ``useChat`` sends. ``Merger`` makes chunks fewer and ``encode_sse`` writes them.
+``ChunkTranslator`` tells a turn, live or from its beginning; ``ui_messages`` gives the messages of a thread;
+``read_request`` reads what ``useChat`` sends. ``Merger`` makes chunks fewer and ``encode_sse`` writes them.
 """
 
 from __future__ import annotations
 
 from callstream.uistream.chunks import DONE, HEADERS, Chunk, Merger, Sdk, encode_sse
-from callstream.uistream.messages import Turn, begins_turn, fold, turns, ui_messages
+from callstream.uistream.messages import ChatTurn, begins_turn, fold, turns, ui_messages
 from callstream.uistream.request import ChatRequest, read_request
-from callstream.uistream.translator import Translator
+from callstream.uistream.translator import ChunkTranslator
 
 __all__ = [
     "DONE",
@@ -18,8 +18,8 @@ __all__ = [
     "Chunk",
     "Merger",
     "Sdk",
-    "Translator",
-    "Turn",
+    "ChunkTranslator",
+    "ChatTurn",
     "begins_turn",
     "encode_sse",
     "fold",

@@ -15,14 +15,14 @@ from callstream.agui import View
 from callstream.agui.layout import RunInput
 from callstream.agui.messages import DeveloperMessage, Message, SystemMessage, UserMessage
 from callstream.uistream.chunks import Chunk, Sdk
-from callstream.uistream.translator import Translator
+from callstream.uistream.translator import ChunkTranslator
 from callstream.view import RunView
 
 AGAIN: Final = "~again-"
 """In the id of a user's message that replaces an earlier one with all that followed: the earlier one's id, this, a name."""
 
 
-class Turn(msgspec.Struct):
+class ChatTurn(msgspec.Struct):
     """What followed a user's message."""
 
     runs: list[RunView]
@@ -47,12 +47,12 @@ def begins_turn(run: RunView) -> bool:
     return any(isinstance(message, UserMessage) for message in _input_of(run))
 
 
-def turns(runs: Iterable[RunView]) -> list[Turn]:
+def turns(runs: Iterable[RunView]) -> list[ChatTurn]:
     """The turns of a thread, of whose runs these are the views, the oldest first."""
-    found: list[Turn] = []
+    found: list[ChatTurn] = []
     for run in runs:
         if not found or begins_turn(run):
-            found.append(Turn([run]))
+            found.append(ChatTurn([run]))
         else:
             found[-1].runs.append(run)
     return found
@@ -70,7 +70,7 @@ def ui_messages(runs: Iterable[RunView], view: View | None = None, *, sdk: Sdk =
                     del messages[ids.index(shown["id"]) :]
                 messages.append(shown)
         if not turn.is_active:
-            answer = fold(Translator(turn.message_id, view, sdk=sdk).replay(turn.runs))
+            answer = fold(ChunkTranslator(turn.message_id, view, sdk=sdk).replay(turn.runs))
             if answer["parts"]:
                 messages.append(answer)
     return messages

@@ -76,7 +76,7 @@ class _Call:
         """The call that this one, a host's question, asks about. It is shown as a request to approve of that one."""
 
 
-class Translator:
+class ChunkTranslator:
     """The chunks of one turn.
 
     For a client that asks for a run: ``take`` the runs of the turn before it, which the client has, and ``feed`` the

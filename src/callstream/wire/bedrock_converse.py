@@ -45,7 +45,7 @@ _MORE = "additionalModelRequestFields"
 # -- decoding ----------------------------------------------------------------------------------------------------------
 
 
-class ToolUse(msgspec.Struct):
+class ToolUseBlock(msgspec.Struct):
     toolUseId: str | None = None  # noqa: N815
     name: str | None = None
     type: str | None = None
@@ -64,7 +64,7 @@ class ReasoningContent(msgspec.Struct):
 class Block(msgspec.Struct):
     """A block of a whole message, the start of one, or a piece of one."""
 
-    toolUse: ToolUse | None = None  # noqa: N815
+    toolUse: ToolUseBlock | None = None  # noqa: N815
     text: str | None = None
     reasoningContent: ReasoningContent | None = None  # noqa: N815
 
@@ -285,7 +285,7 @@ class Media(msgspec.Struct):
 
 class RequestBlock(msgspec.Struct):
     text: str | None = None
-    toolUse: ToolUse | None = None  # noqa: N815
+    toolUse: ToolUseBlock | None = None  # noqa: N815
     toolResult: ResultBlock | None = None  # noqa: N815
     image: Media | None = None
     document: Media | None = None

@@ -35,7 +35,7 @@ _PARTS: dict[str, Part] = {"step.start": "start", "step.delta": "delta", "step.s
 # -- decoding ----------------------------------------------------------------------------------------------------------
 
 
-class Step(msgspec.Struct):
+class InteractionStep(msgspec.Struct):
     type: str = ""
     id: str | None = None
     name: str | None = None
@@ -57,14 +57,14 @@ class Interaction(msgspec.Struct):
     id: str | None = None
     status: str | None = None
     usage: Any = None
-    steps: list[Step] | None = None
+    steps: list[InteractionStep] | None = None
     error: Any = None
 
 
 class StreamEvent(msgspec.Struct, gc=False):
     event_type: str = ""
     index: int | None = None
-    step: Step | None = None
+    step: InteractionStep | None = None
     delta: Delta | None = None
     interaction: Interaction | None = None
     status: str | None = None
@@ -95,7 +95,7 @@ class GeminiInteractionsDecoder(Decoder[StreamEvent]):
             case "step.start":
                 self._in_response = True
                 self._transcript.believe_ends()
-                self._start_step(chunk.index, chunk.step or Step())
+                self._start_step(chunk.index, chunk.step or InteractionStep())
             case "step.stop":
                 self._end_step(chunk.index)
             case "interaction.created":
@@ -118,7 +118,7 @@ class GeminiInteractionsDecoder(Decoder[StreamEvent]):
             case _:
                 pass  # events that are newer than this code
 
-    def _start_step(self, index: int | None, step: Step) -> None:
+    def _start_step(self, index: int | None, step: InteractionStep) -> None:
         if step.type == CALL:
             call = self._calls[index] = self._transcript.open_call(
                 step.name, step.id, signature=step.signature or self._signature

@@ -38,12 +38,12 @@ class ChatMessage(msgspec.Struct):
     tool_calls: list[ChatToolCall] | None = None
 
 
-class ChatRequest(msgspec.Struct):
+class ChatBody(msgspec.Struct):
     messages: list[ChatMessage] = []
 
 
 def read_turns(body: bytes, wire: str = "openai_chat") -> Iterator[Turn]:
-    for message in read_body(wire, body, ChatRequest).messages:
+    for message in read_body(wire, body, ChatBody).messages:
         match message.role:
             case "assistant":
                 calls = [(call.id, call.function or call.custom or ChatFunction()) for call in message.tool_calls or ()]
