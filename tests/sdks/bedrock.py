@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from io import BytesIO
 from typing import Any
 
@@ -37,9 +38,15 @@ class BedrockInvokeSdk(AnthropicSdk):
 def bedrock_client(endpoint: str, *, retries: int = 0, **options: Any) -> Any:
     """A client of boto3 that signs with made-up keys. It reads no configuration of the machine."""
     config = Config(retries={"total_max_attempts": retries + 1, "mode": "standard"}, **options)
+    return _session().client("bedrock-runtime", endpoint_url=endpoint, config=config)
+
+
+@cache
+def _session() -> boto3.Session:
+    """One for all: it keeps the descriptions of the service, which take long to read."""
     return boto3.Session(
         aws_access_key_id=KEYS["aws_access_key"], aws_secret_access_key=KEYS["aws_secret_key"], region_name="us-east-1"
-    ).client("bedrock-runtime", endpoint_url=endpoint, config=config)
+    )
 
 
 def converse_events(client: Any, **more: Any) -> list[tuple[str, Any]]:

@@ -333,6 +333,21 @@ def test_declared_tools(config: Any, found: Any) -> None:
     assert provider_of(WIRE).declared_tools(Request("", json.dumps({"toolConfig": config}).encode())) == found
 
 
+def test_the_path_tells_what_is_streamed() -> None:
+    for path, streamed in (("/model/m/converse", False), ("/model/m/converse-stream", True)):
+        assert provider_of(WIRE).is_streamed(Request(path, b"{}")) is streamed
+
+
+def test_notes_stand_at_the_end_of_the_user_s_message() -> None:
+    def noted(*messages: Any) -> Any:
+        sent = provider_of(WIRE).add_notes(Request("", json.dumps({"messages": messages}).encode()), {"c1": "no"})
+        return None if sent is None else json.loads(sent.body)["messages"]
+
+    user, model = {"role": "user", "content": [{"text": "go"}]}, {"role": "assistant", "content": [{"text": "Hm"}]}
+    assert noted(model, user) == [model, {"role": "user", "content": [{"text": "go"}, {"text": "no"}]}]
+    assert noted() is noted(user, model) is noted({"role": "user"}) is None
+
+
 def test_every_event_is_given_by_its_last_byte() -> None:
     body = aws(delta(0, text="Hi"))
     decoder = decoder_for(WIRE)

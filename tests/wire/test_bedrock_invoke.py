@@ -85,9 +85,6 @@ def test_results_in_request() -> None:
     assert results_in(WIRE, json.dumps(ANTHROPIC).encode()) == [MessageReceived("user", "Hi")]
 
 
-def test_nothing_is_added_to_a_request() -> None:
-    """Bedrock refuses the field by which Anthropic's own API is asked for pieces."""
-    request = Request(
-        "/model/m/invoke", json.dumps({**ANTHROPIC, "tools": [{"name": "f", "input_schema": {}}]}).encode()
-    )
-    assert provider_of(WIRE).ask_for_pieces(request) is request
+def test_the_path_tells_what_is_streamed() -> None:
+    for path, streamed in (("/model/m/invoke", False), ("/model/m/invoke-with-response-stream", True)):
+        assert provider_of(WIRE).is_streamed(Request(path, b"{}")) is streamed

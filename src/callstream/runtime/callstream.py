@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from functools import cached_property, partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from callstream.calls import number_id
 from callstream.errors import CallstreamError, JournalError, UsageError
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from callstream.tap import Collapse, Tap, TapSettings, TapTransport
 
 logger = logging.getLogger("callstream")
+
+
+_Boto = TypeVar("_Boto")
 
 
 class Callstream(Toolbox):
@@ -138,6 +141,18 @@ class Callstream(Toolbox):
         An SDK that accepts httpx only, though httpx2 is installed too, gets ``httpx.Client(transport=cs.transport())``.
         """
         client: httpx2.Client = self._tap.client(None, "Client", kwargs)
+        return client
+
+    def tap_boto(self, client: _Boto, *, collapse: Collapse = "known", stream_arguments: bool = False) -> _Boto:
+        """Taps a ``bedrock-runtime`` client of boto3, botocore or aiobotocore, or all that a session makes from now on.
+
+        Returns the client or session that it was given. ``collapse`` is that of ``transport``. ``stream_arguments`` asks
+        Claude to stream the arguments of calls as it writes them. On Bedrock that is a beta for a whole request, so it is
+        off by default and asked for only where all tools of a request are collapsed.
+        """
+        from callstream.tap import TapSettings
+
+        self._tap.boto(client, TapSettings(collapse=collapse, bedrock_beta=stream_arguments))
         return client
 
     # -- runs --

@@ -10,6 +10,7 @@ from weakref import WeakSet
 from callstream.errors import UsageError
 from callstream.runtime import Callstream
 from callstream.tap.asking import Asking
+from callstream.tap.boto import BotoTap
 from callstream.tap.implicit import ImplicitRuns
 from callstream.tap.pools import Pools
 from callstream.tap.reading import TapSettings
@@ -59,6 +60,9 @@ class Tap:
         client = getattr(library, kind)(transport=tap, **kwargs)
         _clients.add(client)
         return client
+
+    def boto(self, target: Any, settings: TapSettings) -> None:
+        BotoTap(self._callstream, self._implicit, settings).register(target)
 
     async def end_runs(self) -> None:
         await self._implicit.aclose()

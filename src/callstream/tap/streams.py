@@ -57,32 +57,36 @@ def stream_of(library: ModuleType, body: Body) -> Any:
     return _stream_class(library)(body)
 
 
+class BodyStream:
+    """What reads a body, async or in any thread. Made on the loop of the body."""
+
+    def __init__(self, body: Body) -> None:
+        self._body = body
+        self._loop = asyncio.get_running_loop()
+        self._process = os.getpid()
+        if isinstance(body, TappedBody):
+            finalize(self, body.abandon).atexit = False
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._body.chunks(self)
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
+
+    def __iter__(self) -> Iterator[bytes]:
+        return _Chunks(self._loop, self._body.chunks(self))
+
+    def close(self) -> None:
+        if os.getpid() == self._process:  # else it was forked, and the loop runs in the parent only
+            finish_in(self._loop, self._body.aclose)
+
+
 @cache
 def _stream_class(library: ModuleType) -> Any:
-    class TappedStream(library.AsyncByteStream, library.SyncByteStream):  # type: ignore[misc, name-defined]
-        """What the library reads a tapped body by."""
+    class LibraryStream(BodyStream, library.AsyncByteStream, library.SyncByteStream):  # type: ignore[misc, name-defined]
+        """What the library takes for a stream of its own."""
 
-        def __init__(self, body: Body) -> None:
-            self._body = body
-            self._loop = asyncio.get_running_loop()
-            self._process = os.getpid()
-            if isinstance(body, TappedBody):
-                finalize(self, body.abandon).atexit = False
-
-        def __aiter__(self) -> AsyncIterator[bytes]:
-            return self._body.chunks(self)
-
-        async def aclose(self) -> None:
-            await self._body.aclose()
-
-        def __iter__(self) -> Iterator[bytes]:
-            return _Chunks(self._loop, self._body.chunks(self))
-
-        def close(self) -> None:
-            if os.getpid() == self._process:  # else it was forked, and the loop runs in the parent only
-                finish_in(self._loop, self._body.aclose)
-
-    return TappedStream
+    return LibraryStream
 
 
 class _Chunks:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
+from functools import partial
 from typing import Any
 
 from callstream.hooks.thread import HookThread
@@ -31,21 +32,31 @@ class ThreadedTransport:
             asking.add_done_callback(lambda asked: _close_unwanted(asked, thread))
             raise
         library = library_of(request)
-        stream = _Stream(answer, thread)
+        stream = ThreadedStream(answer.stream, answer.stream.close, partial(_wake, answer), thread)
         return library.Response(
             answer.status_code, headers=answer.headers, stream=stream, extensions=answer.extensions, request=request
         )
 
 
-class _Stream:
-    def __init__(self, answer: Any, thread: HookThread) -> None:
-        self._answer = answer
-        self._thread = thread
+class ThreadedStream:
+    """Blocking chunks, read in a thread. ``wake`` ends a wait for one, and returns whether that was possible."""
+
+    def __init__(
+        self,
+        chunks: Iterable[bytes],
+        close: Callable[[], None],
+        wake: Callable[[], bool],
+        thread: HookThread | None = None,
+    ) -> None:
+        self._chunks = chunks
+        self._close = close
+        self._wake = wake
+        self._thread = thread or HookThread("callstream-http")
         self._reading: asyncio.Future[bytes | None] | None = None
         self._is_closed = False
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        chunks = iter(self._answer.stream)
+        chunks = iter(self._chunks)
         while True:
             self._reading = self._thread.submit(next, chunks, None)
             data = await asyncio.shield(self._reading)
@@ -58,8 +69,8 @@ class _Stream:
             return
         self._is_closed = True
         is_waiting = self._reading is not None and not self._reading.done()
-        can_be_woken = is_waiting and _wake(self._answer)
-        closing = self._thread.submit(self._answer.stream.close)
+        can_be_woken = is_waiting and self._wake()
+        closing = self._thread.submit(self._close)
         self._thread.close()
         if can_be_woken or not is_waiting:
             await closing

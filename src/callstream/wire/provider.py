@@ -26,7 +26,7 @@ class Provider(ABC):
     at which a streamed answer is taken up again (``GET``, without a body). ``signs_calls``: calls carry
     signatures that a later request has to bring back. ``sdk_error``: where the provider's SDK retries whatever a transport
     raises, the class (``module.Name``) of the errors that it raises as they are. ``pieces_field``: how an error names what
-    ``ask_for_pieces`` adds.
+    ``ask_for_pieces`` adds. ``stream_types``: the content types of streamed answers.
     """
 
     wire: ClassVar[str]

@@ -1,0 +1,224 @@
+"""The tap for boto3, botocore and aiobotocore, which take no HTTP client: it uses their public event hooks.
+
+``before-call`` comes once for each call of an operation, before its request is signed, so the request may still be
+changed. ``before-parse`` comes with each answer, whose body is replaced. No hook sees both; but all hooks of one call run
+in the thread, or the task, that makes it, so what the first has read waits for the second in a context variable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextvars import ContextVar
+from functools import partial
+from io import BytesIO
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from callstream.errors import UsageError
+from callstream.runtime import Callstream
+from callstream.runtime.ownloop import run_in
+from callstream.tap.implicit import ImplicitRuns
+from callstream.tap.place import Place
+from callstream.tap.reading import Exchange, Tapping, TapSettings, add_notes
+from callstream.tap.streams import BodyStream
+from callstream.tap.threaded import ThreadedStream
+from callstream.wire import provider_at
+from callstream.wire.requests import Request
+
+_SERVICE = "bedrock-runtime"
+
+
+class _Call(NamedTuple):
+    """A call of an operation that is under way, and the event loop on which what it says is recorded."""
+
+    exchange: Exchange
+    place: Place
+    loop: asyncio.AbstractEventLoop
+
+
+class BotoTap:
+    """Hooks for clients of Bedrock's runtime. They may be registered with any number of clients and sessions."""
+
+    def __init__(self, callstream: Callstream, implicit: ImplicitRuns, settings: TapSettings) -> None:
+        self._callstream = callstream
+        self._tapping = Tapping(callstream, implicit, settings)
+        self._asks_by_beta = settings.bedrock_beta
+        self._current: ContextVar[_Call | None] = ContextVar("callstream_boto_call", default=None)
+
+    def register(self, target: Any) -> None:
+        events = _events_of(target)
+        kinds = [kind.__module__.partition(".")[0] for kind in type(target).__mro__]
+        is_async = "aiobotocore" in kinds or "aioboto3" in kinds
+        before_call, before_parse = (
+            (self._before_call_async, self._before_parse_async) if is_async else (self._before_call, self._before_parse)
+        )
+        # The same Callstream taps a client once, though its session was tapped too.
+        name = f"callstream-{id(self._callstream)}"
+        events.register(f"before-call.{_SERVICE}", before_call, unique_id=f"{name}-call")
+        events.register(f"before-parse.{_SERVICE}", before_parse, unique_id=f"{name}-parse")
+
+    # -- requests --
+
+    def _before_call(self, params: dict[str, Any], **_: Any) -> None:
+        asked = self._begin(params)
+        if asked is not None:
+            own = self._callstream.own_loop.begin()
+            place = Place.current().for_blocking_caller(own)
+            loop = own if place.run is None else place.run.loop
+            self._current.set(run_in(loop, partial(self._receive, asked, place, params)))
+
+    async def _before_call_async(self, params: dict[str, Any], **_: Any) -> None:
+        asked = self._begin(params)
+        if asked is not None:
+            self._current.set(await self._receive(asked, Place.current(), params))
+
+    def _begin(self, params: dict[str, Any]) -> Request | None:
+        """The request if it is one of ours. What an earlier call has left is forgotten."""
+        self._current.set(None)
+        body = params.get("body")
+        if isinstance(body, str):
+            body = body.encode()
+        path = unquote(params["url_path"])
+        if provider_at(path) is None or not isinstance(body, bytes | bytearray):  # a file, for example
+            return None
+        return Request(path, bytes(body))
+
+    async def _receive(self, asked: Request, place: Place, params: dict[str, Any]) -> _Call:
+        provider = provider_at(asked.path)
+        assert provider is not None
+        exchange = await self._tapping.receive(provider, asked, place)
+        sent = add_notes(provider, asked, place)
+        if self._asks_by_beta:
+            sent = provider.ask_by_beta(sent, self._tapping.asks(place.model_call))
+        if sent is not asked:
+            params["body"] = sent.body
+        return _Call(exchange, place, asyncio.get_running_loop())
+
+    # -- answers --
+
+    def _before_parse(self, operation_model: Any, response_dict: dict[str, Any], **_: Any) -> None:
+        call = self._answered(operation_model, response_dict)
+        if call is None:
+            return
+        body = response_dict["body"]
+        if operation_model.has_event_stream_output:
+            response_dict["body"] = run_in(call.loop, partial(self._stream, call, _threaded(body)))
+        elif isinstance(body, bytes):
+            response_dict["body"] = run_in(call.loop, partial(self._whole, call, body))
+        else:
+            whole = run_in(call.loop, partial(self._whole, call, body.read()))
+            response_dict["body"] = type(body)(BytesIO(whole), len(whole))
+
+    async def _before_parse_async(self, operation_model: Any, response_dict: dict[str, Any], **_: Any) -> None:
+        call = self._answered(operation_model, response_dict)
+        if call is None:
+            return
+        body = response_dict["body"]
+        if operation_model.has_event_stream_output:
+            response_dict["body"] = await self._stream(call, _AsyncSource(body))
+        elif isinstance(body, bytes):
+            response_dict["body"] = await self._whole(call, body)
+        else:
+            whole = await self._whole(call, await body.read())
+            response_dict["body"] = type(body)(_AsyncWhole(whole), len(whole))
+
+    def _answered(self, operation_model: Any, response_dict: dict[str, Any]) -> _Call | None:
+        """The call that this is an answer to, if it is to be read."""
+        call = self._current.get()
+        if call is None:
+            return None
+        content_type = response_dict["headers"].get("content-type", "")
+        exchange = call.exchange
+        kind = exchange.provider.answer_kind(exchange.asked, response_dict["status_code"], content_type)
+        if kind != ("stream" if operation_model.has_event_stream_output else "whole"):
+            return None  # an error, which may be followed by another attempt
+        self._current.set(None)
+        return call
+
+    async def _stream(self, call: _Call, source: Any) -> BotoStream:
+        try:
+            reading = await self._tapping.begin(call.exchange, call.place)
+        except BaseException:
+            await source.aclose()
+            raise
+        return BotoStream(reading.streamed(source, source.aclose))
+
+    async def _whole(self, call: _Call, body: bytes) -> bytes:
+        reading = await self._tapping.begin(call.exchange, call.place)
+        return await reading.whole(_chunks(body), _nothing)
+
+
+class BotoStream(BodyStream):
+    """The parts of an HTTP response by which botocore reads a body, and those by which aiobotocore does."""
+
+    def stream(self, *_: Any, **__: Any) -> Iterator[bytes]:
+        return iter(self)
+
+    @property
+    def content(self) -> BotoStream:
+        return self
+
+    async def iter_chunks(self) -> AsyncIterator[tuple[bytes, bool]]:
+        async for data in self:
+            yield data, True
+
+
+class _AsyncSource:
+    """The body of an answer of aiobotocore, which is one of aiohttp."""
+
+    def __init__(self, raw: Any) -> None:
+        self._raw = raw
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for data, _ in self._raw.content.iter_chunks():
+            yield data
+
+    async def aclose(self) -> None:
+        self._raw.close()
+
+
+class _AsyncWhole(BytesIO):
+    """A body that is there, as aiobotocore reads one."""
+
+    @property
+    def content(self) -> Any:
+        return self
+
+    async def read(self, size: int | None = -1, /) -> bytes:  # type: ignore[override]
+        return super().read(size)
+
+
+def _threaded(raw: Any) -> ThreadedStream:
+    """The body of an answer of botocore, which is one of urllib3."""
+
+    def wake() -> bool:
+        try:
+            raw.shutdown()
+        except (AttributeError, ValueError, RuntimeError, OSError):  # urllib3 before 2.3, or a connection that is gone
+            return False
+        return True
+
+    return ThreadedStream(raw.stream(), raw.close, wake)
+
+
+async def _chunks(body: bytes) -> AsyncIterator[bytes]:
+    yield body
+
+
+async def _nothing() -> None:
+    pass
+
+
+def _events_of(target: Any) -> Any:
+    """Where the hooks of a client or a session are registered."""
+    meta = getattr(target, "meta", None)
+    if meta is not None and hasattr(meta, "service_model"):
+        if meta.service_model.service_name != _SERVICE:
+            raise UsageError(f"expected a client of {_SERVICE}, got one of {meta.service_model.service_name}")
+        return meta.events
+    if hasattr(target, "events"):  # boto3's session
+        return target.events
+    if hasattr(target, "get_component"):  # botocore's
+        return target.get_component("event_emitter")
+    raise UsageError(f"expected a client or a session of boto3, botocore or aiobotocore, got {target!r:.100}")
