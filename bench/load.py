@@ -24,7 +24,7 @@ from callstream.testing.provider import STAMP
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _STAMP = STAMP.encode()
-_STAMPED = re.compile(rb"\d{20}")
+_STAMPED = re.compile(rb"000\d{17}")
 _GOLDEN_RATIO = 0.618033988749895
 
 

@@ -54,6 +54,19 @@ async def test_tail_never_leaves_a_record_out() -> None:
     assert followers.tail("r", 10) == records(11, 10 + TAIL)
 
 
+async def test_tail_has_only_what_a_follower_has_not_read() -> None:
+    followers = Followers()
+    near, behind = followers.add("r"), followers.add("r")
+    followers.push({"r": records(1, 3)})
+    near.after = 3
+    followers.push({"r": records(4, 6)})
+    assert followers.tail("r", 0) == records(1, 6)
+    near.after, behind.after = 6, 5
+    followers.push({"r": records(7, 7)})
+    assert followers.tail("r", 0) == []
+    assert followers.tail("r", 5) == records(6, 7)
+
+
 async def seen_all(seen: list[Record], count: int) -> None:
     while len(seen) < count:  # noqa: ASYNC110
         await asyncio.sleep(0.001)

@@ -56,8 +56,10 @@ Only a reader's first page can be Folded. Those after it begin with whatever rec
 class Follower:
     """One waiting reader. ``wake`` may be called from any thread."""
 
-    def __init__(self, run_id: str) -> None:
+    def __init__(self, run_id: str, after: int = 0) -> None:
         self.run_id = run_id
+        self.after = after
+        """The number of the last record that it has read."""
         self.loop = asyncio.get_running_loop()
         self._closed = False
         self._news = asyncio.Event()
@@ -99,8 +101,8 @@ class Followers:
                 return
             await came.wait()
 
-    def add(self, run_id: str) -> Follower:
-        follower = Follower(run_id)
+    def add(self, run_id: str, after: int = 0) -> Follower:
+        follower = Follower(run_id, after)
         with self._lock:
             if self._closed:
                 follower.close()
@@ -126,14 +128,21 @@ class Followers:
             return set(self._by_run)
 
     def push(self, fresh: Mapping[str, Sequence[Record]]) -> None:
-        """Keeps records that this process has just committed, so that followers who are near need not read them."""
+        """Keeps records that this process has just committed, so that followers who are near need not read them.
+
+        What all followers of a run have read is dropped: most of the time there is nothing else.
+        """
         if not fresh:
             return
         with self._lock:
             for run_id, records in fresh.items():
-                if run_id not in self._by_run:
+                followers = self._by_run.get(run_id)
+                if not followers:
                     continue
                 tail = self._tails.setdefault(run_id, deque(maxlen=TAIL))
+                read = min([follower.after for follower in followers])
+                while tail and tail[0].seq <= read:
+                    tail.popleft()
                 for record in records:
                     if tail and record.seq != tail[-1].seq + 1:
                         tail.clear()
@@ -257,7 +266,7 @@ async def batches(
 ) -> AsyncGenerator[Sequence[Record], None]:
     """The same, all that is there at a time: a slow reader gets more of them at once."""
     place = _Place(read_page, run_id, after)
-    follower = followers.add(run_id)
+    follower = followers.add(run_id, after)
     try:
         if follower.is_closed():
             raise followers.error or UsageError("the journal is closed")
@@ -272,9 +281,11 @@ async def batches(
                     if follower.is_closed() and place.has_read:
                         break
                     raise
+            follower.after = place.after
             if records:
                 has_ended |= isinstance(records[-1].event, RunEnded)
                 yield records
+                del records, kept
             if has_ended:
                 return
             if not has_more and not follower.is_closed():
