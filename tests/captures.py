@@ -37,6 +37,7 @@ WIRES = {
     "bedrock_converse": "bedrock_converse_stream",
     "bedrock_invoke": "bedrock_invoke_anthropic",
     "gemini_interactions": "gemini_interactions",
+    "ollama": "ollama_chat",
 }
 """The names that ``decoder_for`` takes, and the manifest's names for the same wires."""
 
@@ -121,6 +122,8 @@ def body(capture: Capture) -> bytes:
         return raw_body(capture) or b"".join(
             write_event(kind, msgspec.json.encode(payload)) for event in events for kind, payload in event.items()
         )
+    if capture.wire == "ollama_chat":
+        return data
     return b"".join(b"data: " + line + b"\n\n" for line in data.split(b"\n") if line.strip())
 
 

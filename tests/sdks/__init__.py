@@ -9,6 +9,7 @@ from tests.sdks.bedrock import BedrockInvokeSdk, read_converse
 from tests.sdks.cohere import CohereSdk
 from tests.sdks.gemini import GeminiSdk
 from tests.sdks.interactions import InteractionsSdk
+from tests.sdks.ollama import OllamaSdk
 from tests.sdks.openai import ChatSdk, ResponsesSdk
 from tests.sdks.sdk import Answer, Sdk
 
@@ -22,6 +23,7 @@ SDKS: dict[str, Sdk] = {
     "cohere": CohereSdk(),
     "bedrock_invoke": BedrockInvokeSdk(),
     "gemini_interactions": InteractionsSdk(),
+    "ollama": OllamaSdk(),
 }
 WIRES = tuple(SDKS)
 READ: dict[str, Any] = {**{wire: sdk.read for wire, sdk in SDKS.items()}, "bedrock_converse": read_converse}

@@ -8,11 +8,14 @@ from typing import Any
 
 from callstream import Callstream
 from callstream.testing import ScriptedProvider
-from tests.sdks import SDKS, WIRES, Answer
+from callstream.testing.encoders import ENCODERS
+from tests.sdks import SDKS, Answer
 from tests.sdks.sdk import NAMES, SCHEMA
 
 __all__ = ["ASK", "NAMES", "SCHEMA", "WIRES", "Answer", "ask", "sdk"]
 
+WIRES = tuple(wire for wire in SDKS if ENCODERS[wire].streams_arguments)
+"""Those on which calls come in pieces."""
 ASK: dict[str, Any] = {wire: each.ask for wire, each in SDKS.items()}
 
 

@@ -140,7 +140,7 @@ def test_sdk_makes_the_same_of_it(capture: Capture) -> None:
             assert after == before, read.__name__
 
 
-@each_capture("cohere", "gemini_interactions", "bedrock_converse", "bedrock_invoke")
+@each_capture("cohere", "gemini_interactions", "ollama", "bedrock_converse", "bedrock_invoke")
 def test_sdk_that_leaves_folding_to_programs_makes_the_same_of_it(capture: Capture) -> None:
     if capture.file in NOT_FOR_THE_SDK:
         return

@@ -26,6 +26,8 @@ STUDIO = "/v1beta/models/gemini-3:streamGenerateContent"
         ("/openai/deployments/gpt/chat/completions", "openai_chat"),
         ("/v1/responses", "openai_responses"),
         ("/v2/chat", "cohere"),
+        ("/api/chat", "ollama"),
+        ("/api/generate", None),
         ("/v1beta/interactions", "gemini_interactions"),
         ("/v1beta1/projects/p/locations/l/interactions", "gemini_interactions"),
         ("/v1/interactions/v1_abc/cancel", None),
@@ -149,6 +151,7 @@ def test_signatures_repaired_leaves_the_rest_alone() -> None:
             "gemini_interactions",
             [{"type": "function", "name": "write", "parameters": {"a": 1}}, {"type": "mcp_server", "name": "x"}],
         ),
+        ("ollama", [{"type": "function", "function": {"name": "write", "parameters": {"a": 1}}}]),
         ("cohere", [{"type": "function", "function": {"name": "write", "parameters": {"a": 1}}}, "odd"]),
     ],
 )

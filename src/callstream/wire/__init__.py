@@ -18,6 +18,7 @@ from callstream.wire.cohere import Cohere
 from callstream.wire.decoder import Decoder
 from callstream.wire.gemini import Gemini
 from callstream.wire.gemini_interactions import GeminiInteractions
+from callstream.wire.ollama import Ollama
 from callstream.wire.openai_chat import OpenAIChat
 from callstream.wire.openai_responses import OpenAIResponses
 from callstream.wire.provider import Provider
@@ -33,6 +34,7 @@ PROVIDERS: tuple[Provider, ...] = (
     BedrockConverse(),
     BedrockInvoke(),
     GeminiInteractions(),
+    Ollama(),
 )
 WIRES: tuple[str, ...] = tuple(provider.wire for provider in PROVIDERS)
 

@@ -17,6 +17,7 @@ from callstream.testing.encoders.cohere import CohereEncoder
 from callstream.testing.encoders.encoder import Encoder, dumps
 from callstream.testing.encoders.gemini import GeminiEncoder
 from callstream.testing.encoders.gemini_interactions import GeminiInteractionsEncoder
+from callstream.testing.encoders.ollama import OllamaEncoder
 from callstream.testing.encoders.openai_chat import OpenAIChatEncoder
 from callstream.testing.encoders.openai_responses import OpenAIResponsesEncoder
 from callstream.testing.script import (
@@ -46,6 +47,7 @@ ENCODERS: dict[str, type[Encoder]] = {
     "bedrock_converse": BedrockConverseEncoder,
     "bedrock_invoke": BedrockInvokeEncoder,
     "gemini_interactions": GeminiInteractionsEncoder,
+    "ollama": OllamaEncoder,
 }
 WIRES: tuple[str, ...] = tuple(ENCODERS)
 

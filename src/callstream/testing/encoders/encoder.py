@@ -45,7 +45,7 @@ class Encoder(ABC):
     ``resumed_path`` matches the paths at which answers are asked for again, with GET; ``stream=true`` asks for a stream.
     ``stream_type``: the content type of a stream. ``request_id``: the header that names a request. ``failure_status``: what
     an answer that is not streamed fails with. ``is_text``: text of a script stands in the stream as it is, and may be
-    replaced there; not so where it is encoded, or where a checksum follows.
+    replaced there; not so where it is encoded, or where a checksum follows. ``streams_arguments``: calls come in pieces.
     """
 
     model: ClassVar[str]
@@ -59,6 +59,7 @@ class Encoder(ABC):
     request_id: ClassVar[str | None] = None
     failure_status: ClassVar[int] = 500
     is_text: ClassVar[bool] = True
+    streams_arguments: ClassVar[bool] = True
 
     @classmethod
     def form_of(cls, verb: str | None, query: Mapping[str, str], fields: Mapping[str, Any]) -> Form:

@@ -1,0 +1,99 @@
+"""Ollama's chat: JSON lines; calls come whole, one a line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from callstream.codec import encode_line
+from callstream.errors import UsageError
+from callstream.testing.encoders.encoder import Encoder, Form, refuse_custom
+from callstream.testing.script import Call, Failure, Refusal, Text, Thought
+
+_MOMENT = "2026-08-05T08:10:56.372032Z"
+
+
+class OllamaEncoder(Encoder):
+    """A call that never ends is not there at all: the server holds a call back until it is whole."""
+
+    model = "qwen3:4b"
+    path = re.compile(r"/api/chat$")
+    place = "/api/chat"
+    upstream = "http://127.0.0.1:11434"
+    variables = ("OLLAMA_HOST", "OLLAMA_API_KEY")
+    stream_type = "application/x-ndjson"
+    streams_arguments = False
+
+    @classmethod
+    def form_of(cls, verb: str | None, query: Mapping[str, str], fields: Mapping[str, Any]) -> Form:
+        return "whole" if fields.get("stream") is False else "events"
+
+    def __init__(self, model: str | None, first_id: int) -> None:
+        super().__init__(model, first_id)
+        self._message: dict[str, Any] = {"role": "assistant", "content": ""}
+        self._calls: list[dict[str, Any]] = []
+        self._done_reason: str | None = None
+
+    def begin(self) -> Iterator[bytes]:
+        return iter(())
+
+    def text(self, step: Text) -> Iterator[bytes]:
+        self._message["content"] += step.text
+        for piece in self.pieces(step.text, step.size):
+            yield self._line(content=piece)
+
+    def thought(self, step: Thought) -> Iterator[bytes]:
+        self._message["thinking"] = self._message.get("thinking", "") + step.text
+        for piece in self.pieces(step.text, step.size):
+            yield self._line(thinking=piece)
+
+    def calls(self, calls: Sequence[Call]) -> Iterator[bytes]:
+        for call in calls:
+            refuse_custom(call, "ollama")
+            if call.text is not None or not isinstance(call.args, dict):
+                raise UsageError(f"the wire 'ollama' has arguments as an object, not as text: {call!r:.80}")
+            if call.stop_after is not None:
+                continue
+            self.sent += len(str(call.args))
+            call_id = self.call_id(call, "call_")
+            function = {"index": len(self._calls), "name": call.name, "arguments": call.args}
+            entry = {"function": function} if call_id is None else {"id": call_id, "function": function}
+            self._calls.append(entry)
+            yield self._line(tool_calls=[entry])
+
+    def failure(self, step: Failure) -> Iterator[bytes]:
+        yield encode_line(self.error(step)) + b"\n"
+
+    def finish(self, reason: str | None) -> Iterator[bytes]:
+        self._done_reason = reason or "stop"
+        yield encode_line(self._answer({"role": "assistant", "content": ""})) + b"\n"
+
+    def whole(self) -> Any:
+        return self._answer(self._message | ({"tool_calls": self._calls} if self._calls else {}))
+
+    def error(self, step: Failure) -> Any:
+        return {"error": step.message}
+
+    def refusal(self, step: Refusal) -> Any:
+        return {"error": step.message}
+
+    def _line(self, **message: Any) -> bytes:
+        said = {"role": "assistant", "content": "", **message}
+        line = {"model": self.model_name, "created_at": _MOMENT, "message": said, "done": False}
+        return encode_line(line) + b"\n"
+
+    def _answer(self, message: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "model": self.model_name,
+            "created_at": _MOMENT,
+            "message": message,
+            "done": True,
+            "done_reason": self._done_reason,
+            "total_duration": 7_577_982_042,
+            "load_duration": 58_847_000,
+            "prompt_eval_count": 25,
+            "prompt_eval_duration": 707_514_083,
+            "eval_count": self.output_tokens,
+            "eval_duration": 6_286_536_118,
+        }

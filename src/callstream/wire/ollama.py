@@ -1,0 +1,246 @@
+"""Ollama's ``POST /api/chat``: JSON lines, streamed unless the request says ``"stream": false``.
+
+A call comes whole, in a line of its own or with others, and that line is its end; the finish reason says nothing of calls.
+Older servers send no ids, and Ollama's own client drops those that newer ones send, so results come back by the name of
+the tool, or in order. Many other applications have such a path: the content type decides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from callstream.errors import WireError
+from callstream.events import ResultReceived
+from callstream.wire.argtext import text_of
+from callstream.wire.collapsing import Call, Collapser, IsLeftOut, Output, Passing, read_json
+from callstream.wire.decoder import Decoder, reported
+from callstream.wire.framing import Frame, Framing
+from callstream.wire.jsonlines import JsonLinesFraming
+from callstream.wire.openai_chat.requests import add_note, content_message, content_text, declared_functions
+from callstream.wire.provider import AnswerKind, Provider
+from callstream.wire.requests import MODEL, Notes, Request, Turn, note_text, read_body, user_message
+
+_COUNTS = (
+    "total_duration",
+    "load_duration",
+    "prompt_eval_count",
+    "prompt_eval_duration",
+    "eval_count",
+    "eval_duration",
+)
+
+# -- decoding ----------------------------------------------------------------------------------------------------------
+
+
+class Function(msgspec.Struct):
+    name: str | None = None
+    arguments: Any = None
+
+
+class ToolCall(msgspec.Struct):
+    id: str | None = None
+    function: Function | None = None
+
+
+class Message(msgspec.Struct):
+    content: str | None = None
+    thinking: str | None = None
+    tool_calls: list[ToolCall] | None = None
+
+
+class Line(msgspec.Struct):
+    message: Message | None = None
+    done: bool = False
+    done_reason: str | None = None
+    error: Any = None
+    total_duration: Any = None
+    load_duration: Any = None
+    prompt_eval_count: Any = None
+    prompt_eval_duration: Any = None
+    eval_count: Any = None
+    eval_duration: Any = None
+
+
+class OllamaDecoder(Decoder[Line]):
+    wire = "ollama"
+    _payloads = msgspec.json.Decoder(Line)
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._in_response = False
+
+    def _framing(self) -> Framing:
+        return JsonLinesFraming()
+
+    def _chunk(self, chunk: Line) -> None:
+        if chunk.error:
+            raise reported(chunk.error)
+        if chunk.message is None and not chunk.done:
+            raise WireError(f"expected a line of the ollama wire, with a message, got {chunk!r:.200}")
+        self._in_response = True
+        message = chunk.message or Message()
+        if message.thinking:
+            self._transcript.append_reasoning(message.thinking)
+        if message.content:
+            self._transcript.append_text(message.content)
+        for entry in message.tool_calls or ():
+            function = entry.function or Function()
+            call = self._transcript.open_call(function.name, entry.id)
+            self._transcript.piece_of(call)
+            self._transcript.append_args(call, text_of(function.arguments) or "{}")
+            self._transcript.end_call(call)
+        if chunk.done:
+            counts = {name: getattr(chunk, name) for name in _COUNTS if getattr(chunk, name) is not None}
+            self._end_response(chunk.done_reason, counts or None, normal=chunk.done_reason != "length")
+
+    def _end_response(self, reason: str | None, usage: dict[str, Any] | None, *, normal: bool) -> None:
+        self._transcript.finish_calls(normal=normal, detail=f"done_reason {reason}")
+        self._transcript.end_response(reason, usage)
+        self._in_response = False
+
+    def _end_of_body(self) -> None:
+        if self._in_response:
+            self._end_response(None, None, normal=False)
+
+    def _read_whole(self, body: bytes) -> None:
+        answer: Line = self._decoded(body, self._payloads)
+        self._chunk(answer)
+        self._end_of_body()
+
+
+# -- collapsing --------------------------------------------------------------------------------------------------------
+
+
+class LineCall(Call):
+    """A call and the line that it leaves in, alone. ``frame``: the one that it came in; ``is_alone``: without others."""
+
+    line: dict[str, Any]
+    frame: Frame
+    is_alone: bool
+
+
+class OllamaCollapser(Collapser[LineCall]):
+    """Calls are whole already. A line with several of them is cut into one for each, the rest of it in the last one.
+
+    A collapsed call without an id gets one, so that whoever keeps ids has the one that the journal has.
+    """
+
+    _call_type = LineCall
+
+    def _is_mere_delta(self, call: LineCall, frame: Frame, chunk: Any) -> bool:
+        return False  # pragma: no cover  # the line of a call brings more than a piece of it
+
+    def _take(self, frame: Frame, chunk: Line | None, pieces: Sequence[str | None]) -> None:
+        calls = [self._calls[piece] for piece in pieces]
+        if not any(call.collapsed for call in calls):
+            self._slots.append(Passing(frame))
+            return
+        line = read_json(frame.payload)
+        message = line["message"]
+        entries = message["tool_calls"]
+        for call, entry in zip(calls, entries, strict=True):
+            is_last = entry is entries[-1]
+            rest = {"role": message.get("role"), "content": ""} if not is_last else message
+            kept = {name: line[name] for name in ("model", "created_at") if name in line} if not is_last else line
+            call.line = {
+                **kept,
+                "message": {**rest, "tool_calls": [entry]},
+                "done": is_last and line.get("done") is True,
+            }
+            call.frame, call.is_alone = frame, len(entries) == 1
+            if call.collapsed:
+                self._place(call)
+            else:
+                self._slots.append(Passing(Frame(frame.payload, b"", self._passed(frame, call.line))))
+
+    def _whole(self, call: LineCall) -> list[Output]:
+        (entry,) = call.line["message"]["tool_calls"]
+        if entry.get("id") and call.is_alone:
+            return [Output(self._passed(call.frame), (call.call_id,))]
+        written = {**call.line, "message": {**call.line["message"], "tool_calls": [{"id": call.wire_id, **entry}]}}
+        return [Output(self._passed(call.frame, written), (call.call_id,))]
+
+    def _left_out(self, call: LineCall) -> list[Output]:
+        message = {name: value for name, value in call.line["message"].items() if name != "tool_calls"}
+        if not (call.line["done"] or message.get("content") or message.get("thinking")):
+            return []
+        return [Output(self._passed(call.frame, {**call.line, "message": message}))]
+
+
+# -- requests ----------------------------------------------------------------------------------------------------------
+
+
+class RequestMessage(msgspec.Struct):
+    role: str = ""
+    content: Any = None
+    images: list[Any] | None = None
+    tool_name: str | None = None
+    tool_call_id: str | None = None
+    tool_calls: list[ToolCall] | None = None
+
+
+class ChatRequest(msgspec.Struct):
+    messages: list[RequestMessage] = []
+
+
+def _turns(body: bytes) -> Iterator[Turn]:
+    unanswered: list[tuple[str | None, str]] = []  # ids and names of the calls before
+    for message in read_body("ollama", body, ChatRequest).messages:
+        match message.role:
+            case "assistant":
+                calls = [(call.id, (call.function or Function()).name or "") for call in message.tool_calls or ()]
+                unanswered = list(calls)
+                yield Turn(MODEL, [], calls)
+            case "tool":
+                call_id, name = _answered(message, unanswered)
+                yield Turn("tool", [ResultReceived(call_id, name, content_text(message.content))])
+            case "user":
+                images = ["image"] * len(message.images or ())
+                text = message.content if isinstance(message.content, str) else ""
+                yield Turn("user", user_message(text, images) if images else content_message(message.content))
+            case _:
+                pass  # the program's own
+
+
+def _answered(message: RequestMessage, unanswered: list[tuple[str | None, str]]) -> tuple[str | None, str | None]:
+    """The id and the name of the call that a result answers: by its id, else by its name, else the next in order."""
+    for number, (call_id, name) in enumerate(unanswered):
+        if message.tool_call_id in (None, call_id) and message.tool_name in (None, name):
+            del unanswered[number]
+            return call_id, name or None
+    return message.tool_call_id, message.tool_name
+
+
+# -- all of it ---------------------------------------------------------------------------------------------------------
+
+
+class Ollama(Provider):
+    wire = "ollama"
+    path = re.compile(r"/api/chat$")
+    decoder = OllamaDecoder
+    collapser = OllamaCollapser
+    stream_types = ("application/x-ndjson",)
+
+    def turns(self, body: bytes) -> Iterator[Turn]:
+        return _turns(body)
+
+    def declared_tools(self, request: Request) -> dict[str, dict[str, Any]]:
+        return declared_functions(request)
+
+    def is_streamed(self, request: Request) -> bool:
+        return request.fields.get("stream") is not False
+
+    def add_notes(self, request: Request, notes: Notes) -> Request | None:
+        return add_note(request, note_text(notes))
+
+    def answer_kind(self, request: Request, status: int, content_type: str) -> AnswerKind | None:
+        kind = super().answer_kind(request, status, content_type)
+        return None if kind == "whole" and self.is_streamed(request) else kind
+
+    def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
+        message = answer["message"]
+        message["tool_calls"] = [call for call in message["tool_calls"] if not is_left_out()]
