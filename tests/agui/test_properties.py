@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from callstream.agui import AguiEvent, Conversation, Translator, View, encode, merge
 from callstream.agui.events import ToolCallArgs
 from callstream.testing import Call, Failure, Finish, Parallel, Text, Thought, Truncated
+from callstream.testing.encoders import ENCODERS
 from callstream.wire import WIRES
 from tests.agui.judge import Judge
 from tests.agui.model import StrictClient, brings, fold
@@ -62,7 +63,7 @@ responses = st.builds(
     lambda script, ending, wire, fates, stop_at: Respond([*script, *ending], wire, fates, stop_at),
     steps,
     endings,
-    st.sampled_from(WIRES),
+    st.sampled_from([wire for wire in WIRES if ENCODERS[wire].streams_arguments]),
     st.lists(st.sampled_from(FATES), min_size=1, max_size=4),
     st.none() | st.none() | st.integers(0, 25),
 )

@@ -13,6 +13,7 @@ from callstream import CallState, Callstream, Reject, Settings
 from callstream.errors import CallstreamError
 from callstream.events import ArgsAppended, CallCompleted, CallDiscarded, CallExecuting, RunEnded
 from callstream.testing import Call, Failure, Finish, Step, Truncated, encode
+from callstream.testing.encoders import ENCODERS
 from callstream.wire import WIRES
 
 BEHAVIOURS = ("none", "fine", "slow", "raises", "rejects", "hangs", "refuses_to_end")
@@ -25,7 +26,7 @@ ENDINGS: dict[str, Step] = {
 
 programs = st.fixed_dictionaries(
     {
-        "wire": st.sampled_from(WIRES),
+        "wire": st.sampled_from([wire for wire in WIRES if ENCODERS[wire].streams_arguments]),
         "calls": st.lists(
             st.tuples(st.sampled_from(BEHAVIOURS), st.text(max_size=30), st.booleans()), min_size=1, max_size=4
         ),

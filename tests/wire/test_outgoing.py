@@ -27,6 +27,8 @@ STUDIO = "/v1beta/models/gemini-3:streamGenerateContent"
         ("/v1/responses", "openai_responses"),
         ("/v2/chat", "cohere"),
         ("/api/chat", "ollama"),
+        ("/v1/agents/completions", "openai_chat"),
+        ("/v1/conversations", None),
         ("/api/generate", None),
         ("/v1beta/interactions", "gemini_interactions"),
         ("/v1beta1/projects/p/locations/l/interactions", "gemini_interactions"),

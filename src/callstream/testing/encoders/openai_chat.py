@@ -26,7 +26,7 @@ from callstream.testing.script import Call, Failure, Text, Thought
 
 class OpenAIChatEncoder(OpenAIEncoder):
     model = "gpt-4o-mini-2024-07-18"
-    path = re.compile(r"/chat/completions$")
+    path = re.compile(r"/(?:chat|agents)/completions$")
     place = "/v1/chat/completions"
 
     @classmethod

@@ -1,4 +1,7 @@
-"""OpenAI chat completions: ``POST /v1/chat/completions``, and the many servers that speak it in their own way."""
+"""OpenAI chat completions: ``POST /v1/chat/completions``, and the many servers that speak it in their own way.
+
+Mistral's agents speak it at ``/v1/agents/completions``.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from callstream.wire.requests import Asks, Notes, Request, Turn, all_tools, note
 
 class OpenAIChat(Provider):
     wire = "openai_chat"
-    path = re.compile(r"/chat/completions$")
+    path = re.compile(r"/(?:chat|agents)/completions$")
     decoder = OpenAIChatDecoder
     collapser = OpenAIChatCollapser
     pieces_field = re.compile(rb"tool_stream|eager_input_streaming")
