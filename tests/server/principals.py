@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import httpx
@@ -22,3 +23,7 @@ def refused(answer: httpx.Response, status: int) -> None:
     assert answer.status_code == status, (answer.request.url, answer.text)
     assert set(answer.json()) == {"error"}
     assert set(answer.json()["error"]) == {"code", "message"}
+
+
+def called(call_id: str, name: str, args: dict[str, Any]) -> dict[str, Any]:
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": json.dumps(args)}}

@@ -18,14 +18,10 @@ from tests.adk.conftest import IGNORED
 from tests.adk.hosting import Models, agent_of, scripted
 
 from .agents import Scripted, Stepping
-from .principals import END, MARKER, by_name, refused
+from .principals import END, MARKER, by_name, called, refused
 from .serving import Server, run_input, served, tool_message
 
 pytestmark = [pytest.mark.filterwarnings(warning) for warning in IGNORED]
-
-
-def called(call_id: str, name: str, args: dict[str, Any]) -> dict[str, Any]:
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": json.dumps(args)}}
 
 
 @pytest.fixture
