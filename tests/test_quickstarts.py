@@ -321,9 +321,9 @@ async def test_the_streams_of_the_agui_page() -> None:
         seen = sse_events(b"".join([piece async for piece in names["stream"](journal, "r2")]))
     assert "".join(event["delta"] for event in seen if event["type"] == "TOOL_CALL_ARGS") == '{"why":"sea"}'
     [snapshot] = [event for event in joined if event["type"] == "MESSAGES_SNAPSHOT"]
-    assert [message["role"] for message in snapshot["messages"]] == ["user", "assistant"]
-    known = snapshot["messages"][1]["toolCalls"][0]["function"]["arguments"]
-    assert known + "".join(event["delta"] for event in joined if event["type"] == "TOOL_CALL_ARGS") == '{"why":"sea"}'
+    assert [message["role"] for message in snapshot["messages"]] == ["user"]  # what is open is told after it, whole
+    assert [event["toolCallName"] for event in joined if event["type"] == "TOOL_CALL_START"] == ["pick_colour"]
+    assert "".join(event["delta"] for event in joined if event["type"] == "TOOL_CALL_ARGS") == '{"why":"sea"}'
     assert [events[-1]["outcome"]["pendingToolCallIds"] for events in (seen, joined)] == [["c1"], ["c1"]]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
@@ -184,3 +185,24 @@ async def test_a_driver_that_is_drained_takes_no_run(cs: Callstream) -> None:
     assert await outcome(cs, run_id) == ("cancelled", "the server shut down")
     with pytest.raises(ShuttingDown):
         await driver.begin(starting(cs, nothing))
+
+
+async def test_error_of_work_that_was_stopped_is_no_stray(cs: Callstream) -> None:
+    """An agent that answers its cancellation with an error: the event loop must have nothing to complain about."""
+    stray: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: stray.append(context["message"]))
+
+    async def work(run: Run) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise RuntimeError("aborted by the client") from None
+
+    driver = Driver(cs, DriverSettings())
+    run_id = await driver.begin(starting(cs, work))
+    await asyncio.sleep(0)
+    await driver.stop(run_id, "enough")
+    await ended(driver)
+    gc.collect()
+    assert stray == []
+    assert await outcome(cs, run_id) == ("cancelled", "enough")

@@ -191,7 +191,7 @@ TIMEOUTS: dict[str, Any] = {
 @pytest.mark.parametrize("wire", TIMEOUTS)
 async def test_the_sdk_asks_again_for_a_stream_that_does_not_begin(wire: str) -> None:
     async with Callstream() as cs, ScriptedProvider(wire, [Delay(60), Text("Hello.")]) as provider:
-        async with sdk(wire, provider, cs, first_byte=0.05, max_retries=1) as client:
+        async with sdk(wire, provider, cs, first_byte=0.5, max_retries=1) as client:
             with pytest.raises(TIMEOUTS[wire]):
                 await SDKS[wire].ask(client)
         assert len(provider.requests) == 2

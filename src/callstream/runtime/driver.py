@@ -230,6 +230,8 @@ class Driver:
             if not work.done():
                 work.cancel()
                 await asyncio.wait({work})
+            if not work.cancelled():
+                work.exception()  # asked for in any case: where this task is cancelled, nobody else would
         if not work.cancelled():
             work.result()
 
