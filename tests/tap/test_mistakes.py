@@ -10,7 +10,7 @@ import pytest
 from anthropic import AsyncAnthropic
 
 from callstream import Callstream, tool
-from callstream.testing import Call, Finish, ReceivedRequest, ScriptedProvider, Text, garble
+from callstream.testing import Call, Finish, ReceivedRequest, Refusal, ScriptedProvider, Text, garble
 
 GOOD = {"title": "Tides", "content": "The moon pulls.", "tags": ["sea", "moon"]}
 BAD = {"title": "Storms", "content": "The wind blows.", "tags": ["wind"]}
@@ -176,6 +176,23 @@ async def test_the_bare_sdk_raises_in_the_middle_of_the_stream(mistake: str) -> 
                 model="m", max_tokens=99, messages=[{"role": "user", "content": "go"}]
             ) as events:
                 await events.get_final_message()
+
+
+async def test_a_note_is_in_the_sdks_retry_too_and_then_no_more(desk: Desk) -> None:
+    """A program that asks nothing of its run: the note is the tap's."""
+    mistaken, _, told = MISTAKES["one field swallows the rest"]
+    overloaded = [Refusal(529, "overloaded", retry_after=0.01)]
+    scripts = [mistaken, overloaded, [Text("Done.")], [Text("And again.")]]
+    async with (
+        ScriptedProvider("anthropic", scripts) as provider,
+        AsyncAnthropic(base_url=provider.base_url, api_key="none", http_client=desk.cs.httpx2_client()) as client,
+        desk.cs.run("thread"),
+    ):
+        asked: Any = {"messages": [{"role": "user", "content": "go"}], "tools": [desk.write.schema("anthropic")]}
+        for _ in range(3):
+            async with client.messages.stream(model="m", max_tokens=99, **asked) as events:
+                await events.get_final_message()
+        assert [json.dumps(request.json).count(told) for request in provider.requests] == [0, 1, 1, 0]
 
 
 # -- Pydantic AI --

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from callstream.calls import CallState
+from callstream.calls import CallState, Refusal
 from callstream.errors import CallRejected, UsageError, WireError
 from callstream.events import CallCompleted, DiscardReason, RequestEvent
 from callstream.runtime import Callstream, ModelCall, Run
@@ -237,20 +237,15 @@ class Reading:
         return bytes(body)
 
 
-def add_notes(provider: Provider, request: Request, place: Place) -> Request:
-    """The request with what nobody else tells the model: why calls that never reached the program did not run.
+def untold_refusals(provider: Provider, request: Request, place: Place) -> list[Refusal]:
+    """What nobody else tells the model: why calls that never reached the program did not run.
 
     Hosts tell the model themselves, and so do programs that have rejected calls forwarded.
     """
     run = place.run
     if run is None or place.model_call is not None or run.rejected == "forward":
-        return request
-    refusals = run.tool_use.untold(provider.declared_tools(request))
-    noted = provider.add_notes(request, {each.wire_id: each.text for each in refusals}) if refusals else None
-    if noted is None:
-        return request
-    run.tool_use.mark_told(refusals)
-    return noted
+        return []
+    return run.tool_use.untold(provider.declared_tools(request))
 
 
 def _said(provider: Provider, asked: Request) -> list[RequestEvent]:

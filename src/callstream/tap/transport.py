@@ -25,7 +25,7 @@ from callstream.tap.errors import raised_once
 from callstream.tap.implicit import ImplicitRuns
 from callstream.tap.place import Place
 from callstream.tap.pools import Pools, library_of
-from callstream.tap.reading import Exchange, Tapping, TapSettings, add_notes
+from callstream.tap.reading import Exchange, Tapping, TapSettings, untold_refusals
 from callstream.tap.silence import Patience
 from callstream.tap.streams import UntouchedBody, WholeBody, stream_of
 from callstream.tap.threaded import ThreadedTransport
@@ -36,6 +36,7 @@ from callstream.wire.requests import Request
 logger = logging.getLogger("callstream")
 
 _Send: TypeAlias = Callable[[Any], Awaitable[Any]]
+_OK = 200
 """What sends a request of the HTTP library and returns the answer."""
 
 
@@ -197,11 +198,21 @@ class TapTransport:
         return stated if request.method == "POST" or stated.is_at(request.url.path, request.method) else None
 
     async def _send(self, send: _Send, request: Any, exchange: Exchange, place: Place) -> Any:
-        """Sends the request, asking for streamed arguments, and once more without asking if that is refused."""
+        """Sends the request as it is to reach the provider."""
         provider = exchange.provider
         if _is_signed(request):
             return await send(request)
-        asked = sent = add_notes(provider, await self._signed(provider, exchange.asked, place.run), place)
+        asked = await self._signed(provider, exchange.asked, place.run)
+        refusals = untold_refusals(provider, asked, place)
+        noted = provider.add_notes(asked, {each.wire_id: each.text for each in refusals}) if refusals else None
+        answer = await self._send_asking(send, request, provider, noted or asked, place)
+        if noted is not None and place.run is not None and answer.status_code == _OK:
+            place.run.tool_use.mark_told(refusals)  # not before: the SDK may try again
+        return answer
+
+    async def _send_asking(self, send: _Send, request: Any, provider: Provider, asked: Request, place: Place) -> Any:
+        """Sends the request, asking for streamed arguments, and once more without asking if that is refused."""
+        sent = asked
         if self._settings.stream_arguments:
             asks = self._tapping.asks(place.model_call)
             sent = self._asking.add_to(asked, provider, asks, request.url, by_beta=self._settings.bedrock_beta)
