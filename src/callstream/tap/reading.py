@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -246,6 +246,11 @@ def untold_refusals(provider: Provider, request: Request, place: Place) -> list[
     if run is None or place.model_call is not None or run.rejected == "forward":
         return []
     return run.tool_use.untold(provider.declared_tools(request))
+
+
+def add_notes(provider: Provider, request: Request, refusals: Sequence[Refusal]) -> Request | None:
+    """The request with these refusals; None if there are none, or no place for them."""
+    return provider.add_notes(request, {each.wire_id: each.text for each in refusals}) if refusals else None
 
 
 def _said(provider: Provider, asked: Request) -> list[RequestEvent]:

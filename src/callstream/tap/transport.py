@@ -25,7 +25,7 @@ from callstream.tap.errors import raised_once
 from callstream.tap.implicit import ImplicitRuns
 from callstream.tap.place import Place
 from callstream.tap.pools import Pools, library_of
-from callstream.tap.reading import Exchange, Tapping, TapSettings, untold_refusals
+from callstream.tap.reading import Exchange, Tapping, TapSettings, add_notes, untold_refusals
 from callstream.tap.silence import Patience
 from callstream.tap.streams import UntouchedBody, WholeBody, stream_of
 from callstream.tap.threaded import ThreadedTransport
@@ -204,7 +204,7 @@ class TapTransport:
             return await send(request)
         asked = await self._signed(provider, exchange.asked, place.run)
         refusals = untold_refusals(provider, asked, place)
-        noted = provider.add_notes(asked, {each.wire_id: each.text for each in refusals}) if refusals else None
+        noted = add_notes(provider, asked, refusals)
         answer = await self._send_asking(send, request, provider, noted or asked, place)
         if noted is not None and place.run is not None and answer.status_code == _OK:
             place.run.tool_use.mark_told(refusals)  # not before: the SDK may try again
