@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from callstream import CallState, Callstream, Reject, SyncRun, current_run
+from callstream.errors import RunOver
 from callstream.testing import Call, Finish, ScriptedProvider, Text
 from tests.test_quickstarts import DOCUMENT, PLAIN, TURN, blocks, executed, told
 
@@ -165,8 +166,11 @@ def test_a_sync_hook_may_stop_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
                 # The end of a run waits for its hooks, so a hook does not wait for that end.
                 stopping.append(threading.Thread(target=SyncRun(run).stop, args=("seen enough",)))
                 stopping[0].start()
+                pause = threading.Event()
+                assert any(signal.aborted or pause.wait(0.01) for _ in range(1000))
 
-        with pytest.raises(Exception, match="seen enough"):
+        with pytest.raises(RunOver):
             names["turn"]("Write of tides.")
         stopping[0].join()
         assert states(names["cs"]) == [CallState.DISCARDED]
+        assert [run.reason for run in asyncio.run(names["cs"].journal.runs())] == ["seen enough"]

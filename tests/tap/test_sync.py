@@ -17,7 +17,7 @@ import openai
 import pytest
 
 from callstream import CallState, Callstream, Reject, current_run, tool
-from callstream.errors import CallRejected, UsageError
+from callstream.errors import CallRejected, RunOver, UsageError
 from callstream.runtime import ownloop
 from callstream.testing import Call, Cut, Delay, Parallel, Refusal, ScriptedProvider, Text, Truncated
 from tests.tap.clients import ask as ask_async
@@ -261,7 +261,7 @@ def test_stopping_a_run_in_another_thread_ends_its_stream(cs: Callstream) -> Non
     with serving("openai_chat", script) as provider, cs.run("t") as run:
         stopper = threading.Thread(target=lambda: wait_for(lambda: run.calls) and run.stop("enough"))
         stopper.start()
-        with pytest.raises(Exception, match="enough"):
+        with pytest.raises(RunOver):
             ask("openai_chat", provider, cs)
         stopper.join()
     assert (run.outcome, run.reason) == ("cancelled", "enough")
