@@ -26,14 +26,18 @@ NAMES = (
 )
 
 
-@pytest.fixture(scope="module")
-def others() -> Iterator[NodeProgram]:
+def install_others() -> None:
     try:
         npm.install(FOLDER)
     except npm.Unavailable as reason:
         if os.environ.get("CI") == "true":
             pytest.fail(f"CI must have the clients: {reason}")
         pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="module")
+def others() -> Iterator[NodeProgram]:
+    install_others()
     with NodeProgram("fold.mjs", FOLDER) as program:
         yield program
 

@@ -29,8 +29,12 @@ LISTS = {"/api/agent": None, "/api/threads": "threads", "/api/runs": "runs", "/a
 """What everybody may ask for, and gets his own of."""
 
 
-NOTHING = {"/ui/{chat_id}/stream": (204, b""), "/ui/{chat_id}/messages": (200, b"[]")}
-"""What a chat of somebody else's answers, as one does that there is not."""
+NOTHING = {
+    "/agui": (200, b'{"messages":[],"activeRun":null,"interrupts":null}'),
+    "/ui/{chat_id}/stream": (204, b""),
+    "/ui/{chat_id}/messages": (200, b"[]"),
+}
+"""What GET answers for a thread of somebody else's, as for one that there is not."""
 UI_MESSAGE = {"id": "u", "role": "user", "parts": [{"type": "text", "text": "Go"}]}
 
 
@@ -58,7 +62,7 @@ async def test_every_route_wants_a_principal_and_hides_what_is_not_his(cs: Calls
                 path = route.path.format(**ids)
                 for method in sorted((route.methods or set()) - {"HEAD"}):
                     given = run_input() if route.path != "/ui" else {"id": "thread", "messages": [UI_MESSAGE]}
-                    body = {"json": given} if method == "POST" else {}
+                    body = {"json": given} if method == "POST" else {"params": {"threadId": "thread"}}
                     nobody = await server.client.request(method, path, **body)
                     refused(nobody, 401)
                     assert nobody.headers["www-authenticate"] == "Bearer"
@@ -67,7 +71,7 @@ async def test_every_route_wants_a_principal_and_hides_what_is_not_his(cs: Calls
                         assert stranger.status_code == 200
                         key = LISTS[route.path]
                         assert key is None or stranger.json()[key] == []
-                    elif route.path in NOTHING:
+                    elif method == "GET" and route.path in NOTHING:
                         assert (stranger.status_code, stranger.content) == NOTHING[route.path]
                     else:
                         refused(stranger, 404)

@@ -26,12 +26,14 @@ from callstream.server.agent import Host, Importer, OlderClient, Presenter
 from callstream.server.eventstream import EventStream, Frame
 from callstream.server.health import JournalHealth, watch_journal
 from callstream.server.problems import Problem, json_response, not_found, shutting_down
-from callstream.server.requests import is_id, json_body, number, run_input
+from callstream.server.requests import is_id, json_body, number, query_id, run_input
 from callstream.server.settings import ServerSettings
 from callstream.server.streams import Joins, live, raw, resume
 
 _MAX_REASON: Final = 500
 _RETRY_SECONDS: Final = 5
+_BEGINNING: Final = "-1"
+"""The offset before a run's first event."""
 
 
 class IdRoute(Route):
@@ -85,8 +87,11 @@ class RunRoutes:
     def routes(self) -> list[Route]:
         events = IdRoute("/runs/{run_id}/events", self.events, methods=["GET"])
         events.methods = {"GET"}  # no HEAD: its answer would wait for the end of the run
+        rejoin = Route("/agui", self.rejoin, methods=["GET"])
+        rejoin.methods = {"GET"}
         return [
             Route("/agui", self.run, methods=["POST"]),
+            rejoin,
             IdRoute("/threads/{thread_id}/connect", self.connect, methods=["POST"]),
             events,
             IdRoute("/runs/{run_id}/stop", self.stop, methods=["POST"]),
@@ -163,6 +168,37 @@ class RunRoutes:
             rows = await self._health.guard(self._access.runs_of(thread_id, principal))
             frames = self._joins.join(rows[::-1], self._presentation(None, declares=declares))
             return self.stream(frames, rows[0].run_id, seat)
+
+    async def rejoin(self, request: Request) -> Response:
+        """What TanStack AI asks for when a page is loaded: which run to join (``threadId``), then that run (``runId``).
+
+        The run is sent as to a client that joins, with the thread before it, so there are no messages to load beforehand.
+        """
+        principal = await self._access.principal(request)
+        asked, guard = request.query_params, self._health.guard
+        run_id, thread_id = query_id(asked, "runId"), query_id(asked, "threadId")
+        if run_id is None:
+            rows = [] if thread_id is None else await guard(self._known_runs(thread_id, principal))
+            active = {"runId": rows[0].run_id} if rows else None
+            return json_response({"messages": [], "activeRun": active, "interrupts": None})
+        with self.seat(principal) as seat:
+            row = await guard(self._access.run(run_id, principal))
+            presentation = self._presentation(None, declares=PROTOCOL_VERSION)
+            place = request.headers.get("last-event-id") or asked.get("offset") or _BEGINNING
+            if place != _BEGINNING:
+                return self.stream(self._rest(row, _position(place, row), presentation), run_id, seat)
+            rows = await guard(self._access.runs_of(row.thread_id, principal))
+            known = rows[[each.run_id for each in rows].index(run_id) :]
+            return self.stream(self._joins.join(known[::-1], presentation), run_id, seat)
+
+    async def _known_runs(self, thread_id: str, principal: str | None) -> list[RunRow]:
+        """The runs of a thread, the newest first; none if there is no such thread for this principal."""
+        if isinstance(self._host, Importer):
+            await self._host.import_thread(thread_id, principal)
+        try:
+            return await self._access.runs_of(thread_id, principal)
+        except Problem:
+            return []
 
     def _presentation(self, given: RunAgentInput | None, *, declares: str | None) -> Presenter:
         made = self._host.presentation(given)
