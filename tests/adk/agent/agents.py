@@ -24,4 +24,4 @@ def gemini(models: Models, provider: Any) -> Any:
 
 
 def texts_in(body: Any) -> list[str]:
-    return [part["text"] for content in body["contents"] for part in content["parts"] if part["text"]]
+    return [part["text"] for content in body["contents"] for part in content["parts"] if part.get("text")]

@@ -10,6 +10,7 @@ from google.adk.sessions import InMemorySessionService
 
 from callstream import Callstream
 from callstream.adk.threads import Threads
+from callstream.testing import Call as Calls
 from callstream.testing import Delay, Finish, Text
 from tests.adk.hosting import Models, agent_of, scripted
 
@@ -58,12 +59,18 @@ async def test_close_stops_runs(cs: Callstream, models: Models) -> None:
 
 async def test_runs_of_one_thread_take_turns(cs: Callstream, models: Models) -> None:
     """The second finds the session as the first has left it; other threads do not wait."""
-    script = [[Text("One", size=1), Delay(0.3), Finish()], END, [Text("Two"), Finish()]]
+    gate = asyncio.Event()
+
+    async def wait() -> str:
+        await gate.wait()
+        return "waited"
+
+    script = [[Text("One"), Calls("wait", {}), Finish()], END, END, [Text("Two"), Finish()]]
     async with scripted("gemini", script) as provider:
-        agent = adk_agent(cs, agent_of(gemini(models, provider)))
+        agent = adk_agent(cs, agent_of(gemini(models, provider), wait))
         messages = [{"id": "m1", "role": "user", "content": "first"}]
         first = agent.run(Client(agent).input(runId="a", messages=messages))
-        while (await anext(first)).type != "TEXT_MESSAGE_CONTENT":
+        while (await anext(first)).type != "TOOL_CALL_END":
             pass
         messages = [*messages, {"id": "m2", "role": "user", "content": "second"}]
         second = asyncio.create_task(collected(agent.run(Client(agent).input(runId="b", messages=messages))))
@@ -71,10 +78,11 @@ async def test_runs_of_one_thread_take_turns(cs: Callstream, models: Models) -> 
         await other.send("elsewhere")
         assert other.text() == "Done."
         assert [run.run_id for run in await cs.journal.runs(thread_id="thread")] == ["a"]
+        gate.set()
         assert (await collected(first))[-1] == "RUN_FINISHED"
         assert (await second)[-1] == "RUN_FINISHED"
         asked = [texts_in(request.json) for request in provider.requests]
-    assert asked == [["first"], ["elsewhere"], ["first", "One", "second"]]
+    assert asked == [["first"], ["elsewhere"], ["first", "One"], ["first", "One", "Done.", "second"]]
     runs = await cs.journal.runs(thread_id="thread")
     assert [(run.run_id, run.outcome) for run in runs] == [("b", "finished"), ("a", "finished")]
     assert runs[1].ended_at is not None
