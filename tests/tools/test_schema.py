@@ -54,6 +54,8 @@ def test_schema_for_anthropic_and_openai() -> None:
     }
     assert responses == {"type": "function", **chat["function"], "strict": False}
     json.dumps([declared, chat, responses])
+    spec = {"name": "order", "description": "Orders things.", "inputSchema": {"json": schema}}
+    assert order.schema("bedrock") == {"toolSpec": spec}
 
 
 def test_schema_for_gemini_is_written_out() -> None:

@@ -24,6 +24,7 @@ import msgspec
 
 from callstream.errors import UsageError
 from callstream.tap.pools import library_of
+from callstream.testing.encoders import ENCODERS
 from callstream.testing.httpserver import HttpAnswer, ReceivedRequest
 from callstream.testing.provider import ProviderServer
 from callstream.testing.routes import Route, base_path, wire_of
@@ -303,8 +304,8 @@ def _kept(place: Path, wire: str | None) -> list[_Kept]:
     if wire is None:
         raise UsageError(f"{place.name} does not say which wire it speaks: state it as wire=")
     body = place.read_bytes()
-    is_events = body.lstrip().startswith((b"data:", b"event:", b"id:", b":"))
-    headers = {"content-type": "text/event-stream" if is_events else "application/json"}
+    is_stream = body.startswith(b"\0") or body.lstrip().startswith((b"data:", b"event:", b"id:", b":"))
+    headers = {"content-type": ENCODERS[wire].stream_type if is_stream else "application/json"}
     recording = Recording("POST", "", 200, place.name, [len(body)], response_headers=headers)
     return [_Kept(None, recording, body)]
 

@@ -16,7 +16,7 @@ import msgspec
 
 from callstream.errors import UsageError
 
-Provider: TypeAlias = Literal["anthropic", "openai", "openai_chat", "openai_responses", "gemini"]
+Provider: TypeAlias = Literal["anthropic", "openai", "openai_chat", "openai_responses", "gemini", "bedrock"]
 """``openai`` and ``openai_chat`` are the same: Chat Completions."""
 Schema: TypeAlias = dict[str, Any]
 
@@ -61,6 +61,8 @@ def declaration(provider: Provider, name: str, description: str, parameters: Sch
             # The Responses API makes every schema strict unless told otherwise, and strict forbids optional parameters.
             plain = {"name": name, "description": description, "parameters": parameters}
             return {"type": "function", **plain, "strict": False}
+        case "bedrock":
+            return {"toolSpec": {"name": name, "description": description, "inputSchema": {"json": parameters}}}
         case "gemini":
             told = {"name": name, "description": description}
             # Gemini refuses an object without properties, so a tool without parameters declares none.
