@@ -75,14 +75,16 @@ def main() -> None:
             from callstream.server.serving import serve
 
             app = callstream_app(options.provider, options.journal or f"sqlite:///{folder}/calls.db")
-            asyncio.run(serve(app, sockets=[listening], log_level="critical"))
+            with asyncio.Runner(loop_factory=uvicorn.Config(app).get_loop_factory()) as runner:  # as `callstream serve`
+                runner.run(serve(app, sockets=[listening], log_level="critical"))
         elif options.which == "forwarder":
             from bench.forwarder import forward
 
             asyncio.run(forward(listening, options.provider))
         else:
             config = uvicorn.Config(ag_ui_adk_app(options.provider), log_level="critical")
-            asyncio.run(uvicorn.Server(config).serve([listening]))
+            with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:  # as uvicorn.run
+                runner.run(uvicorn.Server(config).serve([listening]))
 
 
 if __name__ == "__main__":

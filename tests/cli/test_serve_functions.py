@@ -43,6 +43,19 @@ def test_a_function_and_an_app_with_a_callstream_of_their_own(tmp_path: Path, ta
     assert (refused.code, "--journal cannot be combined with it" in refused.err) == (2, True)
 
 
+def test_a_server_and_its_journal_run_on_uvloop(tmp_path: Path) -> None:
+    pytest.importorskip("uvloop", reason="not on every platform")
+    says = FUNCTION.replace('"delta": "Hello."', '"delta": loops()') + (
+        "\n\ndef loops():\n"
+        "    import asyncio\n"
+        "    journal = cs.journal._worker._loop\n"
+        "    return ' '.join(type(loop).__module__ for loop in (asyncio.get_running_loop(), journal))\n"
+    )
+    (tmp_path / "own.py").write_text(says)
+    with serving("serve", "own.py:app", "--port", "0", cwd=tmp_path) as server:
+        assert "".join(event.get("delta", "") for event in asked(server)) == "uvloop uvloop"
+
+
 def test_a_function_beside_several_callstreams_has_to_name_its_own(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(FUNCTION.replace("\n\napp =", "\n\nother = Callstream()\napp ="))
     refused = ran("serve", "own.py:agent", "--port", "0", cwd=tmp_path)

@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from callstream import __version__
@@ -19,6 +19,7 @@ from callstream.cli.options import Commands
 from callstream.cli.output import Printer, clean
 from callstream.errors import CallstreamError, UsageError
 
+_SERVERS = ("serve", "demo")
 DESCRIPTION = "Live, durable tool calls: serve an agent, watch its runs, read and maintain its journal."
 EPILOG = """\
 the journal:
@@ -71,7 +72,8 @@ def _run(options: argparse.Namespace) -> int:
     try:
         code = options.run(options, out)
         if inspect.isawaitable(code):
-            code = asyncio.run(_await(code))
+            with asyncio.Runner(loop_factory=_loop_factory(options.command)) as runner:
+                code = runner.run(_await(code))
         sys.stdout.flush()
         return int(code)
     except KeyboardInterrupt:
@@ -93,6 +95,17 @@ def _run(options: argparse.Namespace) -> int:
         )
         bug.__cause__ = error
         return _say(options, out, bug, FAILED)
+
+
+def _loop_factory(command: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """For servers uvloop's, where it is installed: a delta costs them a good deal less on it."""
+    if command not in _SERVERS:
+        return None
+    try:
+        import uvloop
+    except ModuleNotFoundError:
+        return None
+    return uvloop.new_event_loop
 
 
 async def _await(code: object) -> int:

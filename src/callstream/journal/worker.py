@@ -15,7 +15,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from callstream.errors import CallstreamError, JournalError, UsageError
 from callstream.journal.commits import GroupCommit, Then
@@ -27,6 +27,7 @@ from callstream.journal.settings import JournalSettings
 from callstream.journal.store import Outage, Store, StoreAway, loggable
 
 _T = TypeVar("_T")
+LoopFactory: TypeAlias = Callable[[], asyncio.AbstractEventLoop]
 _log = logging.getLogger("callstream.journal")
 _HOUSEKEEPING = "housekeeping"
 _RENEW_AGAIN = 1.0
@@ -99,7 +100,8 @@ class JournalThread:
             if opening is None:
                 opening = self._opening = concurrent.futures.Future()
                 self._process = os.getpid()
-                threading.Thread(target=self._run, args=(opening,), name="callstream-journal", daemon=True).start()
+                arguments = (opening, _loop_factory())
+                threading.Thread(target=self._run, args=arguments, name="callstream-journal", daemon=True).start()
         if opening.done():
             opening.result()
         else:
@@ -157,9 +159,10 @@ class JournalThread:
 
     # -- on the thread -------------------------------------------------------------------------------------------------
 
-    def _run(self, opening: concurrent.futures.Future[None]) -> None:
+    def _run(self, opening: concurrent.futures.Future[None], loop_factory: LoopFactory | None) -> None:
         try:
-            asyncio.run(self._serve(opening))
+            with asyncio.Runner(loop_factory=loop_factory) as runner:
+                runner.run(self._serve(opening))
         finally:
             self._end(opening)
 
@@ -299,6 +302,12 @@ class Inline:
     async def do(self, work: Callable[..., Coroutine[Any, Any, _T]], *args: Any) -> _T:
         await self.open()
         return await work(*args)
+
+
+def _loop_factory() -> LoopFactory | None:
+    """A loop of uvloop's where the program runs on one, else Python's own."""
+    kind = type(asyncio.get_running_loop())
+    return kind if kind.__module__ == "uvloop" else None
 
 
 def writer_name(settings: JournalSettings) -> str:
