@@ -6,6 +6,7 @@ VENV = .venv
 BIN = $(VENV)/bin
 LITELLM_VENV = .venv-litellm
 LANGCHAIN_VENV = .venv-langchain
+AIOBOTOCORE_VENV = .venv-aiobotocore
 LANGCHAIN = langchain-openai langchain-anthropic hypothesis pytest pytest-asyncio pytest-timeout
 LITELLM = litellm==1.106.2 openai==2.54.0 mcp anthropic httpx2 hypothesis pytest pytest-asyncio pytest-timeout
 PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
@@ -29,7 +30,7 @@ OLDEST = .venv-oldest
 # opentelemetry 1.42, the newest that google-adk 2.12 takes, says this on Python 3.11 whenever it is imported.
 OLDEST_WARNINGS = -W 'ignore:SelectableGroups dict interface:DeprecationWarning'
 
-.PHONY: help venv test slow oldest check format-check lint types imports coverage format demo bench crash chaos copilotkit ai-sdk js litellm langchain live docs clean
+.PHONY: help venv test slow oldest check format-check lint types imports coverage format demo bench crash chaos copilotkit ai-sdk js litellm langchain aiobotocore live docs clean
 
 help: ## list these targets (default)
 	@echo "make <target>"
@@ -96,6 +97,9 @@ crash: $(VENV)/.installed-dev ## kill a writing process again and again, and rea
 langchain: $(LANGCHAIN_VENV)/.installed ## run the example and the how-to for LangChain, in an environment of its own
 	@$(LANGCHAIN_VENV)/bin/python -m pytest tests/test_langchain.py tests/test_examples.py -k langchain $(ARGS)
 
+aiobotocore: $(AIOBOTOCORE_VENV)/.installed ## run the tests that need aiobotocore, in an environment of its own
+	@$(AIOBOTOCORE_VENV)/bin/python -m pytest tests/tap/test_aiobotocore.py $(ARGS)
+
 litellm: $(LITELLM_VENV)/.installed ## run the tests that need litellm, in an environment of its own
 	@$(LITELLM_VENV)/bin/python -m pytest tests/adk/test_litellm.py $(ARGS)
 
@@ -126,7 +130,7 @@ docs: $(VENV)/.installed-docs ## build the documentation into site/
 	@echo "==> site/index.html"
 
 clean: ## remove the environments and all that was built
-	@rm -rf $(VENV) $(RIVAL) $(OLDEST) $(LITELLM_VENV) $(LANGCHAIN_VENV) build dist site htmlcov .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	@rm -rf $(VENV) $(RIVAL) $(OLDEST) $(LITELLM_VENV) $(LANGCHAIN_VENV) $(AIOBOTOCORE_VENV) build dist site htmlcov .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An existing environment is used as it is; pip brings it up to date when pyproject.toml or constraints.txt changes.
@@ -169,6 +173,13 @@ $(LANGCHAIN_VENV)/.installed: pyproject.toml
 	@[ -x $(LANGCHAIN_VENV)/bin/python ] || $(PYTHON) -m venv $(LANGCHAIN_VENV)
 	@echo "==> installing callstream and LangChain into $(LANGCHAIN_VENV)"
 	@$(LANGCHAIN_VENV)/bin/python -m pip --disable-pip-version-check install --quiet --editable . $(LANGCHAIN)
+	@touch $@
+
+# It brings aiohttp, which google-genai prefers to httpx wherever it finds it.
+$(AIOBOTOCORE_VENV)/.installed: pyproject.toml constraints.txt
+	@[ -x $(AIOBOTOCORE_VENV)/bin/python ] || $(PYTHON) -m venv $(AIOBOTOCORE_VENV)
+	@echo "==> installing callstream[dev,aiobotocore] into $(AIOBOTOCORE_VENV), about two minutes the first time"
+	@$(AIOBOTOCORE_VENV)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt --editable '.[dev,aiobotocore]'
 	@touch $@
 
 $(RIVAL)/.installed: pyproject.toml constraints.txt
