@@ -73,12 +73,14 @@ async def test_append_idempotent_when_backends_are_killed(url: str) -> None:
     async with opened(url + "&application_name=victim") as journal:
         await journal.append("r", [RunStarted("t"), CallStarted("c", "t")])
         follower = asyncio.create_task(followed(journal))
-        done = asyncio.Event()
+        done, written = asyncio.Event(), asyncio.Event()
         chance = random.Random(7)
 
         async def kill() -> int:
             killed = 0
             while not done.is_set():
+                await written.wait()  # a machine that is slow to connect again gets somewhere too
+                written.clear()
                 kill_one = (
                     "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'victim'"
                 )
@@ -89,8 +91,10 @@ async def test_append_idempotent_when_backends_are_killed(url: str) -> None:
         killing = asyncio.create_task(kill())
         for number in range(100):
             assert await journal.append("r", [ArgsAppended("c", f"{number},")]) == number + 3
+            written.set()
             await asyncio.sleep(0.01)
         done.set()
+        written.set()
         assert await killing > 3
         assert await journal.append("r", [RunEnded("finished")]) == 103
         assert [record.seq for record in await asyncio.wait_for(follower, 30)] == list(range(1, 104))
