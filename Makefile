@@ -122,7 +122,7 @@ js: ## test the npm package, and write its types into js/types; installs TypeScr
 	@command -v npm >/dev/null || { echo "the npm package needs node and npm" >&2; exit 1; }
 	@node --test js/test/
 	@cd js && npx --yes -p typescript@5.9 tsc --declaration --emitDeclarationOnly --allowJs --checkJs --strict \
-	  --target es2022 --module nodenext --outDir types index.js agui.js
+	  --target es2022 --module nodenext --outDir types index.js agui.js ai.js
 	@echo "==> js/types"
 
 docs: $(VENV)/.installed-docs ## build the documentation into site/

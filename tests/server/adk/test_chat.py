@@ -116,6 +116,26 @@ async def test_chat_that_drops_resumes_the_whole_turn(
         assert len(stage.ran) == 2
 
 
+async def test_a_drop_in_a_visible_tab_heals_by_itself(cs: Callstream, models: Models, chats: NodeProgram) -> None:
+    async with staged(cs, models, chats, WRITE, END, pace=60) as stage:
+        told = await stage.live({"drop": 4, "send": "Go"}, heals=10)
+        assert told["finished"][0]["isDisconnect"] is True
+        assert (told["status"], told.get("loaded")) == ("ready", None)
+        assert plain(told["messages"]) == plain(await stage.messages())
+        assert tool_part(told, "write")["input"] == LONG
+        assert len(await stage.runs()) == 1
+
+
+async def test_a_drop_heals_when_the_run_has_ended_meanwhile(
+    cs: Callstream, models: Models, chats: NodeProgram
+) -> None:
+    async with staged(cs, models, chats, WRITE, END, pace=400) as stage:
+        told = await stage.live({"drop": 2, "send": "Go"}, heals=900)
+        assert told["loaded"] is True
+        assert plain(told["messages"]) == plain(await stage.messages())
+        assert [message["role"] for message in told["messages"]] == ["user", "assistant"]
+
+
 async def test_chat_that_is_reloaded_in_the_middle_of_an_argument(
     cs: Callstream, models: Models, chats: NodeProgram
 ) -> None:

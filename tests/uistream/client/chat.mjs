@@ -2,16 +2,18 @@
 //
 //   {"sdk": 6 | 7, "url": "http://…", "chatId": "…", "messages": […], "body": {…}, "steps": [STEP, …], "until": "…"}
 //
+// With `heals`, the npm package's resumeDropped is its onFinish, and waits so many milliseconds at first.
 // STEP: {"send": "text"} | {"resume": true} | {"output": {...}} | {"approve": true | false} | {"drop": n} before a send: its
 // connection is cut after n chunks | {"regenerate": true} | {"reload": true}: a new client that loads the chat.
 // The answer: the messages, the chat's status, and everything that onToolCall, onError and onFinish were told.
 
 import { createInterface } from "node:readline";
+import { resumeDropped } from "../../../js/ai.js";
 
 const sdks = Object.fromEntries(await Promise.all([6, 7].map(async (sdk) => [sdk, await import(`ai${sdk}`)])));
 console.warn = console.error = () => {};
 
-async function live({ sdk, url, chatId, body, steps, answers }) {
+async function live({ sdk, url, chatId, body, steps, answers, heals }) {
   const { AbstractChat, DefaultChatTransport } = sdks[sdk];
   const helpers = [
     sdks[sdk].lastAssistantMessageIsCompleteWithToolCalls,
@@ -58,6 +60,12 @@ async function live({ sdk, url, chatId, body, steps, answers }) {
     return new Response(cut, { status: response.status, headers: response.headers });
   };
   const make = () => {
+    const healing = {
+      resumeStream: () => chat.resumeStream(),
+      setMessages: (messages) => void ((told.loaded = true), (chat.messages = messages)),
+    };
+    const api = `${url}/ui?sdk=${sdk}`;
+    const comeBack = resumeDropped({ api, chatId, chat: () => healing, firstPause: heals ?? 1 });
     const chat = new Chat({
       id: chatId,
       transport: new DefaultChatTransport({ api: `${url}/ui?sdk=${sdk}`, body: body ?? {}, fetch: cutting }),
@@ -70,7 +78,10 @@ async function live({ sdk, url, chatId, body, steps, answers }) {
         }
       },
       onError: (error) => told.errors.push(String(error?.message ?? error)),
-      onFinish: ({ isDisconnect, isError, finishReason }) => told.finished.push({ isDisconnect, isError, finishReason }),
+      onFinish: ({ isDisconnect, isError, finishReason }) => {
+        told.finished.push({ isDisconnect, isError, finishReason });
+        if (heals) answering = Promise.all([answering, comeBack({ isDisconnect })]);
+      },
     });
     return chat;
   };
