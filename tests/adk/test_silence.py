@@ -21,7 +21,7 @@ async def test_a_silent_model_ends_with_a_time_out() -> None:
         ran.append(content)
 
     silent = [Text("I write."), Calls("write", {"content": "The moon pulls the sea."}, stop_after=3), Delay(60)]
-    async with Callstream(settings=Settings(idle=0.2)) as cs, scripted("gemini", [silent]) as provider:
+    async with Callstream(settings=Settings(idle=0.4)) as cs, scripted("gemini", [silent]) as provider:
         cs.on_args_abort("write", lambda call, reason: aborted.append(reason))
         models = Models(cs)
         host = Host(cs, agent_of(models(provider), write))

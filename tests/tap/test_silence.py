@@ -165,10 +165,10 @@ async def test_the_sdk_raises_what_it_would_for_a_read_time_out(wire: str, kind:
     aborted: list[str] = []
     async with Callstream() as cs, ScriptedProvider(wire, SILENT, stream_args_unasked=True) as provider:
         cs.on_args_abort("write", lambda call, reason: aborted.append(reason))
-        asking = ask(wire, provider, cs, idle=0.2)
+        asking = ask(wire, provider, cs, idle=0.4)
         if kind == "sync":
             asking.close()
-            asking = asyncio.to_thread(ask_sync, wire, provider, cs, idle=0.2)
+            asking = asyncio.to_thread(ask_sync, wire, provider, cs, idle=0.4)
         with pytest.raises(Exception) as raised:
             await asking
         # google-genai has no read time-out, unless it is told one for the whole request.
