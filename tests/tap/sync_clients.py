@@ -9,6 +9,7 @@ from typing import Any
 import anthropic
 import cohere
 import httpx
+import ollama
 import openai
 from google import genai
 from google.genai import types
@@ -53,6 +54,10 @@ def stream_cohere(client: cohere.ClientV2) -> Any:
     return client.chat_stream(model="command-a", messages=MESSAGES, tools=_FUNCTIONS)
 
 
+def stream_ollama(client: ollama.Client) -> Any:
+    return client.chat(model="qwen3", messages=MESSAGES, tools=_FUNCTIONS, stream=True)
+
+
 _STREAM: dict[str, Callable[[Any], Any]] = {
     "anthropic": stream_anthropic,
     "openai_chat": stream_chat,
@@ -61,6 +66,7 @@ _STREAM: dict[str, Callable[[Any], Any]] = {
     "cohere": stream_cohere,
     "bedrock_invoke": stream_anthropic,
     "gemini_interactions": stream_interactions,
+    "ollama": stream_ollama,
 }
 WIRES = tuple(_STREAM)
 
@@ -89,6 +95,10 @@ def sdk(wire: str, provider: ScriptedProvider, cs: Callstream | None, **options:
                 yield genai.Client(api_key="none", http_options=types.HttpOptions(**options))
             case "cohere":
                 yield cohere.ClientV2(api_key="none", base_url=provider.base_url, httpx_client=own, max_retries=retries)
+            case "ollama":  # takes no HTTP client, only what one is made of
+                local = ollama.Client(provider.base_url, transport=cs.transport(**options) if cs is not None else None)
+                yield local
+                local._client.close()
             case "bedrock_invoke":
                 keys: Any = {**KEYS, "http_client": http, "max_retries": retries}
                 with anthropic.AnthropicBedrock(base_url=provider.base_url, **keys) as bedrock:

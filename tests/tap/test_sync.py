@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import logging
 import threading
 from collections.abc import Iterator
@@ -118,7 +119,7 @@ def test_a_rejected_call_raises_after_one_request(cs: Callstream, wire: str, str
     assert [(call.state, call.reason) for call in journaled(cs)] == [(CallState.DISCARDED, "rejected")]
 
 
-@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("wire", [wire for wire in WIRES if wire != "ollama"])  # there calls come whole
 def test_a_truncated_call_does_not_arrive(cs: Callstream, wire: str) -> None:
     with serving(wire, [Text("I write."), Call("write", ARGS, call_id="c1", stop_after=3), Truncated()]) as provider:
         answer = ask(wire, provider, cs, collapse="all")
@@ -192,6 +193,17 @@ def test_proxies_of_the_environment_count(cs: Callstream, library: Any, monkeypa
             client.get("http://model.invalid/elsewhere")
         assert "through the proxy" in answer.text
         assert len(proxy.requests) == 2
+
+
+def test_closing_the_callstream_closes_the_connections_of_clients_that_nobody_closed() -> None:
+    """Else collecting them warns of sockets, which fails a test here."""
+    with Callstream() as cs, serving("openai_chat", [Text("Hello.")]) as provider:
+        client = httpx.Client(transport=cs.transport())
+        with post(client, provider) as response:
+            response.read()
+        client.get(f"{provider.origin}/elsewhere")
+    del client, response
+    gc.collect()
 
 
 def test_the_trace_extension_of_a_sync_client_is_a_plain_function(cs: Callstream) -> None:

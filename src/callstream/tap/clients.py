@@ -38,6 +38,7 @@ class Tap:
         self, inner: Any, settings: TapSettings | None, *, pools: Pools | None = None, **parameters: Any
     ) -> TapTransport:
         settings = _settings(settings, parameters)
+        pools = pools or Pools({}, in_use=self._pools)  # the client of a transport may be one that nobody can close
         return TapTransport(
             self._callstream, self._implicit, inner, settings=settings, pools=pools, asking=self._asking
         )
