@@ -174,6 +174,29 @@ async def test_failures_are_logged(cs: Callstream, caplog: pytest.LogCaptureFixt
         assert ("all is lost" in caplog.text) is logs_failures
 
 
+async def test_what_a_stop_breaks_is_neither_logged_nor_left_unseen(
+    cs: Callstream, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(run: Run) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise RuntimeError("interrupted")
+
+    unseen: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: unseen.append(context))
+    driver = Driver(cs, DriverSettings())
+    run_id = await driver.begin(starting(cs, work))
+    await asyncio.sleep(0)
+    await driver.stop(run_id, "enough")
+    await ended(driver)
+    gc.collect()
+    await asyncio.sleep(0)
+    assert unseen == []
+    assert "interrupted" not in caplog.text
+    assert await outcome(cs, run_id) == ("cancelled", "enough")
+
+
 async def test_a_driver_that_is_drained_takes_no_run(cs: Callstream) -> None:
     driver = Driver(cs, DriverSettings())
     async with AsyncExitStack() as stack:

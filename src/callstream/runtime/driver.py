@@ -78,6 +78,7 @@ class _Running:
         self.watchers = 0
         self.leaving: asyncio.TimerHandle | None = None
         self.stopping: asyncio.Task[None] | None = None
+        self.error: BaseException | None = None
 
 
 class Driver:
@@ -158,7 +159,7 @@ class Driver:
             run = started.run
             run.tighten(self._settings.limits)
             running = self._running[run.run_id] = _Running(run)
-            running.task = asyncio.create_task(self._work(started), name=f"callstream run {run.run_id}")
+            running.task = asyncio.create_task(self._work(started, running), name=f"callstream run {run.run_id}")
             release = held.pop_all()
         running.task.add_done_callback(lambda done: self._release(running, done, release))
         if self._poll is None or self._poll.done():
@@ -211,7 +212,7 @@ class Driver:
 
     # -- the work --
 
-    async def _work(self, started: StartedRun) -> None:
+    async def _work(self, started: StartedRun, running: _Running) -> None:
         run, limit = started.run, self._settings.run_seconds
         work = asyncio.ensure_future(started.work())
         ended = asyncio.Event()
@@ -231,9 +232,9 @@ class Driver:
                 work.cancel()
                 await asyncio.wait({work})
             if not work.cancelled():
-                work.exception()  # asked for in any case: where this task is cancelled, nobody else would
-        if not work.cancelled():
-            work.result()
+                running.error = work.exception()  # also where this task is being cancelled, and nobody else looks
+        if running.error is not None:
+            raise running.error
 
     def _release(self, running: _Running, task: asyncio.Task[None], held: ExitStack) -> None:
         held.close()
@@ -241,7 +242,7 @@ class Driver:
         self._running.pop(run.run_id, None)
         if running.leaving is not None:
             running.leaving.cancel()
-        error = None if task.cancelled() else task.exception()
+        error = running.error if task.cancelled() else task.exception()
         if error is None or run.outcome == "cancelled":
             return  # what a stop breaks is no failure
         # A failed run may have been logged where it ended, and the journal itself logs that it does not take an end.
