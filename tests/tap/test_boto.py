@@ -107,6 +107,14 @@ def ask_with(client: Any, messages: Any) -> Any:
     return fold_converse(converse_events(client, messages=messages))
 
 
+def test_a_model_may_be_named_by_its_arn(cs: Callstream) -> None:
+    arn = "arn:aws:bedrock:us-east-1:123456789012:inference-profile/us.anthropic.claude-v1:0"
+    with ScriptedProvider("bedrock_converse", [WRITE]) as provider, cs.run("thread") as run:
+        client = client_of(provider, cs, collapse="all")
+        assert fold_converse(converse_events(client, modelId=arn)).calls == [("c1", "write", ARGS)]
+    assert len(run.calls) == 1
+
+
 def test_truncated_never_runs(cs: Callstream) -> None:
     for end in (Finish("length"), Finish("malformed_tool_use")):
         script = [Text("Hi."), Call("write", ARGS, stop_after=2 if end.reason == "length" else None), end]

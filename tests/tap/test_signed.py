@@ -85,3 +85,24 @@ async def test_signed_untouched(client: str, coding: Any) -> None:
         assert "accept-encoding" in request.headers["authorization"]
         assert answer.calls == [("c1", "write", WRITE.args)]
         assert [json.loads(call.args_json or "") for call in run.calls] == [WRITE.args]
+
+
+@pytest.mark.parametrize(
+    ("query", "authorization"),
+    [
+        ("?X-Amz-SignedHeaders=accept-encoding&X-Amz-Signature=00", None),
+        ("", "AWS4-ECDSA-P256-SHA256 Credential=c, SignedHeaders=accept-encoding, Signature=00"),
+    ],
+)
+async def test_other_forms_of_signatures_are_known(query: str, authorization: str | None) -> None:
+    """A signature in the query, and one for several regions."""
+    async with Callstream() as cs, ScriptedProvider("anthropic", [WRITE]) as provider:
+        async with cs.httpx2_client(collapse="all") as http:
+            body = b'{"messages": [ ], "tools": [{"name": "write", "input_schema": {}}]}'
+            headers = {} if authorization is None else {"authorization": authorization}
+            answer = await http.post(f"{provider.base_url}/v1/messages{query}", content=body, headers=headers)
+            assert answer.status_code == 200
+        (request,) = provider.requests
+        assert request.body == body
+        assert request.headers["accept-encoding"] != "identity"
+        assert await cs.journal.call("c1") is not None
