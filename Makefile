@@ -8,6 +8,13 @@ LITELLM_VENV = .venv-litellm
 LANGCHAIN_VENV = .venv-langchain
 AIOBOTOCORE_VENV = .venv-aiobotocore
 LANGCHAIN = langchain-openai langchain-anthropic hypothesis pytest pytest-asyncio pytest-timeout
+FRAMEWORKS = instructor langchain llamaindex
+PACKAGES_instructor = instructor 'openai>=3'
+PROGRAMS_instructor = instructor_async instructor_sync
+PACKAGES_langchain = langchain-openai langchain-google-genai
+PROGRAMS_langchain = langchain_openai_async langchain_openai_sync langchain_google
+PACKAGES_llamaindex = llama-index-llms-openai
+PROGRAMS_llamaindex = llamaindex_openai
 LITELLM = litellm==1.106.2 openai==2.54.0 mcp anthropic httpx2 hypothesis pytest pytest-asyncio pytest-timeout
 PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 TESTS = tests
@@ -30,7 +37,7 @@ OLDEST = .venv-oldest
 # opentelemetry 1.42, the newest that google-adk 2.12 takes, says this on Python 3.11 whenever it is imported.
 OLDEST_WARNINGS = -W 'ignore:SelectableGroups dict interface:DeprecationWarning'
 
-.PHONY: help venv test slow oldest check format-check lint types imports coverage format demo bench crash chaos copilotkit ai-sdk js litellm langchain aiobotocore live docs clean
+.PHONY: help venv test slow oldest check format-check lint types imports coverage format demo bench crash chaos copilotkit ai-sdk js litellm langchain aiobotocore frameworks live docs clean
 
 help: ## list these targets (default)
 	@echo "make <target>"
@@ -100,6 +107,11 @@ langchain: $(LANGCHAIN_VENV)/.installed ## run the example and the how-to for La
 aiobotocore: $(AIOBOTOCORE_VENV)/.installed ## run the tests that need aiobotocore, in an environment of its own
 	@$(AIOBOTOCORE_VENV)/bin/python -m pytest tests/tap/test_aiobotocore.py $(ARGS)
 
+frameworks: $(FRAMEWORKS:%=frameworks-%) ## run a program with each framework, in environments of their own
+
+frameworks-%: .venv-frameworks-%/.installed
+	@.venv-frameworks-$*/bin/python -m tests.frameworks.harness $(PROGRAMS_$*)
+
 litellm: $(LITELLM_VENV)/.installed ## run the tests that need litellm, in an environment of its own
 	@$(LITELLM_VENV)/bin/python -m pytest tests/adk/test_litellm.py $(ARGS)
 
@@ -130,7 +142,7 @@ docs: $(VENV)/.installed-docs ## build the documentation into site/
 	@echo "==> site/index.html"
 
 clean: ## remove the environments and all that was built
-	@rm -rf $(VENV) $(RIVAL) $(OLDEST) $(LITELLM_VENV) $(LANGCHAIN_VENV) $(AIOBOTOCORE_VENV) build dist site htmlcov .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	@rm -rf $(VENV) $(RIVAL) $(OLDEST) $(LITELLM_VENV) $(LANGCHAIN_VENV) $(AIOBOTOCORE_VENV) .venv-frameworks-* build dist site htmlcov .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An existing environment is used as it is; pip brings it up to date when pyproject.toml or constraints.txt changes.
@@ -160,6 +172,13 @@ $(VENV)/.installed-bench: $(VENV)/.installed-dev
 $(VENV)/.installed-docs: $(VENV)/.installed-dev
 	@echo "==> installing callstream[docs] into $(VENV)"
 	@$(PIP) --editable '.[docs]'
+	@touch $@
+
+.PRECIOUS: .venv-frameworks-%/.installed
+.venv-frameworks-%/.installed: pyproject.toml
+	@[ -x .venv-frameworks-$*/bin/python ] || $(PYTHON) -m venv .venv-frameworks-$*
+	@echo "==> installing callstream and $* into .venv-frameworks-$*"
+	@.venv-frameworks-$*/bin/python -m pip --disable-pip-version-check install --quiet --editable . httpx $(PACKAGES_$*)
 	@touch $@
 
 # google-adk takes litellm up to 1.106.2, and that one openai 2; everything else here is tested with openai 3.
