@@ -183,13 +183,13 @@ class RequestMessage(msgspec.Struct):
     tool_calls: list[ToolCall] | None = None
 
 
-class ChatRequest(msgspec.Struct):
+class OllamaRequest(msgspec.Struct):
     messages: list[RequestMessage] = []
 
 
 def _turns(body: bytes) -> Iterator[Turn]:
     unanswered: list[tuple[str | None, str]] = []  # ids and names of the calls before
-    for message in read_body("ollama", body, ChatRequest).messages:
+    for message in read_body("ollama", body, OllamaRequest).messages:
         match message.role:
             case "assistant":
                 calls = [(call.id, (call.function or Function()).name or "") for call in message.tool_calls or ()]
