@@ -73,6 +73,8 @@ class EventStream(Response):
         self._sending = asyncio.Lock()
         loop = asyncio.get_running_loop()
         self._sent_at = loop.time()
+        self._began: float | None = None  # when the piece that is being sent was begun
+        self._watchdog: asyncio.TimerHandle | None = None
         self._stalled: asyncio.Future[None] = loop.create_future()
         self._is_whole = False
         self.status_code = 200
@@ -97,6 +99,8 @@ class EventStream(Response):
                 elif sending.done() and not self._is_whole:
                     await self._break(scope, leaving)
             finally:
+                if self._watchdog is not None:
+                    self._watchdog.cancel()
                 for task in tasks:
                     task.cancel()
                 await asyncio.wait(tasks)
@@ -140,16 +144,27 @@ class EventStream(Response):
         """Sends, unless the reader has stalled: then nothing more is sent, and it is up to ``__call__`` to end it."""
         if self._stalled.done():
             return
-        try:
-            async with self._sending:
-                for piece in _pieces(frame):
-                    async with asyncio.timeout(self._settings.stall_seconds):
-                        await send({"type": "http.response.body", "body": piece, "more_body": more})
-        except TimeoutError:
-            if not self._stalled.done():
-                self._stalled.set_result(None)
+        loop = asyncio.get_running_loop()
+        async with self._sending:
+            for piece in _pieces(frame):
+                self._began = loop.time()
+                if self._watchdog is None:
+                    self._watchdog = loop.call_later(self._settings.stall_seconds, self._look_for_stall)
+                await send({"type": "http.response.body", "body": piece, "more_body": more})
+            self._began = None
+        self._sent_at = loop.time()
+
+    def _look_for_stall(self) -> None:
+        """One timer now and then, not one for every piece, which is nearly always taken at once."""
+        self._watchdog = None
+        if self._began is None or self._stalled.done():
             return
-        self._sent_at = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        left = self._began + self._settings.stall_seconds - loop.time()
+        if left > 0:
+            self._watchdog = loop.call_later(left, self._look_for_stall)
+        else:
+            self._stalled.set_result(None)
 
     async def _break(self, scope: Scope, leaving: asyncio.Future[None]) -> None:
         """Where ``serve`` is not the server, returning without the last chunk has to do; uvicorn then logs an error."""
