@@ -51,6 +51,33 @@ def noted(wire: str, request: Any) -> Any:
             },
         ),
         ("openai_responses", {"input": [USER]}, {"input": [USER, {"role": "user", "content": NOTE}]}),
+        ("cohere", {"messages": [RESULT]}, {"messages": [{**RESULT, "content": f"written\n\n{NOTE}"}]}),
+        (
+            "gemini_interactions",
+            {"input": "go"},
+            {"input": [{"type": "user_input", "content": [BLOCK]}, {"type": "user_input", "content": [TEXT]}]},
+        ),
+        (
+            "gemini_interactions",
+            {"input": ["go", BLOCK], "previous_interaction_id": "v1_a"},
+            {
+                "input": [
+                    {"type": "function_result", "call_id": "c1", "result": NOTE, "is_error": True},
+                    {"type": "user_input", "content": [BLOCK, BLOCK]},
+                ],
+                "previous_interaction_id": "v1_a",
+            },
+        ),
+        (
+            "gemini_interactions",
+            {"input": [{"type": "function_result", "call_id": "c2", "result": 1}]},
+            {
+                "input": [
+                    {"type": "function_result", "call_id": "c2", "result": 1},
+                    {"type": "user_input", "content": [TEXT]},
+                ]
+            },
+        ),
         (
             "gemini",
             {"contents": [{"parts": [{"text": "go"}]}]},

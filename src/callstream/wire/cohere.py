@@ -20,9 +20,9 @@ from callstream.wire.blocks import BlockCollapser, NewMessage, Part
 from callstream.wire.collapsing import IsLeftOut, Passing
 from callstream.wire.decoder import Decoder, error_in, reported
 from callstream.wire.framing import Frame
-from callstream.wire.openai_chat.requests import declared_functions, read_turns
+from callstream.wire.openai_chat.requests import add_note, declared_functions, read_turns
 from callstream.wire.provider import Provider
-from callstream.wire.requests import Request, Turn
+from callstream.wire.requests import Notes, Request, Turn, note_text
 from callstream.wire.transcript import WireCall
 
 NORMAL_FINISHES = frozenset({"COMPLETE", "STOP_SEQUENCE", "TOOL_CALL"})
@@ -253,6 +253,9 @@ class Cohere(Provider):
 
     def declared_tools(self, request: Request) -> dict[str, dict[str, Any]]:
         return declared_functions(request)
+
+    def add_notes(self, request: Request, notes: Notes) -> Request | None:
+        return add_note(request, note_text(notes))
 
     def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
         message = answer["message"]

@@ -25,11 +25,22 @@ from callstream.wire.collapsing import IsLeftOut, Output, Passing, Reasoning, ch
 from callstream.wire.decoder import Decoder, reported
 from callstream.wire.framing import Frame
 from callstream.wire.provider import AnswerKind, Provider
-from callstream.wire.requests import MODEL, Request, Turn, objects_in, read_body, schemas, user_message
+from callstream.wire.requests import (
+    MODEL,
+    Notes,
+    Request,
+    Turn,
+    note_text,
+    objects_in,
+    read_body,
+    schemas,
+    user_message,
+)
 from callstream.wire.transcript import WireCall
 
 NORMAL_STATUSES = frozenset({"completed", "requires_action"})
 CALL, THOUGHT = "function_call", "thought"
+CONTENTS = ("text", "image", "audio", "video", "document")
 _PARTS: dict[str, Part] = {"step.start": "start", "step.delta": "delta", "step.stop": "stop"}
 
 # -- decoding ----------------------------------------------------------------------------------------------------------
@@ -315,7 +326,7 @@ def _turns(body: bytes) -> Iterator[Turn]:
                     is_error=step.get("is_error") is True,
                 )
                 yield Turn("tool", [result])
-            case "text" | "image" | "audio" | "video" | "document":
+            case kind if kind in CONTENTS:
                 contents.append(step)
             case str(kind):
                 calls = [(_text(step.get("id")), _text(step.get("name")) or "")] if kind == CALL else []
@@ -330,6 +341,15 @@ def _message(content: Any) -> list[Any]:
     parts = content if isinstance(content, list) else [content]
     media = [part for part in objects_in(parts) if part.get("type", "text") != "text"]
     return user_message("".join(_texts(parts)), [_text(part.get("mime_type")) or str(part["type"]) for part in media])
+
+
+def _steps(given: Any) -> list[Any]:
+    """The input as steps: contents that are not wrapped into one are a message of the user's."""
+    entries = given if isinstance(given, list) else [given]
+    contents = [{"type": "text", "text": entry} if isinstance(entry, str) else entry for entry in entries]
+    if all(entry.get("type") in CONTENTS for entry in objects_in(contents)):
+        return [{"type": "user_input", "content": contents}]
+    return contents
 
 
 def _text(value: Any) -> str | None:
@@ -355,6 +375,21 @@ class GeminiInteractions(Provider):
 
     def is_stored(self, request: Request) -> bool:
         return request.fields.get("store") is not False
+
+    def add_notes(self, request: Request, notes: Notes) -> Request | None:
+        """A message of the user's. Where an interaction is continued, the calls are in it and need a result."""
+        fields = request.fields
+        if not fields.get("input"):
+            return None
+        steps = _steps(fields["input"])
+        if fields.get("previous_interaction_id"):
+            kind = "function_result"
+            results = [{"type": kind, "call_id": id_, "result": text, "is_error": True} for id_, text in notes.items()]
+            fields["input"] = [*results, *steps]
+        else:
+            note = {"type": "text", "text": note_text(notes)}
+            fields["input"] = [*steps, {"type": "user_input", "content": [note]}]
+        return request.rewritten()
 
     def answer_kind(self, request: Request, status: int, content_type: str) -> AnswerKind | None:
         kind = super().answer_kind(request, status, content_type)
