@@ -80,7 +80,7 @@ async def test_what_a_request_says_is_taken_again_after_it_was_cancelled_while_i
     said = [MessageReceived("user", "write it"), ResultReceived("c1", "write", "done")]
     async with cs.run("thread") as run:
         await read(run, "anthropic", [WRITE])
-        async with run._log.writing:
+        async with run._log._writing:
             waiting = asyncio.create_task(run.receive(said))
             await asyncio.sleep(0)
             waiting.cancel()

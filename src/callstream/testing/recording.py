@@ -303,6 +303,8 @@ def _kept(place: Path, wire: str | None) -> list[_Kept]:
         return [_read(place)]
     if wire is None:
         raise UsageError(f"{place.name} does not say which wire it speaks: state it as wire=")
+    if wire not in ENCODERS:
+        raise UsageError(f"expected one of the wires {', '.join(ENCODERS)}, got {wire!r}")
     body = place.read_bytes()
     is_stream = body.startswith(b"\0") or body.lstrip().startswith((b"data:", b"event:", b"id:", b":"))
     headers = {"content-type": ENCODERS[wire].stream_type if is_stream else "application/json"}
