@@ -118,42 +118,45 @@ class Victim:
         self.process.kill()
         self.process.wait()
 
-    async def attack(self, work: Awaitable[str]) -> tuple[str, float, float, int, int]:
+    async def attack(self, work: Awaitable[tuple[str, float]]) -> tuple[str, float, float, int, int]:
         """What came of it, seconds, the longest wait of anybody else in ms, MiB that it added, and the most there was."""
         before = self.mebibytes("VmRSS")
-        start = time.perf_counter()
         task = asyncio.ensure_future(work)
         longest = 0.0
         while not task.done():
             asked = time.perf_counter()
             await self.client.get("/healthz")
             longest = max(longest, time.perf_counter() - asked)
-            await asyncio.sleep(0.002)
-        seconds = time.perf_counter() - start
-        return await task, seconds, longest * 1000, self.mebibytes("VmHWM") - before, self.mebibytes("VmHWM")
+            await asyncio.sleep(0.02)
+        return *(await task), longest * 1000, self.mebibytes("VmHWM") - before, self.mebibytes("VmHWM")
 
 
-async def post_list(victim: Victim) -> str:
+async def post_list(victim: Victim) -> tuple[str, float]:
     given = _run_input("list")
     given["messages"] = [{"id": "m", "role": "user", "content": "HERE"}]
     body = json.dumps(given).replace('"HERE"', "[" + "0," * 2_000_000 + "0]").encode()
+    start = time.perf_counter()
     async with httpx.AsyncClient(timeout=120) as client:
         answer = await client.post(f"http://127.0.0.1:{victim.port}/agui", content=body)
-    return f"status {answer.status_code}"
+    return f"status {answer.status_code}", time.perf_counter() - start
 
 
-async def join(victim: Victim) -> str:
+async def join(victim: Victim) -> tuple[str, float]:
     """Reads as a client does, in a process of its own: decoding its megabytes here would delay the asking."""
-    connect = f"import http.client as h; c = h.HTTPConnection('127.0.0.1', {victim.port}); "
-    code = connect + "c.request('POST', '/threads/long/connect'); print(len(c.getresponse().read()))"
+    connect = (
+        f"import http.client as h, time; c = h.HTTPConnection('127.0.0.1', {victim.port}); t = time.perf_counter(); "
+    )
+    read = "c.request('POST', '/threads/long/connect'); n = len(c.getresponse().read()); "
+    code = connect + read + "print(n, time.perf_counter() - t)"
     made = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
-    read, _ = await made.communicate()
-    return f"{int(read) / 1e6:.1f} MB read"
+    (size, seconds) = map(float, (await made.communicate())[0].split())
+    return f"{size / 1e6:.1f} MB read", seconds
 
 
-async def stall(victim: Victim, joiners: int) -> str:
+async def stall(victim: Victim, joiners: int) -> tuple[str, float]:
     async with httpx.AsyncClient(timeout=120) as client:
         await client.post(f"http://127.0.0.1:{victim.port}/agui", json=_run_input("large"))
+    start = time.perf_counter()
     writers = []
     for _ in range(joiners):
         reader, writer = await asyncio.open_connection("127.0.0.1", victim.port, limit=1024)
@@ -165,7 +168,7 @@ async def stall(victim: Victim, joiners: int) -> str:
         told += 1
     for _, writer in writers:
         writer.close()
-    return f"{told} began"
+    return f"{told} began", time.perf_counter() - start
 
 
 def _run_input(thread_id: str) -> dict[str, Any]:

@@ -11,11 +11,11 @@ from callstream.journal.protocol import Journal, RunRow
 
 _SHORT: Final = 500
 """A run of so many records is read together with others."""
-_AT_ONCE: Final = 1000
+_AT_ONCE: Final = 2000
 
 
 async def history(journal: Journal, runs: Iterable[RunRow]) -> AsyncGenerator[Sequence[Record], None]:
-    """What the runs have in the journal now, run after run, about a thousand records at a time.
+    """What the runs have in the journal now, run after run, some thousand records at a time.
 
     Short runs are read many at once, so that a thread of thousands of them costs what its records cost. Folded records
     stand where the first of their pieces stood, and adjacent pieces of a call or a message may be one record.

@@ -198,6 +198,8 @@ def piece_text(kind: int, body: str) -> str:
 
 
 def event_of(kind: int, body: str, call_id: str | None, message_id: str | None) -> RunEvent:
+    if kind == Kind.EVENT:  # most that is read at once is folded, and then it is these
+        return cast(RunEvent, _decoder.decode(body))
     match kind & ~ESCAPED:
         case Kind.ARGS:
             return ArgsAppended(call_id or "", piece_text(kind, body))
@@ -206,9 +208,7 @@ def event_of(kind: int, body: str, call_id: str | None, message_id: str | None) 
         case Kind.REASONING:
             return ReasoningAppended(message_id or "", piece_text(kind, body))
         case _:
-            if kind & ESCAPED:
-                return cast(RunEvent, msgspec.convert(json.loads(body), RunEvent))
-            return cast(RunEvent, _decoder.decode(body))
+            return cast(RunEvent, msgspec.convert(json.loads(body), RunEvent))
 
 
 def known_events(rows: Iterable[tuple[int, str]]) -> Iterator[RunEvent]:

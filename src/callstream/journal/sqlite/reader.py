@@ -7,7 +7,6 @@ import sqlite3
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import groupby
 from operator import itemgetter
 from typing import Any, TypeVar, cast
 
@@ -26,6 +25,8 @@ from callstream.journal.store import CallFilter, Log, RunFilter
 _T = TypeVar("_T")
 _SQL = queries("sqlite")
 _READERS = 4
+_NOWHERE = (None, None, None)
+_decode = msgspec.json.Decoder(list[Any]).decode
 _BUSY_SECONDS = 5.0
 
 
@@ -135,18 +136,24 @@ def _page(connection: sqlite3.Connection, run_id: str, after: int, limit: int, i
 
 
 def _read_whole(connection: sqlite3.Connection, run_ids: list[str], merged: bool) -> list[Record]:
-    rows = _rows(connection, _SQL["read_run_heads"], {"run_ids": _json(run_ids)})
-    heads = {key: (run_id, started_at) for run_id, key, started_at in rows}
-    found: dict[str, list[Record]] = {run_id: [] for run_id in run_ids}
-    for query in ("read_logs", "read_archives"):
-        rows = _rows(connection, _SQL[query], {"run_keys": _json(list(heads))})
-        for key, group in groupby(rows, key=itemgetter(0)):
-            run_id, started_at = heads[key]
-            columns = [row[1:] for row in group]
-            found[run_id] = [
-                record_of(run_id, started_at, row) for row in (merge_adjacent(columns) if merged else columns)
-            ]
-    return [record for run_id in run_ids for record in in_order(found[run_id])]
+    heads = _rows(connection, _SQL["read_run_heads"], {"run_ids": _json(run_ids)})
+    keys = {"run_keys": _json([key for _, key, _ in heads])}
+    sources = {row[:2]: row[2:] for row in _rows(connection, _SQL["read_sources"], keys)}
+    call_ids = {row[:2]: row[2] for row in _rows(connection, _SQL["read_call_ids"], keys)}
+    logs = dict(_rows(connection, _SQL["read_logs"], keys)) | dict(_rows(connection, _SQL["read_archives"], keys))
+    found: dict[str, Sequence[Record]] = {}
+    for run_id, key, started_at in heads:
+        rows = sorted(_decode(logs.get(key, "[]")), key=itemgetter(0))
+        records = [
+            record_of(
+                run_id,
+                started_at,
+                (seq, at_ms, kind, body, *sources.get((key, source), _NOWHERE), call_ids.get((key, call)), first),
+            )
+            for seq, at_ms, kind, body, source, call, _, _, first in (merge_adjacent(rows) if merged else rows)
+        ]
+        found[run_id] = in_order(records)
+    return [record for run_id in run_ids for record in found.get(run_id, ())]
 
 
 def _log(connection: sqlite3.Connection, run_id: str) -> Log | None:

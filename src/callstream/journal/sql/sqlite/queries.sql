@@ -146,24 +146,23 @@ ORDER BY archive.seq LIMIT :limit
 -- name: read_run_heads
 SELECT run_id, run_key, started_at FROM run WHERE run_id IN (SELECT value FROM json_each(:run_ids))
 
--- In the order in which the tables keep them: nothing is sorted.
+-- Records of many short runs: one row and one JSON text a run, with the numbers of sources and calls in place of these.
+-- As rows of their own with what they refer to, records would cost twice as much to read.
 -- name: read_logs
-SELECT record.run_key, record.seq, record.at_ms, record.kind, record.body,
-       source.response_id, source.author, source.message_id, tool_call.call_id, NULL
-FROM record
-LEFT JOIN source ON source.run_key = record.run_key AND source.number = record.source
-LEFT JOIN tool_call ON tool_call.run_key = record.run_key AND tool_call.number = record.call
-WHERE record.run_key IN (SELECT value FROM json_each(:run_keys))
-ORDER BY record.run_key, record.seq
+SELECT run_key, json_group_array(json_array(seq, at_ms, kind, body, source, call, NULL, NULL, NULL))
+FROM record WHERE run_key IN (SELECT value FROM json_each(:run_keys)) GROUP BY run_key
 
 -- name: read_archives
-SELECT archive.run_key, archive.seq, archive.at_ms, archive.kind, archive.body,
-       source.response_id, source.author, source.message_id, tool_call.call_id, archive.first_seq
-FROM archive
-LEFT JOIN source ON source.run_key = archive.run_key AND source.number = archive.source
-LEFT JOIN tool_call ON tool_call.run_key = archive.run_key AND tool_call.number = archive.call
-WHERE archive.run_key IN (SELECT value FROM json_each(:run_keys))
-ORDER BY archive.run_key, archive.seq
+SELECT run_key, json_group_array(json_array(seq, at_ms, kind, body, source, call, NULL, NULL, first_seq))
+FROM archive WHERE run_key IN (SELECT value FROM json_each(:run_keys)) GROUP BY run_key
+
+-- name: read_sources
+SELECT run_key, number, response_id, author, message_id
+FROM source WHERE run_key IN (SELECT value FROM json_each(:run_keys))
+
+-- name: read_call_ids
+SELECT run_key, number, call_id
+FROM tool_call WHERE run_key IN (SELECT value FROM json_each(:run_keys))
 
 -- name: folded_ranges
 SELECT first_seq, seq FROM archive WHERE run_key = :run_key AND first_seq IS NOT NULL
