@@ -11,7 +11,7 @@ from callstream.journal.protocol import Journal, RunRow
 
 _SHORT: Final = 500
 """A run of so many records is read together with others."""
-_AT_ONCE: Final = 2000
+_AT_ONCE: Final = 3000
 
 
 async def history(journal: Journal, runs: Iterable[RunRow]) -> AsyncGenerator[Sequence[Record], None]:

@@ -126,12 +126,12 @@ class Joins:
     async def _conversation(self, runs: Sequence[RunRow], last_seq: int | None = None) -> Conversation:
         """The thread as it is, or up to a record of its last run."""
         conversation = Conversation(self._view)
-        last_run_id = runs[-1].run_id if last_seq is not None else None
         async with aclosing(history(self._journal, runs)) as batches:
             async for records in batches:
-                conversation.take(
-                    record for record in records if record.run_id != last_run_id or record.seq <= (last_seq or 0)
-                )
+                if last_seq is not None:
+                    last_run_id = runs[-1].run_id
+                    records = [each for each in records if each.run_id != last_run_id or each.seq <= last_seq]
+                conversation.take(records)
                 await asyncio.sleep(0)  # an answer from memory does not wait, and others want their turn
         return conversation
 
