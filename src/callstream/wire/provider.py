@@ -80,9 +80,9 @@ class Provider(ABC):
         """The same, where a wire has only a beta of the whole request for it. Not every model takes a beta."""
         return self.ask_for_pieces(request, asks)
 
+    @abstractmethod
     def add_notes(self, request: Request, notes: Notes) -> Request | None:
         """The request, telling the model at its end why calls did not run; None if it has no place for that."""
-        return None
 
     def sign(self, request: Request, known: KnownSignature) -> Request:
         """The request with the signatures that its calls have lost."""
