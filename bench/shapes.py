@@ -5,11 +5,15 @@ Each shape in which a provider may stream arguments is served over HTTP; the rea
 every call was started and ended once, its joined TOOL_CALL_ARGS are those arguments (no text counts as no arguments), and
 its result has its id. Anything else is said as it came out. ag_ui_adk has its streaming of arguments on; what it shows with
 streaming off, as it is by default, is counted at the end.
+
+The last table has the wires that google-adk has no model for, each read by the provider's own SDK over HTTP: alone, and with
+the tap under it. *Exact* is there that the SDK has the arguments that the provider sent; *journal* that Callstream has them.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import sys
 from contextlib import ExitStack
@@ -18,8 +22,11 @@ from typing import Any
 from bench.comparison import worker
 from bench.hosts import HOSTS, WIRES
 from bench.table import Table
+from callstream import Callstream
 from callstream.testing.bodies import BodiesProvider
 from callstream.testing.shapes import SHAPES, Shape
+from tests.sdks import READ, SDKS, Answer
+from tests.sdks.bedrock import bedrock_client, converse_events, fold_converse
 
 NAMES = {
     "tap": "Callstream, tap",
@@ -127,10 +134,54 @@ def tables(wires: list[str]) -> bool:
     return passed
 
 
+async def ask_sdk(wire: str, base_url: str, cs: Callstream | None = None) -> Answer:
+    """What the provider's SDK has of one response, with the tap under it if there is a Callstream."""
+    if wire not in SDKS:  # boto3 has no HTTP client that could be handed in
+        client = bedrock_client(base_url)
+        client = client if cs is None else cs.tap_boto(client, collapse="all")
+        return await asyncio.to_thread(lambda: fold_converse(converse_events(client)))
+    sdk = SDKS[wire]
+    http = None if cs is None else getattr(cs, sdk.library)(collapse="all")
+    async with sdk.client(base_url, http, 0) as client:
+        return await sdk.ask(client)
+
+
+async def sdk_verdicts(wire: str, shape: Shape) -> tuple[bool, bool, bool]:
+    """Whether the arguments are exact in the SDK alone, in the SDK on the tap, and in the journal."""
+
+    def is_exact(answer: Answer) -> bool:
+        return tuple((name, args) for _, name, args in answer.calls) == shape.calls
+
+    with BodiesProvider(wire, shape.bodies(wire)) as provider:
+        alone = is_exact(await ask_sdk(wire, provider.base_url))
+    with BodiesProvider(wire, shape.bodies(wire)) as provider:
+        async with Callstream() as cs, cs.run("shapes") as run:
+            tapped = is_exact(await ask_sdk(wire, provider.base_url, cs))
+            recorded = tuple((call.name, call.args) for call in run.calls) == shape.calls
+    return alone, tapped, recorded
+
+
+def sdk_table() -> bool:
+    passed = True
+    table = Table(
+        f"exact through the provider's own SDK, of {len(SHAPES)} shapes",
+        ["wire", "SDK alone", "with the tap", "journal"],
+    )
+    for wire in (wire for wire in READ if wire not in WIRES):
+        found = [asyncio.run(sdk_verdicts(wire, shape)) for shape in SHAPES]
+        counts = [sum(column) for column in zip(*found, strict=True)]
+        passed = passed and counts[1:] == [len(SHAPES)] * 2
+        table.row(wire, *counts)
+    table.print()
+    return passed
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--wire", action="append", choices=WIRES, help="this one only; may be repeated")
-    return 0 if tables(parser.parse_args().wire or list(WIRES)) else 1
+    wires = parser.parse_args().wire
+    passed = tables(wires or list(WIRES))
+    return 0 if (wires or sdk_table()) and passed else 1
 
 
 if __name__ == "__main__":
