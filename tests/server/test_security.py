@@ -25,7 +25,13 @@ PUBLIC = {"/", "/page", "/healthz", "/readyz"}
 """What needs no principal: a page without data, and whether the process lives."""
 
 
-LISTS = {"/api/agent": None, "/api/threads": "threads", "/api/runs": "runs", "/api/calls": "calls"}
+LISTS = {
+    "/api/agent": None,
+    "/copilotkit/info": None,
+    "/api/threads": "threads",
+    "/api/runs": "runs",
+    "/api/calls": "calls",
+}
 """What everybody may ask for, and gets his own of."""
 
 
@@ -33,8 +39,10 @@ NOTHING = {
     "/agui": (200, b'{"messages":[],"activeRun":null,"interrupts":null}'),
     "/ui/{chat_id}/stream": (204, b""),
     "/ui/{chat_id}/messages": (200, b"[]"),
+    "/copilotkit/agent/{agent_id}/connect": (200, b""),
+    "/copilotkit/agent/{agent_id}/stop/{thread_id}": (200, b'{"stopped":false}'),
 }
-"""What GET answers for a thread of somebody else's, as for one that there is not."""
+"""What is answered about a thread of somebody else's, as about one that there is not; to POST /agui: 404."""
 UI_MESSAGE = {"id": "u", "role": "user", "parts": [{"type": "text", "text": "Go"}]}
 
 
@@ -52,14 +60,15 @@ async def test_every_route_wants_a_principal_and_hides_what_is_not_his(cs: Calls
         async with server.run() as stream:
             await stream.until("TOOL_CALL_START")
             ids = {"run_id": stream.run_id, "thread_id": "thread", "call_id": f"call-{stream.run_id}"}
-            ids["chat_id"] = ids["thread_id"]
+            ids |= {"chat_id": ids["thread_id"], "agent_id": "default"}
             walked = set()
             for route in server.app.routes:
                 if route.path in PUBLIC:  # type: ignore[attr-defined]
                     continue
                 assert isinstance(route, Route), route
-                walked.add(route.path)
-                path = route.path.format(**ids)
+                named = route.path.replace(":path", "")
+                walked.add(named)
+                path = named.format(**ids)
                 for method in sorted((route.methods or set()) - {"HEAD"}):
                     given = run_input() if route.path != "/ui" else {"id": "thread", "messages": [UI_MESSAGE]}
                     body = {"json": given} if method == "POST" else {"params": {"threadId": "thread"}}
@@ -71,8 +80,8 @@ async def test_every_route_wants_a_principal_and_hides_what_is_not_his(cs: Calls
                         assert stranger.status_code == 200
                         key = LISTS[route.path]
                         assert key is None or stranger.json()[key] == []
-                    elif method == "GET" and route.path in NOTHING:
-                        assert (stranger.status_code, stranger.content) == NOTHING[route.path]
+                    elif named in NOTHING and (method, named) != ("POST", "/agui"):
+                        assert (stranger.status_code, stranger.content) == NOTHING[named]
                     else:
                         refused(stranger, 404)
                         for secret in ("I write", "ann"):
@@ -83,6 +92,7 @@ async def test_every_route_wants_a_principal_and_hides_what_is_not_his(cs: Calls
             assert walked >= {
                 "/agui",
                 "/ui",
+                "/copilotkit/agent/{agent_id}/run",
                 *NOTHING,
                 "/threads/{thread_id}/connect",
                 "/runs/{run_id}/events",

@@ -29,6 +29,7 @@ from callstream.server.access import Access, Auth
 from callstream.server.agent import Agent, AgentFunction, Host, host_of
 from callstream.server.api import Api
 from callstream.server.chat import ChatRoutes
+from callstream.server.copilotkit import CopilotKitRoutes
 from callstream.server.guard import Guard
 from callstream.server.health import JournalAway, JournalHealth
 from callstream.server.logs import LogObserver, describe_request, quote_line
@@ -79,7 +80,11 @@ def create_app(
     access = Access(auth, host.callstream.journal)
     known = {"name": name or _name_of(agent), "label": label}
     runs = RunRoutes(host, driver, health, access, settings, view)
-    routes: list[Any] = [*runs.routes(), *ChatRoutes(host, runs, health, access, settings, view).routes()]
+    routes: list[Any] = [
+        *runs.routes(),
+        *ChatRoutes(host, runs, health, access, settings, view).routes(),
+        *CopilotKitRoutes(runs, access, settings, known["name"]).routes(),
+    ]
     if settings.api:
         routes += Api(host.callstream.journal, access, known, health).routes()
     routes += _Health(driver, health).routes()

@@ -87,15 +87,17 @@ class RunRoutes:
     def routes(self) -> list[Route]:
         events = IdRoute("/runs/{run_id}/events", self.events, methods=["GET"])
         events.methods = {"GET"}  # no HEAD: its answer would wait for the end of the run
-        rejoin = Route("/agui", self.rejoin, methods=["GET"])
-        rejoin.methods = {"GET"}
+        agui = Route("/agui", self.agui, methods=["GET", "POST"])  # one route, so that a 405 names both methods
+        agui.methods = {"GET", "POST"}
         return [
-            Route("/agui", self.run, methods=["POST"]),
-            rejoin,
+            agui,
             IdRoute("/threads/{thread_id}/connect", self.connect, methods=["POST"]),
             events,
             IdRoute("/runs/{run_id}/stop", self.stop, methods=["POST"]),
         ]
+
+    async def agui(self, request: Request) -> Response:
+        return await (self.run if request.method == "POST" else self.rejoin)(request)
 
     async def run(self, request: Request) -> Response:
         """Runs the agent. A client may leave the stream; the run continues and can be joined."""
@@ -105,15 +107,22 @@ class RunRoutes:
             return await self.begin(given, principal, last_event_id=request.headers.get("last-event-id"))
 
     async def begin(
-        self, given: RunAgentInput, principal: str | None, *, owner: str | None = None, last_event_id: str | None = None
+        self,
+        given: RunAgentInput,
+        principal: str | None,
+        *,
+        owner: str | None = None,
+        last_event_id: str | None = None,
+        is_older: bool | None = None,
     ) -> Response:
         """A run of the input. A request that is sent again gets the run that it has begun, never another one.
 
         ``owner``: whose that run has to be, where the host and not the server knows it. ``last_event_id``: how far the
-        client has read it, who gets the rest.
+        client has read it, who gets the rest. ``is_older``: whether the client is older than AG-UI 1.0; by default the
+        settings say what becomes of one that declares no version.
         """
         with self.seat(principal) as seat:
-            presentation = self._presentation(given, declares=given.protocol_version)
+            presentation = self._presentation(given, is_older=self._is_older(given.protocol_version, is_older))
             if last_event_id:
                 await self._health.guard(self._access.check_thread(given.thread_id, principal))
                 asked = RunRequest(given.thread_id, given.run_id, digest_of(given), owner or principal)
@@ -162,11 +171,15 @@ class RunRoutes:
         thread_id = request.path_params["thread_id"]
         body = await json_body(request, self._settings, optional=True)
         declares = body.get("protocolVersion") if isinstance(body, dict) and "threadId" in body else PROTOCOL_VERSION
+        return await self.join(thread_id, principal, is_older=self._is_older(declares))
+
+    async def join(self, thread_id: str, principal: str | None, *, is_older: bool) -> Response:
+        """A thread of the principal's: what has been, then its last run live."""
         with self.seat(principal) as seat:
             if isinstance(self._host, Importer) and is_id(thread_id):
                 await self._health.guard(self._host.import_thread(thread_id, principal))
             rows = await self._health.guard(self._access.runs_of(thread_id, principal))
-            frames = self._joins.join(rows[::-1], self._presentation(None, declares=declares))
+            frames = self._joins.join(rows[::-1], self._presentation(None, is_older=is_older))
             return self.stream(frames, rows[0].run_id, seat)
 
     async def rejoin(self, request: Request) -> Response:
@@ -183,7 +196,7 @@ class RunRoutes:
             return json_response({"messages": [], "activeRun": active, "interrupts": None})
         with self.seat(principal) as seat:
             row = await guard(self._access.run(run_id, principal))
-            presentation = self._presentation(None, declares=PROTOCOL_VERSION)
+            presentation = self._presentation(None, is_older=False)
             place = request.headers.get("last-event-id") or asked.get("offset") or _BEGINNING
             if place != _BEGINNING:
                 return self.stream(self._rest(row, _position(place, row), presentation), run_id, seat)
@@ -193,16 +206,20 @@ class RunRoutes:
 
     async def _known_runs(self, thread_id: str, principal: str | None) -> list[RunRow]:
         """The runs of a thread, the newest first; none if there is no such thread for this principal."""
-        if isinstance(self._host, Importer):
+        if isinstance(self._host, Importer) and is_id(thread_id):
             await self._host.import_thread(thread_id, principal)
         try:
             return await self._access.runs_of(thread_id, principal)
         except Problem:
             return []
 
-    def _presentation(self, given: RunAgentInput | None, *, declares: str | None) -> Presenter:
+    def _presentation(self, given: RunAgentInput | None, *, is_older: bool) -> Presenter:
         made = self._host.presentation(given)
-        return OlderClient(made) if self._settings.older_clients and declares is None else made
+        return OlderClient(made) if is_older else made
+
+    def _is_older(self, declares: str | None, known: bool | None = None) -> bool:
+        """Whether a client is older than AG-UI 1.0 that declares a version, or none."""
+        return self._settings.older_clients and declares is None if known is None else known
 
     async def events(self, request: Request) -> Response:
         """The raw records of a run."""
@@ -218,15 +235,22 @@ class RunRoutes:
     async def stop(self, request: Request) -> Response:
         """Asks a run to stop. It may be another process that has to."""
         principal = await self._access.principal(request)
-        guard = self._health.guard
-        row = await guard(self._access.run(request.path_params["run_id"], principal))
+        row = await self._health.guard(self._access.run(request.path_params["run_id"], principal))
         given = await json_body(request, self._settings, optional=True)
         reason = given.get("reason") if isinstance(given, dict) else None
-        if row.outcome is None:
-            await self._driver.stop(row.run_id, str(reason or "stopped by the client")[:_MAX_REASON])
-            row = await guard(self._access.run(row.run_id, principal))
-        status = HTTPStatus.ACCEPTED if row.outcome is None else HTTPStatus.OK
-        return json_response({"run_id": row.run_id, "outcome": row.outcome}, status)
+        outcome = row.outcome or await self.stop_run(row, str(reason or "stopped by the client")[:_MAX_REASON])
+        status = HTTPStatus.ACCEPTED if outcome is None else HTTPStatus.OK
+        return json_response({"run_id": row.run_id, "outcome": outcome}, status)
+
+    async def stop_run(self, row: RunRow, reason: str) -> str | None:
+        """Stops a run. Returns how it ended; None if another process has yet to end it."""
+        await self._driver.stop(row.run_id, reason)
+        return (await self._health.guard(self._access.run(row.run_id, row.principal))).outcome
+
+    async def active_run(self, thread_id: str, principal: str | None) -> RunRow | None:
+        """The active run of a thread; None if it has none, or if it is not the principal's."""
+        rows = await self._health.guard(self._known_runs(thread_id, principal))
+        return rows[0] if rows and rows[0].outcome is None else None
 
     def seat(self, principal: str | None) -> ExitStack:
         """A seat that is given back unless ``stream`` takes it over."""
