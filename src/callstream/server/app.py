@@ -78,15 +78,15 @@ def create_app(
     driver = driver_for(host, settings, logs_failures=False)  # LogObserver does
     health = JournalHealth(host.callstream.journal, settings.journal_seconds)
     access = Access(auth, host.callstream.journal)
-    known = {"name": name or _name_of(agent), "label": label}
+    name = name or _name_of(agent)
     runs = RunRoutes(host, driver, health, access, settings, view)
     routes: list[Any] = [
         *runs.routes(),
         *ChatRoutes(host, runs, health, access, settings, view).routes(),
-        *CopilotKitRoutes(runs, access, settings, known["name"]).routes(),
+        *CopilotKitRoutes(runs, access, settings, name).routes(),
     ]
     if settings.api:
-        routes += Api(host.callstream.journal, access, known, health).routes()
+        routes += Api(host.callstream.journal, access, {"name": name, "label": label}, health).routes()
     routes += _Health(driver, health).routes()
     if settings.inspector:
         routes += [Route("/", _page), Mount("/page", _PageFiles(directory=PAGE))]
