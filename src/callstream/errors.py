@@ -6,10 +6,13 @@ Every error that Callstream raises on purpose is one of these; any other excepti
 - ``UsageError``: the calling program asked for something that cannot be.
 - ``JournalError``: the store could not keep or find something.
 - ``AnswerRefused``: a client's answer does not fit the question.
-- ``Reject`` and ``CallRejected``: a call must not run. Nobody's fault, or the model's.
+- ``Reject``, ``CallRejected`` and ``InvalidArguments``: a call must not run. Nobody's fault, or the model's.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 
 class CallstreamError(Exception):
@@ -93,6 +96,20 @@ class CallRejected(CallstreamError):
         self.name = name
         self.reason = reason
         self.detail = detail
+
+
+class InvalidArguments(CallstreamError, ValueError):
+    """Arguments do not fit a tool's annotations, so it was not called. The text is a sentence for the model per fault.
+
+    ``faults`` are what does not fit: each has its ``path``, what was ``expected`` there, and what came (``got``). It is a
+    ValueError too, because that is what frameworks expect of a function that was called with wrong values.
+    """
+
+    def __init__(self, tool_name: str, detail: str, faults: Sequence[Any]) -> None:
+        super().__init__(f"{tool_name} did not run: {detail}")
+        self.tool_name = tool_name
+        self.detail = detail
+        self.faults = tuple(faults)
 
 
 class CallIdTaken(JournalError):

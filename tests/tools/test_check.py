@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from callstream.tools.check import Fault, faults, misfit_of
+from callstream.tools.check import faults, misfit_of
+from callstream.tools.fault import Fault
 from tests.captures import NOT_THERE, captures, declared_tools, folder
 
 
@@ -42,9 +43,7 @@ def test_what_is_required_has_to_be_there() -> None:
     schema = {"type": "object", "properties": {"a": {}, "b": {}}, "required": ["a", "b"]}
     assert faults(schema, {"a": 1, "b": None}) == []
     assert faults(schema, {"b": 1}) == [Fault(("a",), "a value")]
-    assert (
-        misfit_of(schema, {}) == "the argument 'a' is missing, and the argument 'b' is missing; its arguments are a, b"
-    )
+    assert misfit_of(schema, {}) == "the argument 'a' is missing. The argument 'b' is missing; its arguments are a, b"
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from callstream.adk.calls import (
     replace_call,
 )
 from callstream.adk.invocations import AskingCall, Invocation
-from callstream.adk.tools import LiveStream, result_of, stream_end
+from callstream.adk.tools import LiveStream, function_of, result_of, stream_end
 from callstream.calls import Call, CallState
 from callstream.errors import CallRejected, RunOver, UsageError
 from callstream.runtime.modelcall import current_model_call
@@ -54,6 +54,9 @@ class Execution:
         run = invocation.run
         try:
             call = await self._call_for(invocation, tool, tool_args, tool_context)
+            function = function_of(tool)
+            if function is not None:
+                await run.tool_use.convert(call.call_id, function)
             call = await run.execute(call.call_id)
         except CallRejected as refused:
             return {"error": str(refused)}

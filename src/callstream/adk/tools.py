@@ -88,7 +88,7 @@ class LiveStream(FunctionTool):
         self.description = original.description
         self.behavior = original.behavior
         self.response_scheduling = original.response_scheduling
-        self._original = original
+        self.original = original
 
     async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> Any:
         result = await super().run_async(args=args, tool_context=tool_context)
@@ -97,7 +97,13 @@ class LiveStream(FunctionTool):
         return result
 
     async def check_require_confirmation(self, args: dict[str, Any], tool_context: ToolContext) -> bool:
-        return await self._original.check_require_confirmation(args, tool_context)
+        return await self.original.check_require_confirmation(args, tool_context)
+
+
+def function_of(tool: BaseTool) -> Tool[Any] | None:
+    """The function that a tool runs, if it was made with ``@tool``."""
+    function = getattr(tool.original if isinstance(tool, LiveStream) else tool, "func", None)
+    return function if is_tool(function) else None
 
 
 StreamEnd = Callable[[list[Any], BaseException | None], Awaitable[None]]

@@ -31,6 +31,7 @@ from callstream.tools import (
     current_progress,
     is_tool,
     tool,
+    typed_arguments,
 )
 
 logger = logging.getLogger("callstream")
@@ -124,19 +125,23 @@ class Toolbox:
     def _hooks_named(self, tool_name: str) -> Hooks:
         return self._named_hooks.setdefault(tool_name, Hooks())
 
-    async def call_tool(self, made: Tool[Any], call: Call, progress: Progress) -> Any:
-        """Calls a tool with a call's arguments. The items of a generator are its result.
+    async def call_tool(
+        self, made: Tool[Any], call: Call, progress: Progress, typed: dict[str, Any] | None = None
+    ) -> Any:
+        """Calls a tool with a call's arguments, or with these, which have their types. A generator's items are its result.
 
         Plain functions run in a thread: that of the program that waits for them in a ``SyncRun``, else one of the loop's.
         """
         token = current_progress.set(progress)
+        typed_token = typed_arguments.set(typed)
         try:
-            args = call.args
+            args = call.args if typed is None else typed
             given = {} if args is None else args
             if call.encoding == "text":
                 return await _call(made, (given,), {})
             return await _call(made, *_place(made, given))
         finally:
+            typed_arguments.reset(typed_token)
             current_progress.reset(token)
 
     async def report_progress(self, call: Call, data: Any, handler: ProgressHandler | None = None) -> None:

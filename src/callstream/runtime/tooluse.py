@@ -12,11 +12,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from callstream.calls import Call, CallState, Refusal, ToolResult, refusal
-from callstream.errors import CallRejected, RunOver, TransitionError, UsageError
+from callstream.errors import CallRejected, InvalidArguments, RunOver, TransitionError, UsageError
 from callstream.events import CallDiscarded
 from callstream.runtime.barrier import Barrier, mistake
 from callstream.runtime.waiting import is_being_cancelled
-from callstream.tools import misfit
+from callstream.tools import Tool
 from callstream.wire.argtext import json_text
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ class ToolUse:
     async def invoke(self, call_id: str) -> Any:
         """See ``Run.invoke``."""
         run = self._run
-        await self._refuse_misfit(call_id)
+        typed = await self.convert(call_id)
         call = await run.execute(call_id)
         tool = run.callstream.tool(call.name)
-        running = asyncio.ensure_future(run.callstream.call_tool(tool, call, run.progress_of(call_id)))
+        running = asyncio.ensure_future(run.callstream.call_tool(tool, call, run.progress_of(call_id), typed))
         undo = run.on_stop(lambda reason: running.cancel())
         try:
             result = await running
@@ -60,23 +60,33 @@ class ToolUse:
             raise
         return result
 
-    async def _refuse_misfit(self, call_id: str) -> None:
-        """Rejects a call that its tool cannot be called with."""
+    async def convert(self, call_id: str, tool: Tool[Any] | None = None) -> dict[str, Any] | None:
+        """The arguments that the tool is called with, of its annotated types, after the call's hooks have settled.
+
+        None for a call that has none to convert. One that its tool cannot be called with is discarded, and
+        ``CallRejected`` raised. ``tool``: if a host runs it.
+        """
         run = self._run
         call = await run.ready(call_id)
-        tool = run.callstream.tools.get(call.name)
+        if call.state is not CallState.ARGS_COMPLETE:
+            return None
+        is_hosts = tool is not None
+        tool = tool or run.callstream.tools.get(call.name)
         if tool is None:
             if call.name in self.declared:
                 raise UsageError(f"tool {call.name!r} was declared to the model but not given to Callstream(tools=…)")
             has = ", ".join(run.callstream.tools) or "none"
-            wrong: str | None = f"there is no tool {call.name}; the tools are: {has}"
-        elif call.encoding != "json" or mistake(call) is not None:
-            return
-        else:
-            wrong = misfit(tool, call.args or {})
-        if wrong is not None:
-            await run.record([CallDiscarded(call_id, "rejected" if tool is None else "invalid", wrong)])
+            await run.record(
+                [CallDiscarded(call_id, "rejected", f"there is no tool {call.name}; the tools are: {has}")]
+            )
             raise run.rejection(call_id)
+        if call.encoding != "json" or mistake(call) is not None:
+            return None
+        try:
+            return tool.arguments.convert(call.args or {}, check_names=not is_hosts)
+        except InvalidArguments as invalid:
+            await run.record([CallDiscarded(call_id, "invalid", invalid.detail)])
+            raise run.rejection(call_id) from None
 
     async def run_tools(self) -> list[ToolResult]:
         """See ``Run.run_tools``."""

@@ -20,7 +20,8 @@ from callstream.tap.encoding import Decoding
 from callstream.tap.errors import raised_once
 from callstream.tap.implicit import ImplicitRuns
 from callstream.tap.place import Place
-from callstream.tools.check import misfit_of
+from callstream.tools import Tool, describe
+from callstream.tools.check import argument_names, faults
 from callstream.wire import WIRES
 from callstream.wire.collapsing import discard_invalid
 from callstream.wire.provider import Provider
@@ -113,6 +114,10 @@ class Tapping:
             may_stream = model_call.streams
         return lambda name: collapses(name) and may_stream(name)
 
+    def tool(self, name: str) -> Tool[Any] | None:
+        """The tool of that name, if Callstream was given one."""
+        return self._callstream.tools.get(name)
+
     @property
     def may_collapse(self) -> bool:
         return self._settings.collapse != "none"
@@ -161,8 +166,13 @@ class Reading:
         args = json.loads(args_json)
         if not isinstance(args, dict | None):
             return "malformed", "the arguments are not an object"
-        wrong = misfit_of(schema, {} if args is None else args)  # some models write null for no arguments
-        return None if wrong is None else ("invalid", wrong)
+        args = {} if args is None else args  # some models write null for no arguments
+        wrong = faults(schema, args)
+        tool = self._tapping.tool(name)
+        if tool is not None:
+            named = {fault.path[0] for fault in wrong if fault.path}
+            wrong += [fault for fault in tool.arguments.convert_values(args)[1] if fault.path[0] not in named]
+        return ("invalid", describe(wrong, argument_names(schema))) if wrong else None
 
     def streamed(self, source: Any, close_source: Callable[[], Awaitable[None]]) -> TappedBody:
         """A streamed answer, read by a task of its own from now on."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from callstream.tools.convert import Arguments, typed_arguments
+from callstream.tools.fault import Fault, describe
 from callstream.tools.progress import Progress, current_progress, no_progress
 from callstream.tools.schema import Provider
 from callstream.tools.tool import (
@@ -17,7 +19,6 @@ from callstream.tools.tool import (
     check_field,
     check_hook_settings,
     is_tool,
-    misfit,
     tool,
 )
 
@@ -26,7 +27,9 @@ __all__ = [
     "ArgsAbortHook",
     "ArgsCompleteHook",
     "ArgsDeltaHook",
+    "Arguments",
     "ErrorPolicy",
+    "Fault",
     "FieldHook",
     "Hook",
     "Hooks",
@@ -36,8 +39,9 @@ __all__ = [
     "check_field",
     "check_hook_settings",
     "current_progress",
+    "describe",
     "is_tool",
-    "misfit",
     "no_progress",
     "tool",
+    "typed_arguments",
 ]

@@ -12,14 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-import msgspec
-
-from callstream.jsontext.path import Path, format_path
+from callstream.jsontext.path import Path
+from callstream.tools.fault import Fault, describe, show
 
 _MAX_DEPTH: Final = 8
 """References and combinations followed below one value; a schema that refers to itself ends here."""
-_MAX_SHOWN: Final = 40
-_MAX_TOLD: Final = 5
 
 _NAMES: Final = {
     "string": "a string",
@@ -32,22 +29,6 @@ _NAMES: Final = {
 }
 
 
-class Fault(msgspec.Struct, frozen=True):
-    """One thing that does not fit. ``got`` is None where nothing is at ``path``."""
-
-    path: Path
-    expected: str
-    got: str | None = None
-
-    def __str__(self) -> str:
-        if not self.path:
-            return f"the arguments should be {self.expected}, got {self.got}"
-        name = self.path[0] if len(self.path) == 1 else format_path(self.path)
-        if self.got is None:
-            return f"the argument {name!r} is missing"
-        return f"the argument {name!r} should be {self.expected}, got {self.got}"
-
-
 def faults(schema: Any, value: Any) -> list[Fault]:
     """What in the arguments does not fit the schema, in the schema's order; nothing if they fit."""
     return list(_Checker(schema).check(schema, value, ()))
@@ -56,11 +37,13 @@ def faults(schema: Any, value: Any) -> list[Fault]:
 def misfit_of(schema: Any, value: Any) -> str | None:
     """The faults in words for the model; None if there are none."""
     found = faults(schema, value)
-    if not found:
-        return None
+    return describe(found, argument_names(schema)) if found else None
+
+
+def argument_names(schema: Any) -> list[str]:
+    """The names of the arguments that a tool was declared with."""
     names = schema.get("properties") if isinstance(schema, dict) else None
-    told = ", and ".join(map(str, found[:_MAX_TOLD]))
-    return f"{told}; its arguments are {', '.join(names)}" if names and isinstance(names, dict) else told
+    return list(names) if isinstance(names, dict) else []
 
 
 class _Checker:
@@ -72,7 +55,7 @@ class _Checker:
             return
         expected = _types(schema)
         if expected and not any(_is_of(type_, value) for type_ in expected):
-            yield Fault(path, " or ".join(_NAMES[type_] for type_ in expected), _show(value))
+            yield Fault(path, " or ".join(_NAMES[type_] for type_ in expected), show(value))
             return
         if "$ref" in schema:
             yield from self.check(self._resolve(schema["$ref"]), value, path, depth + 1)
@@ -90,7 +73,7 @@ class _Checker:
             return
         if all(found[0].path == path for found in tried):
             expected = list(dict.fromkeys(found[0].expected for found in tried))
-            yield Fault(path, " or ".join(expected), _show(value))
+            yield Fault(path, " or ".join(expected), show(value))
         else:
             yield from min((found for found in tried if found[0].path != path), key=len)
 
@@ -143,22 +126,6 @@ def _is_of(type_: str, value: Any) -> bool:
             return isinstance(value, dict)
         case _:
             return value is None
-
-
-def _show(value: Any) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "true" if value else "false"
-        case int() | float():
-            return f"the number {value!r:.{_MAX_SHOWN}}"
-        case str():
-            return f"the string {value!r}" if len(value) <= _MAX_SHOWN else f"the string {value[:_MAX_SHOWN]!r}…"
-        case list():
-            return "an array"
-        case _:
-            return "an object"
 
 
 def _list(value: Any) -> list[Any]:

@@ -1,7 +1,7 @@
 """What a provider is told about a tool: its name, its description and the JSON Schema of its parameters.
 
-The schema comes from the annotations through msgspec (builtins, Literal, Enum, TypedDict, dataclasses, structs) and,
-where a class has one, from its own ``model_json_schema``. Gemini takes a subset of OpenAPI's schema objects only, so
+The schema comes from the annotations through msgspec (builtins, Literal, Enum, TypedDict, dataclasses, structs) and, where
+something of pydantic's occurs in one, through pydantic. Gemini takes a subset of OpenAPI's schema objects only, so
 for it references are written out and what its API refuses is left out.
 """
 
@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
 import msgspec
 
 from callstream.errors import UsageError
+from callstream.tools.models import model_schema, uses_pydantic
 
 Provider: TypeAlias = Literal["anthropic", "openai", "openai_chat", "openai_responses", "gemini", "bedrock"]
 """``openai`` and ``openai_chat`` are the same: Chat Completions."""
@@ -107,14 +108,18 @@ def _property(
     text = described
     if get_origin(annotation) is Annotated:
         text = next((note for note in get_args(annotation)[1:] if isinstance(note, str)), text)
-    try:
-        (schema,), found = msgspec.json.schema_components(
-            [annotation],
-            schema_hook=_model_schema_into(definitions),
-            ref_template=_REF + "{name}",
-        )
-    except (TypeError, NotImplementedError) as error:
-        raise UsageError(f"{where}: no JSON Schema can be made of {annotation!r} ({error})") from error
+    schema = model_schema(annotation, _REF + "{model}") if uses_pydantic(annotation) else None
+    if schema is not None:
+        found = schema.pop("$defs", {})
+    else:
+        try:
+            (schema,), found = msgspec.json.schema_components(
+                [annotation],
+                schema_hook=_model_schema_into(definitions),
+                ref_template=_REF + "{name}",
+            )
+        except (TypeError, NotImplementedError) as error:
+            raise UsageError(f"{where}: no JSON Schema can be made of {annotation!r} ({error})") from error
     for name, definition in found.items():
         _define(definitions, name, definition, where)
     if text:
@@ -126,7 +131,7 @@ def _property(
 def _model_schema_into(definitions: dict[str, Schema]) -> Callable[[type], Schema]:
     """A schema hook for classes that describe themselves; the parts that they refer to go into the definitions."""
 
-    def model_schema(model: type) -> Schema:
+    def describe_model(model: type) -> Schema:
         describe: Callable[[], Schema] | None = getattr(model, "model_json_schema", None)
         if describe is None:
             raise NotImplementedError
@@ -135,7 +140,7 @@ def _model_schema_into(definitions: dict[str, Schema]) -> Callable[[type], Schem
             _define(definitions, name, definition, f"model {model.__name__!r}")
         return schema
 
-    return model_schema
+    return describe_model
 
 
 def _define(definitions: dict[str, Schema], name: str, definition: Schema, where: str) -> None:

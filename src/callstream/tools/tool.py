@@ -11,7 +11,7 @@ import asyncio
 import functools
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -30,7 +30,9 @@ import msgspec
 from callstream.errors import UsageError, WireError
 from callstream.jsontext.path import Path, parse_path
 from callstream.jsontext.shape import lacks_place
+from callstream.tools.convert import Arguments
 from callstream.tools.docstring import description_of, parameters_of, without_parameter
+from callstream.tools.explained import explain_annotations
 from callstream.tools.functions import (
     annotations_of,
     is_of_kind,
@@ -199,6 +201,8 @@ class Tool(Protocol[Function_co]):
     on_hook_error: ErrorPolicy | None
     stream_arguments: bool
     """Whether providers that stream arguments only on request are asked for them."""
+    arguments: Arguments
+    """How the values that the tool is called with are made of what a model wrote."""
     progress_parameter: str | None
     """The hidden parameter, by which a caller hands in a ``Progress``."""
 
@@ -292,12 +296,15 @@ def _made(function: Callable[..., Any], name: str | None, description: str | Non
     if hidden is not None:
         signature = signature.replace(parameters=[p for p in signature.parameters.values() if p is not hidden])
         doc = without_parameter(doc, hidden.name)
-    made: Any = same_kind(function, ProgressFilling(function, hidden))
+    tool_name = name or str(getattr(origin, "__name__", type(origin).__name__))
+    arguments = Arguments(tool_name, without_receiver(signature))
+    made: Any = same_kind(function, _Filling(function, hidden, arguments))
     functools.update_wrapper(made, function)
-    made.__name__ = name or getattr(origin, "__name__", type(origin).__name__)
+    made.__name__ = tool_name
+    made.arguments = arguments
     made.__doc__ = description or doc
-    made.__signature__ = signature
-    made.__annotations__ = annotations_of(signature)
+    made.__signature__ = explain_annotations(signature)
+    made.__annotations__ = annotations_of(made.__signature__)
     hooks = Hooks()
     made.hooks = hooks
     made.on_args_delta = hooks.on_args_delta
@@ -321,6 +328,19 @@ def _made(function: Callable[..., Any], name: str | None, description: str | Non
     return made
 
 
+class _Filling:
+    """Completes a call: the Progress, where its caller gave none, then values of the annotated types."""
+
+    def __init__(self, function: Callable[..., Any], hidden: inspect.Parameter | None, arguments: Arguments) -> None:
+        self._fill_progress = ProgressFilling(function, hidden)
+        self._arguments = arguments
+        parameters = inspect.signature(function).parameters.values()
+        self._names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return self._arguments.fill(self._names, *self._fill_progress(args, kwargs))
+
+
 def check_field(made: Tool[Any], path: str) -> None:
     """Refuses a field that the tool's arguments cannot have: its hooks would wait for it for ever."""
     try:
@@ -330,23 +350,6 @@ def check_field(made: Tool[Any], path: str) -> None:
     if lacks_place(parameters, _field_path(path)):
         names = ", ".join(parameters["properties"]) or "none"
         raise UsageError(f"tool {made.__name__!r} has no argument at {path!r}; its arguments: {names}")
-
-
-def misfit(made: Tool[Any], args: Mapping[str, Any]) -> str | None:
-    """Which arguments the tool lacks, or does not have, in words for the model; None if all names are right.
-
-    Types are not looked at.
-    """
-    signature = inspect.signature(made)
-    named = {p.name: p for p in signature.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
-    missing = [name for name, p in named.items() if p.default is p.empty and name not in args]
-    unknown = [] if takes_all else [name for name in args if name not in named]
-    if not missing and not unknown:
-        return None
-    wrong = [f"the argument {name!r} is missing" for name in missing]
-    wrong += [f"there is no argument {name!r}" for name in unknown]
-    return f"{', and '.join(wrong)}; its arguments are {', '.join(named) or 'none'}"
 
 
 def _checked(hook: Callable[..., Any], parameters: str, path: Path = ()) -> Hook:

@@ -1,0 +1,218 @@
+"""Values of a tool's annotated types, made of the JSON that a model wrote.
+
+msgspec converts what it knows: builtins, date and datetime, UUID, Literal, Enum, TypedDict, dataclasses, structs, and
+``Annotated`` with its ``Meta``. pydantic converts an annotation in which something of pydantic's occurs: a model, one of
+its dataclasses, ``Field``. It is looked for only there, so a program without pydantic needs none. Both are strict, as for
+JSON: ``"5"`` is no integer, but ``"2026-01-31"`` is a date. A pydantic model follows its own config.
+
+A value that already has its type passes, because some frameworks convert first. What neither library can judge passes as
+well: parameters without annotation, classes that they do not know, such as a framework's context.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from inspect import Parameter, Signature
+from typing import Any, Final, TypeAlias, is_typeddict
+
+import msgspec
+
+from callstream.errors import InvalidArguments, WireError
+from callstream.jsontext.path import Path, parse_path
+from callstream.tools.fault import Fault, Misfit, UnknownArgument, describe, show
+from callstream.tools.models import is_of_pydantic, model_converter, uses_pydantic
+
+Convert: TypeAlias = Callable[[Any], Any]
+"""Gives the value of the annotated type, or raises ``Misfit``."""
+Filled: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
+
+_AT: Final = re.compile(r" - at `(?:key in )?(\$[^`]*)`$")
+_EXPECTED: Final = re.compile(r"^Expected `([^`]+)`, got `[^`]+`$")
+_NAMES: Final = {
+    "str": "a string",
+    "int": "an integer",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "an array",
+    "object": "an object",
+    "null": "null",
+}
+_TEXTS: Final = {
+    "Invalid RFC3339 encoded datetime": "a date and time such as 2026-01-31T12:30:00Z",
+    "Invalid RFC3339 encoded date": "a date such as 2026-01-31",
+    "Invalid RFC3339 encoded time": "a time such as 12:30:00Z",
+    "Invalid ISO8601 duration": "a duration such as PT5M",
+    "Invalid UUID": "a UUID",
+    "Invalid base64 encoded string": "a base64 string",
+    "Invalid decimal string": "a decimal number",
+}
+
+
+typed_arguments: ContextVar[Mapping[str, Any] | None] = ContextVar("callstream_typed_arguments", default=None)
+"""The arguments of the call in this context, if they have their types already: no value is converted twice."""
+
+
+class Arguments:
+    """The arguments of one tool: how each parameter's value is made of what a model wrote.
+
+    Nothing is built before the first call, because a class may still lack its fields when the tool is declared.
+    """
+
+    def __init__(self, tool_name: str, signature: Signature) -> None:
+        self._tool_name = tool_name
+        self._parameters = {
+            p.name: p for p in signature.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+        }
+        self._takes_all = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+        self._converts: dict[str, Convert | None] = {}
+
+    def convert(self, args: Mapping[str, Any], *, check_names: bool = True) -> dict[str, Any]:
+        """All arguments of a call, with values of the annotated types. Raises ``InvalidArguments`` with every fault.
+
+        ``check_names=False`` looks at the values alone: a host fills in some arguments itself.
+        """
+        converted, faults = self.convert_values(args)
+        faults = (self._name_faults(args) if check_names else []) + faults
+        if faults:
+            raise self._invalid(faults)
+        return converted
+
+    def convert_one(self, name: str, value: Any) -> Any:
+        """The value of one parameter. Raises ``InvalidArguments``."""
+        converted, faults = self.convert_values({name: value})
+        if faults:
+            raise self._invalid(faults)
+        return converted[name]
+
+    def convert_values(self, args: Mapping[str, Any]) -> tuple[dict[str, Any], list[Fault]]:
+        """What fits, and the faults of what does not."""
+        typed = typed_arguments.get() or {}
+        converted: dict[str, Any] = {}
+        faults: list[Fault] = []
+        for name, value in args.items():
+            try:
+                converted[name] = value if name in typed and typed[name] is value else self._convert(name, value)
+            except Misfit as misfit:
+                faults += misfit.within((name,))
+        return converted, faults
+
+    def fill(self, names: Sequence[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Filled:
+        """The arguments of a call in Python, converted. ``names`` are those of the positional parameters."""
+        placed = dict(zip(names, args, strict=False))
+        if placed.keys() & kwargs.keys():
+            return args, kwargs  # Python's own error
+        converted, faults = self.convert_values({**placed, **kwargs})
+        if faults:
+            raise self._invalid(faults)
+        beyond = args[len(placed) :]
+        return (*(converted[name] for name in placed), *beyond), {name: converted[name] for name in kwargs}
+
+    def _invalid(self, faults: Sequence[Fault]) -> InvalidArguments:
+        return InvalidArguments(self._tool_name, describe(faults, self._parameters), faults)
+
+    def _convert(self, name: str, value: Any) -> Any:
+        parameter = self._parameters.get(name)
+        if parameter is None:
+            return value
+        if name not in self._converts:
+            self._converts[name] = converter(parameter.annotation)
+        convert = self._converts[name]
+        if convert is None:
+            return value
+        try:
+            return convert(value)
+        except Misfit:
+            if value is None and parameter.default is not parameter.empty:
+                return parameter.default  # models write null for what they leave out
+            raise
+
+    def _name_faults(self, args: Mapping[str, Any]) -> list[Fault]:
+        missing = [name for name, p in self._parameters.items() if p.default is p.empty and name not in args]
+        unknown = [] if self._takes_all else [name for name in args if name not in self._parameters]
+        return [Fault((name,), "a value") for name in missing] + [
+            UnknownArgument((name,), "nothing", show(args[name])) for name in unknown
+        ]
+
+
+def converter(annotation: Any) -> Convert | None:
+    """How values of the annotation are made; None if there is nothing to convert or to judge."""
+    if annotation is Any or annotation is Parameter.empty or isinstance(annotation, str):
+        return None
+    convert = model_converter(annotation) if uses_pydantic(annotation) else None
+    convert = convert or _msgspec_converter(annotation)
+    if convert is None:
+        return None
+    is_class = isinstance(annotation, type) and annotation.__module__ != "builtins" and not is_typeddict(annotation)
+
+    def convert_contained(value: Any) -> Any:
+        if is_class and isinstance(value, annotation):
+            return value
+        try:
+            return convert(value)
+        except Misfit:
+            raise
+        except Exception as error:  # a validator's own mistake; the call must not run, nor the stream break
+            rule = f"it could not be validated ({type(error).__name__}: {error})"
+            raise Misfit([Fault((), "a valid value", show(value), rule)]) from error
+
+    return convert_contained
+
+
+# -- msgspec --
+
+
+def _msgspec_converter(annotation: Any) -> Convert | None:
+    models: dict[type, Convert | None] = {}
+
+    def convert_model(class_: type, value: Any) -> Any:
+        convert = models[class_]
+        return value if convert is None else convert(value)
+
+    def note_model(class_: type) -> dict[str, Any]:
+        if not is_of_pydantic(class_):
+            raise NotImplementedError
+        models[class_] = converter(class_)
+        return {"type": "object"}
+
+    try:  # msgspec says by this which types it knows
+        msgspec.json.schema_components([annotation], schema_hook=note_model)
+    except (TypeError, NotImplementedError, NameError):
+        return None
+
+    def convert(value: Any) -> Any:
+        try:
+            return msgspec.convert(value, annotation, strict=True, str_keys=True, dec_hook=convert_model)
+        except msgspec.ValidationError as error:
+            text, path = _split_path(str(error))
+            if isinstance(error.__cause__, Misfit):
+                raise Misfit(error.__cause__.within(path)) from None
+            raise Misfit([_msgspec_fault(text, path, value)]) from None
+
+    return convert
+
+
+def _split_path(text: str) -> tuple[str, Path]:
+    """msgspec's message, and the place that it names: as far as it does, since it writes ``[...]`` for any key."""
+    at = _AT.search(text)
+    if at is None:
+        return text, ()
+    try:
+        return text[: at.start()], parse_path(at[1].split("[...]")[0])
+    except WireError:  # names are written as they are
+        return text[: at.start()], ()
+
+
+def _msgspec_fault(text: str, path: Path, value: Any) -> Fault:
+    try:
+        for part in path:
+            value = value[part]
+    except (KeyError, IndexError, TypeError):
+        path = ()
+    expected = _EXPECTED.match(text)
+    if expected is not None:
+        return Fault(path, " or ".join(_NAMES.get(name, name) for name in expected[1].split(" | ")), show(value))
+    if text in _TEXTS:
+        return Fault(path, _TEXTS[text], show(value))
+    return Fault(path, text, show(value), rule=text[0].lower() + text[1:])

@@ -1,0 +1,111 @@
+"""Annotations in which something of pydantic's occurs: a model, one of its dataclasses, ``Field``.
+
+pydantic is imported for these alone, so a program without it needs none. What is no model is strict, as for JSON; a model
+follows its own config.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints, is_typeddict
+
+from callstream.jsontext.path import Path
+from callstream.tools.fault import Fault, Misfit, UnknownArgument, show
+
+_JSON: Final = (str, int, float, bool, type(None))
+
+
+def uses_pydantic(annotation: Any) -> bool:
+    """Whether something of pydantic's occurs in the annotation, or in a field of its dataclasses and typed dicts."""
+    return any(is_of_pydantic(each) for each in parts_of(annotation))
+
+
+def parts_of(annotation: Any, within: frozenset[Any] = frozenset()) -> Iterator[Any]:
+    """The annotation, all that it is made of, and the annotations of its fields."""
+    yield annotation
+    if get_origin(annotation) is Annotated:
+        yield from annotation.__metadata__
+    for argument in get_args(annotation):
+        if isinstance(argument, type) or get_origin(argument) is not None:
+            yield from parts_of(argument, within)
+    has_fields = dataclasses.is_dataclass(annotation) or is_typeddict(annotation)
+    if isinstance(annotation, type) and has_fields and annotation not in within:
+        try:
+            hints = get_type_hints(annotation, include_extras=True)
+        except (NameError, TypeError):
+            return
+        for hint in hints.values():
+            yield from parts_of(hint, within | {annotation})
+
+
+def is_of_pydantic(part: Any) -> bool:
+    """Whether a class or a note in ``Annotated`` is for pydantic."""
+    if hasattr(part, "__get_pydantic_core_schema__") or hasattr(part, "__pydantic_core_schema__"):
+        return True
+    return type(part).__module__.partition(".")[0] in ("pydantic", "annotated_types")
+
+
+def model_converter(annotation: Any) -> Callable[[Any], Any] | None:
+    """How pydantic makes values of the annotation; None if it cannot."""
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
+    from pydantic.errors import PydanticUserError
+
+    try:  # in a tuple, because only what has no config of its own can be given one
+        adapter: Any = TypeAdapter(tuple[annotation], config=ConfigDict(strict=True))
+    except (PydanticUserError, NameError):
+        return None
+
+    def convert(value: Any) -> Any:
+        try:
+            return _validate(adapter, value)[0]
+        except ValidationError as error:
+            raise Misfit([_pydantic_fault(each) for each in error.errors(include_url=False)]) from None
+
+    return convert
+
+
+def _validate(adapter: Any, value: Any) -> Any:
+    if _is_json(value):
+        try:
+            text = json.dumps([value], ensure_ascii=False).encode()
+        except UnicodeEncodeError:  # half a surrogate pair, which no UTF-8 can carry
+            return adapter.validate_python((value,))
+        return adapter.validate_json(text)
+    return adapter.validate_python((value,))
+
+
+def _is_json(value: Any) -> bool:
+    if type(value) is dict:
+        return all(type(name) is str and _is_json(member) for name, member in value.items())
+    if type(value) is list:
+        return all(map(_is_json, value))
+    return type(value) in _JSON
+
+
+def _pydantic_fault(error: Mapping[str, Any]) -> Fault:
+    path: Path = tuple(error["loc"][1:])
+    message: str = error["msg"]
+    match error["type"]:
+        case "missing":
+            return Fault(path, "a value")
+        case "extra_forbidden":
+            return UnknownArgument(path, "nothing", show(error["input"]))
+        case _ if message.startswith("Input should be "):
+            return Fault(path, message.removeprefix("Input should be "), show(error["input"]))
+        case "value_error":
+            return Fault(path, message, show(error["input"]), rule=message.removeprefix("Value error, "))
+        case _:
+            return Fault(path, message, show(error["input"]), rule=message[0].lower() + message[1:])
+
+
+def model_schema(annotation: Any, ref_template: str) -> dict[str, Any] | None:
+    """The JSON Schema that pydantic makes of the annotation; None if it cannot."""
+    from pydantic import TypeAdapter
+    from pydantic.errors import PydanticUserError
+
+    try:
+        return TypeAdapter(annotation).json_schema(ref_template=ref_template)
+    except (PydanticUserError, NameError):
+        return None

@@ -1,0 +1,128 @@
+"""google-adk calls tools with values of their annotated types, whichever library the types are of, or not at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date
+from enum import Enum
+from typing import Annotated, Any, Literal, TypedDict
+from uuid import UUID
+
+import msgspec
+import pytest
+from pydantic import BaseModel, Field
+
+from callstream import Callstream, tool
+from callstream.testing import Call, ScriptedProvider, Text
+
+from .hosting import PATHS, Host, Models, agent_of
+
+RAN: list[Any] = []
+
+
+class Size(Enum):
+    SMALL = "small"
+
+
+class Point(msgspec.Struct):
+    x: int
+
+
+class Options(TypedDict):
+    deep: bool
+
+
+@dataclass
+class Person:
+    born: date
+
+
+class Order(BaseModel):
+    count: int
+
+
+class Basket(msgspec.Struct):
+    order: Order
+
+
+@tool
+async def act(
+    day: date,
+    key: UUID,
+    size: Size,
+    mode: Literal["fast", "slow"],
+    point: Point,
+    options: Options,
+    person: Person,
+    order: Order,
+    basket: Basket,
+    few: Annotated[int, msgspec.Meta(le=3, description="how many")],
+    many: Annotated[int, Field(ge=10)],
+) -> str:
+    """Acts."""
+    RAN.append(dict(locals()))
+    return "done"
+
+
+WRITTEN = {
+    "day": "2026-01-31",
+    "key": "12345678-1234-5678-1234-567812345678",
+    "size": "small",
+    "mode": "fast",
+    "point": {"x": 1},
+    "options": {"deep": True},
+    "person": {"born": "1990-05-01"},
+    "order": {"count": 1},
+    "basket": {"order": {"count": 2}},
+    "few": 3,
+    "many": 10,
+}
+VALUES = {
+    "day": date(2026, 1, 31),
+    "key": UUID("12345678-1234-5678-1234-567812345678"),
+    "size": Size.SMALL,
+    "mode": "fast",
+    "point": Point(1),
+    "options": {"deep": True},
+    "person": Person(date(1990, 5, 1)),
+    "order": Order(count=1),
+    "basket": Basket(Order(count=2)),
+    "few": 3,
+    "many": 10,
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_the_tool_gets_its_types(cs: Callstream, models: Models, path: str) -> None:
+    RAN.clear()
+    async with ScriptedProvider("anthropic", [[Call("act", WRITTEN)], [Text("Ok.")]]) as provider:
+        await Host(cs, agent_of(models(provider, path), act)).run()
+        assert [VALUES] == RAN
+        [declared] = provider.requests[0].json["tools"]
+    properties = declared["input_schema"]["properties"]
+    assert properties["few"] == {"description": "how many", "maximum": 3, "title": "Few", "type": "integer"}
+    assert properties["point"]["properties"] == {"x": {"type": "integer"}}
+    assert properties["basket"]["properties"]["order"]["properties"]["count"]["type"] == "integer"
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"few": "3"}, "the argument 'few' should be an integer, got the string '3'"),
+        ({"few": 4}, "the argument 'few'"),
+        ({"day": "soon"}, "the argument 'day' should be a date such as 2026-01-31, got the string 'soon'"),
+        ({"point": {"x": "1"}}, "the argument '$.point.x' should be an integer, got the string '1'"),
+        ({"order": {"count": "many"}}, "the argument '$.order.count' should be a valid integer"),
+    ],
+)
+async def test_the_model_reads_what_does_not_fit(
+    cs: Callstream, models: Models, path: str, wrong: dict[str, Any], sentence: str
+) -> None:
+    RAN.clear()
+    async with ScriptedProvider("anthropic", [[Call("act", {**WRITTEN, **wrong})], [Text("Ok.")]]) as provider:
+        await Host(cs, agent_of(models(provider, path), act)).run()
+        assert RAN == []
+        assert sentence in provider.requests[1].body.decode()
+        [call] = await cs.journal.calls()
+        assert (str(call.state), call.reason) == ("discarded", "invalid")
