@@ -2,7 +2,8 @@
 
 A pool belongs to the loop that opened its connections, so each loop gets its own. Requests of sync clients that the tap
 reads are sent from an event loop too; what it does not read goes through the library's own sync pools. The environment's
-proxies count, as they would without a transport of one's own.
+proxies count, as they would without a transport of one's own. Async requests of plain HTTP/1.1 have transports of the
+tap's own, which cost less; see ``direct``.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ import sys
 import threading
 import urllib.request
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
+
+_Transports: TypeAlias = dict[tuple[str, str | None, bool], Any]
+"""By the library, the proxy, and whether they are the tap's own."""
 
 
 def library_of(request: Any) -> ModuleType:
@@ -31,16 +35,15 @@ class Pools:
         self._options = options
         self._in_use = in_use if in_use is not None else set()
         self._lock = threading.Lock()
-        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str | None], Any]] = (
-            WeakKeyDictionary()
-        )
-        self._sync: dict[tuple[str, str | None], Any] = {}
+        self._can_be_direct = "proxy" not in options and options.get("http1", True) and not options.get("http2", False)
+        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _Transports] = WeakKeyDictionary()
+        self._sync: _Transports = {}
 
     def transport_for(self, request: Any) -> Any:
         """A transport for requests on this event loop."""
         with self._lock:
             pools = self._by_loop.setdefault(asyncio.get_running_loop(), {})
-            return self._pool(pools, request, "AsyncHTTPTransport")
+            return self._pool(pools, request, "AsyncHTTPTransport", may_be_direct=True)
 
     def sync_transport_for(self, request: Any) -> Any:
         with self._lock:
@@ -62,10 +65,11 @@ class Pools:
         for pool in pools.values():
             pool.close()
 
-    def _pool(self, pools: dict[tuple[str, str | None], Any], request: Any, transport: str) -> Any:
+    def _pool(self, pools: _Transports, request: Any, transport: str, *, may_be_direct: bool = False) -> Any:
         library = library_of(request)
         proxy = self._proxy_for(request.url.scheme, request.url.host)
-        key = (library.__name__, proxy)
+        is_direct = may_be_direct and proxy is None and self._can_be_direct and _is_plain(request)
+        key = (library.__name__, proxy, is_direct)
         if key not in pools:
             options = dict(self._options)
             if proxy is not None:
@@ -77,7 +81,7 @@ class Pools:
                     max_keepalive_connections=limits.max_keepalive_connections,
                     keepalive_expiry=limits.keepalive_expiry,
                 )
-            pools[key] = getattr(library, transport)(**options)
+            pools[key] = _direct(library, options) if is_direct else getattr(library, transport)(**options)
             self._in_use.add(self)
         return pools[key]
 
@@ -93,3 +97,19 @@ class Pools:
         if not proxy or urllib.request.proxy_bypass(host):
             return None
         return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def _is_plain(request: Any) -> bool:
+    """Whether a request needs nothing that only the library's own transport does."""
+    return (
+        request.url.scheme in ("http", "https")
+        and request.method != "CONNECT"
+        and "upgrade" not in request.headers
+        and request.extensions.keys() <= {"timeout"}
+    )
+
+
+def _direct(library: ModuleType, options: dict[str, Any]) -> Any:
+    from callstream.tap.direct import DirectTransport  # it needs h11, which comes with httpx and httpx2
+
+    return DirectTransport(library, options)

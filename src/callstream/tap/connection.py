@@ -1,0 +1,311 @@
+"""One connection to a provider: HTTP/1.1 on an asyncio protocol.
+
+h11 writes the requests and reads the heads of the answers, and the body is cut by ``framing``. So a delta costs one
+callback and one wake-up, where httpx's own connections go through three libraries. Whatever fails is raised as the HTTP
+library's own error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain, zip_longest
+from types import ModuleType
+from typing import Any, Final, NamedTuple, TypeAlias, cast
+
+import h11
+
+from callstream.tap.framing import Framing, framing_of
+
+Timeouts: TypeAlias = Mapping[str, float | None]
+"""Seconds, as httpx puts them into a request: connect, read, write and pool."""
+_Address: TypeAlias = tuple[Any, ...]
+"""As getaddrinfo has it."""
+_MAX_HEAD: Final = 100 * 1024
+_MAX_BUFFERED: Final = 256 * 1024
+_WRITE_AT_ONCE: Final = 64 * 1024
+_NEXT_ADDRESS: Final = 0.25
+"""Seconds after which the next address is tried too (RFC 8305)."""
+
+
+class Origin(NamedTuple):
+    scheme: str
+    host: str
+    port: int
+
+
+class Head(NamedTuple):
+    """The head of an answer, and how its body is framed."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    extensions: dict[str, Any]
+    body: Framing
+    begun: bytes
+    """What has come of the body."""
+    keeps_alive: bool
+
+
+class Connection(asyncio.Protocol):
+    """Made by ``connect``. One exchange at a time: ``ask``, then ``read`` until the body is complete."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, library: ModuleType, origin: Origin) -> None:
+        self.origin = origin
+        self.is_idle = False
+        self.idle_since = 0.0
+        self.has_ended = False
+        """The provider sends nothing more."""
+        self._library = library
+        self._loop = asyncio.get_running_loop()
+        self._lost: asyncio.Future[None] = self._loop.create_future()
+        self._error: Exception | None = None
+        self._unread: list[bytes] = []
+        self._unread_bytes = 0
+        self._is_paused = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._waits_since = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._may_write = asyncio.Event()
+        self._may_write.set()
+
+    # -- asyncio's callbacks --
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self.is_idle:  # nothing was asked
+            self.abort()
+            return
+        self._unread.append(data)
+        self._unread_bytes += len(data)
+        if self._unread_bytes > _MAX_BUFFERED and not self._is_paused:
+            self._is_paused = True
+            self.transport.pause_reading()
+        self._wake()
+
+    def eof_received(self) -> None:
+        self.has_ended = True
+        self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.has_ended = True
+        self._error = self._error or exc
+        self._wake()
+        self._may_write.set()
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self._lost.done():
+            self._lost.set_result(None)
+
+    def pause_writing(self) -> None:
+        self._may_write.clear()
+
+    def resume_writing(self) -> None:
+        self._may_write.set()
+
+    # -- an exchange --
+
+    async def ask(self, request: Any, timeouts: Timeouts) -> Head:
+        """Sends the request, and waits for the head of its answer."""
+        http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_HEAD)
+        async for data in self._request(http, request):
+            await self._write(data, timeouts.get("write"))
+        head = await self._read_head(http, timeouts.get("read"))
+        headers = list(head.headers)
+        says_close = any(b"close" in value.lower() for name, value in headers if name == b"connection")
+        asked_to_close = "close" in request.headers.get("connection", "").lower()
+        return Head(
+            head.status_code,
+            head.headers.raw_items(),
+            {"http_version": b"HTTP/" + head.http_version, "reason_phrase": head.reason, "network_stream": self},
+            framing_of(request.method, head.status_code, headers),
+            http.trailing_data[0],
+            head.http_version == b"1.1" and not says_close and not asked_to_close,
+        )
+
+    async def read(self, seconds: float | None) -> bytes:
+        """What has come, if need be after a wait; nothing at the end."""
+        if not self._unread and not self.has_ended:
+            await self._wait(seconds)
+        if self._unread:
+            data = self._unread[0] if len(self._unread) == 1 else b"".join(self._unread)
+            self._unread.clear()
+            self._unread_bytes = 0
+            if self._is_paused:
+                self._is_paused = False
+                self.transport.resume_reading()
+            return data
+        if self._error is not None:
+            raise self._library.ReadError(str(self._error)) from self._error
+        return b""
+
+    def get_extra_info(self, name: str) -> Any:
+        """What httpx's users ask of the extension ``network_stream``."""
+        known = {"client_addr": "sockname", "server_addr": "peername"}
+        return self.transport.get_extra_info(known.get(name, name))
+
+    def abort(self) -> None:
+        self.has_ended = True
+        self._error = self._error or ConnectionAbortedError("the connection was closed here")
+        self.transport.abort()
+
+    async def wait_closed(self) -> None:
+        await self._lost
+
+    async def _request(self, http: h11.Connection, request: Any) -> AsyncIterator[bytes]:
+        """The bytes of a request, with its head and a short body in one piece."""
+        ready = b""
+        with self._mapping(h11.LocalProtocolError, "LocalProtocolError"):
+            head = h11.Request(method=request.method, target=request.url.raw_path, headers=request.headers.raw)
+            ready += http.send(head) or b""
+        async for piece in request.stream:
+            with self._mapping(h11.LocalProtocolError, "LocalProtocolError"):
+                ready += http.send(h11.Data(data=piece)) or b""
+            if len(ready) >= _WRITE_AT_ONCE:
+                yield ready
+                ready = b""
+        with self._mapping(h11.LocalProtocolError, "LocalProtocolError"):
+            ready += http.send(h11.EndOfMessage()) or b""
+        yield ready
+
+    async def _write(self, data: bytes, seconds: float | None) -> None:
+        """A provider may answer and close before it has read all: then the answer counts, so this is no error."""
+        if self.has_ended:
+            return
+        self.transport.write(data)
+        if not self._may_write.is_set():
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._may_write.wait()
+            except TimeoutError:
+                raise self._library.WriteTimeout(f"could not send for {seconds} seconds") from None
+
+    async def _read_head(self, http: h11.Connection, seconds: float | None) -> h11.Response:
+        while True:
+            with self._mapping(h11.RemoteProtocolError, "RemoteProtocolError"):
+                event = http.next_event()
+            if event is h11.NEED_DATA:
+                data = await self.read(seconds)
+                if not data:
+                    raise self._library.RemoteProtocolError("Server disconnected without sending a response.")
+                http.receive_data(data)
+            elif isinstance(event, h11.Response):
+                return event
+            elif isinstance(event, h11.InformationalResponse) and event.status_code == 101:
+                raise self._library.RemoteProtocolError("Server switched protocols without being asked.")
+
+    async def _wait(self, seconds: float | None) -> None:
+        self._waiter = self._loop.create_future()
+        self._waits_since = self._loop.time()
+        if seconds is not None and self._timer is None:
+            self._timer = self._loop.call_later(seconds, self._look_at_clock, seconds)
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _look_at_clock(self, seconds: float) -> None:
+        """One timer now and then, not one for every read."""
+        self._timer = None
+        if self._waiter is None or self._waiter.done():
+            return
+        left = self._waits_since + seconds - self._loop.time()
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._look_at_clock, seconds)
+        else:
+            self._waiter.set_exception(self._library.ReadTimeout(f"received nothing for {seconds} seconds"))
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    @contextmanager
+    def _mapping(self, kind: type[Exception], name: str) -> Iterator[None]:
+        try:
+            yield
+        except kind as error:
+            raise getattr(self._library, name)(str(error)) from error
+
+
+async def connect(
+    library: ModuleType, origin: Origin, context: ssl.SSLContext | None, seconds: float | None
+) -> Connection:
+    """A new connection, by whichever address of the host answers first."""
+    loop = asyncio.get_running_loop()
+    connection = Connection(library, origin)
+    try:
+        async with asyncio.timeout(seconds):
+            opened = await _open_socket(origin.host, origin.port)
+        try:
+            async with asyncio.timeout(seconds):
+                await loop.create_connection(
+                    lambda: connection, sock=opened, ssl=context, server_hostname=origin.host if context else None
+                )
+        except BaseException:
+            opened.close()
+            raise
+    except TimeoutError as error:
+        raise library.ConnectTimeout(str(error)) from error
+    except OSError as error:
+        raise library.ConnectError(str(error)) from error
+    return connection
+
+
+async def _open_socket(host: str, port: int) -> socket.socket:
+    """Connects to the addresses of a host one after the other, without waiting long for the one before."""
+    found = await asyncio.get_running_loop().getaddrinfo(host.encode("ascii"), port, type=socket.SOCK_STREAM)
+    untried = iter(_interleave(found))
+    trying: set[asyncio.Task[socket.socket]] = set()
+    failed: BaseException = OSError(f"{host} has no address")
+    try:
+        while True:
+            address = next(untried, None)
+            if address is not None:
+                trying.add(asyncio.create_task(_connect_to(address)))
+            if not trying:
+                raise failed
+            timeout = None if address is None else _NEXT_ADDRESS
+            done, _ = await asyncio.wait(trying, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                trying.discard(task)
+                error = task.exception()
+                if error is None:
+                    return task.result()
+                failed = error
+    finally:
+        for task in trying:
+            task.add_done_callback(_close_unwanted)
+            task.cancel()
+
+
+def _interleave(addresses: Sequence[_Address]) -> list[_Address]:
+    """One family after the other in turn: one of them may be unreachable as a whole."""
+    families: dict[Any, list[_Address]] = {}
+    for address in addresses:
+        families.setdefault(address[0], []).append(address)
+    turns: Iterable[_Address | None] = chain.from_iterable(zip_longest(*families.values()))
+    return [address for address in turns if address is not None]
+
+
+async def _connect_to(address: _Address) -> socket.socket:
+    family, kind, protocol, _, where = address
+    opened = socket.socket(family, kind, protocol)
+    try:
+        opened.setblocking(False)
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await asyncio.get_running_loop().sock_connect(opened, where)
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+def _close_unwanted(task: asyncio.Task[socket.socket]) -> None:
+    if not task.cancelled() and task.exception() is None:
+        task.result().close()
