@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
-import pytest
 from google import genai
 from google.genai import types
 from google.oauth2.credentials import Credentials
@@ -21,12 +19,6 @@ from tests.sdks import SDKS
 WIRE = "gemini_interactions"
 SDK = SDKS[WIRE]
 ARGS = {"title": "Notes", "content": "one two three"}
-
-
-@pytest.fixture
-async def cs() -> AsyncIterator[Callstream]:
-    async with Callstream() as callstream:
-        yield callstream
 
 
 async def test_continuation_is_two_exchanges_of_one_stream(cs: Callstream) -> None:

@@ -49,12 +49,6 @@ class SlowJournal:
 
 
 @pytest.fixture
-async def cs() -> AsyncIterator[Callstream]:
-    async with Callstream() as callstream:
-        yield callstream
-
-
-@pytest.fixture
 def journal(cs: Callstream, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowJournal]:
     slow = SlowJournal(cs, monkeypatch)
     yield slow

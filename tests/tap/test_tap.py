@@ -1,10 +1,8 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import inspect
 import threading
-from collections.abc import AsyncIterator
 from typing import Any
 
 import anthropic
@@ -15,23 +13,15 @@ import pytest
 
 from callstream import CallState, Callstream, Reject, runtime
 from callstream.errors import CallRejected, RunOver, UsageError, WireError
-from callstream.events import ArgsAppended, CallDiscarded, MessageReceived
 from callstream.tap import TapSettings
 from callstream.tap.body import Limits
-from callstream.testing import Call, Cut, Delay, Failure, Finish, Refusal, ScriptedProvider, Text, Truncated, encode
-from callstream.testing.encoders import ENCODERS
+from callstream.testing import Call, Cut, Delay, Failure, Finish, ScriptedProvider, Text, Truncated, encode
 from callstream.wire import decoder_for
 from tests.sdks import SDKS
-from tests.tap.clients import ASK, SCHEMA, WIRES, ask, sdk
+from tests.tap.clients import ASK, WIRES, ask, sdk
 
 ARGS = {"title": "Notes", "content": "one\ntwo ☃ three" * 5}
 WRITE = Call("write", ARGS, call_id="c1")
-
-
-@pytest.fixture
-async def cs() -> AsyncIterator[Callstream]:
-    async with Callstream() as callstream:
-        yield callstream
 
 
 def test_a_callstream_with_the_tap_takes_what_one_without_takes() -> None:
@@ -328,265 +318,6 @@ async def test_stopping_the_run_closes_upstream(cs: Callstream, wire: str) -> No
             await asking
     (call,) = await cs.journal.calls()
     assert (call.state, call.reason) == (CallState.DISCARDED, "aborted")
-
-
-@pytest.mark.parametrize("wire", WIRES)
-async def test_an_error_in_the_stream_is_the_sdks_to_raise(cs: Callstream, wire: str) -> None:
-    script = [Text("Hello. "), Call("write", ARGS, call_id="c1", stop_after=2), Failure("overloaded today")]
-
-    async def outcome(callstream: Callstream | None) -> str:
-        try:
-            answer = (
-                await ask(wire, provider, callstream, collapse="all") if callstream else await ask(wire, provider, None)
-            )
-        except Exception as error:  # noqa: BLE001
-            return type(error).__name__
-        return f"answered {answer.text}"
-
-    async with serving(wire, script) as provider:
-        assert await outcome(cs) == await outcome(None)
-    events = await journaled(cs, "c1")
-    assert [event.reason for event in events if isinstance(event, CallDiscarded)] == ["interrupted"]
-
-
-@pytest.mark.parametrize("wire", WIRES)
-async def test_a_broken_connection_behaves_as_without_the_tap(cs: Callstream, wire: str) -> None:
-    script = [Text("Hello. "), Call("write", ARGS, call_id="c1", stop_after=2), Cut()]
-
-    async def outcome(callstream: Callstream | None) -> type[BaseException]:
-        with pytest.raises(Exception) as raised:  # the SDK's own; which one is compared
-            await ask(wire, provider, callstream)
-        return type(raised.value)
-
-    async with serving(wire, script) as provider:
-        assert await outcome(cs) is await outcome(None)
-    events = await journaled(cs, "c1")
-    assert [event.reason for event in events if isinstance(event, CallDiscarded)] == ["interrupted"]
-
-
-@pytest.mark.parametrize("wire", [wire for wire in WIRES if SDKS[wire].retries_streams])
-async def test_refusals_are_retried_by_the_sdk_and_leave_one_run(cs: Callstream, wire: str) -> None:
-    scripts = [[Refusal(429, "slow down", retry_after=0)], [WRITE]]
-    async with serving(wire, scripts) as provider:
-        answer = await ask(wire, provider, cs, collapse="all", max_retries=2)
-        assert len(provider.requests) == 2
-    assert [args for _, _, args in answer.calls] == [ARGS]
-    assert len(await cs.journal.runs()) == 1
-
-
-async def test_4xx_pass_untouched(cs: Callstream) -> None:
-    async with ScriptedProvider("openai_chat", [Refusal(400, "no such model")]) as provider:
-        with pytest.raises(openai.BadRequestError, match="no such model"):
-            await ask("openai_chat", provider, cs)
-    assert await cs.journal.runs() == []
-
-
-@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-@pytest.mark.parametrize("wire", WIRES)
-async def test_what_comes_compressed_anyway_is_read(cs: Callstream, wire: str, encoding: Any) -> None:
-    async with serving(wire, [WRITE], encoding=encoding) as provider:
-        answer = await ask(wire, provider, cs, collapse="all")
-        headers = provider.requests[0].headers
-        assert headers["accept-encoding"] == "identity" or headers["authorization"].startswith("AWS4-")
-    assert [args for _, _, args in answer.calls] == [ARGS]
-    assert len([event for event in await journaled(cs, "c1") if isinstance(event, ArgsAppended)]) > 5
-
-
-@pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
-@pytest.mark.parametrize("coding", ["gzip", "deflate", "zstd"])
-async def test_what_is_not_in_its_coding_is_the_librarys_error(cs: Callstream, coding: str, kind: str) -> None:
-    if coding == "zstd":
-        pytest.importorskip("zstandard")
-
-    async def answer(request: httpx.Request) -> httpx.Response:
-        headers = {"content-type": kind, "content-encoding": coding}
-        return httpx.Response(200, headers=headers, stream=httpx.ByteStream(b"neither the one nor the other"))
-
-    async with httpx.AsyncClient(transport=cs.transport(httpx.MockTransport(answer))) as client:
-        with pytest.raises(httpx.DecodingError):
-            await client.post("http://provider/v1/chat/completions", json={"messages": []})
-    assert [run.outcome for run in await cs.journal.runs()] == ["failed"]
-
-
-@pytest.mark.parametrize("coding", ["Identity", "IDENTITY", "identity, identity", " gzip , Identity"])
-async def test_the_name_of_a_coding_is_read_in_any_case(cs: Callstream, coding: str) -> None:
-    async def answer(request: httpx.Request) -> httpx.Response:
-        body = b"".join(encode("openai_chat", [WRITE]))
-        body = gzip.compress(body) if "gzip" in coding else body
-        headers = {"content-type": "text/event-stream", "content-encoding": coding}
-        return httpx.Response(200, headers=headers, stream=httpx.ByteStream(body))
-
-    async with httpx.AsyncClient(transport=cs.transport(httpx.MockTransport(answer), collapse="all")) as client:
-        await client.post("http://provider/v1/chat/completions", json={"messages": []})
-    assert [call.name for call in await cs.journal.calls()] == ["write"]
-
-
-@pytest.mark.parametrize("coding", ["gzip", "identity"])
-async def test_depth_and_size_limits_of_an_answer_that_is_not_streamed(cs: Callstream, coding: str) -> None:
-    """A few bytes that stand for a great many are refused before all of them are there."""
-    body = b"0" * 10_000_000
-    read = 0
-
-    class Answer(httpx.AsyncByteStream):
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            nonlocal read
-            packed = gzip.compress(body) if coding == "gzip" else body
-            for start in range(0, len(packed), len(packed) // 10):
-                read += 1
-                yield packed[start : start + len(packed) // 10]
-
-    async def answer(request: httpx.Request) -> httpx.Response:
-        headers = {"content-type": "application/json", "content-encoding": coding}
-        return httpx.Response(200, headers=headers, stream=Answer())
-
-    settings = TapSettings(limits=Limits(max_whole=1_500_000))
-    async with httpx.AsyncClient(transport=cs.transport(httpx.MockTransport(answer), settings=settings)) as client:
-        with pytest.raises(WireError, match="at most 1500000 bytes from the provider"):
-            await client.post("http://provider/v1/chat/completions", json={"messages": []})
-    assert read == 2
-    assert [run.outcome for run in await cs.journal.runs()] == ["failed"]
-
-
-@pytest.mark.parametrize("wire", [wire for wire in WIRES if ENCODERS[wire].is_text])
-async def test_what_is_no_text_in_a_field_that_nobody_reads_is_a_wire_error(cs: Callstream, wire: str) -> None:
-    frames = list(encode(wire, [WRITE]))
-
-    async def answer(request: httpx.Request) -> httpx.Response:
-        body = b"".join(frames).replace(b'"c1"', b'"c1","unread":"\xff"')
-        assert b"unread" in body
-        return httpx.Response(200, headers={"content-type": "text/event-stream"}, content=body)
-
-    async with httpx.AsyncClient(transport=cs.transport(httpx.MockTransport(answer), wire=wire, collapse="all")) as c:
-        try:
-            response = await c.post("http://provider/anywhere", json={})
-        except WireError:
-            pass  # half a call would have passed
-        else:
-            assert b"unread" in response.content  # the SDK's to judge
-    assert [call.state for call in await cs.journal.calls()] in ([], [CallState.DISCARDED])
-    assert [run.outcome for run in await cs.journal.runs()] == ["failed"]
-
-
-async def test_whole_answers_are_journaled_and_wait_for_hooks(cs: Callstream) -> None:
-    seen: list[str] = []
-    cs.on_args_delta("write", lambda delta, signal: seen.append(delta.text))
-    async with ScriptedProvider("anthropic", [WRITE]) as provider, sdk("anthropic", provider, cs) as client:
-        tools: Any = [{"name": "write", "input_schema": SCHEMA}]
-        message = await client.messages.create(
-            model="claude", max_tokens=10, messages=[{"role": "user", "content": "go"}], tools=tools
-        )
-    assert message.content[0].input == ARGS
-    assert len(seen) == 1
-    kept = await cs.journal.call("c1")
-    assert kept is not None
-    assert kept.args == ARGS
-
-
-async def test_results_in_the_next_request_complete_the_calls_of_a_program_that_knows_nothing(cs: Callstream) -> None:
-    async with (
-        ScriptedProvider("anthropic", [[WRITE], [Text("Done.")]]) as provider,
-        sdk("anthropic", provider, cs) as client,
-    ):
-        tools: Any = [{"name": "write", "input_schema": SCHEMA}]
-        messages: list[Any] = [{"role": "user", "content": "go"}]
-        async with client.messages.stream(model="claude", max_tokens=10, messages=messages, tools=tools) as stream:
-            answer = await stream.get_final_message()
-        (waiting,) = await cs.journal.runs()
-        assert waiting.outcome is None
-        result = {"type": "tool_result", "tool_use_id": "c1", "content": "written"}
-        messages += [{"role": "assistant", "content": answer.content}, {"role": "user", "content": [result]}]
-        async with client.messages.stream(model="claude", max_tokens=10, messages=messages, tools=tools) as stream:
-            await stream.get_final_message()
-    kept = await cs.journal.call("c1")
-    assert kept is not None
-    assert (kept.state, kept.result) == (CallState.COMPLETED, "written")
-    runs = await cs.journal.runs()
-    assert [run.outcome for run in runs] == ["finished", "finished"]
-    assert len({run.thread_id for run in runs}) == 1
-
-
-async def test_what_no_request_answers_is_released_when_callstream_closes() -> None:
-    cs = Callstream("memory:kept-open")
-    async with ScriptedProvider("anthropic", [WRITE]) as provider:
-        await ask("anthropic", provider, cs)
-    watcher = Callstream("memory:kept-open")
-    await cs.aclose()
-    kept = await watcher.journal.call("c1")
-    assert kept is not None
-    assert kept.state is CallState.RELEASED
-    await watcher.aclose()
-
-
-async def test_the_input_of_a_run_is_read_from_its_requests(cs: Callstream) -> None:
-    async with ScriptedProvider("openai_responses", [Text("Hello.")]) as provider:
-        async with cs.run("thread") as run:
-            await ask("openai_responses", provider, cs)
-            await ask("openai_responses", provider, cs)
-    events = [record.event async for record in cs.journal.read(run.run_id)]
-    assert [event.text for event in events if isinstance(event, MessageReceived)] == ["go"]
-
-
-async def test_unknown_paths_pass_untouched(cs: Callstream) -> None:
-    async def answer(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, json={"got": request.content.decode()}, headers={"x-kept": "yes"})
-
-    transport = cs.transport(httpx.MockTransport(answer))
-    async with httpx.AsyncClient(transport=transport) as client:
-        response = await client.post("http://127.0.0.1/v1/embeddings", content=b"data: {}")
-    assert response.json() == {"got": "data: {}"}
-    assert response.headers["x-kept"] == "yes"
-    assert await cs.journal.runs() == []
-
-
-async def test_an_inner_transport_of_the_users_and_a_stated_wire(cs: Callstream) -> None:
-    async def answer(request: httpx.Request) -> httpx.Response:
-        assert request.headers["content-length"] == str(len(request.content))
-        body = b"".join(encode("openai_chat", [WRITE]))
-        return httpx.Response(200, content=body, headers={"content-type": "text/event-stream"})
-
-    transport = cs.transport(httpx.MockTransport(answer), wire="openai_chat", collapse="all")
-    async with httpx.AsyncClient(transport=transport) as client:
-        response = await client.post("http://127.0.0.1/my/gateway", json={"messages": []})
-    assert response.text.count('"tool_calls":[') == 1
-    assert (await cs.journal.calls())[0].name == "write"
-
-
-async def test_wrong_settings_are_told(cs: Callstream) -> None:
-    with pytest.raises(UsageError, match="expected one of the wires"):
-        cs.transport(wire="telepathy")
-    with pytest.raises(UsageError, match="expected collapse"):
-        cs.transport(collapse="some")  # type: ignore[arg-type]
-
-
-async def test_vertex_is_asked_for_streamed_arguments_with_the_right_length(cs: Callstream) -> None:
-    async with ScriptedProvider("gemini", [WRITE]) as provider:
-        async with cs.httpx_client(collapse="all") as client:
-            path = (
-                "/v1beta1/projects/p/locations/global/publishers/google/models/gemini-3:streamGenerateContent?alt=sse"
-            )
-            tools = [{"functionDeclarations": [{"name": "write"}]}]
-            body = {"contents": [{"role": "user", "parts": [{"text": "go"}]}], "tools": tools}
-            response = await client.post(f"{provider.origin}{path}", json=body)
-    assert response.status_code == 200
-    asked = provider.requests[0].json
-    assert asked["toolConfig"]["functionCallingConfig"]["streamFunctionCallArguments"] is True
-    assert len([event for event in await journaled(cs, "c1") if isinstance(event, ArgsAppended)]) > 5
-
-
-async def test_lost_signatures_are_repaired_where_it_is_asked_for(cs: Callstream) -> None:
-    history = [
-        {"role": "user", "parts": [{"text": "go"}]},
-        {"role": "model", "parts": [{"functionCall": {"name": "write", "args": {}, "id": "c1"}}]},
-        {"role": "user", "parts": [{"functionResponse": {"name": "write", "id": "c1", "response": {}}}]},
-    ]
-    scripts = [[Call("write", {}, call_id="c1")], [Text("Done.")]]
-    async with ScriptedProvider("gemini", scripts, strict_signatures=True) as provider:
-        settings = TapSettings(repair_gemini_signatures=True)
-        async with cs.run("thread"), httpx.AsyncClient(transport=cs.transport(settings=settings)) as client:
-            url = f"{provider.base_url}/v1beta/models/gemini-3:streamGenerateContent?alt=sse"
-            await client.post(url, json={"contents": history[:1]})
-            answer = await client.post(url, json={"contents": history})
-    assert answer.status_code == 200, answer.text
 
 
 @pytest.mark.usefixtures("environment_without_proxies")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -16,12 +15,6 @@ pytest.importorskip("google.adk")
 pytestmark = pytest.mark.filterwarnings(r"ignore:\[EXPERIMENTAL\]")
 
 ARGS = {"title": "Notes", "content": "one\ntwo ☃ three"}
-
-
-@pytest.fixture
-async def cs() -> AsyncIterator[Callstream]:
-    async with Callstream() as callstream:
-        yield callstream
 
 
 def model(wire: str, provider: ScriptedProvider, cs: Callstream) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -21,12 +20,6 @@ STUDIO = "/v1beta/models/gemini-3:streamGenerateContent"
 CAMEL = "streamFunctionCallArguments"
 SNAKE = "stream_function_call_arguments"
 TOOLS = [{"functionDeclarations": [{"name": "write"}]}]
-
-
-@pytest.fixture
-async def cs() -> AsyncIterator[Callstream]:
-    async with Callstream() as callstream:
-        yield callstream
 
 
 def calling_config(request: Any) -> dict[str, Any]:
