@@ -43,7 +43,7 @@ OLDEST = .venv-oldest
 # opentelemetry 1.42, the newest that google-adk 2.12 takes, says this on Python 3.11 whenever it is imported.
 OLDEST_WARNINGS = -W 'ignore:SelectableGroups dict interface:DeprecationWarning'
 
-.PHONY: help venv test slow oldest check format-check lint types imports coverage format demo bench crash chaos copilotkit ai-sdk js litellm langchain aiobotocore frameworks live docs clean
+.PHONY: help venv test slow oldest check format-check lint types imports coverage format demo bench crash chaos copilotkit ai-sdk clients js litellm langchain aiobotocore frameworks live docs clean
 
 help: ## list these targets (default)
 	@echo "make <target>"
@@ -135,6 +135,10 @@ copilotkit: $(VENV)/.installed-dev ## put the real CopilotKit runtime in front o
 ai-sdk: $(VENV)/.installed-dev ## let the AI SDK (ai 5, 6 and 7) judge the UI message stream; installs 100 MB with npm
 	@command -v npm >/dev/null || { echo "the AI SDK needs node and npm" >&2; exit 1; }
 	@$(BIN)/python -m pytest tests/uistream tests/server/adk/test_chat.py $(ARGS)
+
+clients: $(VENV)/.installed-dev ## cut every front end's client at every event, and let it join at every record; installs with npm
+	@command -v npm >/dev/null || { echo "the clients need node and npm" >&2; exit 1; }
+	@$(BIN)/python -m pytest tests/server/test_cut_clients.py tests/server/test_tanstack.py tests/server/test_connect_thread.py tests/server/adk/test_copilotkit_core.py tests/agui/test_other_clients.py -s $(ARGS)
 
 js: ## test the npm package, and write its types into js/types; installs TypeScript with npm
 	@command -v npm >/dev/null || { echo "the npm package needs node and npm" >&2; exit 1; }

@@ -256,6 +256,20 @@ def test_join_mid_arguments_leaves_out_what_is_open_and_sends_it_again_whole() -
     assert prelude[-1]["metadata"] == {"seq": 8}
 
 
+def test_a_text_that_ended_before_its_call_ends_there_for_who_joins() -> None:
+    """An agent that yields AG-UI events may end the message first and then make its call."""
+    run = records(
+        *(TextAppended("m", "I "), TextAppended("m", "write."), MessageEnded("m")),
+        *(CallStarted("c", "write", "c", message_id="m"), ArgsAppended("c", "{}"), CallCompleted("c", "{}"), FINISHED),
+    )
+    translator = Translator()
+    whole = fold([event for record in run for event in translator.feed(record)])
+    for seen in range(1, len(run) + 1):
+        conversation = Conversation.of(run[:seen])
+        joined = [*conversation.prelude(), *(event for record in run[seen:] for event in conversation.feed(record))]
+        assert fold(joined).messages == whole.messages, seen
+
+
 def test_everything_from_the_first_open_message_on_is_sent_again_in_its_order() -> None:
     """A call that is closed stays behind one that began before it and is open, and so do results and progress."""
     conversation = Conversation.of(

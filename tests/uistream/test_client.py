@@ -43,9 +43,8 @@ def plain(message: Any) -> Any:
         return None
     message = json.loads(codec.encode(message))
     for part in message["parts"]:
-        for name in ("rawInput", "id", "title", "approval", "providerExecuted", "preliminary"):
-            if name != "id" or part["type"] in ("reasoning", "text"):
-                part.pop(name, None)
+        for name in ("rawInput", "title", "approval", "providerExecuted", "preliminary"):
+            part.pop(name, None)
         if part.get("state") == "output-error":
             part.pop("input", None)
     return message

@@ -117,7 +117,8 @@ def fold(chunks: Sequence[Chunk]) -> dict[str, Any]:
             case {"type": "start-step"}:
                 parts.append({"type": "step-start"})
             case {"type": "text-start" | "reasoning-start" as kind, "id": part_id}:
-                parts.append({"type": kind.removesuffix("-start"), "text": "", "state": "streaming"})
+                named = {"id": part_id} if kind == "reasoning-start" else {}  # the reader keeps it of reasoning alone
+                parts.append({"type": kind.removesuffix("-start"), **named, "text": "", "state": "streaming"})
                 by_id["text", part_id] = parts[-1]
             case {"type": "text-delta" | "reasoning-delta", "id": part_id, "delta": delta}:
                 by_id["text", part_id]["text"] += delta

@@ -8,6 +8,7 @@ fed them says what it would have said of all of them, in fewer words. That is ho
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import TypeAlias
 
 import msgspec
@@ -72,15 +73,15 @@ def _events(run: RunView) -> Iterator[_Placed]:
 def _message(message: MessageView) -> Iterator[_Placed]:
     if message.is_announced:
         yield message.first_seq, message.first_seq, MessageStarted(message.message_id)
-    for part in message.parts:
+    for part, following in zip_longest(message.parts, message.parts[1:]):
         if isinstance(part, Passage):
             kind = TextAppended if part.kind == "text" else ReasoningAppended
             yield part.first_seq, part.seq, kind(part.message_id, part.text)
+            # What follows ends it as well; if that is not what did, the message has ended.
+            if part.end_seq is not None and (following is None or part.end_seq < following.first_seq):
+                yield part.end_seq, part.end_seq, MessageEnded(message.message_id)
         else:
             yield from _call(part)
-    last = message.parts[-1] if message.parts else None
-    if isinstance(last, Passage) and last.end_seq is not None:
-        yield last.end_seq, last.end_seq, MessageEnded(message.message_id)
 
 
 def _call(call: CallView) -> Iterator[_Placed]:

@@ -1,0 +1,88 @@
+// What the clients of this folder have in common: connections that are cut after any event, and cases line by line.
+//
+// A case: {"client": "…", "url": "http://…", "threadId": "…", "how": "whole" | "cut" | "join", "cut": n}
+//
+// "whole": a message is sent and its answer read. "cut": the connection is cut after n events, and the client comes back by its own
+// means. "join": the thread is joined, which somebody else has begun. In the latter two, /release is asked as soon as the client reads
+// the stream that it has come back to: until then the agent waits. The answer: the client's messages, and how often it was cut.
+
+import { createInterface } from "node:readline";
+
+console.warn = console.error = console.info = console.log = () => {};
+// A client that has lost its connection may let the same error rise twice; browsers log that and go on.
+process.on("unhandledRejection", () => {});
+
+const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
+
+// A fetch for one case, and what it has seen.
+export function cutting({ url, threadId, how, cut }, fetch = globalThis.fetch) {
+  const seen = { cuts: 0, events: 0, streams: 0 };
+  const release = () => fetch(`${url}/release/${threadId}`, { method: "POST" });
+  const through = async (address, init) => {
+    const response = await fetch(address, init);
+    if (!response.body || !response.headers.get("content-type")?.startsWith("text/event-stream")) return response;
+    seen.streams += 1;
+    const isCut = how === "cut" && seen.streams === 1;
+    let isNews = how === "join" || (how === "cut" && seen.streams === 2);
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    const encoder = new TextEncoder();
+    let text = "";
+    const body = new ReadableStream({
+      async pull(controller) {
+        for (;;) {
+          const end = text.indexOf("\n\n");
+          if (end < 0) {
+            const { done, value } = await reader.read();
+            if (done) return controller.close();
+            text += value;
+            continue;
+          }
+          controller.enqueue(encoder.encode(text.slice(0, end + 2)));
+          const isEvent = /^data: (?!\[DONE\])/m.test(text.slice(0, end));
+          text = text.slice(end + 2);
+          if (isNews) await release();
+          isNews = false;
+          if (isEvent && seen.streams === 1) seen.events += 1;
+          if (!isCut || !isEvent || seen.events < cut) return;
+          seen.cuts += 1;
+          await pause(2); // an error discards what the client has not yet taken
+          reader.cancel().catch(() => {});
+          return controller.error(new TypeError("network error: the connection was cut"));
+        }
+      },
+    }, { highWaterMark: 0 });
+    return new Response(body, { status: response.status, headers: response.headers });
+  };
+  return { fetch: through, seen };
+}
+
+// Answers every line with what `live` makes of it.
+export async function answer(live) {
+  for await (const line of createInterface({ input: process.stdin, crlfDelay: Infinity })) {
+    let told;
+    try {
+      told = await live(JSON.parse(line));
+    } catch (error) {
+      told = { failed: String(error?.stack ?? error) };
+    }
+    process.stdout.write(JSON.stringify(told) + "\n");
+  }
+}
+
+// The case with a class of agents of @ag-ui/client.
+export async function agUi(HttpAgent, question) {
+  const { fetch, seen } = cutting(question);
+  const { url, threadId, how } = question;
+  class Joining extends HttpAgent {
+    connect(input) {
+      return new HttpAgent({ url: `${url}/threads/${threadId}/connect`, fetch }).run(input);
+    }
+  }
+  const agent = new Joining({ url: `${url}/agui`, threadId, fetch });
+  if (how !== "join") {
+    agent.addMessage({ id: "user", role: "user", content: "Go" });
+    await agent.runAgent({}).catch(() => {});
+  }
+  if (how === "join" || seen.cuts) await agent.connectAgent({});
+  return { messages: agent.messages, state: agent.state, ...seen };
+}
