@@ -43,7 +43,7 @@ OLDEST = .venv-oldest
 # opentelemetry 1.42, the newest that google-adk 2.12 takes, says this on Python 3.11 whenever it is imported.
 OLDEST_WARNINGS = -W 'ignore:SelectableGroups dict interface:DeprecationWarning'
 
-.PHONY: help venv test slow oldest check format-check lint types imports coverage format demo bench crash chaos copilotkit ai-sdk clients js litellm langchain aiobotocore frameworks live docs clean
+.PHONY: help venv test slow oldest check format-check lint types imports coverage format demo bench crash chaos schema-suite copilotkit ai-sdk clients js litellm langchain aiobotocore frameworks live docs clean
 
 help: ## list these targets (default)
 	@echo "make <target>"
@@ -126,6 +126,10 @@ live: $(VENV)/.installed-dev ## two turns with a real Gemini, if there are crede
 
 chaos: $(VENV)/.installed-dev ## kill replicas on one PostgreSQL while 50 threads talk to them, and see that nobody notices
 	@$(BIN)/python -W ignore -m tests.server.chaos $(ARGS)
+
+schema-suite: $(VENV)/.installed-dev ## judge JSON-Schema-Test-Suite while it is written; downloads jsonschema's sources with pip
+	@$(BIN)/python -m tests.tools.suite
+	@$(BIN)/python -m pytest tests/tools/test_schema_suite.py $(ARGS)
 
 copilotkit: $(VENV)/.installed-dev ## put the real CopilotKit runtime in front of the server; installs 270 MB with npm
 	@command -v npm >/dev/null || { echo "the CopilotKit runtime needs node and npm" >&2; exit 1; }

@@ -7,9 +7,15 @@ from typing import Any
 
 import pytest
 
-from callstream.tools.check import faults, misfit_of
-from callstream.tools.fault import Fault
+from callstream.tools.check import argument_names
+from callstream.tools.check import outline_faults as faults
+from callstream.tools.fault import Fault, describe
 from tests.captures import NOT_THERE, captures, declared_tools, folder
+
+
+def misfit_of(schema: Any, value: Any) -> str | None:
+    found = faults(schema, value)
+    return describe(found, argument_names(schema)) if found else None
 
 
 def only(schema: Any, *, required: bool = True) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from callstream.tap.errors import raised_once
 from callstream.tap.implicit import ImplicitRuns
 from callstream.tap.place import Place
 from callstream.tools import Tool, describe
-from callstream.tools.check import argument_names, faults
+from callstream.tools.check import argument_names, outline_faults
 from callstream.wire import WIRES
 from callstream.wire.collapsing import discard_invalid
 from callstream.wire.provider import Provider
@@ -167,7 +167,7 @@ class Reading:
         if not isinstance(args, dict | None):
             return "malformed", "the arguments are not an object"
         args = {} if args is None else args  # some models write null for no arguments
-        wrong = faults(schema, args)
+        wrong = outline_faults(schema, args)
         tool = self._tapping.tool(name)
         if tool is not None:
             named = {fault.path[0] for fault in wrong if fault.path}

@@ -21,8 +21,9 @@ import msgspec
 
 from callstream.errors import InvalidArguments, WireError
 from callstream.jsontext.path import Path, parse_path
+from callstream.tools.check import faults as find_faults
 from callstream.tools.fault import Fault, Misfit, UnknownArgument, describe, show
-from callstream.tools.models import is_of_pydantic, model_converter, uses_pydantic
+from callstream.tools.models import is_json, is_of_pydantic, model_converter, uses_pydantic
 
 Convert: TypeAlias = Callable[[Any], Any]
 """Gives the value of the annotated type, or raises ``Misfit``."""
@@ -177,9 +178,12 @@ def _msgspec_converter(annotation: Any) -> Convert | None:
         return {"type": "object"}
 
     try:  # msgspec says by this which types it knows
-        msgspec.json.schema_components([annotation], schema_hook=note_model)
+        (schema,), definitions = msgspec.json.schema_components(
+            [annotation], schema_hook=note_model, ref_template="#/$defs/{name}"
+        )
     except (TypeError, NotImplementedError, NameError):
         return None
+    root = {"allOf": [schema], "$defs": definitions}
 
     def convert(value: Any) -> Any:
         try:
@@ -188,7 +192,9 @@ def _msgspec_converter(annotation: Any) -> Convert | None:
             text, path = _split_path(str(error))
             if isinstance(error.__cause__, Misfit):
                 raise Misfit(error.__cause__.within(path)) from None
-            raise Misfit([_msgspec_fault(text, path, value)]) from None
+            # msgspec names the first fault alone, and no keys; the schema tells all, but knows no dates and the like.
+            found = find_faults(root, value, lenient=False) if is_json(value) else []
+            raise Misfit(found or [_msgspec_fault(text, path, value)]) from None
 
     return convert
 

@@ -67,7 +67,7 @@ def model_converter(annotation: Any) -> Callable[[Any], Any] | None:
 
 
 def _validate(adapter: Any, value: Any) -> Any:
-    if _is_json(value):
+    if is_json(value):
         try:
             text = json.dumps([value], ensure_ascii=False).encode()
         except UnicodeEncodeError:  # half a surrogate pair, which no UTF-8 can carry
@@ -76,11 +76,12 @@ def _validate(adapter: Any, value: Any) -> Any:
     return adapter.validate_python((value,))
 
 
-def _is_json(value: Any) -> bool:
+def is_json(value: Any) -> bool:
+    """Whether a value is what a model wrote, not made by a framework."""
     if type(value) is dict:
-        return all(type(name) is str and _is_json(member) for name, member in value.items())
+        return all(type(name) is str and is_json(member) for name, member in value.items())
     if type(value) is list:
-        return all(map(_is_json, value))
+        return all(map(is_json, value))
     return type(value) in _JSON
 
 

@@ -1,0 +1,182 @@
+"""The keywords of JSON Schema that say something of one value by itself, and how parts of a schema are read.
+
+A schema may be anything: what a keyword should not be is passed over. Patterns are ECMA regular expressions, read here by
+Python's ``re``, which differs in details (``\\d`` takes digits of all scripts); one that does not compile is passed over.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from decimal import Decimal
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any, Final
+from urllib.parse import unquote
+
+KEYWORDS: Final = (
+    "type", "enum", "const", "properties", "required", "additionalProperties", "patternProperties", "items", "prefixItems",
+    "contains", "minContains", "maxContains", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
+    "minLength", "maxLength", "pattern", "minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties",
+    "dependentRequired", "$ref", "$defs", "allOf", "anyOf", "oneOf", "not", "if", "then", "else",
+)  # fmt: skip
+_TYPES: Final = {
+    "string": "a string",
+    "integer": "an integer",
+    "number": "a number",
+    "boolean": "true or false",
+    "array": "an array",
+    "object": "an object",
+    "null": "null",
+}
+_MAX_SHOWN: Final = 200
+
+
+def kind_of(value: Any) -> str:
+    """The type of a value by the words of JSON Schema, where integers are numbers."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case str():
+            return "string"
+        case list():
+            return "array"
+        case dict():
+            return "object"
+        case _:
+            return "number"
+
+
+def part_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def part_map(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def limit(schema: dict[str, Any], word: str) -> float | None:
+    """The number that a keyword states."""
+    value = schema.get(word)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def expected_types(schema: dict[str, Any]) -> list[tuple[str, str]]:
+    """The types that a schema names, each with the words for it; none if it names one that is not known."""
+    stated = schema.get("type")
+    names = [
+        name.lower() if isinstance(name, str) else "" for name in (stated if isinstance(stated, list) else [stated])
+    ]
+    if not all(name in _TYPES for name in names):
+        return []
+    if schema.get("nullable") is True:
+        names.append("null")
+    return [(name, _TYPES[name]) for name in names]
+
+
+def is_of(type_: str, kind: str, value: Any = None) -> bool:
+    """Whether a value of that kind may have the type, or a number (``value``) has it."""
+    if type_ == "integer" and kind == "number":  # by JSON Schema, 5.0 is one
+        return not isinstance(value, float) or value.is_integer()
+    return type_ == kind
+
+
+def choices_of(schema: dict[str, Any]) -> list[Any] | None:
+    """The values that ``enum`` and ``const`` leave; None if they say nothing."""
+    choices = schema.get("enum")
+    choices = choices if isinstance(choices, list) else None
+    if "const" not in schema:
+        return choices
+    const = equality_key(schema["const"])
+    return [schema["const"]] if choices is None else [each for each in choices if equality_key(each) == const]
+
+
+def first_texts(choices: list[Any]) -> list[str]:
+    return [choice for choice in choices if isinstance(choice, str)]
+
+
+def alternatives_of(choices: list[Any]) -> str:
+    """The choices in a sentence."""
+    written = ", ".join(json.dumps(choice, ensure_ascii=False, default=str) for choice in choices)
+    written = written if len(written) <= _MAX_SHOWN else f"{written[:_MAX_SHOWN]}…"
+    return written if len(choices) == 1 else f"one of {written}"
+
+
+def scalar_faults(schema: dict[str, Any], value: float) -> Iterator[str]:
+    """What a number should be and is not."""
+    least, most = limit(schema, "minimum"), limit(schema, "maximum")
+    above, below = limit(schema, "exclusiveMinimum"), limit(schema, "exclusiveMaximum")
+    if least is not None and value < least:
+        yield f"at least {least}"
+    if above is not None and value <= above:
+        yield f"greater than {above}"
+    if most is not None and value > most:
+        yield f"at most {most}"
+    if below is not None and value >= below:
+        yield f"less than {below}"
+    step = limit(schema, "multipleOf")
+    if step is not None and not _is_multiple(value, step):
+        yield f"a multiple of {step}"
+
+
+def _is_multiple(value: float, step: float) -> bool:
+    """By the decimal digits that were written: 0.0075 is a multiple of 0.0001."""
+    if step == 0 or not (math.isfinite(value) and math.isfinite(step)):
+        return True
+    return Fraction(Decimal(str(value))) % Fraction(Decimal(str(step))) == 0
+
+
+def string_faults(schema: dict[str, Any], value: str) -> Iterator[str]:
+    """What a whole string should be and is not. Too long was found while it came."""
+    least = limit(schema, "minLength")
+    if least is not None and len(value) < least:
+        yield f"at least {least:g} characters long"
+    pattern = schema.get("pattern")
+    if isinstance(pattern, str) and not matches(pattern, value):
+        yield f"a string that matches {pattern!r}"
+
+
+def matches(pattern: str, text: str) -> bool:
+    compiled = _compile(pattern)
+    return compiled is None or compiled.search(text) is not None
+
+
+@lru_cache(maxsize=1024)
+def _compile(pattern: str) -> re.Pattern[str] | None:
+    try:
+        return re.compile(pattern)
+    except re.error:
+        return None
+
+
+def equality_key(value: Any) -> Any:
+    """Equal for equal values of JSON: 1 and 1.0 are, 1 and true are not."""
+    match value:
+        case bool():
+            return ("boolean", value)
+        case list():
+            return ("array", *map(equality_key, value))
+        case dict():
+            return ("object", frozenset((name, equality_key(member)) for name, member in value.items()))
+        case _:
+            return value
+
+
+def resolve(root: Any, reference: Any) -> Any:
+    """What a reference into the schema itself means; for any other a schema that everything fits."""
+    if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
+        return True
+    found = root
+    for name in unquote(reference[1:]).split("/")[1:]:
+        name = name.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, dict) and name in found:
+            found = found[name]
+        elif isinstance(found, list) and name.isdecimal() and int(name) < len(found):
+            found = found[int(name)]
+        else:
+            return True
+    return found
