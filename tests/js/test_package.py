@@ -1,4 +1,4 @@
-"""The npm package: its own tests, its size, and that the inspector reads with the same reader."""
+"""The npm package: its own tests, its size, and the reader that the inspector uses too."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -37,10 +38,12 @@ def test_the_package_is_small() -> None:
     assert size(*(path.name for path in JS.glob("*.js"))) <= 8 * KIB
 
 
-def test_the_inspector_reads_with_the_packages_reader() -> None:
-    assert (PAGE / "jsonreader.js").read_bytes() == (JS / "jsonreader.js").read_bytes(), (
-        "copy js/jsonreader.js to the page"
-    )
+def test_the_wheel_gets_the_packages_reader() -> None:
+    """There is one file: a wheel takes it among the inspector's, and a checkout's server sends it (tests/server/test_api)."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    copies = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    assert copies == {"js/jsonreader.js": "callstream/server/page/jsonreader.js"}
+    assert not (PAGE / "jsonreader.js").exists()
 
 
 def test_every_export_is_there_and_nothing_is_needed() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from callstream import Callstream
 from callstream.events import CallCompleted, CallStarted
+from tests.captures import ROOT
 
 from .agents import Stepping
 from .serving import served
@@ -90,8 +91,10 @@ async def test_the_newest_calls_are_listed_in_their_order(cs: Callstream) -> Non
 async def test_files_of_the_page_are_asked_for_anew(cs: Callstream) -> None:
     """Modules of two versions must not meet in one page."""
     async with served(Stepping(), callstream=cs) as server:
-        for path in ("/", "/page/app.js"):
+        for path in ("/", "/page/app.js", "/page/jsonreader.js"):
             answer = await server.get(path)
             assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-cache")
-        etag = {"if-none-match": answer.headers["etag"]}
-        assert (await server.client.get("/page/app.js", headers=etag)).status_code == 304
+            etag = {"if-none-match": answer.headers["etag"]}
+            assert path == "/" or (await server.client.get(path, headers=etag)).status_code == 304
+        assert answer.content == (ROOT / "js" / "jsonreader.js").read_bytes()
+        assert (await server.get("/page/jsonstream.js")).status_code == 404

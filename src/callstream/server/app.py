@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -40,6 +41,8 @@ from callstream.server.settings import ServerSettings
 logger = logging.getLogger("callstream.server")
 
 PAGE: Final = Path(__file__).parent / "page"
+_READER: Final = "jsonreader.js"
+"""A module of the npm package that the page imports too. A wheel has a copy among the page's files; a checkout only ``js/``."""
 _JOURNAL_AWAY: Final = Problem(
     HTTPStatus.SERVICE_UNAVAILABLE,
     "journal_away",
@@ -172,6 +175,13 @@ _REVALIDATED: Final = {"cache-control": "no-cache"}
 
 class _PageFiles(StaticFiles):
     """Asked for anew each time (304 if they are the same): modules of two versions must not meet in one page."""
+
+    def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
+        path_and_stat = super().lookup_path(path)
+        checkout = PAGE.parents[3] / "js" / _READER
+        if path == _READER and path_and_stat[1] is None and checkout.is_file():
+            return str(checkout), checkout.stat()
+        return path_and_stat
 
     def file_response(self, *args: Any, **kwargs: Any) -> Response:
         response = super().file_response(*args, **kwargs)
