@@ -144,12 +144,14 @@ clients: $(VENV)/.installed-dev ## cut every front end's client at every event, 
 	@command -v npm >/dev/null || { echo "the clients need node and npm" >&2; exit 1; }
 	@$(BIN)/python -m pytest tests/server/test_cut_clients.py tests/server/test_tanstack.py tests/server/test_connect_thread.py tests/server/adk/test_copilotkit_core.py tests/agui/test_other_clients.py -s $(ARGS)
 
-js: ## test the npm package, and write its types into js/types; installs TypeScript with npm
+js: $(VENV)/.installed-dev ## test the npm package, write its types, build its page of React and test that; installs 60 MB with npm
 	@command -v npm >/dev/null || { echo "the npm package needs node and npm" >&2; exit 1; }
-	@node --test js/test/
-	@cd js && npx --yes -p typescript@5.9 tsc --declaration --emitDeclarationOnly --allowJs --checkJs --strict \
-	  --target es2022 --module nodenext --outDir types index.js agui.js ai.js
-	@echo "==> js/types"
+	@cd js/demo && npm install --no-audit --no-fund --no-package-lock --ignore-scripts --loglevel=error
+	@cd tests/js/client && npm install --no-audit --no-fund --no-package-lock --ignore-scripts --loglevel=error
+	@rm -rf js/types && js/demo/node_modules/.bin/tsc -p js && echo "==> js/types"
+	@node js/demo/build.js
+	@$(BIN)/python -m pytest tests/js tests/page/test_react.py tests/server/adk/test_transport.py $(ARGS)
+	@$(BIN)/python -m tests.page.responsive
 
 docs: $(VENV)/.installed-docs ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

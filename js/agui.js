@@ -18,6 +18,8 @@
  * @property {number} [longestPause]
  */
 
+import { refusal, rest } from "./rest.js";
+
 /**
  * A class of agents that can join: `connectAgent()` shows the thread as it is, and its last run as it goes on.
  *
@@ -29,7 +31,8 @@ export function joinable(HttpAgent) {
   return class extends HttpAgent {
     /** @param {{ threadId: string }} input */
     connect(input) {
-      const path = `threads/${encodeURIComponent(input.threadId)}/connect`; // relative: keeps a prefix before /agui
+      // Relative: keeps a prefix before /agui.
+      const path = `threads/${encodeURIComponent(input.threadId)}/connect`;
       return new HttpAgent({ ...this, url: new URL(path, this.url).href }).run(input);
     }
   };
@@ -71,38 +74,18 @@ export async function connectThread(agent, { signal, subscriber = {}, onState, f
         await Promise.race([agent.connectAgent({}, watch), left]);
       } catch (error) {
         if (signal?.aborted) break;
-        const status = statusOf(error);
+        const status = refusal(error);
         if (status === 404) return "missing";
-        if (status !== undefined && status < 500 && status !== 408 && status !== 429) throw error;
+        if (status !== undefined) throw error;
       }
       if (hasEnded) return "ended";
       if (signal?.aborted) break;
       onState?.("lost");
-      await rest(pause * (0.5 + Math.random() / 2), signal);
+      await rest(pause, signal);
       pause = Math.min(pause * 2, longestPause);
     }
     return "left";
   } finally {
     signal?.removeEventListener("abort", leave);
   }
-}
-
-/**
- * @param {any} error
- * @returns {number | undefined} the status of a refused request; undefined if the connection was lost
- */
-function statusOf(error) {
-  return typeof error?.status === "number" ? error.status : undefined;
-}
-
-/**
- * @param {number} milliseconds
- * @param {AbortSignal} [signal]
- * @returns {Promise<void>}
- */
-function rest(milliseconds, signal) {
-  return new Promise((resolve) => {
-    const timer = setTimeout(resolve, milliseconds);
-    signal?.addEventListener("abort", () => (clearTimeout(timer), resolve()), { once: true });
-  });
 }

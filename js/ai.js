@@ -2,6 +2,11 @@
  * Chats of a Callstream server for the AI SDK, which resumes a stream when a page is loaded or becomes visible again, but not
  * when the connection is lost while somebody is looking.
  *
+ *     const transport = callstreamTransport(DefaultChatTransport, { api: "https://example.com/ui?sdk=7" });
+ *     const chat = useChat({ id: chatId, resume: true, transport });
+ *
+ * For a chat with another transport there is `resumeDropped`:
+ *
  *     const comeBack = resumeDropped({ api: "https://example.com/ui?sdk=7", chatId, chat: () => chat.current });
  *     chat.current = useChat({ id: chatId, transport, onFinish: comeBack });
  *
@@ -9,16 +14,98 @@
  * @property {() => Promise<void>} resumeStream
  * @property {(messages: any[]) => void} setMessages
  *
- * @typedef {object} Options
+ * @typedef {object} Pauses
+ * @property {number} [firstPause] milliseconds before the first try; each further pause is twice as long
+ * @property {number} [longestPause]
+ * @property {number} [tries]
+ *
+ * @typedef {object} ChatOptions
  * @property {string} api as the transport has it
  * @property {string} chatId
  * @property {() => Chat} chat
  * @property {typeof fetch} [fetch]
  * @property {RequestInit} [request] for loading the messages: headers, credentials
- * @property {number} [firstPause] milliseconds before the first try; each further pause is twice as long
- * @property {number} [longestPause]
- * @property {number} [tries]
+ *
+ * @typedef {ChatOptions & Pauses} Options
  */
+
+import { Delivered } from "./delivered.js";
+import { refusal, rest } from "./rest.js";
+
+/**
+ * A transport whose streams survive a lost connection: it asks for the run again, and passes on what the chat does not have
+ * yet. The chat does not notice, and no request is sent twice. It gives up after so many tries without a new chunk.
+ *
+ * @template T
+ * @param {new (options: any) => T} DefaultChatTransport that of `ai`
+ * @param {{ api: string, [option: string]: any } & Pauses} options those of `DefaultChatTransport`, and the pauses
+ * @returns {T}
+ */
+export function callstreamTransport(DefaultChatTransport, { firstPause = 300, longestPause = 10_000, tries = 20, ...options }) {
+  const Base = /** @type {any} */ (DefaultChatTransport);
+  class CallstreamTransport extends Base {
+    /** @param {any} given */
+    async sendMessages(given) {
+      return this.#heal(await super.sendMessages(given), given);
+    }
+
+    /** @param {any} given */
+    async reconnectToStream(given) {
+      const stream = await super.reconnectToStream(given);
+      return stream === null ? null : this.#heal(stream, given);
+    }
+
+    /**
+     * @param {ReadableStream} stream
+     * @param {any} given
+     */
+    #heal(stream, { chatId, body, metadata, headers, abortSignal }) {
+      const delivered = new Delivered();
+      let reader = stream.getReader();
+      let failures = 0;
+
+      /** @param {any} lost thrown if the run cannot be had again */
+      const rejoin = async (lost) => {
+        // What the SDK itself refuses has a name of its own; coming back would bring it again.
+        if (delivered.runId === undefined || String(lost?.name).startsWith("AI_")) throw lost;
+        const all = { ...Object.fromEntries(new Headers(headers)), "x-run-id": delivered.runId };
+        while ((failures += 1) <= tries) {
+          await rest(Math.min(firstPause * 2 ** (failures - 1), longestPause), abortSignal);
+          if (abortSignal?.aborted) break;
+          try {
+            const again = await super.reconnectToStream({ chatId, body, metadata, headers: all, abortSignal });
+            if (again === null) break;
+            reader = again.getReader();
+            return delivered.startOver();
+          } catch (error) {
+            if (refusal(error) !== undefined) throw error;
+          }
+        }
+        throw lost;
+      };
+
+      /** @param {ReadableStreamDefaultController} controller */
+      const pull = async (controller) => {
+        for (;;) {
+          let lost = new TypeError("network error: the stream ended before its run");
+          try {
+            const { done, value } = await reader.read();
+            const chunks = done ? [] : delivered.take(value);
+            for (const chunk of chunks) controller.enqueue(chunk);
+            if (chunks.length > 0) return void (failures = 0);
+            if (!done) continue;
+          } catch (error) {
+            lost = /** @type {any} */ (error);
+          }
+          if (delivered.isOver) return controller.close();
+          await rejoin(lost);
+        }
+      };
+      return new ReadableStream({ pull, cancel: (reason) => reader.cancel(reason) });
+    }
+  }
+  return new /** @type {any} */ (CallstreamTransport)(options);
+}
 
 /**
  * What to give a chat as `onFinish`. After a lost connection it resumes the stream, again and again with growing pauses. If
@@ -29,7 +116,7 @@
  */
 export function resumeDropped({ api, chatId, chat, fetch = globalThis.fetch, request, ...pauses }) {
   const { firstPause = 300, longestPause = 10_000, tries = 20 } = pauses;
-  /** @type {"idle" | "resuming" | "dropped" | "finished"} */
+  /** @type {string} idle, resuming, dropped or finished */
   let state = "idle";
 
   return async ({ isDisconnect }) => {
@@ -41,12 +128,12 @@ export function resumeDropped({ api, chatId, chat, fetch = globalThis.fetch, req
     let pause = firstPause;
     try {
       for (let number = 0; number < tries; number += 1) {
-        await new Promise((resolve) => setTimeout(resolve, pause * (0.5 + Math.random() / 2)));
+        await rest(pause);
         pause = Math.min(pause * 2, longestPause);
         state = "resuming";
         await chat().resumeStream();
-        if (current() === "finished") return;
-        if (current() === "resuming") {
+        if (state === "finished") return;
+        if (state === "resuming") {
           const loaded = await fetch(messagesUrl(api, chatId), request).catch(() => null);
           if (loaded?.ok) return chat().setMessages(await loaded.json());
         }
@@ -55,11 +142,6 @@ export function resumeDropped({ api, chatId, chat, fetch = globalThis.fetch, req
       state = "idle";
     }
   };
-
-  /** The state after others may have changed it. @returns {string} */
-  function current() {
-    return state;
-  }
 }
 
 /**

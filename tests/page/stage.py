@@ -141,9 +141,10 @@ SCRIPTS: dict[str, list[Script]] = {
     ],
     "huge": [[Call("store", {"payload": {"text": FIVE_MB}}, size=200_000)], [Text("Huge.")]],
     "long": [[Call("write_document", {"title": "Long", "content": VERSE * 1450}, size=80)], [Text("Long.")]],
+    "megabyte": [[Call("write_document", {"title": "Long", "content": VERSE * 14_800}, size=80)], [Text("Long.")]],
     "many": [[Call("store", {"payload": MANY}, size=100)], [Text("Many.")]],
 }
-UNPACED = {"huge", "long", "many", "hostile"}
+UNPACED = {"huge", "long", "megabyte", "many", "hostile"}
 
 
 class PlayedProvider(ScriptedProvider):

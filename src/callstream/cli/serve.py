@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -171,9 +171,12 @@ async def serve_app(
     callstream: Callstream | None = None,
     name: str | None = None,
     label: str | None = None,
+    links: Mapping[str, str] | None = None,
     **settings: Any,
 ) -> int:
-    """Serves until Ctrl-C or a polite kill; ``settings`` are the server's. The address is printed when it is taken."""
+    """Serves until Ctrl-C or a polite kill; ``settings`` are the server's. The address is printed when it is taken, and
+    after it ``links``: what is at further paths.
+    """
     from callstream.server import ServerSettings, create_app
 
     given = {name: value for name, value in settings.items() if value is not None}
@@ -187,10 +190,12 @@ async def serve_app(
     app = create_app(
         agent, callstream=callstream, auth=auth, settings=ServerSettings.from_env(**given), name=name, label=label
     )
-    return await _serve_made(app, options, out)
+    return await _serve_made(app, options, out, links)
 
 
-async def _serve_made(app: Any, options: argparse.Namespace, out: Printer) -> int:
+async def _serve_made(
+    app: Any, options: argparse.Namespace, out: Printer, links: Mapping[str, str] | None = None
+) -> int:
     from callstream.server.serving import serve as serve_with_uvicorn
 
     with _listening(options.host, options.port) as listening, _end_politely():
@@ -200,6 +205,8 @@ async def _serve_made(app: Any, options: argparse.Namespace, out: Printer) -> in
             "127.0.0.1" if options.host == "0.0.0.0" else f"[{options.host}]" if ":" in options.host else options.host
         )
         out.write(f"http://{host}:{bound}/\n")
+        for path, what in (links or {}).items():
+            out.note(f"{what}: http://{host}:{bound}/{path}")
         out.note("press Ctrl-C to stop")
         uvicorn: dict[str, Any] = {"log_level": "info" if getattr(options, "verbose", False) else "warning"}
         if getattr(options, "log_format", None) == "json":

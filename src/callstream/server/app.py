@@ -42,7 +42,7 @@ logger = logging.getLogger("callstream.server")
 
 PAGE: Final = Path(__file__).parent / "page"
 _READER: Final = "jsonreader.js"
-"""A module of the npm package that the page imports too. A wheel has a copy among the page's files; a checkout only ``js/``."""
+"""A module of the npm package that the page imports too: in a wheel beside the page's files, in a checkout in ``js/``."""
 _JOURNAL_AWAY: Final = Problem(
     HTTPStatus.SERVICE_UNAVAILABLE,
     "journal_away",

@@ -96,11 +96,8 @@ class ChatRoutes:
         with self._runs.seat(principal) as seat, remote_parent(request.headers):
             run_id = await self._runs.start(given, principal)
             rows = await self._guard(self._access.runs_of(asked.chat_id, principal))
-            place = [row.run_id for row in rows].index(run_id)
-            turn = await self._guard(self._turn(rows[place:]))
-            translator = ChunkTranslator(asked.continues or turn.message_id, self._view, sdk=sdk)
-            translator.take(turn.runs[:-1])
-            return self._runs.stream(_live(self._journal, run_id, translator), run_id, seat, HEADERS)
+            frames = await self._whole_run(rows, run_id, sdk, asked.continues)
+            return self._runs.stream(frames, run_id, seat, HEADERS)
 
     async def _run_id(self, body: Any) -> str:
         """The same for a request that is sent again, so that it does not run twice.
@@ -118,17 +115,34 @@ class ChatRoutes:
         )
 
     async def resume(self, request: Request) -> Response:
-        """The turn that is being answered, from its beginning; 204 if none is."""
+        """The turn that is being answered, from its beginning; 204 if none is.
+
+        With ``X-Run-Id``, that run alone and also if it has ended: what a client asks for that has shown the turn's earlier
+        runs and lost the stream of this one.
+        """
         principal = await self._access.principal(request)
         sdk = _sdk(request)
+        run_id = request.headers.get("x-run-id")
         with self._runs.seat(principal) as seat:
             rows = await self._rows(request, principal)
-            if not rows or rows[0].outcome is not None:
+            if run_id is not None and any(row.run_id == run_id for row in rows):
+                return self._runs.stream(await self._whole_run(rows, run_id, sdk), run_id, seat, HEADERS)
+            if run_id is not None or not rows or rows[0].outcome is not None:
                 return Response(status_code=HTTPStatus.NO_CONTENT)
             turn = await self._guard(self._turn(rows))
             translator = ChunkTranslator(turn.message_id, self._view, sdk=sdk)
             frames = _replay(self._journal, turn, translator)
             return self._runs.stream(frames, rows[0].run_id, seat, HEADERS)
+
+    async def _whole_run(
+        self, rows: Sequence[RunRow], run_id: str, sdk: Any, message_id: str | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """A run from its beginning, for a client that has the runs of its turn before it. The rows are the newest first."""
+        place = [row.run_id for row in rows].index(run_id)
+        turn = await self._guard(self._turn(rows[place:]))
+        translator = ChunkTranslator(message_id or turn.message_id, self._view, sdk=sdk)
+        translator.take(turn.runs[:-1])
+        return _rest(self._journal, run_id, translator, Merger(), 0)
 
     async def messages(self, request: Request) -> Response:
         """What a page shows when it is loaded: all messages but the one that ``resume`` sends."""
@@ -174,12 +188,6 @@ async def _views(journal: Journal, rows: Sequence[RunRow]) -> list[RunView]:
                 state = view.state
             await asyncio.sleep(0)  # an answer from memory does not wait, and others want their turn
     return [views[row.run_id] for row in rows if row.run_id in views]
-
-
-async def _live(journal: Journal, run_id: str, translator: ChunkTranslator) -> AsyncGenerator[bytes, None]:
-    """A run from its beginning."""
-    async for frame in _rest(journal, run_id, translator, Merger(), 0):
-        yield frame
 
 
 async def _replay(journal: Journal, turn: ChatTurn, translator: ChunkTranslator) -> AsyncGenerator[bytes, None]:

@@ -2,18 +2,19 @@
 //
 //   {"sdk": 6 | 7, "url": "http://…", "chatId": "…", "messages": […], "body": {…}, "steps": [STEP, …], "until": "…"}
 //
-// With `heals`, the npm package's resumeDropped is its onFinish, and waits so many milliseconds at first.
+// With `heals`, the npm package's resumeDropped is its onFinish, and waits so many milliseconds at first. With `survives`, the
+// transport is the npm package's, and waits so long.
 // STEP: {"send": "text"} | {"resume": true} | {"output": {...}} | {"approve": true | false} | {"drop": n} before a send: its
-// connection is cut after n chunks | {"regenerate": true} | {"reload": true}: a new client that loads the chat.
+// connection is cut after n chunks, or after each number of a list those of the next responses | {"regenerate": true} | {"reload": true}: a new client that loads the chat.
 // The answer: the messages, the chat's status, and everything that onToolCall, onError and onFinish were told.
 
 import { createInterface } from "node:readline";
-import { resumeDropped } from "../../../js/ai.js";
+import { callstreamTransport, resumeDropped } from "../../../js/ai.js";
 
 const sdks = Object.fromEntries(await Promise.all([6, 7].map(async (sdk) => [sdk, await import(`ai${sdk}`)])));
 console.warn = console.error = () => {};
 
-async function live({ sdk, url, chatId, body, steps, answers, heals }) {
+async function live({ sdk, url, chatId, body, steps, answers, heals, survives }) {
   const { AbstractChat, DefaultChatTransport } = sdks[sdk];
   const helpers = [
     sdks[sdk].lastAssistantMessageIsCompleteWithToolCalls,
@@ -34,15 +35,14 @@ async function live({ sdk, url, chatId, body, steps, answers, heals }) {
     }
   }
   const told = { calls: [], errors: [], finished: [], statuses: [], requests: 0 };
-  let drop = 0;
+  let drops = [];
   let answering = Promise.resolve();
   const cutting = async (...args) => {
     told.requests += 1;
     const response = await fetch(...args);
     told.statuses.push(response.status);
-    if (!drop || !response.body) return response;
-    let left = drop;
-    drop = 0;
+    let left = response.body ? drops.shift() : undefined;
+    if (!left) return response;
     const reader = response.body.getReader();
     const cut = new ReadableStream({
       async pull(controller) {
@@ -68,7 +68,9 @@ async function live({ sdk, url, chatId, body, steps, answers, heals }) {
     const comeBack = resumeDropped({ api, chatId, chat: () => healing, firstPause: heals ?? 1 });
     const chat = new Chat({
       id: chatId,
-      transport: new DefaultChatTransport({ api: `${url}/ui?sdk=${sdk}`, body: body ?? {}, fetch: cutting }),
+      transport: survives
+        ? callstreamTransport(DefaultChatTransport, { api, body: body ?? {}, fetch: cutting, firstPause: survives })
+        : new DefaultChatTransport({ api, body: body ?? {}, fetch: cutting }),
       sendAutomaticallyWhen: (given) => helpers.some((helper) => helper(given)),
       onToolCall: ({ toolCall }) => {
         told.calls.push(toolCall.toolName);
@@ -94,7 +96,7 @@ async function live({ sdk, url, chatId, body, steps, answers, heals }) {
     }
   };
   for (const step of steps) {
-    if (step.drop) drop = step.drop;
+    if (step.drop) drops = [step.drop].flat();
     if (step.reload) {
       chat = make();
       chat.messages = await (await fetch(`${url}/ui/${encodeURIComponent(chatId)}/messages?sdk=${sdk}`)).json();

@@ -84,7 +84,18 @@ def demo(options: argparse.Namespace, out: Printer) -> int:
         _introduce(cast, url, folder, out)
         if options.terminal:
             return asyncio.run(_in_terminal(agent, options, out))
-        return asyncio.run(serve_app(agent, options, out, name="demo", label=cast.label, shutdown_seconds=1.0))
+        served = serve_app(
+            agent, options, out, name="demo", label=cast.label, links=_built_pages(), shutdown_seconds=1.0
+        )
+        return asyncio.run(served)
+
+
+def _built_pages() -> dict[str, str]:
+    """Pages that only a checkout has, where ``make js`` was run."""
+    from callstream.server.app import PAGE
+
+    path = "page/react/index.html"
+    return {path: "the same in a page of React"} if (PAGE.parent / path).is_file() else {}
 
 
 async def _in_terminal(agent: ADKAgent, options: argparse.Namespace, out: Printer) -> int:

@@ -1,0 +1,81 @@
+/**
+ * What a chat of the AI SDK has of a run, chunk by chunk, so that a stream that sends the run again can be cut to the rest.
+ *
+ * The pieces of a text may be others the second time, so texts are compared by length. A new step is passed on with the first
+ * thing in it: only then is it known whether the chat has it.
+ *
+ * @typedef {object} Part a text, a reasoning or a call
+ * @property {number} length how much of its text was delivered
+ * @property {number} at how much of it the present stream has sent
+ * @property {number} updates how many preliminary outputs the present stream has sent
+ * @property {Set<string>} marks what else was delivered of it
+ */
+
+const ENDS = ["finish", "abort", "error"];
+
+export class Delivered {
+  /** @type {string | undefined} of the run, as the stream's first chunk has it */
+  runId;
+  /** whether the run's end was delivered */
+  isOver = false;
+  /** @type {Map<string, Part>} */
+  #parts = new Map();
+  /** @type {any} a step that was begun and has nothing in it yet */
+  #step = null;
+
+  /** From now on the chunks are those of a stream that begins with the run. */
+  startOver() {
+    this.#step = null;
+    for (const part of this.#parts.values()) part.at = part.updates = 0;
+  }
+
+  /**
+   * @param {any} chunk
+   * @returns {any[]} what is new in it, with the step that it begins
+   */
+  take(chunk) {
+    if (chunk.type === "start") {
+      if (this.runId !== undefined) return [];
+      this.runId = chunk.messageMetadata?.runId;
+      return [chunk];
+    }
+    if (chunk.type === "start-step") {
+      this.#step = chunk;
+      return [];
+    }
+    const id = chunk.toolCallId ?? (/^(?:text|reasoning)-/.test(chunk.type) ? chunk.id : undefined);
+    this.isOver ||= ENDS.includes(chunk.type);
+    if (id === undefined && !this.isOver) return [chunk];
+    const rest = id === undefined ? chunk : this.#rest(this.#part(id), chunk);
+    const step = this.#step;
+    this.#step = null;
+    if (rest === null) return [];
+    return step === null ? [rest] : [step, rest];
+  }
+
+  /** @param {string} id */
+  #part(id) {
+    let part = this.#parts.get(id);
+    if (part === undefined) this.#parts.set(id, (part = { length: 0, at: 0, updates: 0, marks: new Set() }));
+    return part;
+  }
+
+  /**
+   * @param {Part} part
+   * @param {any} chunk
+   */
+  #rest(part, chunk) {
+    const field = chunk.type === "tool-input-delta" ? "inputTextDelta" : "delta";
+    if (chunk.type.endsWith("-delta")) {
+      const begin = part.length - part.at;
+      part.at += chunk[field].length;
+      if (part.at <= part.length) return null;
+      part.length = part.at;
+      return begin === 0 ? chunk : { ...chunk, [field]: chunk[field].slice(begin) };
+    }
+    const mark = chunk.preliminary ? `${chunk.type} ${(part.updates += 1)}` : chunk.type;
+    if (part.marks.has(mark)) return null;
+    part.marks.add(mark);
+    return chunk;
+  }
+}

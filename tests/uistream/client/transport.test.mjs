@@ -1,0 +1,99 @@
+// The npm package's transport on the SDK's own one: what it does with streams that break, end early or cannot be had again.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { DefaultChatTransport } from "ai7";
+import { callstreamTransport } from "../../../js/ai.js";
+
+const RUN = [
+  { type: "start", messageId: "m", messageMetadata: { runId: "r" } },
+  { type: "start-step" },
+  { type: "text-start", id: "text-1" },
+  { type: "text-delta", id: "text-1", delta: "Hello" },
+  { type: "text-delta", id: "text-1", delta: " there" },
+  { type: "text-end", id: "text-1" },
+  { type: "finish-step" },
+  { type: "finish", finishReason: "stop" },
+];
+const lost = () => new TypeError("network error");
+
+/** A body of chunks; an error among them breaks it. */
+function body(chunks) {
+  let at = 0;
+  return new ReadableStream({
+    pull(controller) {
+      const chunk = chunks[at++];
+      if (chunk instanceof Error) controller.error(chunk);
+      else if (chunk === undefined) controller.close();
+      else controller.enqueue(new TextEncoder().encode(`data: ${JSON.stringify(chunk)}\n\n`));
+    },
+  });
+}
+
+/** A transport whose requests are answered one after the other: a status, an error of the network, or chunks. */
+function transport(...answers) {
+  const asked = [];
+  const fetch = async (url, { method, headers }) => {
+    asked.push([method, String(url), new Headers(headers).get("x-run-id"), new Headers(headers).get("x-own")]);
+    const answer = answers.shift();
+    if (answer instanceof Error) throw answer;
+    if (typeof answer === "number") return new Response(answer === 204 ? null : "no", { status: answer });
+    return new Response(body(answer));
+  };
+  return [callstreamTransport(DefaultChatTransport, { api: "http://chat.invalid/ui?sdk=7", fetch, firstPause: 0, tries: 3 }), asked];
+}
+
+const given = { chatId: "chat", messages: [], trigger: "submit-message", headers: { "X-Own": "1" } };
+
+/** The text that was passed on, and a period for the end. */
+async function text(stream) {
+  let said = "";
+  for await (const chunk of stream) said += chunk.delta ?? (chunk.type === "finish" ? "." : "");
+  return said;
+}
+
+test("the run is asked for again, and only the rest is passed on", async () => {
+  const half = [...RUN.slice(0, 4), lost()];
+  const [healed, asked] = transport(half, 503, [...RUN.slice(0, 3), lost()], RUN);
+  assert.equal(await text(await healed.sendMessages(given)), "Hello there.");
+  const again = ["GET", "http://chat.invalid/ui/chat/stream?sdk=7", "r", "1"];
+  assert.deepEqual(asked, [["POST", "http://chat.invalid/ui?sdk=7", null, "1"], ...Array(3).fill(again)]);
+});
+
+test("a body that ends well before its run has ended is taken for lost", async () => {
+  const [healed] = transport(RUN.slice(0, 5), RUN);
+  assert.equal(await text(await healed.reconnectToStream({ chatId: "chat" })), "Hello there.");
+});
+
+test("what is lost after the end does no harm", async () => {
+  const [healed, asked] = transport([...RUN, lost()]);
+  assert.equal(await text(await healed.sendMessages(given)), "Hello there.");
+  assert.equal(asked.length, 1);
+});
+
+for (const [name, answers, message, requests] of [
+  ["after so many tries", [[...RUN.slice(0, 4), lost()], lost(), 503, lost(), RUN], /network error/, 4],
+  ["when there is no such run", [[...RUN.slice(0, 4), lost()], 204, RUN], /network error/, 2],
+  ["when it is refused", [[...RUN.slice(0, 4), lost()], 401, RUN], /no/, 2],
+  ["when the run is not known", [[lost()], RUN], /network error/, 1],
+  ["when the SDK refuses a chunk", [[RUN[0], { type: "unheard-of" }], RUN], /unheard-of|validation/i, 1],
+]) {
+  test(`it gives up ${name}`, async () => {
+    const [healed, asked] = transport(...answers);
+    await assert.rejects(async () => text(await healed.sendMessages(given)), message);
+    assert.equal(asked.length, requests);
+  });
+}
+
+test("a chat that was stopped does not come back", async () => {
+  const [healed, asked] = transport([...RUN.slice(0, 4), lost()], RUN);
+  const stopping = new AbortController();
+  const stream = await healed.sendMessages({ ...given, abortSignal: stopping.signal });
+  stopping.abort();
+  await assert.rejects(text(stream));
+  assert.equal(asked.length, 1);
+});
+
+test("nothing to resume stays nothing", async () => {
+  assert.equal(await transport(204)[0].reconnectToStream({ chatId: "chat" }), null);
+});
