@@ -31,6 +31,7 @@ from callstream.events import (
     CallProgressed,
     CallReleased,
     CallReturned,
+    CallRunningEarly,
     CallSigned,
     CallStarted,
     DiscardReason,
@@ -44,6 +45,7 @@ EVENTS: list[Any] = [
     CallCompleted("c", "{}"),
     CallDiscarded("c", "truncated", "cut"),
     CallExecuting("c"),
+    CallRunningEarly("c"),
     CallAwaiting("c"),
     CallReturned("c", {"ok": True}),
     CallFailed("c", "broken"),
@@ -52,14 +54,24 @@ EVENTS: list[Any] = [
 ]
 ALLOWED = {
     "started": {"CallSigned", "ArgsAppended", "CallCompleted", "CallDiscarded"},
-    "args_streaming": {"CallSigned", "ArgsAppended", "CallCompleted", "CallDiscarded"},
+    "args_streaming": {"CallSigned", "ArgsAppended", "CallCompleted", "CallRunningEarly", "CallDiscarded"},
     "args_complete": {
         "CallSigned",
+        "CallRunningEarly",
         "CallExecuting",
         "CallAwaiting",
         "CallReturned",
         "CallFailed",
         "CallReleased",
+        "CallDiscarded",
+    },
+    "running_early": {
+        "CallSigned",
+        "ArgsAppended",
+        "CallCompleted",
+        "CallProgressed",
+        "CallReturned",
+        "CallFailed",
         "CallDiscarded",
     },
     "executing": {"CallProgressed", "CallAwaiting", "CallReturned", "CallFailed"},
@@ -106,6 +118,33 @@ def test_args_are_there_only_when_they_are_complete() -> None:
     assert Call("c", "write", CallState.ARGS_COMPLETE, args_json='{"a": 1}').args == {"a": 1}
     assert Call("c", "write", CallState.ARGS_STREAMING, args_json='{"a": 1}').args is None
     assert Call("c", "write", CallState.COMPLETED).args is None
+    assert Call("c", "write", CallState.RUNNING_EARLY, args_json='{"a": 1').args is None
+    assert Call("c", "write", CallState.RUNNING_EARLY, args_json='{"a": 1}').args == {"a": 1}
+
+
+def test_a_call_that_runs_early_goes_on_being_written() -> None:
+    ledger = Ledger()
+    for event in (
+        CallStarted("c", "write"),
+        ArgsAppended("c", '{"a":'),
+        CallRunningEarly("c"),
+        ArgsAppended("c", " 1}"),
+    ):
+        call = ledger.apply(event)
+    assert (call.state, call.ran_early, call.is_being_written) == (CallState.RUNNING_EARLY, True, True)
+    call = ledger.apply(CallCompleted("c", '{"a": 1}'))
+    assert (call.state, call.args, call.is_being_written) == (CallState.RUNNING_EARLY, {"a": 1}, False)
+    for late in (ArgsAppended("c", "!"), CallCompleted("c", "{}")):
+        with pytest.raises(TransitionError, match="have ended"):
+            ledger.apply(late)
+    done = ledger.apply(CallReturned("c", 5))
+    assert (done.state, done.ran_early, done.args) == (CallState.COMPLETED, True, {"a": 1})
+
+
+def test_a_tool_that_ran_early_is_not_said_never_to_have_run() -> None:
+    for reason in ("truncated", "invalid", "malformed", "aborted"):
+        call = Call("c", "write", CallState.DISCARDED, reason=reason, ran_early=True)  # type: ignore[arg-type]
+        assert "was stopped and has no result" in refusal(call)
 
 
 def test_args_of_a_discarded_call_are_there_if_it_was_rejected_whole() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from callstream.calls import Call, CallState, Refusal, ToolResult
 from callstream.errors import (
+    ArgumentsAborted,
     CallRejected,
     CallstreamError,
     Compacted,
@@ -18,7 +19,7 @@ from callstream.hooks import ArgsDelta, FieldDelta
 from callstream.journal import Journal, open_journal
 from callstream.jsontext import Change, JsonStream, JsonWriter
 from callstream.runtime import Callstream, Run, Settings, SyncRun, current_run
-from callstream.tools import AbortSignal, Progress, no_progress, tool
+from callstream.tools import AbortSignal, Progress, Streamed, no_progress, tool
 from callstream.wire import decoder_for, results_in
 
 __all__ = [
@@ -35,6 +36,8 @@ __all__ = [
     "AbortSignal",
     "Progress",
     "no_progress",
+    "Streamed",
+    "ArgumentsAborted",
     "Reject",
     "Refusal",
     "ToolResult",

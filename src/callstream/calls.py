@@ -7,9 +7,12 @@
                                         ├──▶ completed | failed      (the result was first seen in a request)
                                         └──▶ released                (handed to a host, outcome never seen)
     started, args_streaming, args_complete, awaiting ──▶ discarded
+    args_streaming, args_complete ──▶ running_early ──▶ completed | failed | discarded
 
-``TRANSITIONS`` is that drawing as a table, and the only place where it is decided: anything that is not in it raises
-``TransitionError``. ``completed``, ``failed``, ``released`` and ``discarded`` are final. ``awaiting`` outlives its run.
+A tool that asked for it begins before the response has ended (``running_early``). Its arguments go on arriving in that
+state, and end in it; there is no result before they have. ``TRANSITIONS`` is
+that drawing as a table, and the only place where it is decided: anything that is not in it raises ``TransitionError``.
+``completed``, ``failed``, ``released`` and ``discarded`` are final. ``awaiting`` outlives its run.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from callstream.events import (
     CallProgressed,
     CallReleased,
     CallReturned,
+    CallRunningEarly,
     CallSigned,
     CallStarted,
     DiscardReason,
@@ -47,6 +51,7 @@ class CallState(StrEnum):
     STARTED = "started"
     ARGS_STREAMING = "args_streaming"
     ARGS_COMPLETE = "args_complete"
+    RUNNING_EARLY = "running_early"
     EXECUTING = "executing"
     AWAITING = "awaiting"
     COMPLETED = "completed"
@@ -57,15 +62,17 @@ class CallState(StrEnum):
 
 _S = CallState
 BEING_WRITTEN = frozenset({_S.STARTED, _S.ARGS_STREAMING})
-"""The model is still writing the arguments."""
+"""The model is still writing the arguments. It may be in ``running_early``, too: ``Call.is_being_written`` knows."""
+TAKES_PIECES = frozenset({_S.ARGS_STREAMING, _S.RUNNING_EARLY})
+"""Argument text may follow, and changes nothing but the log."""
 BEFORE_EXECUTING = BEING_WRITTEN | {_S.ARGS_COMPLETE}
 HAS_OUTCOME = frozenset({_S.COMPLETED, _S.FAILED})
 """There is a result or an error for the model."""
 FINAL = HAS_OUTCOME | {_S.RELEASED, _S.DISCARDED}
 AT_REST = FINAL | {_S.AWAITING}
 """Nothing happens to the call by itself: the states in which a run may leave its calls."""
-LACKS_OUTCOME = frozenset({_S.ARGS_COMPLETE, _S.EXECUTING, _S.AWAITING})
-"""The arguments are whole, and a result is still to come."""
+LACKS_OUTCOME = frozenset({_S.ARGS_COMPLETE, _S.RUNNING_EARLY, _S.EXECUTING, _S.AWAITING})
+"""A result is still to come. The arguments are whole, except perhaps in ``running_early``."""
 
 TRANSITIONS: dict[tuple[CallState, type[Event]], CallState] = {
     (_S.STARTED, CallSigned): _S.STARTED,
@@ -75,14 +82,23 @@ TRANSITIONS: dict[tuple[CallState, type[Event]], CallState] = {
     (_S.ARGS_STREAMING, CallSigned): _S.ARGS_STREAMING,
     (_S.ARGS_STREAMING, ArgsAppended): _S.ARGS_STREAMING,
     (_S.ARGS_STREAMING, CallCompleted): _S.ARGS_COMPLETE,
+    (_S.ARGS_STREAMING, CallRunningEarly): _S.RUNNING_EARLY,
     (_S.ARGS_STREAMING, CallDiscarded): _S.DISCARDED,
     (_S.ARGS_COMPLETE, CallSigned): _S.ARGS_COMPLETE,
+    (_S.ARGS_COMPLETE, CallRunningEarly): _S.RUNNING_EARLY,
     (_S.ARGS_COMPLETE, CallExecuting): _S.EXECUTING,
     (_S.ARGS_COMPLETE, CallAwaiting): _S.AWAITING,
     (_S.ARGS_COMPLETE, CallReturned): _S.COMPLETED,
     (_S.ARGS_COMPLETE, CallFailed): _S.FAILED,
     (_S.ARGS_COMPLETE, CallReleased): _S.RELEASED,
     (_S.ARGS_COMPLETE, CallDiscarded): _S.DISCARDED,
+    (_S.RUNNING_EARLY, CallSigned): _S.RUNNING_EARLY,
+    (_S.RUNNING_EARLY, ArgsAppended): _S.RUNNING_EARLY,
+    (_S.RUNNING_EARLY, CallCompleted): _S.RUNNING_EARLY,
+    (_S.RUNNING_EARLY, CallProgressed): _S.RUNNING_EARLY,
+    (_S.RUNNING_EARLY, CallReturned): _S.COMPLETED,
+    (_S.RUNNING_EARLY, CallFailed): _S.FAILED,
+    (_S.RUNNING_EARLY, CallDiscarded): _S.DISCARDED,
     (_S.EXECUTING, CallProgressed): _S.EXECUTING,
     (_S.EXECUTING, CallAwaiting): _S.AWAITING,
     (_S.EXECUTING, CallReturned): _S.COMPLETED,
@@ -99,7 +115,8 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is known of one call: the journal's row, and what hooks and interfaces are handed.
 
     ``args_json`` is the whole argument text (for a call that never completed: what came of it). Journal listings leave
-    it None, because it lives in the log alone.
+    it None, because it lives in the log alone. ``ran_early``: its tool began before the response had ended; if the call is
+    discarded, the tool was told so and what it returned does not count.
     """
 
     call_id: str
@@ -116,12 +133,18 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
     detail: str | None = None
     result: Any = None
     error: str | None = None
+    ran_early: bool = False
     started_at: float | None = None
     updated_at: float | None = None
 
     @property
     def is_final(self) -> bool:
         return self.state in FINAL
+
+    @property
+    def is_being_written(self) -> bool:
+        """Whether the model is still writing the arguments: for a run's own calls, which get their text when it is whole."""
+        return self.state in BEING_WRITTEN or (self.state is CallState.RUNNING_EARLY and self.args_json is None)
 
     @property
     def wire_id(self) -> str:
@@ -137,11 +160,13 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
         if self.args_json is None:
             return None
         if self.state is CallState.DISCARDED:
-            return self._refused_args(self.args_json) if self.reason in ("rejected", "invalid") else None
+            return self._whole_args(self.args_json) if self.reason in ("rejected", "invalid") else None
+        if self.state is CallState.RUNNING_EARLY:
+            return self._whole_args(self.args_json)
         return None if self.state in BEING_WRITTEN else json.loads(self.args_json)
 
-    def _refused_args(self, text: str) -> Any:
-        # A hook may reject a call in the middle of its text. An object can be read only when its last brace is there.
+    def _whole_args(self, text: str) -> Any:
+        # The text may be only a beginning. An object can be read only when its last brace is there.
         try:
             args = json.loads(text)
         except ValueError:
@@ -183,25 +208,26 @@ class ToolResult(msgspec.Struct, frozen=True):
 
 
 def refusal(call: Call) -> str:
-    """Why the tool of a discarded call did not run, in a sentence for the model.
+    """Why a discarded call has no result, in a sentence for the model.
 
     Details are the application's own, such as what a hook raised, unless they say what is wrong with the arguments.
     """
     detail = f" ({call.detail})" if call.detail else ""
+    came_to = "was stopped and has no result" if call.ran_early else "did not run"
     match call.reason:
         case "rejected":
             return call.detail or "the call was rejected"
         case "truncated":
             return (
-                f"the arguments of {call.name} were cut off{detail}, so it did not run; call it again, with shorter "
+                f"the arguments of {call.name} were cut off{detail}, so it {came_to}; call it again, with shorter "
                 "arguments if they were long"
             )
         case "invalid":
-            return f"{call.name} did not run: {call.detail or 'its arguments do not fit'}"
+            return f"{call.name} {came_to}: {call.detail or 'its arguments do not fit'}"
         case "malformed":
-            return f"the arguments of {call.name} cannot be read{detail}, so it did not run; call it again"
+            return f"the arguments of {call.name} cannot be read{detail}, so it {came_to}; call it again"
         case _:
-            return f"{call.name} did not run: the call was interrupted"
+            return f"{call.name} {came_to}: the call was interrupted"
 
 
 CallEvent: TypeAlias = (
@@ -211,6 +237,7 @@ CallEvent: TypeAlias = (
     | CallCompleted
     | CallDiscarded
     | CallExecuting
+    | CallRunningEarly
     | CallAwaiting
     | CallReturned
     | CallFailed
@@ -252,6 +279,8 @@ def advanced(call: Call, event: CallEvent, *, at: float | None = None) -> Call:
     match event:
         case CallSigned(signature=signature):
             changes["signature"] = signature
+        case CallRunningEarly():
+            changes["ran_early"] = True
         case CallDiscarded(reason=reason, detail=detail):
             changes |= {"reason": reason, "detail": detail}
         case CallReturned(result=result):
@@ -307,9 +336,9 @@ class Ledger:
         call_id = event.call_id
         if isinstance(event, ArgsAppended):
             call = self[call_id]
-            if call.state is not CallState.ARGS_STREAMING:
+            if call.state not in TAKES_PIECES:
                 call = self._calls[call_id] = advanced(call, event)
-            self._pieces[call_id].append(event.text)
+            self._open_pieces(event).append(event.text)
             return call
         if isinstance(event, CallStarted):
             if call_id in self._calls:
@@ -319,12 +348,23 @@ class Ledger:
             call = opened(event, run_id=run_id, thread_id=thread_id)
         else:
             call = advanced(self[call_id], event)
+            if isinstance(event, CallCompleted):
+                self._open_pieces(event)
             pieces = self._pieces.pop(call_id, None) if isinstance(event, CallCompleted | CallDiscarded) else None
             if pieces is not None:
                 whole = event.args_json if isinstance(event, CallCompleted) else None
                 call = msgspec.structs.replace(call, args_json="".join(pieces) if whole is None else whole)
         self._calls[call_id] = call
         return call
+
+    def _open_pieces(self, event: ArgsAppended | CallCompleted) -> list[str]:
+        """The text so far. A call that runs early is in the same state before and after its arguments end."""
+        pieces = self._pieces.get(event.call_id)
+        if pieces is None:
+            raise TransitionError(
+                f"the arguments of call {event.call_id!r} have ended; {type(event).__name__} came after"
+            )
+        return pieces
 
     def adopt(self, call: Call) -> None:
         """Takes in a call of an earlier run, because this run brings its answer."""

@@ -7,6 +7,7 @@ Every error that Callstream raises on purpose is one of these; any other excepti
 - ``JournalError``: the store could not keep or find something.
 - ``AnswerRefused``: a client's answer does not fit the question.
 - ``Reject``, ``CallRejected`` and ``InvalidArguments``: a call must not run. Nobody's fault, or the model's.
+- ``ArgumentsAborted``: raised inside a tool that runs early, when the rest of its arguments will not arrive.
 """
 
 from __future__ import annotations
@@ -110,6 +111,18 @@ class InvalidArguments(CallstreamError, ValueError):
         self.tool_name = tool_name
         self.detail = detail
         self.faults = tuple(faults)
+
+
+class ArgumentsAborted(CallstreamError):
+    """Raised inside a tool that began while its arguments were being written: they will not arrive whole and valid.
+
+    ``reason`` is that of the discarded call: ``truncated``, ``malformed``, ``invalid``, ``rejected``, ``aborted`` or
+    ``interrupted``. What the tool returns from now on does not count; undoing what it began is up to the tool.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class CallIdTaken(JournalError):

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 DiscardReason: TypeAlias = Literal["truncated", "malformed", "invalid", "rejected", "aborted", "interrupted"]
-"""Why a call's tool never ran.
+"""Why no result of a call counts.
 
 ``truncated``: the response ended before the call did. ``malformed``: the call ended, but its text is not JSON, or it
 never got a name. ``invalid``: its arguments do not fit the tool. ``rejected``: a hook refused it. ``aborted``: the run was
@@ -100,7 +100,7 @@ class CallCompleted(Event, frozen=True):
 
 
 class CallDiscarded(Event, frozen=True):
-    """The call is final and its tool never ran."""
+    """The call is final and no result of it counts. Its tool never ran, unless it ran early."""
 
     call_id: str
     reason: DiscardReason
@@ -150,6 +150,12 @@ class RunStarted(Event, frozen=True):
 
 
 class CallExecuting(Event, frozen=True):
+    call_id: str
+
+
+class CallRunningEarly(Event, frozen=True):
+    """The tool began before the model's response had ended: on what was whole, or on arguments that came to their end."""
+
     call_id: str
 
 
@@ -241,6 +247,7 @@ RunEvent: TypeAlias = (
     | MessageReceived
     | RunStarted
     | CallExecuting
+    | CallRunningEarly
     | CallAwaiting
     | CallReturned
     | CallFailed

@@ -190,7 +190,7 @@ async def test_views_show_runs_and_calls_with_their_people_and_times(place: Plac
     assert await query(place, "SELECT * FROM calls") == [
         (
             *("c", "r", "t", "ada", "sum", "discarded", "malformed", "no end", None, None),
-            *(shown(call.started_at), shown(call.updated_at), "wire-1", "m"),
+            *(shown(call.started_at), shown(call.updated_at), "wire-1", "m", False),
         )
     ]
 

@@ -20,6 +20,7 @@ import msgspec
 from callstream.agui.events import (
     ActivitySnapshot,
     AguiEvent,
+    Custom,
     MessagesSnapshot,
     ReasoningEncryptedValue,
     ReasoningEnd,
@@ -258,6 +259,8 @@ def _subject(event: AguiEvent) -> str | None:
             return event.tool_call_id
         case ReasoningEncryptedValue():
             return event.entity_id
+        case Custom(value=value):
+            return str(value["toolCallId"])
         case (
             TextMessageStart()
             | TextMessageContent()

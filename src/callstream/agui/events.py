@@ -157,6 +157,13 @@ class ActivitySnapshot(_Event, frozen=True, kw_only=True):
     replace: bool
 
 
+class Custom(_Event, frozen=True, kw_only=True):
+    """What AG-UI has no word for. Clients that do not know the name leave it alone."""
+
+    name: str
+    value: dict[str, Any]
+
+
 # -- the whole --
 
 
@@ -190,6 +197,7 @@ AguiEvent: TypeAlias = (
     | ToolCallEnd
     | ToolCallResult
     | ActivitySnapshot
+    | Custom
     | StateSnapshot
     | StateDelta
     | MessagesSnapshot

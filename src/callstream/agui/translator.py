@@ -25,6 +25,7 @@ from callstream.agui.events import (
     AguiEvent,
     AguiRunStarted,
     Cancelled,
+    Custom,
     Interrupt,
     Interrupted,
     ReasoningEncryptedValue,
@@ -60,6 +61,7 @@ from callstream.events import (
     CallProgressed,
     CallReleased,
     CallReturned,
+    CallRunningEarly,
     CallSigned,
     CallStarted,
     MessageEnded,
@@ -79,6 +81,8 @@ from callstream.view import CallView, Passage, RunView, message_of
 
 TOOL_PROGRESS: Final = "tool_progress"
 """The activity type of progress."""
+RUNNING_EARLY: Final = "running_early"
+"""The name of the custom event that says that a tool has begun while its call is being written."""
 
 
 class _Stage(Enum):
@@ -189,6 +193,9 @@ class Translator:
                     call = self._calls[call_id]
                     call.stage = _Stage.PAUSED if is_paused else _Stage.AWAITING
                     call.question = question or call.question
+            case CallRunningEarly(call_id=call_id):
+                about = {"toolCallId": call_id, "toolCallName": self._calls[call_id].name}
+                yield Custom(name=RUNNING_EARLY, value=about, metadata=self._metadata)
             case CallProgressed(call_id=call_id, data=data):
                 yield self._progress(call_id, data)
             case CallReturned() | CallFailed() | CallDiscarded() | CallReleased() as outcome:

@@ -136,7 +136,7 @@ def _card(called: CallView, preview: Preview, lines: int) -> RenderableType:
         else:
             add(Text(label, style="dim"), 4)
             add(Text(shown), 6)
-    if called.progress is not None and called.state is CallState.EXECUTING:
+    if called.progress is not None and called.state in (CallState.EXECUTING, CallState.RUNNING_EARLY):
         add(Text(clean(bar_of(called.progress) or one_line(called.progress)), style=colour), 4)
     if called.state in AT_REST:
         add(Text(_describe_outcome(called), style=colour), 4)
@@ -145,7 +145,7 @@ def _card(called: CallView, preview: Preview, lines: int) -> RenderableType:
 
 def _facts(called: CallView, preview: Preview) -> str:
     facts = [str(called.state)]
-    if called.state is CallState.ARGS_STREAMING and preview.first_at is not None:
+    if called.is_being_written and preview.first_at is not None:
         seconds = max(called.changed_at - preview.first_at, 0.001)
         facts.append(f"{preview.chars} characters")
         if preview.deltas > 1:

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from callstream.calls import TRANSITIONS, Call, CallEvent, CallState, next_state
+from callstream.calls import BEING_WRITTEN, TAKES_PIECES, TRANSITIONS, Call, CallEvent, CallState, next_state
 from callstream.errors import CallIdTaken, TransitionError, UsageError
 from callstream.events import (
     ArgsAppended,
@@ -14,6 +14,7 @@ from callstream.events import (
     CallDiscarded,
     CallFailed,
     CallReturned,
+    CallRunningEarly,
     CallSigned,
     CallStarted,
     Event,
@@ -25,7 +26,7 @@ from callstream.journal.rows import Row, Source, clean, json_text, moment, whole
 
 MAX_MS = 2**31 - 1
 """A run's clock stops after 24 days; its records are still numbered."""
-_WRITING = frozenset({CallState.STARTED, CallState.ARGS_STREAMING})
+_WRITING = BEING_WRITTEN | TAKES_PIECES
 _OF_ARGUMENTS: frozenset[type[Event]] = frozenset({ArgsAppended, CallSigned, CallCompleted})
 
 
@@ -69,6 +70,7 @@ class CallChange(msgspec.Struct):
     detail: str | None = None
     result: str | None = None
     error: str | None = None
+    ran_early: bool | None = None
     name: str | None = None
     provider_id: str | None = None
     message_id: str | None = None
@@ -170,7 +172,7 @@ class Draft:
         """The quick way: a piece after the first changes nothing but the log. Returns the number of the call."""
         held = self._held(event.call_id)
         state = self._states.get(event.call_id, held.state)
-        if state is not CallState.ARGS_STREAMING or held.run_key != self._run.key:
+        if state not in TAKES_PIECES or held.run_key != self._run.key:
             self._advance(held, state, event)
         return held.number
 
@@ -221,7 +223,7 @@ def _change(calls: dict[str, CallChange], held: Held, event: CallEvent, state: C
     if change is None:
         old_state = None if isinstance(event, CallStarted) else held.state
         change = calls[held.call_id] = CallChange(held.call_id, held.run_key, held.number, old_state, state, at)
-    was_written = held.state in _WRITING
+    was_written = held.state in _WRITING and not held.has_args
     held.state = change.state = state
     change.updated_at = at
     match event:
@@ -232,7 +234,9 @@ def _change(calls: dict[str, CallChange], held: Held, event: CallEvent, state: C
         case CallSigned():
             change.signature = clean(event.signature)
         case CallCompleted():
-            change.args_seq = seq
+            change.args_seq, held.has_args = seq, True
+        case CallRunningEarly():
+            change.ran_early = True
         case CallDiscarded():
             change.reason, change.detail = event.reason, clean(event.detail)
             if was_written:

@@ -38,7 +38,7 @@ from callstream.journal.writer import Committed, Writer
 
 _CALL_COLUMNS = (
     *("name", "state", "provider_id", "message_id", "signature", "encoding", "reason", "detail", "error"),
-    *("started_at", "updated_at"),
+    *("ran_early", "started_at", "updated_at"),
 )
 _PIECE = Kind.ARGS | Kind.TEXT | Kind.REASONING
 
@@ -380,4 +380,4 @@ def _columns(change: CallChange) -> dict[str, Any]:
 
 
 def _held(call: _Call) -> Held:
-    return Held(call.row.call_id, call.run_key, call.number, call.row.state)
+    return Held(call.row.call_id, call.run_key, call.number, call.row.state, call.args_seq is not None)

@@ -30,12 +30,13 @@ class Append(msgspec.Struct, eq=False):
 
 
 class Held(msgspec.Struct, eq=False):
-    """A call as the writer remembers it. Its number counts the calls of its run."""
+    """A call as the writer remembers it. Its number counts the calls of its run. ``has_args``: its arguments have ended."""
 
     call_id: str
     run_key: int
     number: int
     state: CallState
+    has_args: bool = False
 
 
 class Owned(msgspec.Struct, eq=False):

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from callstream.calls import CallState
+from callstream.calls import TAKES_PIECES
 from callstream.errors import CallstreamError, ThreadBusy, UsageError
 from callstream.events import (
     ArgsAppended,
@@ -132,7 +132,7 @@ class Plan:
             event = row.event
             if type(event) is ArgsAppended:
                 held = calls.get(event.call_id)
-                if held is None or held.state is not CallState.ARGS_STREAMING:
+                if held is None or held.state not in TAKES_PIECES:
                     return False
                 row.call = held.number
             elif not row.kind & Kind.TEXT:  # reasoning has this bit too

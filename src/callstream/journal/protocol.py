@@ -175,7 +175,8 @@ class Journal(Protocol):
         """Closes what dead processes left open, and returns the ids of the runs it closed.
 
         A call before executing is discarded (interrupted), an executing one failed (interrupted), an awaiting one
-        stays; the run has failed (interrupted). Only runs whose owner's lease has run out, by the store's clock.
+        stays. One whose tool ran early counts as executing if its arguments were whole, else as before that. The run has
+        failed (interrupted). Only runs whose owner's lease has run out, by the store's clock.
         """
         ...
 

@@ -271,7 +271,7 @@ def join_pieces(pieces: Iterable[tuple[int, str]]) -> str:
 def call_of(row: Sequence[Any]) -> Call:
     """A call from the columns that the queries of calls begin with."""
     (call_id, name, state, run_id, thread_id, provider_id, message_id, signature, encoding, reason, detail) = row[:11]
-    result, error, started_at, updated_at = row[11:15]
+    result, error, ran_early, started_at, updated_at = row[11:16]
     return Call(
         call_id=call_id,
         name=name,
@@ -286,6 +286,7 @@ def call_of(row: Sequence[Any]) -> Call:
         detail=detail,
         result=None if result is None else from_json(result),
         error=error,
+        ran_early=bool(ran_early),
         started_at=started_at,
         updated_at=updated_at,
     )

@@ -200,13 +200,16 @@ def left_executing(events: Iterable[RunEvent]) -> list[str]:
 def closing(run: Owned, resumed: Iterable[Held] = ()) -> list[Row]:
     """The records that end a run whose process died: by state, and the run's end.
 
+    A tool that ran early is as good as executing when its arguments were whole; before, nothing of it counts.
+
     ``resumed``: calls of earlier runs that this one was executing.
     """
     events: list[RunEvent] = []
     for held in run.calls.values():
-        if held.state in BEFORE_EXECUTING:
+        runs_early = held.state is CallState.RUNNING_EARLY
+        if held.state in BEFORE_EXECUTING or (runs_early and not held.has_args):
             events.append(CallDiscarded(held.call_id, "interrupted"))
-        elif held.state is CallState.EXECUTING:
+        elif held.state is CallState.EXECUTING or runs_early:
             events.append(CallFailed(held.call_id, "interrupted"))
     events += [CallFailed(held.call_id, "interrupted") for held in resumed if held.state is CallState.EXECUTING]
     events.append(RunEnded("failed", "interrupted"))

@@ -105,7 +105,11 @@ class Answers:
         """The call that a result in a request answers, None if there is none that lacks it."""
         own = [call for call in self._ledger if self._matches(call, result)]
         if own:
-            lacking = [call for call in own if call.state in LACKS_OUTCOME and call.call_id not in self._answered]
+            lacking = [
+                call
+                for call in own
+                if call.state in LACKS_OUTCOME and not call.is_being_written and call.call_id not in self._answered
+            ]
             # An earlier turn's result names a call for sure only while the id was used once.
             if not lacking or not (result.latest or len(own) == 1):
                 return None

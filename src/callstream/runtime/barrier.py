@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeAlias, cast
 
 from callstream import codec
-from callstream.calls import BEING_WRITTEN, Call, CallEvent, CallState, Ledger, refusal
+from callstream.calls import Call, CallEvent, CallState, Ledger, refusal
 from callstream.errors import CallRejected, TransitionError
 from callstream.events import ArgsAppended, CallCompleted, CallDiscarded, CallStarted, DiscardReason, RunEvent
 from callstream.hooks import CallHooks, Outcome
@@ -70,9 +70,9 @@ class Barrier:
     async def ready(self, call_id: str) -> Call:
         """The call with all its arguments, or discarded, after its hooks have settled."""
         call = self._ledger[call_id]
-        if call.state not in BEING_WRITTEN:
+        if not call.is_being_written:
             call = await self.settled(call_id)
-        if call.state in BEING_WRITTEN:
+        if call.is_being_written:
             raise TransitionError(f"call {call_id!r} is {call.state}; its tool must not run on unfinished arguments")
         return call
 
@@ -100,6 +100,8 @@ class Barrier:
         """Aborts the hooks of the calls that this end discards, and waits for all hooks. The run ends whatever they do."""
         for call in self._ledger.open_calls():
             hooked = self._hooks.get(call.call_id)
+            if hooked is not None and call.state is CallState.RUNNING_EARLY and not call.is_being_written:
+                hooked.claim()  # as if it executed, if they have let it pass
             if hooked is not None and (reason := ending.discards(call)) is not None:
                 hooked.abort(call, reason, is_recorded=False)
         for hooked in list(self._hooks.values()):  # a call may start meanwhile

@@ -7,7 +7,8 @@
     failed       failed        discarded (interrupted) discarded (interrupted)
     cancelled    failed        discarded (aborted)     discarded (aborted)
 
-A call that awaits an answer is not open.
+A call whose tool runs early counts as executing if its arguments are whole, and as before that if they are not. A call that
+awaits an answer is not open.
 
 Why every run ends: ``Run._run_end`` writes the end once, and whatever keeps the journal from taking it leaves the run to
 ``Unended``, which tries again until it does. Trying again is safe because ``RunLog.end`` first asks the journal where the
@@ -82,7 +83,7 @@ class Ending(msgspec.Struct, frozen=True):
         return [*map(self._closing, open_calls), RunEnded(self.outcome, self.reason)]
 
     def _closing(self, call: Call) -> RunEvent:
-        if call.state is CallState.EXECUTING:
+        if call.state is CallState.EXECUTING or (call.state is CallState.RUNNING_EARLY and not call.is_being_written):
             return CallFailed(call.call_id, self.discard or "the run ended before the tool did")
         reason = self.discards(call)
         return CallReleased(call.call_id) if reason is None else CallDiscarded(call.call_id, reason, self.detail)

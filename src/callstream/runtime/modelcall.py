@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
+from typing import TYPE_CHECKING
 
 from callstream.runtime.response import Response
-from callstream.runtime.run import Run
+
+if TYPE_CHECKING:
+    from callstream.runtime.run import Run
 
 
 class ModelCall:

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, assert_never
 
 import msgspec
 
-from callstream.calls import BEING_WRITTEN, Call, number_id
+from callstream.calls import Call, number_id
 from callstream.errors import CallIdTaken, CallRejected, RunOver
 from callstream.events import (
     ArgsAppended,
@@ -68,7 +68,8 @@ class Response:
     """Decodes bytes and records what they say. Ids are made unique on the way: the decoder's own stay inside.
 
     ``feed`` returns when the events are durable and the hooks have been told; it does not wait for hooks. If reading
-    breaks, the open calls are discarded (interrupted) and the error rises unchanged. Leaving it ends the body.
+    breaks, the open calls are discarded (interrupted) and the error rises unchanged. Leaving it ends the body. ``expect``
+    is told of each call before it starts.
     """
 
     def __init__(
@@ -80,8 +81,10 @@ class Response:
         new_call_id: Callable[[], str],
         tools: Mapping[str, dict[str, Any]] | None = None,
         author: str | None = None,
+        expect: Callable[[str], None] | None = None,
     ) -> None:
         self.run = run
+        self._expect = expect
         self.response_id = response_id
         self.call_ids: dict[str, str] = {}
         """The ``call_id`` of each call, by the id that its decoder gave it."""
@@ -113,7 +116,9 @@ class Response:
         while True:
             for event in events:
                 if isinstance(event, CallStarted) and event.call_id not in self.call_ids:
-                    self.call_ids[event.call_id] = await self.run.free_call_id(event.call_id)
+                    call_id = self.call_ids[event.call_id] = await self.run.free_call_id(event.call_id)
+                    if self._expect is not None:
+                        self._expect(call_id)
             translated = [known for event in events if (known := self._translate(event)) is not None]
             try:
                 await self.run.record(translated, response_id=self.response_id, author=self._author)
@@ -147,7 +152,7 @@ class Response:
         return [
             CallDiscarded(call.call_id, reason, detail)
             for call in self.run.calls
-            if call.call_id in mine and call.state in BEING_WRITTEN
+            if call.call_id in mine and call.is_being_written
         ]
 
     async def __aenter__(self) -> Response:

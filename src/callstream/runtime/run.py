@@ -43,6 +43,7 @@ from callstream.events import (
 from callstream.runtime.answers import Answers
 from callstream.runtime.barrier import Barrier, mistake
 from callstream.runtime.directory import Directory
+from callstream.runtime.early import EarlyRuns
 from callstream.runtime.ending import Ending, describe
 from callstream.runtime.limits import TextLimits
 from callstream.runtime.progress import ProgressFeeds, ProgressHandler
@@ -50,7 +51,7 @@ from callstream.runtime.response import Response
 from callstream.runtime.runlog import EventsThen, RunLog
 from callstream.runtime.tooluse import ToolUse
 from callstream.runtime.waiting import wait_for_result
-from callstream.tools import Progress
+from callstream.tools import Joins, Progress, current_joins
 
 if TYPE_CHECKING:
     from callstream.runtime.callstream import Callstream
@@ -117,7 +118,12 @@ class Run:
         self._ending: asyncio.Task[Exception | None] | None = None
         self._on_stop: list[Callable[[str], object]] = []
         self.tool_use = ToolUse(self, self._barrier)
+        self.early = EarlyRuns(self, self._write)
+        """The tools that run before the response has ended."""
+        self.starts_early = True
+        """Whether tools may do that. Not in a run that nobody opened, since nobody would wait for them."""
         self._token: Token[Run | None] | None = None
+        self._joins: Token[Joins | None] | None = None
         self._leave: Callable[[], None] | None = None
 
     # -- what is known --
@@ -169,6 +175,7 @@ class Run:
     def make_current(self) -> None:
         """Makes this the current run of the calling task, and of those that it starts from now on."""
         _current_run.set(self)
+        current_joins.set(self.early)
 
     # -- what happens to it --
 
@@ -224,7 +231,8 @@ class Run:
         self.tool_use.declared.update(tools or ())
         new_call_id = new_call_id or self.callstream.new_call_id
         response_id = self.callstream.new_id("response")
-        return Response(self, wire, response_id, new_call_id=new_call_id, tools=tools, author=author)
+        expect = self.early.expect if self.starts_early else None
+        return Response(self, wire, response_id, new_call_id=new_call_id, tools=tools, author=author, expect=expect)
 
     async def receive(self, events: Sequence[RequestEvent], *, author: str | None = None) -> None:
         """Takes in what a request says (``results_in``): new messages, and results of calls that have none yet."""
@@ -243,14 +251,21 @@ class Run:
         Raises CallRejected if it was discarded, TransitionError if its arguments are not complete, and RunOver if the run
         was ended. Then the tool must not run.
         """
+        if self.early.begun(call_id) is not None:
+            raise TransitionError(f"the tool of call {call_id!r} has begun early; run.invoke gives its result")
+        await self.prepare(call_id)
+        await self.record([CallExecuting(call_id)])
+        self._check_open()  # the run may have been ended while that was written
+        return self._ledger[call_id]
+
+    async def prepare(self, call_id: str) -> Call:
+        """Waits for the call's hooks and takes it over from them. Raises if its tool must not run."""
         call = await self.ready(call_id)
         if wrong := mistake(call):
             await self.record([CallDiscarded(call_id, "malformed", wrong)])
             raise self.rejection(call_id)
         self._claim(call_id)
-        await self.record([CallExecuting(call_id)])
-        self._check_open()  # the run may have been ended while that was written
-        return self._ledger[call_id]
+        return call
 
     def rejection(self, call_id: str) -> CallRejected | RunOver:
         """Why the tool of a call must not run: what was wrong with the call, or else that the run was ended."""
@@ -260,6 +275,7 @@ class Run:
 
     async def settled(self, call_id: str) -> Call:
         """The call after all its hooks are done. Waits for its arguments if they are not complete."""
+        await self.early.settle(call_id)
         return await self._barrier.settled(call_id)
 
     async def complete(self, call_id: str, result: Any = None) -> None:
@@ -278,6 +294,8 @@ class Run:
         ``question`` says what is asked, where the arguments do not. ``is_paused``: the answer is one to another call,
         which asks about this one.
         """
+        if self.early.begun(call_id) is not None:
+            raise UsageError(f"the tool of call {call_id!r} has begun early, so nobody can be asked about it any more")
         if self._ledger[call_id].state is not CallState.EXECUTING:
             await self.ready(call_id)
             self._claim(call_id)
@@ -307,6 +325,10 @@ class Run:
         """What an executing call tells its interface; the model never sees it."""
         await self.record([CallProgressed(call_id, data)])
         await self._tell_progress(call_id, data)
+
+    async def close_progress(self, call_id: str) -> None:
+        """The tool has ended, and what it told its interface is all that there is."""
+        await self._feeds.close(call_id)
 
     def progress_of(self, call_id: str) -> Progress:
         """The ``Progress`` to hand to the tool of an executing call."""
@@ -367,12 +389,15 @@ class Run:
     def enter(self) -> None:
         """Makes this the current run of the calling task or thread until ``leave``, with the observers around it."""
         self._token = _current_run.set(self)
+        self._joins = current_joins.set(self.early)
         self._leave = self.callstream.observers.run_entered(self)
 
     def leave(self) -> None:
         if self._token is not None:
             try:
                 _current_run.reset(self._token)
+                if self._joins is not None:
+                    current_joins.reset(self._joins)
                 if self._leave is not None:
                     self._leave()
             except ValueError:
@@ -424,6 +449,7 @@ class Run:
 
     async def ready(self, call_id: str) -> Call:
         """The call with all its arguments, after its hooks have settled. Raises if its tool must not run."""
+        await self.early.settle(call_id)
         call = await self._barrier.ready(call_id)
         if self._ending is not None or call.state is CallState.DISCARDED:
             raise self.rejection(call_id)
@@ -441,6 +467,7 @@ class Run:
         before = self._ledger[event.call_id].state if event.call_id in self._ledger else None
         call = self._ledger.apply(event, run_id=self.run_id, thread_id=self.thread_id)
         self._barrier.take(event, call, seq)
+        self.early.take(event, call)
         if isinstance(event, CallDiscarded):
             level = logging.INFO if event.reason == "aborted" else logging.WARNING
             logger.log(
@@ -460,8 +487,10 @@ class Run:
     # -- inside: ending --
 
     async def _end(self, ending: Ending) -> Exception | None:
-        # Hooks end in their own time, which is bounded. What hangs when none of them runs is the store.
-        return await wait_for_result(self._begin_end(ending), while_=lambda: self._barrier.runs_hooks)
+        # Hooks and early tools end in their own time, which is bounded. What hangs when none of them runs is the store.
+        return await wait_for_result(
+            self._begin_end(ending), while_=lambda: self._barrier.runs_hooks or self.early.is_running
+        )
 
     def _begin_end(self, ending: Ending) -> asyncio.Task[Exception | None]:
         if self._ending is None:
@@ -480,10 +509,13 @@ class Run:
                 callback(ending.reason or ending.outcome)
             except Exception:
                 logger.exception("a callback raised at the end of run %s", self.run_id)
+        self.early.abort(ending)
         await self._feeds.aclose()
         await self._barrier.close(ending)
         await self._log.flush()
+        self.early.abort(ending)
         await self._barrier.close(ending)
+        await self.early.close()
         failure = self._barrier.failure if ending.outcome == "finished" else None
         if failure is not None:
             ending = ending.failed_by_hook(failure)

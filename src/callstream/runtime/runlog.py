@@ -28,6 +28,7 @@ from callstream.events import (
     ArgsAppended,
     CallCompleted,
     CallDiscarded,
+    CallRunningEarly,
     ReasoningAppended,
     RunEvent,
     TextAppended,
@@ -155,7 +156,7 @@ class RunLog:
 
     def _is_stale(self, event: RunEvent) -> bool:
         return (
-            isinstance(event, ArgsAppended | CallCompleted | CallDiscarded)
+            isinstance(event, ArgsAppended | CallCompleted | CallRunningEarly | CallDiscarded)
             and event.call_id in self._ledger
             and self._ledger[event.call_id].state is CallState.DISCARDED
         )

@@ -132,7 +132,7 @@ class Telemetry:
             if known is not None:
                 del observed.calls[call.call_id]
                 self._end(run, call, known, now)
-        elif executes and known is not None:
+        elif (executes or call.state is CallState.RUNNING_EARLY) and known is not None:
             known.executing_at = now
         elif call.state in (CallState.ARGS_STREAMING, CallState.ARGS_COMPLETE) and known is not None:
             if known.first_argument is None:

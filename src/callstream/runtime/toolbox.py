@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from itertools import takewhile
-from typing import Any
+from typing import Any, TypeAlias
 
 from callstream.calls import Call
 from callstream.errors import UsageError
@@ -28,6 +28,7 @@ from callstream.tools import (
     Progress,
     Tool,
     check_field,
+    current_joins,
     current_progress,
     is_tool,
     tool,
@@ -37,6 +38,9 @@ from callstream.tools import (
 logger = logging.getLogger("callstream")
 
 _NO_HOOKS = Hooks()
+
+RunPlain: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Runs a plain function in some thread."""
 
 
 class Toolbox:
@@ -132,17 +136,31 @@ class Toolbox:
 
         Plain functions run in a thread: that of the program that waits for them in a ``SyncRun``, else one of the loop's.
         """
-        token = current_progress.set(progress)
-        typed_token = typed_arguments.set(typed)
+        args = call.args if typed is None else typed
+        return await self.call_with(made, {} if args is None else args, progress, typed)
+
+    async def call_with(
+        self,
+        made: Tool[Any],
+        given: Any,
+        progress: Progress,
+        typed: dict[str, Any] | None = None,
+        *,
+        run_plain: RunPlain = run_function,
+    ) -> Any:
+        """Calls a tool with arguments by name, or with the one value of a free-text tool.
+
+        ``typed``: those of them that have their annotated types already. ``run_plain`` runs plain functions.
+        """
+        tokens = current_progress.set(progress), typed_arguments.set(typed), current_joins.set(None)
         try:
-            args = call.args if typed is None else typed
-            given = {} if args is None else args
-            if call.encoding == "text":
-                return await _call(made, (given,), {})
-            return await _call(made, *_place(made, given))
+            if isinstance(given, dict):
+                return await _call(made, *_place(made, given), run_plain)
+            return await _call(made, (given,), {}, run_plain)
         finally:
-            typed_arguments.reset(typed_token)
-            current_progress.reset(token)
+            current_progress.reset(tokens[0])
+            typed_arguments.reset(tokens[1])
+            current_joins.reset(tokens[2])
 
     async def report_progress(self, call: Call, data: Any, handler: ProgressHandler | None = None) -> None:
         """Calls the application's handler, or the one given. What it raises is logged and changes nothing."""
@@ -167,14 +185,14 @@ def _place(made: Callable[..., Any], given: dict[str, Any]) -> tuple[tuple[Any, 
     return tuple(given[name] for name in reached), {name: given[name] for name in given if name not in reached}
 
 
-async def _call(made: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+async def _call(made: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], run_plain: RunPlain) -> Any:
     if inspect.isasyncgenfunction(made):
         return [item async for item in made(*args, **kwargs)]
     if inspect.iscoroutinefunction(made):
         return await made(*args, **kwargs)
     if inspect.isgeneratorfunction(made):
-        return await run_function(lambda: _run_without_stop_iteration(lambda: list(made(*args, **kwargs))))
-    result = await run_function(lambda: _run_without_stop_iteration(lambda: made(*args, **kwargs)))
+        return await run_plain(lambda: _run_without_stop_iteration(lambda: list(made(*args, **kwargs))))
+    result = await run_plain(lambda: _run_without_stop_iteration(lambda: made(*args, **kwargs)))
     return await result if inspect.isawaitable(result) else result  # a decorator may hide that a tool is async
 
 

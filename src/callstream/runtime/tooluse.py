@@ -36,6 +36,9 @@ class ToolUse:
     async def invoke(self, call_id: str) -> Any:
         """See ``Run.invoke``."""
         run = self._run
+        if (early := run.early.begun(call_id)) is not None:
+            await run.ready(call_id)
+            return await early.wait()
         typed = await self.convert(call_id)
         call = await run.execute(call_id)
         tool = run.callstream.tool(call.name)
@@ -51,14 +54,22 @@ class ToolUse:
             raise
         finally:
             undo()
+        await self.record_outcome(call_id, result)
+        return result
+
+    async def record_outcome(self, call_id: str, result: Any, error: BaseException | None = None) -> None:
+        """Records what a tool returned, or the error that it raised."""
+        run = self._run
+        if error is not None:
+            await run.fail(call_id, error)
+            return
         try:
             await run.complete(call_id, result)
         except (RunOver, TransitionError):
             raise
-        except UsageError as error:  # what the tool returned is nothing that JSON can express
-            await run.fail(call_id, error)
+        except UsageError as unfit:  # what the tool returned is nothing that JSON can express
+            await run.fail(call_id, unfit)
             raise
-        return result
 
     async def convert(self, call_id: str, tool: Tool[Any] | None = None) -> dict[str, Any] | None:
         """The arguments that the tool is called with, of its annotated types, after the call's hooks have settled.
@@ -101,7 +112,9 @@ class ToolUse:
         """What to tell the model about a call; None if there is nothing to tell yet."""
         run = self._run
         told = partial(ToolResult, call.call_id, call.name, call.wire_id)
-        if call.state is CallState.ARGS_COMPLETE:
+        early = run.early.begun(call.call_id)
+        has_run = early is not None and not early.is_joined and not call.is_being_written
+        if call.state is CallState.ARGS_COMPLETE or (has_run and call.state is not CallState.DISCARDED):
             try:
                 value = await self.invoke(call.call_id)
             except CallRejected as rejected:

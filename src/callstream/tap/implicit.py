@@ -40,10 +40,13 @@ class ImplicitRuns:
             await self.response_ended(run)
         thread_id = thread_id or self._callstream.new_id("thread")
         if beside is None:
-            return await self._callstream.start(thread_id, as_current=False)
-        return await self._callstream.start(
-            thread_id, principal=beside.principal, rejected=beside.rejected, as_current=False
-        )
+            run = await self._callstream.start(thread_id, as_current=False)
+        else:
+            run = await self._callstream.start(
+                thread_id, principal=beside.principal, rejected=beside.rejected, as_current=False
+            )
+        run.starts_early = False
+        return run
 
     async def response_ended(self, run: Run, error: BaseException | None = None) -> None:
         """Ends the run if nothing of it is open, else lets it wait for its results. ``error``: what broke it off."""

@@ -6,6 +6,7 @@ from callstream.tools.convert import Arguments, typed_arguments
 from callstream.tools.fault import Fault, describe
 from callstream.tools.progress import Progress, current_progress, no_progress
 from callstream.tools.schema import Provider
+from callstream.tools.streamed import Joined, Joins, Streamed, StreamedParameter, current_joins
 from callstream.tools.tool import (
     AbortSignal,
     ArgsAbortHook,
@@ -15,6 +16,7 @@ from callstream.tools.tool import (
     FieldHook,
     Hook,
     Hooks,
+    Start,
     Tool,
     check_field,
     check_hook_settings,
@@ -33,11 +35,17 @@ __all__ = [
     "FieldHook",
     "Hook",
     "Hooks",
+    "Joined",
+    "Joins",
     "Progress",
     "Provider",
+    "Start",
+    "Streamed",
+    "StreamedParameter",
     "Tool",
     "check_field",
     "check_hook_settings",
+    "current_joins",
     "current_progress",
     "describe",
     "is_tool",

@@ -24,6 +24,7 @@ from callstream.jsontext.path import Path, parse_path
 from callstream.tools.check import faults as find_faults
 from callstream.tools.fault import Fault, Misfit, UnknownArgument, describe, show
 from callstream.tools.models import is_json, is_of_pydantic, model_converter, uses_pydantic
+from callstream.tools.streamed import Streamed
 
 Convert: TypeAlias = Callable[[Any], Any]
 """Gives the value of the annotated type, or raises ``Misfit``."""
@@ -115,7 +116,7 @@ class Arguments:
 
     def _convert(self, name: str, value: Any) -> Any:
         parameter = self._parameters.get(name)
-        if parameter is None:
+        if parameter is None or isinstance(value, Streamed):
             return value
         if name not in self._converts:
             self._converts[name] = converter(parameter.annotation)

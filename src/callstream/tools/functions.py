@@ -12,9 +12,12 @@ from types import SimpleNamespace
 from typing import Any, TypeAlias, get_type_hints
 
 from callstream.errors import UsageError
+from callstream.tools.streamed import Joined
 
 Fill: TypeAlias = Callable[[tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]
 """Completes the arguments of a call."""
+Join: TypeAlias = Callable[[tuple[Any, ...], dict[str, Any]], Joined | None]
+"""Finds the run of the function that such a call means, if it has begun already."""
 
 
 def resolved_signature(function: Callable[..., Any]) -> inspect.Signature:
@@ -70,11 +73,15 @@ def annotations_of(signature: inspect.Signature) -> dict[str, Any]:
     return found
 
 
-def same_kind(function: Callable[..., Any], fill: Fill) -> Callable[..., Any]:
+def same_kind(function: Callable[..., Any], fill: Fill, join: Join = lambda args, kwargs: None) -> Callable[..., Any]:
     """A function that calls the given one and is of its kind for everyone who asks ``inspect``."""
     if is_of_kind(inspect.isasyncgenfunction, function):
 
         async def stream(*args: Any, **kwargs: Any) -> Any:
+            if (begun := join(args, kwargs)) is not None:
+                for item in await begun.wait():
+                    yield item
+                return
             args, kwargs = fill(args, kwargs)
             items = function(*args, **kwargs)
             try:
@@ -87,6 +94,9 @@ def same_kind(function: Callable[..., Any], fill: Fill) -> Callable[..., Any]:
     if is_of_kind(inspect.isgeneratorfunction, function):
 
         def steps(*args: Any, **kwargs: Any) -> Any:
+            if (begun := join(args, kwargs)) is not None:
+                yield from begun.wait_here()
+                return None
             args, kwargs = fill(args, kwargs)
             return (yield from function(*args, **kwargs))
 
@@ -94,12 +104,16 @@ def same_kind(function: Callable[..., Any], fill: Fill) -> Callable[..., Any]:
     if is_of_kind(inspect.iscoroutinefunction, function):
 
         async def coroutine(*args: Any, **kwargs: Any) -> Any:
+            if (begun := join(args, kwargs)) is not None:
+                return await begun.wait()
             args, kwargs = fill(args, kwargs)
             return await function(*args, **kwargs)
 
         return coroutine
 
     def plain(*args: Any, **kwargs: Any) -> Any:
+        if (begun := join(args, kwargs)) is not None:
+            return begun.wait_here()
         args, kwargs = fill(args, kwargs)
         return function(*args, **kwargs)
 

@@ -43,6 +43,14 @@ from callstream.tools.functions import (
 )
 from callstream.tools.progress import ProgressFilling, progress_parameter
 from callstream.tools.schema import Provider, declaration, parameters_schema
+from callstream.tools.streamed import (
+    Joined,
+    StreamedFilling,
+    StreamedParameter,
+    current_joins,
+    declare_last,
+    streamed_parameter,
+)
 
 if TYPE_CHECKING:
     from callstream.calls import Call
@@ -53,6 +61,9 @@ Function_co = TypeVar("Function_co", covariant=True)
 
 ErrorPolicy: TypeAlias = Literal["fail_call", "isolate", "fail_run"]
 """What a hook that raised does: ends its call, ends only its own part in the call, or ends the run."""
+
+Start: TypeAlias = Literal["end", "early"]
+"""When a tool starts: when its caller says so, after the response; or as soon as its own arguments are whole and valid."""
 
 ArgsDeltaHook: TypeAlias = "Callable[[ArgsDelta, AbortSignal], Awaitable[None] | None]"
 FieldHook: TypeAlias = "Callable[[FieldDelta, AbortSignal], Awaitable[None] | None]"
@@ -205,6 +216,9 @@ class Tool(Protocol[Function_co]):
     """How the values that the tool is called with are made of what a model wrote."""
     progress_parameter: str | None
     """The hidden parameter, by which a caller hands in a ``Progress``."""
+    streamed: StreamedParameter | None
+    """The parameter that takes a ``Streamed``."""
+    start: Start
 
     @property
     def __call__(self) -> Function_co: ...
@@ -250,6 +264,7 @@ def tool(
     hook_timeout: float | None = None,
     on_hook_error: ErrorPolicy | None = None,
     stream_arguments: bool = True,
+    start: Start = "end",
 ) -> Callable[[Function], Tool[Function]]: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -260,12 +275,17 @@ def tool(
     hook_timeout: float | None = None,
     on_hook_error: ErrorPolicy | None = None,
     stream_arguments: bool = True,
+    start: Start = "end",
 ) -> Any:
     """Makes a tool of a function, bare (``@tool``) or with arguments (``@tool(name=…)``).
 
     ``name`` and ``description`` replace the function's own name and docstring. The function itself is not changed.
     ``stream_arguments=False``: a provider that streams arguments only on request is not asked for those of this tool.
+    ``start="early"``: in a run, the tool starts when its own arguments are whole and valid, while the model is still
+    writing. A tool with a ``Streamed`` parameter starts earlier than that by itself.
     """
+    if start not in get_args(Start):
+        raise UsageError(f"expected start to be one of {get_args(Start)}, got {start!r}")
     check_hook_settings(hook_timeout, on_hook_error)
 
     def make(function: Callable[..., Any]) -> Any:
@@ -273,6 +293,7 @@ def tool(
         made.hook_timeout = hook_timeout
         made.on_hook_error = on_hook_error
         made.stream_arguments = stream_arguments
+        made.start = start
         return made
 
     return make if function is None else make(function)
@@ -296,9 +317,17 @@ def _made(function: Callable[..., Any], name: str | None, description: str | Non
     if hidden is not None:
         signature = signature.replace(parameters=[p for p in signature.parameters.values() if p is not hidden])
         doc = without_parameter(doc, hidden.name)
+    streamed = streamed_parameter(function, signature)
+    if streamed is not None:
+        signature = declare_last(signature, streamed)
     tool_name = name or str(getattr(origin, "__name__", type(origin).__name__))
     arguments = Arguments(tool_name, without_receiver(signature))
-    made: Any = same_kind(function, _Filling(function, hidden, arguments))
+
+    def join(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Joined | None:
+        begun = current_joins.get() if made.streamed is not None or made.start == "early" else None
+        return None if begun is None else begun.find(made, args, kwargs)
+
+    made: Any = same_kind(function, _Filling(function, hidden, arguments, streamed), join)
     functools.update_wrapper(made, function)
     made.__name__ = tool_name
     made.arguments = arguments
@@ -317,6 +346,7 @@ def _made(function: Callable[..., Any], name: str | None, description: str | Non
     made.on_args_complete = hooks.on_args_complete
     made.on_args_abort = hooks.on_args_abort
     made.progress_parameter = hidden.name if hidden is not None else None
+    made.streamed = streamed
     made.description = description or description_of(doc)
     described = parameters_of(doc)
 
@@ -329,16 +359,24 @@ def _made(function: Callable[..., Any], name: str | None, description: str | Non
 
 
 class _Filling:
-    """Completes a call: the Progress, where its caller gave none, then values of the annotated types."""
+    """Completes a call: the Progress, where its caller gave none, values of the annotated types, and a Streamed."""
 
-    def __init__(self, function: Callable[..., Any], hidden: inspect.Parameter | None, arguments: Arguments) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        hidden: inspect.Parameter | None,
+        arguments: Arguments,
+        streamed: StreamedParameter | None,
+    ) -> None:
         self._fill_progress = ProgressFilling(function, hidden)
         self._arguments = arguments
+        self._stream = None if streamed is None else StreamedFilling(function, streamed)
         parameters = inspect.signature(function).parameters.values()
         self._names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return self._arguments.fill(self._names, *self._fill_progress(args, kwargs))
+        args, kwargs = self._arguments.fill(self._names, *self._fill_progress(args, kwargs))
+        return (args, kwargs) if self._stream is None else self._stream(args, kwargs)
 
 
 def check_field(made: Tool[Any], path: str) -> None:

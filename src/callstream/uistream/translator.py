@@ -30,6 +30,7 @@ from callstream.events import (
     CallProgressed,
     CallReleased,
     CallReturned,
+    CallRunningEarly,
     CallSigned,
     CallStarted,
     MessageEnded,
@@ -194,9 +195,9 @@ class ChunkTranslator:
                     self._calls[call_id].stage = _Stage.AWAITING
                     if not is_paused:
                         yield from self._ask(call_id, self._calls[call_id], question)
-            case CallProgressed(call_id=call_id, data=data):
-                if call_id in self._calls:
-                    yield from self._progress(call_id, self._calls[call_id], data)
+            case CallProgressed() | CallRunningEarly() as news:
+                if news.call_id in self._calls:
+                    yield from self._report(news, self._calls[news.call_id])
             case CallReturned() | CallFailed() | CallDiscarded() | CallReleased() as outcome:
                 if outcome.call_id in self._calls:
                     yield from self._end_call(outcome, self._calls[outcome.call_id])
@@ -318,9 +319,14 @@ class ChunkTranslator:
         request = {"type": "tool-approval-request", "approvalId": call_id, "toolCallId": shown_id}
         yield {**request, "reason": asked.message} if asked.message else request
 
-    def _progress(self, call_id: str, call: _Call, data: Any) -> Iterator[Chunk]:
+    def _report(self, news: CallProgressed | CallRunningEarly, call: _Call) -> Iterator[Chunk]:
+        call_id = news.call_id
         if call_id in self._answered or call.about is not None:
             return  # the result replaces it
+        if isinstance(news, CallRunningEarly):
+            yield {"type": "data-running-early", "id": f"early-{call_id}", "data": {"toolCallId": call_id}}
+            return
+        data = news.data
         if call.stage is _Stage.WRITING:  # an output would end the input
             yield {"type": "data-progress", "id": call_id, "data": {"toolCallId": call_id, "progress": data}}
         else:

@@ -20,6 +20,7 @@ from callstream.events import (
     CallCompleted,
     CallExecuting,
     CallProgressed,
+    CallRunningEarly,
     CallStarted,
     MessageEnded,
     MessageStarted,
@@ -89,6 +90,8 @@ def _call(call: CallView) -> Iterator[_Placed]:
     yield call.first_seq, call.first_seq, started
     if call.has_pieces:
         yield call.first_seq, call.args_seq, ArgsAppended(call.call_id, call.args_text)
+    if call.ran_early:
+        yield call.first_seq, call.args_seq, CallRunningEarly(call.call_id)
     if call.has_all_args:
         yield call.args_seq, call.args_seq, CallCompleted(call.call_id, call.args_json)
     if call.state is CallState.EXECUTING:

@@ -130,6 +130,7 @@ class CallView:
         "progress_seq",
         "provider_id",
         "question",
+        "ran_early",
         "signature",
         "state",
     )
@@ -147,6 +148,8 @@ class CallView:
         self.first_seq = self.args_seq = record.seq
         self.has_all_args = False
         """Whether the provider ended the arguments."""
+        self.ran_early = False
+        """Whether the tool began before the response had ended."""
         self.question: Question | None = None
         """What whoever has to answer the call is asked."""
         self.is_paused = False
@@ -182,7 +185,7 @@ class CallView:
 
     @property
     def is_being_written(self) -> bool:
-        return self.state in BEING_WRITTEN
+        return self.state in BEING_WRITTEN or (self.state is CallState.RUNNING_EARLY and not self.has_all_args)
 
     @property
     def result(self) -> Any:
@@ -192,10 +195,14 @@ class CallView:
     def as_json(self) -> dict[str, Any]:
         call = {name: getattr(self, name) for name in _CALL_FIELDS}
         question = None if self.question is None else msgspec.to_builtins(self.question)
-        return _without_none({**call, "type": "call", "question": question, **_outcome_json(self.outcome)})
+        ran_early = self.ran_early or None
+        return _without_none(
+            {**call, "type": "call", "ran_early": ran_early, "question": question, **_outcome_json(self.outcome)}
+        )
 
     def append(self, text: str, record: Record) -> None:
-        self.state = CallState.ARGS_STREAMING
+        if not self.ran_early:
+            self.state = CallState.ARGS_STREAMING
         if text or self.encoding == "text":  # an empty piece begins the string of a free-text tool
             self._text.append(text)
             self.args_seq, self.changed_at = record.seq, record.at
@@ -203,7 +210,8 @@ class CallView:
     def complete(self, whole: str | None, record: Record) -> None:
         self._whole = whole
         self.has_all_args = True
-        self.state = CallState.ARGS_COMPLETE
+        if not self.ran_early:
+            self.state = CallState.ARGS_COMPLETE
         self.args_seq, self.changed_at = record.seq, record.at
 
     def report(self, data: Any, record: Record) -> None:

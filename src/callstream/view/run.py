@@ -19,6 +19,7 @@ from callstream.events import (
     CallProgressed,
     CallReleased,
     CallReturned,
+    CallRunningEarly,
     CallSigned,
     CallStarted,
     MessageEnded,
@@ -106,7 +107,7 @@ class RunView:
                 self.thread_id, self.principal, self.input = thread_id, principal, run_input
             case RunEnded() as ended:
                 self._end_run(ended, record)
-            case CallSigned() | CallExecuting() | CallAwaiting() | CallProgressed():
+            case CallSigned() | CallExecuting() | CallRunningEarly() | CallAwaiting() | CallProgressed():
                 self._change(event, record)
             case StateChanged(snapshot=snapshot, patch=patch):
                 self.state_first_seq = self.state_first_seq or record.seq
@@ -166,7 +167,9 @@ class RunView:
         message.parts.append(call)
         self.items.append(call)
 
-    def _change(self, event: CallSigned | CallExecuting | CallAwaiting | CallProgressed, record: Record) -> None:
+    def _change(
+        self, event: CallSigned | CallExecuting | CallRunningEarly | CallAwaiting | CallProgressed, record: Record
+    ) -> None:
         call = self.calls.get(event.call_id)
         if call is None:
             if isinstance(event, CallProgressed):
@@ -181,6 +184,8 @@ class RunView:
                 call.signature = signature
             case CallExecuting():
                 call.state = CallState.EXECUTING
+            case CallRunningEarly():
+                call.state, call.ran_early = CallState.RUNNING_EARLY, True
             case CallAwaiting(question=question, is_paused=is_paused):
                 call.state = CallState.AWAITING
                 call.question, call.is_paused = question or call.question, is_paused

@@ -76,7 +76,7 @@ class PostgresReader:
             row = await connection.fetchrow(self._sql["read_call"], call_id)
             if row is None:
                 return None
-            key, number, first, last = row[15:]
+            key, number, first, last = row[16:]
             pieces = await connection.fetch(self._sql["read_call_pieces"], key, number, first, last)
         return call_with_pieces(call_of(row), pieces)
 

@@ -92,7 +92,7 @@ class PostgresTables:
 
 
 def _held(row: Sequence[Any]) -> Held:
-    return Held(row[0], row[1], row[2], CallState(row[3]))
+    return Held(row[0], row[1], row[2], CallState(row[3]), bool(row[4]))
 
 
 def _rest(plan: Plan) -> str | None:

@@ -171,7 +171,7 @@ def _call(connection: sqlite3.Connection, call_id: str) -> Call | None:
     row = connection.execute(_SQL["read_call"], {"call_id": call_id}).fetchone()
     if row is None:
         return None
-    key, number, first, last = row[15:]
+    key, number, first, last = row[16:]
     parameters = {"run_key": key, "number": number, "first": first, "last": last}
     return call_with_pieces(call_of(row), connection.execute(_SQL["read_call_pieces"], parameters).fetchall())
 

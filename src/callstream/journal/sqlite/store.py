@@ -315,4 +315,4 @@ def _facts(row: Sequence[Any]) -> RunFacts:
 
 
 def _held(row: Sequence[Any]) -> Held:
-    return Held(row[0], row[1], row[2], CallState(row[3]))
+    return Held(row[0], row[1], row[2], CallState(row[3]), bool(row[4]))

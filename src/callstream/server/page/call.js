@@ -4,8 +4,8 @@
  * @typedef {import("./jsonreader.js").Change} Change
  * @typedef {import("./record.js").CallEvent} CallEvent
  * @typedef {import("./record.js").Record} Record
- * @typedef {"started" | "args_streaming" | "args_complete" | "executing" | "awaiting" | "completed" | "failed" | "released"
- *   | "discarded"} CallState
+ * @typedef {"started" | "args_streaming" | "args_complete" | "running_early" | "executing" | "awaiting" | "completed" | "failed"
+ *   | "released" | "discarded"} CallState
  */
 
 import { JsonReader } from "./jsonreader.js";
@@ -14,6 +14,7 @@ import { JsonReader } from "./jsonreader.js";
 const STATE_AFTER = {
   args_appended: "args_streaming",
   call_completed: "args_complete",
+  call_running_early: "running_early",
   call_executing: "executing",
   call_awaiting: "awaiting",
   call_returned: "completed",
@@ -28,6 +29,7 @@ export class Call {
   #reader = new JsonReader();
   /** @type {Change[]} what changed in the arguments since they were last taken */
   #changes = [];
+  #hasAllArgs = false;
   /** @type {number | null} */
   #executingAt = null;
   /** @type {number | null} seconds in which the tool ran before it last began to wait */
@@ -48,6 +50,8 @@ export class Call {
     this.isText = event.encoding === "text";
     /** @type {CallState} */
     this.state = "started";
+    /** whether its tool began before the response had ended */
+    this.ranEarly = false;
     this.at = record.at;
     this.argsText = "";
     this.pieces = 0;
@@ -83,7 +87,7 @@ export class Call {
 
   /** Whether its arguments are still being written. */
   get isWriting() {
-    return BEFORE_ITS_END.has(this.state);
+    return BEFORE_ITS_END.has(this.state) || (this.state === "running_early" && !this.#hasAllArgs);
   }
 
   /** What is wrong with the argument text, if it is not JSON. */
@@ -135,7 +139,8 @@ export class Call {
   take(event, record) {
     this.records.push(record);
     const state = STATE_AFTER[event.type];
-    if (state !== undefined) this.state = state;
+    const isArgs = event.type === "args_appended" || event.type === "call_completed";
+    if (state !== undefined && !(isArgs && this.ranEarly)) this.state = state;
     if (this.isFinal) {
       this.endedAt = record.at;
       this.#stopRunning(record.at);
@@ -145,6 +150,7 @@ export class Call {
         this.#append(event.text ?? "", record);
         break;
       case "call_completed":
+        this.#hasAllArgs = true;
         if (this.pieces === 0) this.#takeWhole(event.args_json);
         if (this.isText) this.#queue([{ kind: "close", path: [], value: "" }]);
         else this.#queue(this.#reader.end());
@@ -153,6 +159,10 @@ export class Call {
         this.question = event.question ?? null;
         this.isAsking = !event.is_paused;
         this.#stopRunning(record.at);
+        break;
+      case "call_running_early":
+        this.ranEarly = true;
+        this.#executingAt = record.at;
         break;
       case "call_executing":
         this.#executingAt = record.at;

@@ -19,6 +19,7 @@ export const STATE_NAMES = {
   started: "started",
   args_streaming: "writing arguments",
   args_complete: "arguments complete",
+  running_early: "running early",
   executing: "executing",
   awaiting: "awaiting an answer",
   completed: "completed",

@@ -77,14 +77,14 @@ LEFT JOIN {schema}.live ON live.run_key = run.run_key
 LEFT JOIN LATERAL {schema}.last_record_1(run.run_key) AS last ON run.run_key IS NOT NULL
 
 -- name: load_run_calls
-SELECT call_id, run_key, number, state FROM {schema}.tool_call WHERE run_key = ANY($1::integer[]) ORDER BY number
+SELECT call_id, run_key, number, state, args_seq IS NOT NULL FROM {schema}.tool_call WHERE run_key = ANY($1::integer[]) ORDER BY number
 
 -- name: load_run_sources
 SELECT run_key, response_id, author, message_id, number FROM {schema}.source
 WHERE run_key = ANY($1::integer[]) ORDER BY number
 
 -- name: load_call
-SELECT call_id, run_key, number, state FROM {schema}.tool_call WHERE call_id = ANY($1::text[])
+SELECT call_id, run_key, number, state, args_seq IS NOT NULL FROM {schema}.tool_call WHERE call_id = ANY($1::text[])
 
 -- name: busy_threads
 SELECT live.only_of, run.run_id FROM {schema}.live JOIN {schema}.run ON run.run_key = live.run_key
@@ -153,7 +153,7 @@ WHERE run_id = ANY($1::text[])
 -- name: read_call
 SELECT tool_call.call_id, tool_call.name, tool_call.state, run.run_id, run.thread_id, tool_call.provider_id,
        tool_call.message_id, tool_call.signature, tool_call.encoding, tool_call.reason, tool_call.detail,
-       tool_call.result, tool_call.error, tool_call.started_at, tool_call.updated_at,
+       tool_call.result, tool_call.error, tool_call.ran_early, tool_call.started_at, tool_call.updated_at,
        tool_call.run_key, tool_call.number, tool_call.first_seq,
        coalesce(tool_call.args_seq, run.last_seq, (SELECT seq FROM {schema}.last_record_1(run.run_key)))
 FROM {schema}.tool_call JOIN {schema}.run ON run.run_key = tool_call.run_key
@@ -165,7 +165,7 @@ SELECT * FROM {schema}.read_call_pieces_1($1, $2, $3, $4)
 -- name: list_calls
 SELECT tool_call.call_id, tool_call.name, tool_call.state, run.run_id, run.thread_id, tool_call.provider_id,
        tool_call.message_id, tool_call.signature, tool_call.encoding, tool_call.reason, tool_call.detail,
-       tool_call.result, tool_call.error, tool_call.started_at, tool_call.updated_at
+       tool_call.result, tool_call.error, tool_call.ran_early, tool_call.started_at, tool_call.updated_at
 FROM {schema}.tool_call JOIN {schema}.run ON run.run_key = tool_call.run_key
 WHERE {where}
 ORDER BY tool_call.started_at {way}, tool_call.run_key {way}, tool_call.number {way} LIMIT {limit}

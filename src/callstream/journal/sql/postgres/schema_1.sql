@@ -79,6 +79,7 @@ CREATE TABLE {schema}.tool_call (
     detail      text,
     result      text,                          -- JSON; text, because jsonb cannot hold every JSON
     error       text,
+    ran_early   boolean NOT NULL DEFAULT false, -- its tool began before the response had ended
     PRIMARY KEY (run_key, number),
     EXCLUDE USING hash (call_id WITH =)        -- unique, and of any length: LiteLLM puts thought signatures into its ids
 );
@@ -120,7 +121,7 @@ CREATE VIEW {schema}.calls AS
     SELECT tool_call.call_id, run.run_id, run.thread_id, run.principal, tool_call.name AS tool, tool_call.state,
            tool_call.reason, tool_call.detail, tool_call.error, tool_call.result,
            to_timestamp(tool_call.started_at) AS started_at, to_timestamp(tool_call.updated_at) AS updated_at,
-           tool_call.provider_id, tool_call.message_id
+           tool_call.provider_id, tool_call.message_id, tool_call.ran_early
     FROM {schema}.tool_call JOIN {schema}.run ON run.run_key = tool_call.run_key;
 
 CREATE VIEW {schema}.tool_arg_delta (call_id, seq, text) AS
@@ -201,13 +202,13 @@ BEGIN
     FROM json_array_elements(rest -> 'sources') AS new;
     INSERT INTO {schema}.tool_call (
         run_key, number, first_seq, args_seq, started_at, updated_at, call_id, name, state, provider_id, message_id,
-        signature, encoding, reason, detail, result, error)
+        signature, encoding, reason, detail, result, error, ran_early)
     SELECT run_key, number, first_seq, args_seq, started_at, updated_at, call_id, name, state, provider_id, message_id,
-           signature, encoding, reason, detail, result, error
+           signature, encoding, reason, detail, result, error, coalesce(ran_early, false)
     FROM json_to_recordset(rest -> 'calls') AS new (
         run_key integer, number integer, first_seq integer, args_seq integer, started_at double precision,
         updated_at double precision, call_id text, name text, state text, provider_id text, message_id text,
-        signature text, encoding text, reason text, detail text, result text, error text);
+        signature text, encoding text, reason text, detail text, result text, error text, ran_early boolean);
     UPDATE {schema}.tool_call SET
         state = next.state,
         updated_at = next.updated_at,
@@ -216,10 +217,11 @@ BEGIN
         detail = coalesce(next.detail, tool_call.detail),
         result = coalesce(next.result, tool_call.result),
         error = coalesce(next.error, tool_call.error),
+        ran_early = coalesce(next.ran_early, tool_call.ran_early),
         args_seq = coalesce(next.args_seq, tool_call.args_seq)
     FROM json_to_recordset(rest -> 'changes') AS next (
         run_key integer, number integer, old_state text, state text, updated_at double precision, signature text,
-        reason text, detail text, result text, error text, args_seq integer)
+        reason text, detail text, result text, error text, ran_early boolean, args_seq integer)
     WHERE tool_call.run_key = next.run_key AND tool_call.number = next.number AND tool_call.state = next.old_state;
     GET DIAGNOSTICS changed = ROW_COUNT;
     IF changed <> json_array_length(rest -> 'changes') THEN

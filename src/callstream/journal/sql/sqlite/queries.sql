@@ -54,7 +54,7 @@ SELECT run_id, run_key, writer, epoch, started_at,
 FROM run WHERE run_id = :run_id
 
 -- name: load_run_calls
-SELECT call_id, run_key, number, state FROM tool_call
+SELECT call_id, run_key, number, state, args_seq IS NOT NULL FROM tool_call
 WHERE run_key IN (SELECT value FROM json_each(:run_keys)) ORDER BY run_key, number
 
 -- name: load_run_sources
@@ -62,7 +62,7 @@ SELECT run_key, response_id, author, message_id, number FROM source
 WHERE run_key IN (SELECT value FROM json_each(:run_keys)) ORDER BY run_key, number
 
 -- name: load_call
-SELECT call_id, run_key, number, state FROM tool_call WHERE call_id IN (SELECT value FROM json_each(:call_ids))
+SELECT call_id, run_key, number, state, args_seq IS NOT NULL FROM tool_call WHERE call_id IN (SELECT value FROM json_each(:call_ids))
 
 -- name: insert_run
 INSERT INTO run (run_key, run_id, thread_id, principal, started_at, writer, epoch, exclusive)
@@ -95,10 +95,10 @@ INSERT INTO source (run_key, number, response_id, author, message_id) VALUES (?,
 -- name: insert_call
 INSERT INTO tool_call (
     run_key, number, call_id, name, state, provider_id, message_id, signature, encoding,
-    reason, detail, result, error, started_at, updated_at, first_seq, args_seq)
+    reason, detail, result, error, ran_early, started_at, updated_at, first_seq, args_seq)
 VALUES (
     :run_key, :number, :call_id, :name, :state, :provider_id, :message_id, :signature, :encoding,
-    :reason, :detail, :result, :error, :started_at, :updated_at, :first_seq, :args_seq)
+    :reason, :detail, :result, :error, coalesce(:ran_early, 0), :started_at, :updated_at, :first_seq, :args_seq)
 
 -- name: advance_call
 UPDATE tool_call SET
@@ -109,6 +109,7 @@ UPDATE tool_call SET
     detail = coalesce(:detail, detail),
     result = coalesce(:result, result),
     error = coalesce(:error, error),
+    ran_early = coalesce(:ran_early, ran_early),
     args_seq = coalesce(:args_seq, args_seq)
 WHERE run_key = :run_key AND number = :number AND state = :old_state
 
@@ -175,7 +176,7 @@ FROM json_each(:run_ids) AS wanted JOIN run ON run.run_id = wanted.value
 -- name: read_call
 SELECT tool_call.call_id, tool_call.name, tool_call.state, run.run_id, run.thread_id, tool_call.provider_id,
        tool_call.message_id, tool_call.signature, tool_call.encoding, tool_call.reason, tool_call.detail,
-       tool_call.result, tool_call.error, tool_call.started_at, tool_call.updated_at,
+       tool_call.result, tool_call.error, tool_call.ran_early, tool_call.started_at, tool_call.updated_at,
        tool_call.run_key, tool_call.number, tool_call.first_seq, coalesce(
            tool_call.args_seq, run.last_seq,
            (SELECT max(record.seq) FROM record WHERE record.run_key = run.run_key))
@@ -193,7 +194,7 @@ ORDER BY seq
 -- name: list_calls
 SELECT tool_call.call_id, tool_call.name, tool_call.state, run.run_id, run.thread_id, tool_call.provider_id,
        tool_call.message_id, tool_call.signature, tool_call.encoding, tool_call.reason, tool_call.detail,
-       tool_call.result, tool_call.error, tool_call.started_at, tool_call.updated_at
+       tool_call.result, tool_call.error, tool_call.ran_early, tool_call.started_at, tool_call.updated_at
 FROM tool_call JOIN run ON run.run_key = tool_call.run_key
 WHERE {where}
 ORDER BY tool_call.started_at {way}, tool_call.run_key {way}, tool_call.number {way} LIMIT :limit

@@ -60,6 +60,7 @@ CREATE TABLE tool_call (
     detail      TEXT,
     result      TEXT,              -- JSON
     error       TEXT,
+    ran_early   INTEGER NOT NULL DEFAULT 0,  -- its tool began before the response had ended
     started_at  REAL NOT NULL,
     updated_at  REAL NOT NULL,     -- of the last change of state
     first_seq   INTEGER NOT NULL,  -- its first record
@@ -107,7 +108,7 @@ CREATE VIEW calls AS
            tool_call.reason, tool_call.detail, tool_call.error, tool_call.result,
            strftime('%Y-%m-%dT%H:%M:%fZ', tool_call.started_at, 'unixepoch') AS started_at,
            strftime('%Y-%m-%dT%H:%M:%fZ', tool_call.updated_at, 'unixepoch') AS updated_at,
-           tool_call.provider_id, tool_call.message_id
+           tool_call.provider_id, tool_call.message_id, tool_call.ran_early
     FROM tool_call JOIN run ON run.run_key = tool_call.run_key;
 
 CREATE VIEW tool_arg_delta (call_id, seq, text) AS

@@ -1,0 +1,398 @@
+"""Tools that run before the response of the model has ended.
+
+::
+
+    waiting ──ready──▶ begun ──tool and arguments have ended, hooks settled──▶ result recorded
+                         └──arguments will not arrive, or were refused──▶ ArgumentsAborted inside the tool; discarded
+
+A tool with a ``Streamed`` parameter begins when its required parameters are whole and valid and the streamed value has
+begun; one with ``start="early"`` when the wire has ended its arguments and its hooks have settled. Laws:
+
+- A call begins once. Whoever asks for it later, by ``invoke`` or by calling the tool in the run, gets the result of that.
+- What the tool sees is in the journal: pieces come here after they were recorded, and it is recorded that the tool runs
+  before it runs.
+- There is no result before the arguments have ended, whole and valid, and the hooks for their end have settled. What a tool
+  returned or raised before waits for that, and does not count if the call is discarded.
+- A call that is discarded while its tool runs raises ``ArgumentsAborted`` at the tool's await; in a thread, where it reads
+  the stream. The end of the run waits for what the tool then undoes, for as long as a hook may take.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextvars
+import inspect
+import logging
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from callstream.calls import Call, CallEvent, CallState
+from callstream.errors import ArgumentsAborted, CallstreamError, RunOver
+from callstream.events import (
+    ArgsAppended,
+    CallAwaiting,
+    CallCompleted,
+    CallDiscarded,
+    CallExecuting,
+    CallRunningEarly,
+    DiscardReason,
+)
+from callstream.hooks.thread import HookThread
+from callstream.runtime.arriving import ArrivingArguments, Fault
+from callstream.runtime.barrier import Write
+from callstream.runtime.ending import Ending
+from callstream.runtime.interruptible import Interruptible
+from callstream.runtime.modelcall import current_model_call
+from callstream.tools import Joined, Tool, current_joins
+
+if TYPE_CHECKING:
+    from callstream.runtime.run import Run
+
+logger = logging.getLogger("callstream")
+
+
+class EarlyRun:
+    """The tool of one call. It belongs to the event loop of its run."""
+
+    def __init__(self, run: Run, write: Write, call: Call, tool: Tool[Any]) -> None:
+        self.call_id = call.call_id
+        self.tool = tool
+        self.has_begun = False
+        self.is_joined = False
+        """Whether somebody has asked for the result, who will not be given another's."""
+        self.given: Any = {}
+        """What the tool is called with: arguments by name, or the one of a free-text tool."""
+        self._run = run
+        self._write = write
+        streams = tool.streamed is not None
+        self._args = ArrivingArguments(tool, tool.streamed, call.encoding) if tool.streamed is not None else None
+        self._starts_at_end = tool.start == "early" and not streams
+        self._task: asyncio.Task[None] | None = None
+        self._running: Interruptible | None = None
+        self._refusal: asyncio.Task[None] | None = None
+        self._reason: str | None = None  # why the call was discarded
+        self._args_ended = asyncio.Event()
+        self._value: concurrent.futures.Future[Any] = concurrent.futures.Future()  # of a tool in a thread
+        self._outcome: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+    @property
+    def is_over(self) -> bool:
+        return self._task is None or self._task.done()
+
+    # -- what happens to the call --
+
+    def take(self, event: CallEvent, call: Call) -> None:
+        match event:
+            case ArgsAppended(text=text):
+                self._guard(lambda args: args.feed(text))
+                if self._args is not None and self._args.is_ready and not self.has_begun:
+                    self._begin()
+            case CallCompleted():
+                if self.has_begun:
+                    self._guard(lambda args: args.end(call))
+                    if self._refusal is None:
+                        self._args_ended.set()
+                elif self._starts_at_end:
+                    self._args_ended.set()
+                    self._begin()
+                else:
+                    self._args = None  # it came whole, or what should start it never came
+            case CallDiscarded(reason=reason):
+                self.abort(reason)
+            case CallExecuting() | CallAwaiting():
+                self._args, self._starts_at_end = None, False  # somebody else has it
+            case _:
+                pass
+
+    def abort(self, reason: str) -> None:
+        """The call is discarded: the tool, if it runs, is told so."""
+        self._args_ended.set()
+        if self._reason is not None:
+            return
+        self._reason = reason
+        if self._args is not None:
+            self._args.stream.abort(reason)
+        if self._running is not None:
+            self._running.interrupt(ArgumentsAborted(reason))
+
+    async def close(self) -> None:
+        """Waits for the tool, for as long as a hook of it may take. If it still runs then, it is left alone."""
+        if self._task is not None:
+            timeout = self._run.callstream.hook_settings(self.tool.__name__).timeout
+            _, pending = await asyncio.wait({self._task}, timeout=None if timeout == math.inf else timeout)
+            if pending:
+                self.cancel()
+                logger.error("tool %r of call %r does not end, and is left alone", self.tool.__name__, self.call_id)
+
+    def cancel(self) -> None:
+        """Nobody wants the result any more: the tool is cancelled, as one that runs at its usual time."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def _guard(self, read: Callable[[ArrivingArguments], None]) -> None:
+        if self._args is None or self._refusal is not None or self._reason is not None:
+            return
+        try:
+            read(self._args)
+        except Fault as fault:
+            if self.has_begun:
+                self._refusal = asyncio.create_task(self._refuse(fault.reason, fault.detail))
+            else:
+                self._args = None  # the tool never starts; the end of the arguments says why
+
+    async def _refuse(self, reason: DiscardReason, detail: str) -> None:
+        try:
+            await self._write([CallDiscarded(self.call_id, reason, detail)])
+        except CallstreamError as error:  # the run is over, or its store away: its end says what became of the call
+            logger.warning("call %r was not discarded (%s): %s", self.call_id, reason, error)
+            self.abort(reason)
+
+    async def settle(self) -> None:
+        """Waits until a refusal that was decided is recorded."""
+        if self._refusal is not None:
+            await asyncio.wait({self._refusal})
+
+    # -- the tool --
+
+    def _begin(self) -> None:
+        self.has_begun = True
+        if self._args is not None:
+            self._args.is_started = True
+            self.given = self._args.kwargs
+        self._task = asyncio.get_running_loop().create_task(
+            self._main(), name=f"callstream early run of call {self.call_id}", context=contextvars.copy_context()
+        )
+
+    async def _main(self) -> None:
+        try:
+            result = await self._work()
+        except asyncio.CancelledError as error:
+            over = RunOver(f"run {self._run.run_id!r} was ended while tool {self.tool.__name__!r} ran")
+            self._outcome.set_exception(over if self._run.is_ending else error)
+        except Exception as error:  # noqa: BLE001  # it rises where the result is asked for
+            self._outcome.set_exception(error)
+        else:
+            self._outcome.set_result(result)
+        finally:
+            if not self._value.done():
+                self._value.set_exception(RunOver(f"call {self.call_id!r} has no result"))
+
+    async def _work(self) -> Any:
+        run = self._run
+        await self._start()
+        result: Any = None
+        error: BaseException | None = None
+        try:
+            result = await self._call_tool()
+        except BaseException as raised:  # noqa: BLE001  # recorded, or raised, when the arguments have ended
+            error = raised
+        if error is None or (isinstance(error, Exception) and not run.is_ending):
+            await self._args_ended.wait()
+        if self._reason is not None:
+            await self._drop(error)
+        if not run.call(self.call_id).is_being_written and not run.is_ending:
+            if self._args is not None:
+                await run.prepare(self.call_id)
+            await run.tool_use.record_outcome(self.call_id, result, error)
+        if error is not None:
+            raise error
+        return result
+
+    async def _start(self) -> None:
+        """Records that the tool runs. Raises if it must not."""
+        run = self._run
+        if self._args is None:
+            typed = await run.tool_use.convert(self.call_id)
+            call = await run.prepare(self.call_id)
+            self.given = (call.args or {}) if typed is None else typed
+        await self._write([CallRunningEarly(self.call_id)])
+        if run.call(self.call_id).state is not CallState.RUNNING_EARLY:
+            raise run.rejection(self.call_id)
+        run.make_current()
+        current_joins.set(None)  # this is the tool itself
+        current_model_call.set(None)
+
+    async def _call_tool(self) -> Any:
+        run = self._run
+        if self._reason is not None:
+            raise ArgumentsAborted(self._reason)
+        progress = run.progress_of(self.call_id)
+        typed = self.given if isinstance(self.given, dict) else None
+        self._running = Interruptible(
+            run.callstream.call_with(self.tool, self.given, progress, typed, run_plain=self._run_in_thread)
+        )
+        try:
+            return await self._running
+        finally:
+            self._running = None
+
+    async def _run_in_thread(self, function: Callable[[], Any]) -> Any:
+        """A thread of its own: it may wait for the model, and those of a pool are not without number.
+
+        A thread cannot be interrupted. It learns of an abort where it reads the stream, and is waited for until then.
+        """
+        self._running = None
+
+        def work() -> Any:
+            try:
+                value = function()
+            except BaseException as error:
+                self._value.set_exception(error)
+                raise
+            self._value.set_result(value)
+            return value
+
+        thread = HookThread(f"callstream tool of call {self.call_id}")
+        try:
+            return await thread.submit(work)
+        finally:
+            thread.close()
+
+    async def _drop(self, error: BaseException | None) -> None:
+        """The call was discarded: says what its tool came to, and raises why nothing of that counts."""
+        if error is not None and not isinstance(error, ArgumentsAborted):
+            logger.error("tool %r failed after call %r was discarded", self.tool.__name__, self.call_id, exc_info=error)
+        await self._run.close_progress(self.call_id)
+        raise self._run.rejection(self.call_id)
+
+    # -- who asks for the result --
+
+    async def wait(self) -> Any:
+        self.is_joined = True
+        try:
+            return await asyncio.shield(asyncio.wrap_future(self._outcome))
+        except asyncio.CancelledError:
+            if not self._outcome.done():
+                self._run.loop.call_soon_threadsafe(self.cancel)
+            raise
+
+    def wait_here(self) -> Any:
+        """In the thread of the run's own loop, what the tool's thread returns is all that can be waited for."""
+        self.is_joined = True
+        try:
+            is_on_loop = asyncio.get_running_loop() is self._run.loop
+        except RuntimeError:
+            is_on_loop = False
+        if is_on_loop and not self._outcome.done():
+            return self._value.result()
+        return self._outcome.result()
+
+
+class EarlyRuns:
+    """The tools of one run that begin early, and the calls of which they may become."""
+
+    def __init__(self, run: Run, write: Write) -> None:
+        self._run = run
+        self._write = write
+        self._expected: set[str] = set()
+        self._runs: dict[str, EarlyRun] = {}
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a tool is running that the end of the run waits for."""
+        return any(not early.is_over for early in self._runs.values())
+
+    def expect(self, call_id: str) -> None:
+        """A response that is being read brings this call, so its tool may begin early."""
+        self._expected.add(call_id)
+
+    def take(self, event: CallEvent, call: Call) -> None:
+        """An event has made the call what it is now."""
+        early = self._runs.get(event.call_id)
+        if early is None:
+            if event.call_id not in self._expected:
+                return
+            self._expected.discard(event.call_id)
+            tool = self._run.callstream.tools.get(call.name)
+            if tool is None or not (tool.streamed is not None or tool.start == "early"):
+                return
+            early = self._runs[event.call_id] = EarlyRun(self._run, self._write, call, tool)
+        early.take(event, call)
+
+    def begun(self, call_id: str) -> EarlyRun | None:
+        """The early run of that call, if it has begun."""
+        early = self._runs.get(call_id)
+        return early if early is not None and early.has_begun else None
+
+    async def settle(self, call_id: str) -> None:
+        early = self._runs.get(call_id)
+        if early is not None:
+            await early.settle()
+
+    def find(self, tool: Tool[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Joined | None:
+        """The first run of the tool with equal arguments that nobody has asked for."""
+        if self._run.outcome is not None:
+            return None
+        for early in self._runs.values():
+            call = self._run.call(early.call_id)
+            if not early.has_begun or early.is_joined or early.tool != tool or call.is_being_written:
+                continue
+            if has_arguments(early, call.args or {}, args, kwargs):
+                early.is_joined = True
+                return early
+        return None
+
+    def abort(self, ending: Ending) -> None:
+        """The run ends: tools whose arguments are not whole are told so, the others are cancelled."""
+        for early in self._runs.values():
+            if early.is_over:
+                continue
+            call = self._run.call(early.call_id)
+            if call.is_being_written:
+                early.abort(ending.discards(call) or "interrupted")
+            elif not call.is_final:
+                early.cancel()
+
+    async def close(self) -> None:
+        """Waits for the tools."""
+        for early in list(self._runs.values()):
+            if not early.is_over:
+                await early.close()
+
+
+class OneJoin:
+    """For a host that knows which call it runs: the tool that it calls is the one that has begun."""
+
+    def __init__(self, early: EarlyRun) -> None:
+        self._early = early
+
+    def find(self, tool: Tool[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Joined | None:
+        return self._early if self._early.tool == tool else None
+
+
+def has_arguments(early: EarlyRun, given: dict[str, Any], args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether a call of the tool means this run: what the model gave is equal, and all else is left at its default.
+
+    ``given`` is what the model wrote. A framework may have made values of the annotated types of it. A parameter without a
+    default that the model gave nothing for is the framework's own, such as its context.
+    """
+    signature = inspect.signature(early.tool)
+    typed = early.given if isinstance(early.given, dict) else {}
+    try:
+        bound = signature.bind_partial(*args, **kwargs).arguments
+    except TypeError:
+        return False
+    for name, parameter in signature.parameters.items():
+        if name in given:
+            if name not in bound or not _is_equal(bound[name], given[name], typed.get(name)):
+                return False
+        elif name in bound and parameter.default is not parameter.empty and bound[name] != parameter.default:
+            return False
+    return True
+
+
+def _is_equal(value: Any, written: Any, converted: Any) -> bool:
+    try:
+        return value in (written, converted) or bool(msgspec.to_builtins(value, enc_hook=_dump) == written)
+    except (TypeError, ValueError):
+        return False
+
+
+def _dump(value: Any) -> Any:
+    if not hasattr(value, "model_dump"):
+        raise TypeError(f"{type(value).__name__} is no JSON")
+    return value.model_dump(mode="json")

@@ -1,0 +1,242 @@
+"""A parameter whose value a tool gets while the model is writing it.
+
+``content: Streamed[str]`` yields text as it arrives, ``items: Streamed[list[Item]]`` each item when it is whole. The model
+sees a string, or an array, declared after all other parameters, so that it writes it last. An async tool iterates with
+``async for``, a sync tool with ``for`` in its own thread. The end of the arguments ends the iteration; if they will not
+arrive whole and valid, ``ArgumentsAborted`` rises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextvars import ContextVar
+from types import UnionType
+from typing import Any, Generic, Protocol, Self, TypeVar, Union, get_args, get_origin
+
+import msgspec
+
+from callstream.errors import ArgumentsAborted, UsageError
+
+T = TypeVar("T")
+
+
+class Streamed(Generic[T]):
+    """An iterator, async and sync, of the pieces of one argument. It can be read once, by one reader at a time.
+
+    ``Streamed.of("…")`` is whole from the beginning, for tests: its arguments are the pieces, or one list of them.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Condition()
+        self._waiting: deque[Any] = deque()
+        self._seen: list[Any] = []
+        self._has_ended = False
+        self._reason: str | None = None
+        self._reader: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+
+    @classmethod
+    def of(cls, *pieces: Any) -> Self:
+        made = cls()
+        for piece in pieces[0] if len(pieces) == 1 and isinstance(pieces[0], list) else pieces:
+            made.put(piece)
+        made.end()
+        return made
+
+    @property
+    def text(self) -> str:
+        """All text that has arrived, read or not."""
+        return "".join(self._all())
+
+    @property
+    def items(self) -> list[Any]:
+        """All pieces or items that have arrived, read or not."""
+        return self._all()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the arguments have ended, so that no more will come."""
+        return self._has_ended
+
+    def _all(self) -> list[Any]:
+        with self._lock:
+            return [*self._seen, *self._waiting]
+
+    # -- reading --
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        while True:
+            with self._lock:
+                if self._is_known():
+                    return self._take(StopAsyncIteration)
+                self._reader = (asyncio.get_running_loop(), asyncio.Event())
+                arrival = self._reader[1]
+            await arrival.wait()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        with self._lock:
+            self._lock.wait_for(self._is_known)
+            return self._take(StopIteration)
+
+    def _is_known(self) -> bool:
+        return bool(self._waiting) or self._has_ended or self._reason is not None
+
+    def _take(self, end: type[Exception]) -> Any:
+        if self._reason is not None:
+            raise ArgumentsAborted(self._reason)
+        if not self._waiting:
+            raise end
+        piece = self._waiting.popleft()
+        self._seen.append(piece)
+        return piece
+
+    # -- writing, in any thread --
+
+    def put(self, piece: Any) -> None:
+        """The next piece of text, or the next item."""
+        with self._lock:
+            self._waiting.append(piece)
+            self._wake()
+
+    def end(self) -> None:
+        """The arguments have ended, whole and valid."""
+        with self._lock:
+            self._has_ended = True
+            self._wake()
+
+    def abort(self, reason: str) -> None:
+        """The rest will not arrive. Nothing is changed if the arguments have ended."""
+        with self._lock:
+            if not self._has_ended:
+                self._reason = reason
+                self._wake()
+
+    def _wake(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None and not reader[0].is_closed():
+            reader[0].call_soon_threadsafe(reader[1].set)
+        self._lock.notify_all()
+
+    def __repr__(self) -> str:
+        how = f"aborted: {self._reason}" if self._reason else "complete" if self._has_ended else "arriving"
+        return f"<Streamed {how}, {len(self._all())} pieces>"
+
+
+class StreamedParameter(msgspec.Struct, frozen=True):
+    """The parameter of a tool that takes a ``Streamed``. ``type``: what the model is told. ``item``: of an array."""
+
+    name: str
+    type: Any
+    item: Any = msgspec.UNSET
+    takes_none: bool = False
+    default: Any = inspect.Parameter.empty
+
+    @property
+    def is_text(self) -> bool:
+        return self.item is msgspec.UNSET
+
+    def wrap(self, value: Any) -> Any:
+        """A ``Streamed`` in place of a value that came whole; anything else as it is."""
+        if self.is_text:
+            return Streamed.of(*[value] if value else []) if isinstance(value, str) else value
+        return Streamed.of(value) if isinstance(value, list) else value
+
+
+class StreamedFilling:
+    """Puts a ``Streamed`` where the function expects one and its caller gave the value whole."""
+
+    def __init__(self, function: Callable[..., Any], streamed: StreamedParameter) -> None:
+        self._streamed = streamed
+        parameters = inspect.signature(function).parameters.values()
+        positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        self._index = positional.index(streamed.name) if streamed.name in positional else len(positional)
+        self._is_positional = streamed.name in positional
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        streamed, index = self._streamed, self._index
+        if self._is_positional and len(args) > index:
+            return (*args[:index], streamed.wrap(args[index]), *args[index + 1 :]), kwargs
+        value = kwargs.get(streamed.name, streamed.default)
+        return args, kwargs if value is inspect.Parameter.empty else {**kwargs, streamed.name: streamed.wrap(value)}
+
+
+def streamed_parameter(function: Callable[..., Any], signature: inspect.Signature) -> StreamedParameter | None:
+    """The parameter that is annotated ``Streamed[…]``, perhaps ``| None``; at most one."""
+    found = [made for p in signature.parameters.values() if (made := _streamed(function, p)) is not None]
+    if len(found) > 1:
+        names = " and ".join(each.name for each in found)
+        raise UsageError(
+            f"expected at most one Streamed parameter in {function!r}, got {names}: a model writes one last"
+        )
+    return found[0] if found else None
+
+
+def _streamed(function: Callable[..., Any], parameter: inspect.Parameter) -> StreamedParameter | None:
+    annotation = parameter.annotation
+    takes_none = get_origin(annotation) in (Union, UnionType) and type(None) in get_args(annotation)
+    if takes_none:
+        annotation = next((each for each in get_args(annotation) if each is not type(None)), None)
+    if annotation is Streamed:
+        annotation = Streamed[str]
+    if get_origin(annotation) is not Streamed:
+        return None
+    if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+        raise UsageError(f"parameter {parameter.name!r} of {function!r} is streamed, so it needs to have a name")
+    (inner,) = get_args(annotation)
+    item: Any = msgspec.UNSET
+    if inner is list or get_origin(inner) is list:
+        item = (get_args(inner) or (Any,))[0]
+    elif inner is not str:
+        raise UsageError(
+            f"parameter {parameter.name!r} of {function!r}: expected Streamed[str] or Streamed[list[…]], got {annotation}"
+        )
+    shown = inner | None if takes_none else inner
+    return StreamedParameter(parameter.name, shown, item, takes_none, parameter.default)
+
+
+def declare_last(signature: inspect.Signature, streamed: StreamedParameter) -> inspect.Signature:
+    """The signature that the model and the frameworks see: the value whole, and after all others."""
+    parameters = list(signature.parameters.values())
+    place = next(index for index, each in enumerate(parameters) if each.name == streamed.name)
+    shown = parameters.pop(place).replace(annotation=streamed.type)
+    if isinstance(shown.default, Streamed):
+        default: Any = shown.default.text if streamed.is_text else shown.default.items
+        shown = shown.replace(default=default)
+    variadic = [each for each in parameters if each.kind is each.VAR_KEYWORD]
+    others = [each for each in parameters if each.kind is not each.VAR_KEYWORD]
+    if place < len(others):  # a place after parameters with defaults is only for those that are given by name
+        shown = shown.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+    return signature.replace(parameters=[*others, shown, *variadic])
+
+
+class Joined(Protocol):
+    """A tool that has begun already, whose result is wanted now."""
+
+    async def wait(self) -> Any:
+        """What it returns; what it raises rises."""
+        ...
+
+    def wait_here(self) -> Any:
+        """The same for a plain function: blocks its thread."""
+        ...
+
+
+class Joins(Protocol):
+    """The tools that have begun in a run."""
+
+    def find(self, tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Joined | None:
+        """The one that a call of the tool with these arguments means, which then is nobody else's; None if none has."""
+        ...
+
+
+current_joins: ContextVar[Joins | None] = ContextVar("callstream_joins", default=None)
+"""Where a tool that is called in this context looks whether it has begun already."""
