@@ -23,6 +23,7 @@ from callstream.events import (
     CallProgressed,
     CallReleased,
     CallReturned,
+    CallRunningEarly,
     CallSigned,
     CallStarted,
     MessageEnded,
@@ -211,6 +212,36 @@ def test_a_call_has_all_that_was_said_of_it() -> None:
         "question": {"reason": "confirmation", "message": "Really?"},
         "result": {"written": True},
     }
+
+
+EARLY = [
+    CallStarted("c", "write", message_id="m"),
+    ArgsAppended("c", '{"a":'),
+    CallRunningEarly("c"),
+    ArgsAppended("c", " 1}"),
+    CallCompleted("c", '{"a": 1}'),
+    CallReturned("c", 5),
+]
+
+
+@pytest.mark.parametrize("length", range(1, len(EARLY) + 1))
+def test_a_call_whose_tool_runs_early_is_still_being_written(length: int) -> None:
+    call = call_of(*EARLY[:length])
+    assert call.ran_early is (length > 2)
+    assert call.is_being_written is (length < 5)
+    if 2 < length < 6:
+        assert call.state is CallState.RUNNING_EARLY
+    assert call.as_json().get("ran_early") is (True if length > 2 else None)
+    view = view_of(*EARLY[:length])
+    assert timeless(RunView.of(condensed(view)).as_json()) == timeless(view.as_json())
+
+
+def test_a_tool_that_started_with_its_last_argument_ran_early_too() -> None:
+    whole = [EARLY[0], EARLY[1], EARLY[3], EARLY[4], EARLY[2]]
+    call = call_of(*whole)
+    assert (call.state, call.is_being_written, call.ran_early) == (CallState.RUNNING_EARLY, False, True)
+    again = RunView.of(condensed(view_of(*whole)))
+    assert timeless(again.as_json()) == timeless(view_of(*whole).as_json())
 
 
 def test_why_a_call_has_no_result() -> None:

@@ -15,6 +15,7 @@ from callstream.events import (
     CallFailed,
     CallProgressed,
     CallReturned,
+    CallRunningEarly,
     CallSigned,
     CallStarted,
     MessageEnded,
@@ -294,6 +295,12 @@ def test_everything_from_the_first_open_message_on_is_sent_again_in_its_order() 
     assert [call["id"] for call in client.messages[1]["toolCalls"]] == ["a", "b"]
     kinds = [event["type"] for event in prelude if event.get("toolCallId") == "a"]
     assert kinds == ["TOOL_CALL_START", "TOOL_CALL_ARGS"]
+
+
+def test_who_joins_is_told_that_a_tool_runs_early() -> None:
+    begun = [CallStarted("a", "write", message_id="m"), ArgsAppended("a", "{"), CallRunningEarly("a")]
+    prelude = [as_json(event) for event in Conversation.of(records(*begun)).prelude()]
+    assert [event["type"] for event in prelude[2:]] == ["TOOL_CALL_START", "TOOL_CALL_ARGS", "CUSTOM"]
 
 
 def test_joining_an_ended_run_ends_with_its_end() -> None:

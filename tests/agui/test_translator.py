@@ -19,6 +19,7 @@ from callstream.events import (
     CallProgressed,
     CallReleased,
     CallReturned,
+    CallRunningEarly,
     CallSigned,
     CallStarted,
     DiscardReason,
@@ -246,3 +247,19 @@ def test_an_answer_within_the_run_is_told_under_the_id_it_came_with() -> None:
     )
     assert isinstance(events[-1], ToolCallResult)
     assert events[-1].message_id == "x"
+
+
+def test_a_tool_that_runs_early_is_a_custom_event_between_its_arguments() -> None:
+    told = sent(
+        CallStarted("c", "write", message_id="m"),
+        ArgsAppended("c", "{"),
+        CallRunningEarly("c"),
+        CallProgressed("c", 1),
+        ArgsAppended("c", "}"),
+        CallCompleted("c", "{}"),
+        CallReturned("c", 5),
+    )
+    kinds = ["START", "ARGS", "CUSTOM", "ACTIVITY_SNAPSHOT", "ARGS", "END", "RESULT"]
+    assert [event["type"].removeprefix("TOOL_CALL_") for event in told] == kinds
+    early = {"type": "CUSTOM", "name": "running_early", "value": {"toolCallId": "c", "toolCallName": "write"}}
+    assert told[2] == early

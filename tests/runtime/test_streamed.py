@@ -4,64 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from typing import Any
 
-import msgspec
 import pytest
 
 from callstream import (
-    ArgumentsAborted,
-    CallRejected,
     CallState,
     Callstream,
-    Reject,
     Run,
     Streamed,
     TransitionError,
     UsageError,
     tool,
 )
-from callstream.errors import RunOver
 from callstream.events import ArgsAppended, CallRunningEarly
-from callstream.runtime.response import Response
-from callstream.testing import Call, Cut, Failure, Finish, Truncated, encode, encode_whole
+from callstream.testing import Call, Finish, encode, encode_whole
 from callstream.tools import Progress, no_progress
-
-WIRE = "anthropic"
-ARGS = {"title": "Notes", "content": "one two three four"}
-
-
-class Item(msgspec.Struct):
-    name: str
-    count: int = 1
-
-
-class Desk:
-    """A tool that writes down what it sees. ``first`` is set with its first piece."""
-
-    def __init__(self) -> None:
-        self.first = asyncio.Event()
-        self.runs: list[dict[str, Any]] = []
-        self.pieces: list[Any] = []
-        self.aborted: list[str] = []
-
-    def write(self) -> Any:
-        desk = self
-
-        @tool
-        async def write(title: str, content: Streamed[str], style: str = "plain") -> dict[str, int]:
-            desk.runs.append({"title": title, "style": style})
-            try:
-                async for piece in content:
-                    desk.pieces.append(piece)
-                    desk.first.set()
-            except ArgumentsAborted as error:
-                desk.aborted.append(error.reason)
-                raise
-            return {"characters": len(content.text)}
-
-        return write
+from tests.runtime.streaming import ARGS, WIRE, Desk, Item, chunks, feed, until
 
 
 @pytest.fixture
@@ -73,22 +33,6 @@ def desk() -> Desk:
 async def cs(desk: Desk) -> AsyncIterator[Callstream]:
     async with Callstream("memory:", tools=[desk.write()]) as callstream:
         yield callstream
-
-
-def chunks(*steps: Any) -> list[bytes]:
-    return list(
-        encode(WIRE, [*steps] if isinstance(steps[-1], Finish | Truncated | Failure | Cut) else [*steps, Finish()])
-    )
-
-
-async def feed(response: Response, data: Iterable[bytes]) -> None:
-    for chunk in data:
-        await response.feed(chunk)
-
-
-async def until(event: asyncio.Event) -> None:
-    async with asyncio.timeout(5):
-        await event.wait()
 
 
 async def test_the_tool_reads_what_the_model_is_still_writing(journal_url: str, desk: Desk) -> None:
@@ -165,180 +109,6 @@ async def test_arguments_may_come_in_any_order(cs: Callstream, desk: Desk, text:
     assert desk.runs == [{"title": "Notes", "style": style}]
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ('{"title": "Notes", "content": "one two", "style": "bold"}', "invalid"),
-        ('{"content": "one two", "title": "Notes", "style": "bold"}', "invalid"),
-        ('{"title": "Notes", "content": "one two", "colour": 1}', "invalid"),
-        ('{"title": "Notes", "content": "one two", "title": "Other"}', "malformed"),
-        ('{"title": "Notes", "content": "one two", "content": "three"}', "malformed"),
-        ('{"title": "Notes", "content": "one two",}', "malformed"),
-        ('{"title": "Notes", "content": "one two"', "malformed"),
-    ],
-)
-async def test_arguments_that_turn_out_wrong_abort_the_tool(cs: Callstream, desk: Desk, text: str, reason: str) -> None:
-    async with cs.run("thread") as run:
-        async with run.response(WIRE) as response:
-            await feed(response, chunks(Call("write", text=text, call_id="c1", size=3)))
-        [result] = await run.run_tools()
-        assert result.is_error
-        assert "write was stopped" in result.text or "so it was stopped" in result.text
-        with pytest.raises(CallRejected):
-            await run.invoke("c1")
-    assert desk.aborted == [reason]
-    assert len(desk.runs) == 1
-    kept = await cs.journal.call("c1")
-    assert kept is not None
-    assert (kept.state, kept.reason, kept.ran_early) == (CallState.DISCARDED, reason, True)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"title": 5, "content": "one two"}',
-        '{"colour": 5, "title": "Notes", "content": "one two"}',
-        '{"title": "Notes", "content": 5}',
-        '{"title": "Notes", "content": ["one"]}',
-        '{"content": "one two"}',
-    ],
-)
-async def test_a_tool_does_not_start_on_arguments_that_do_not_fit(cs: Callstream, desk: Desk, text: str) -> None:
-    tools = {"write": desk.write().schema("anthropic")["input_schema"]}
-    async with cs.run("thread") as run:
-        async with run.response(WIRE, tools=tools) as response:
-            await feed(response, chunks(Call("write", text=text, call_id="c1", size=3)))
-        if "colour" in text or "title" not in text:
-            [result] = await run.run_tools()
-            assert result.is_error
-            assert run.call("c1").reason == "invalid"
-        assert not run.call("c1").ran_early
-    assert desk.runs == []
-
-
-async def test_cut_at_every_delta_there_is_never_a_result(cs: Callstream, desk: Desk) -> None:
-    sent = chunks(Call("write", ARGS, size=4))
-    ended = next(place for place, chunk in enumerate(sent) if b"content_block_stop" in chunk)
-    began = 0
-    for cut in range(1, ended):
-        desk.aborted.clear()
-        desk.runs.clear()
-        async with cs.run("thread") as run:
-            async with run.response(WIRE) as response:
-                await feed(response, sent[:cut])
-                await asyncio.sleep(0)
-            for call in run.calls:
-                assert (call.state, call.reason) == (CallState.DISCARDED, "truncated")
-            assert all(result.is_error for result in await run.run_tools())
-        early = [call for call in run.calls if call.ran_early]
-        assert len(desk.runs) <= len(early)
-        assert desk.aborted == ["truncated"] * len(desk.runs)
-        began += len(desk.runs)
-    assert began > 2
-
-
-@pytest.mark.parametrize("error", [Failure("overloaded"), Truncated()])
-async def test_a_response_that_breaks_aborts_the_tool(cs: Callstream, desk: Desk, error: Any) -> None:
-    async with cs.run("thread") as run:
-        try:
-            async with run.response(WIRE) as response:
-                sent = chunks(Call("write", ARGS, call_id="c1", size=4, stop_after=11), error)
-                await feed(response, sent[:12])
-                await until(desk.first)
-                await feed(response, sent[12:])
-        except Exception:
-            assert isinstance(error, Failure)
-        assert run.call("c1").state is CallState.DISCARDED
-    assert len(desk.aborted) == 1
-
-
-async def test_a_stop_aborts_the_tool_and_waits_for_what_it_undoes(cs: Callstream) -> None:
-    undone = []
-    begun = asyncio.Event()
-
-    @tool
-    async def publish(content: Streamed[str]) -> str:
-        try:
-            begun.set()
-            await asyncio.Event().wait()  # not at the stream
-        except ArgumentsAborted as error:
-            await asyncio.sleep(0)
-            undone.append(error.reason)
-        return "does not count"
-
-    cs.add_tool(publish)
-    run = await cs.start("thread")
-    response = run.response(WIRE)
-    await feed(response, chunks(Call("publish", {"content": "one two three"}, call_id="c1"))[:-4])
-    await until(begun)
-    await run.stop()
-    assert undone == ["aborted"]
-    kept = await cs.journal.call("c1")
-    assert kept is not None
-    assert (kept.state, kept.reason, kept.result) == (CallState.DISCARDED, "aborted", None)
-    with pytest.raises(RunOver):
-        await run.invoke("c1")
-
-
-async def test_a_stop_while_the_tool_runs_on_whole_arguments_fails_the_call(cs: Callstream) -> None:
-    begun = asyncio.Event()
-    ended: list[str] = []
-
-    @tool
-    async def publish(content: Streamed[str]) -> str:
-        async for _ in content:
-            pass
-        begun.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.append("cancelled")
-        return ""
-
-    cs.add_tool(publish)
-    run = await cs.start("thread")
-    async with run.response(WIRE) as response:
-        await feed(response, chunks(Call("publish", {"content": "one two three"}, call_id="c1")))
-    await until(begun)
-    asking = asyncio.create_task(run.invoke("c1"))
-    await asyncio.sleep(0)
-    await run.stop()
-    with pytest.raises(RunOver):
-        await asking
-    assert ended == ["cancelled"]
-    assert run.call("c1").state is CallState.FAILED
-
-
-async def test_a_tool_that_fails_or_returns_before_the_end_waits_for_it(cs: Callstream) -> None:
-    @tool
-    async def fail(content: Streamed[str]) -> None:
-        raise LookupError("no such document")
-
-    @tool
-    async def skip(content: Streamed[str]) -> str:
-        return "enough"
-
-    cs.add_tool(fail)
-    cs.add_tool(skip)
-    sent = chunks(
-        Call("fail", {"content": "one two three"}, call_id="c1"), Call("skip", {"content": "one"}, call_id="c2")
-    )
-    async with cs.run("thread") as run:
-        async with run.response(WIRE) as response:
-            for chunk in sent:
-                await response.feed(chunk)
-                await asyncio.sleep(0)
-                states = {call.state for call in run.calls if call.is_being_written}
-                assert states <= {CallState.STARTED, CallState.ARGS_STREAMING, CallState.RUNNING_EARLY}
-        failed, done = await run.run_tools()
-        assert (failed.text, failed.is_error) == ("LookupError: no such document", True)
-        assert done.value == "enough"
-        with pytest.raises(LookupError):
-            await run.invoke("c1")
-    assert run.call("c1").state is CallState.FAILED
-    assert run.call("c1").ran_early
-
-
 async def test_items_come_when_they_are_whole(cs: Callstream) -> None:
     seen: list[Any] = []
 
@@ -389,32 +159,6 @@ async def test_a_sync_tool_reads_in_its_thread(cs: Callstream, streamed: bool) -
     assert threading.main_thread() not in threads
 
 
-async def test_a_sync_tool_is_aborted_where_it_reads(cs: Callstream) -> None:
-    reasons: list[str] = []
-    begun = asyncio.Event()
-    ended = threading.Event()
-    loop = asyncio.get_running_loop()
-
-    @tool
-    def join(content: Streamed[str]) -> str:
-        loop.call_soon_threadsafe(begun.set)
-        try:
-            return "".join(content)
-        except ArgumentsAborted as error:
-            reasons.append(error.reason)
-            raise
-        finally:
-            ended.set()
-
-    cs.add_tool(join)
-    async with cs.run("thread") as run:
-        async with run.response(WIRE) as response:
-            await feed(response, chunks(Call("join", {"content": "abcdefghi"}, size=3, stop_after=7), Truncated()))
-            await until(begun)
-    assert ended.is_set()
-    assert reasons == ["truncated"]
-
-
 async def test_a_call_that_came_whole_works_the_same(cs: Callstream, desk: Desk) -> None:
     async with cs.run("thread") as run:
         async with run.response(WIRE) as response:
@@ -422,48 +166,6 @@ async def test_a_call_that_came_whole_works_the_same(cs: Callstream, desk: Desk)
         [result] = await run.run_tools()
         assert result.value == {"characters": 18}
     assert desk.pieces == [ARGS["content"]]
-
-
-async def test_hooks_for_the_end_gate_the_result_and_not_the_start(cs: Callstream, desk: Desk) -> None:
-    gate = asyncio.Event()
-    order: list[str] = []
-
-    async def preview(delta: Any, signal: Any) -> None:
-        order.append("delta")
-
-    async def judge(call: Any, signal: Any) -> None:
-        await gate.wait()
-        order.append("judged")
-        raise Reject("not this one")
-
-    cs.on_args_delta("write", preview)
-    cs.on_args_complete("write", judge)
-    async with cs.run("thread", rejected="forward") as run:
-        async with run.response(WIRE) as response:
-            await feed(response, chunks(Call("write", ARGS, call_id="c1", size=4)))
-        await until(desk.first)
-        assert run.call("c1").state is CallState.RUNNING_EARLY
-        gate.set()
-        [result] = await run.run_tools()
-        assert (result.text, result.is_error) == ("not this one", True)
-    assert order[-1] == "judged"
-    kept = await cs.journal.call("c1")
-    assert kept is not None
-    assert (kept.state, kept.reason, kept.result, kept.ran_early) == (CallState.DISCARDED, "rejected", None, True)
-
-
-async def test_a_hook_that_rejects_a_piece_aborts_the_tool(cs: Callstream, desk: Desk) -> None:
-    async def refuse(field: Any, signal: Any) -> None:
-        if "three" in field.value:
-            raise Reject("no threes")
-
-    cs.on_field("write", "content", refuse)
-    async with cs.run("thread", rejected="forward") as run:
-        async with run.response(WIRE) as response:
-            await feed(response, chunks(Call("write", ARGS, call_id="c1", size=4)))
-        [result] = await run.run_tools()
-        assert result.text == "no threes"
-    assert desk.aborted == ["rejected"]
 
 
 async def test_who_runs_tools_himself_cannot_run_it_again(cs: Callstream, desk: Desk) -> None:
@@ -515,32 +217,6 @@ async def test_two_calls_with_equal_arguments_are_two_results(cs: Callstream) ->
     assert count == 2
 
 
-async def test_what_a_cancelled_caller_waited_for_is_cancelled(cs: Callstream) -> None:
-    ended = []
-
-    @tool
-    async def hang(content: Streamed[str]) -> None:
-        async for _ in content:
-            pass
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.append(True)
-
-    cs.add_tool(hang)
-    async with cs.run("thread") as run:
-        async with run.response(WIRE) as response:
-            await feed(response, chunks(Call("hang", {"content": "x"}, call_id="c1")))
-        asking = asyncio.create_task(run.invoke("c1"))
-        for _ in range(10):
-            await asyncio.sleep(0)
-        asking.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await asking
-    assert ended == [True]
-    assert run.call("c1").state is CallState.FAILED
-
-
 async def test_a_free_text_tool_is_streamed(cs: Callstream) -> None:
     @tool
     async def patch(text: Streamed[str]) -> int:
@@ -557,17 +233,3 @@ async def test_a_free_text_tool_is_streamed(cs: Callstream) -> None:
         [result] = await run.run_tools()
         assert result.value == 17
         assert run.call("c1").ran_early
-
-
-async def test_a_result_that_is_no_json_fails_the_call(cs: Callstream) -> None:
-    @tool
-    async def odd(content: Streamed[str]) -> object:
-        return object()
-
-    cs.add_tool(odd)
-    async with cs.run("thread") as run:
-        async with run.response(WIRE) as response:
-            await feed(response, chunks(Call("odd", {"content": "x"}, call_id="c1")))
-        with pytest.raises(UsageError):
-            await run.invoke("c1")
-        assert run.call("c1").state is CallState.FAILED

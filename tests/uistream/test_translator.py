@@ -16,6 +16,7 @@ from callstream.events import (
     CallProgressed,
     CallReleased,
     CallReturned,
+    CallRunningEarly,
     CallSigned,
     CallStarted,
     MessageEnded,
@@ -174,6 +175,21 @@ def test_progress_is_preliminary_output_once_the_input_is_whole() -> None:
     assert early == {"type": "data-progress", "id": "c", "data": {"toolCallId": "c", "progress": 1}}
     late = chunks(*call(), CallProgressed("c", 2))[-1]
     assert late == {"type": "tool-output-available", "toolCallId": "c", "output": 2, "preliminary": True}
+
+
+def test_a_tool_that_runs_early_is_a_data_part() -> None:
+    begun: list[RunEvent] = [
+        MessageStarted("m"),
+        CallStarted("c", "write", message_id="m"),
+        ArgsAppended("c", "{"),
+        CallRunningEarly("c"),
+    ]
+    shown = {"type": "data-running-early", "id": "early-c", "data": {"toolCallId": "c"}}
+    assert chunks(*begun)[-1] == shown
+    assert chunks(CallRunningEarly("of another turn")) == []
+    ended = [*begun, CallCompleted("c", "{}"), CallReturned("c", 5)]
+    told = as_json(ChunkTranslator("message").replay([run_of(*ended)]))
+    assert shown not in told
 
 
 def test_calls_that_await_an_answer() -> None:

@@ -22,13 +22,10 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextvars
-import inspect
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from callstream.calls import Call, CallEvent, CallState
 from callstream.errors import ArgumentsAborted, CallstreamError, RunOver
@@ -47,6 +44,7 @@ from callstream.runtime.barrier import Write
 from callstream.runtime.ending import Ending
 from callstream.runtime.interruptible import Interruptible
 from callstream.runtime.modelcall import current_model_call
+from callstream.runtime.samecall import means_call
 from callstream.tools import Joined, Tool, current_joins
 
 if TYPE_CHECKING:
@@ -263,8 +261,12 @@ class EarlyRun:
 
     async def wait(self) -> Any:
         self.is_joined = True
+        outcome = asyncio.wrap_future(self._outcome)
+        outcome.add_done_callback(
+            lambda future: future.cancelled() or future.exception()
+        )  # nobody may be left to see it
         try:
-            return await asyncio.shield(asyncio.wrap_future(self._outcome))
+            return await asyncio.shield(outcome)
         except asyncio.CancelledError:
             if not self._outcome.done():
                 self._run.loop.call_soon_threadsafe(self.cancel)
@@ -331,7 +333,7 @@ class EarlyRuns:
             call = self._run.call(early.call_id)
             if not early.has_begun or early.is_joined or early.tool != tool or call.is_being_written:
                 continue
-            if has_arguments(early, call.args or {}, args, kwargs):
+            if means_call(tool, call.args or {}, early.given, args, kwargs):
                 early.is_joined = True
                 return early
         return None
@@ -362,37 +364,3 @@ class OneJoin:
 
     def find(self, tool: Tool[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Joined | None:
         return self._early if self._early.tool == tool else None
-
-
-def has_arguments(early: EarlyRun, given: dict[str, Any], args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether a call of the tool means this run: what the model gave is equal, and all else is left at its default.
-
-    ``given`` is what the model wrote. A framework may have made values of the annotated types of it. A parameter without a
-    default that the model gave nothing for is the framework's own, such as its context.
-    """
-    signature = inspect.signature(early.tool)
-    typed = early.given if isinstance(early.given, dict) else {}
-    try:
-        bound = signature.bind_partial(*args, **kwargs).arguments
-    except TypeError:
-        return False
-    for name, parameter in signature.parameters.items():
-        if name in given:
-            if name not in bound or not _is_equal(bound[name], given[name], typed.get(name)):
-                return False
-        elif name in bound and parameter.default is not parameter.empty and bound[name] != parameter.default:
-            return False
-    return True
-
-
-def _is_equal(value: Any, written: Any, converted: Any) -> bool:
-    try:
-        return value in (written, converted) or bool(msgspec.to_builtins(value, enc_hook=_dump) == written)
-    except (TypeError, ValueError):
-        return False
-
-
-def _dump(value: Any) -> Any:
-    if not hasattr(value, "model_dump"):
-        raise TypeError(f"{type(value).__name__} is no JSON")
-    return value.model_dump(mode="json")
