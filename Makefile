@@ -35,7 +35,7 @@ PURE = src/callstream/errors.py,src/callstream/events.py,src/callstream/codec.py
 PURE_COVERAGE = 100
 
 # One module a table, each run as `python -m bench.<name>`.
-TABLES = preview decode rewrite journal hooks endtoend pace many shapes server hostile eager uistream
+TABLES = preview decode rewrite journal hooks endtoend pace many shapes server hostile eager uistream reader
 
 # Environments beside the usual one: what is compared with, and the oldest versions that are declared.
 RIVAL = .venv-ag-ui-adk
@@ -158,7 +158,7 @@ docs: $(VENV)/.installed-docs ## build the documentation into site/
 	@echo "==> site/index.html"
 
 clean: ## remove the environments and all that was built
-	@rm -rf $(VENV) $(RIVAL) $(OLDEST) $(LITELLM_VENV) $(LANGCHAIN_VENV) $(AIOBOTOCORE_VENV) .venv-frameworks-* build dist site htmlcov .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	@rm -rf $(VENV) $(RIVAL) $(OLDEST) $(LITELLM_VENV) $(LANGCHAIN_VENV) $(AIOBOTOCORE_VENV) .venv-frameworks-* build dist site htmlcov .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache js/types src/callstream/server/page/react
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An existing environment is used as it is; pip brings it up to date when pyproject.toml or constraints.txt changes.

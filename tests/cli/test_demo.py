@@ -18,6 +18,7 @@ from callstream.cli.demo.agent import real_cast
 from callstream.cli.demo.play import PIECES, play
 from callstream.cli.demo.tools import Workshop, is_approval
 from callstream.errors import UsageError
+from callstream.server.app import PAGE
 from callstream.testing import Call, Parallel, ReceivedRequest, Text, Thought, stream_args
 
 from .commands import PATIENCE, Ran, Server, eventually, in_terminal, screen, serving
@@ -267,6 +268,17 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Pat
         yield server, folder
         assert server.end(signal.SIGINT) == 130
     assert not any("Traceback" in line for line in server.lines), "\n".join(server.lines)
+
+
+@pytest.mark.slow
+@pytest.mark.subprocess
+def test_it_links_the_page_of_react_where_that_was_built(demo: tuple[Server, Path]) -> None:
+    server, _ = demo
+    eventually(lambda: any("Ctrl-C" in line for line in server.lines))
+    address = f"{server.url}/page/react/index.html"
+    is_built = (PAGE / "react" / "index.html").is_file()
+    assert (f"the same in a page of React: {address}" in server.lines) is is_built
+    assert httpx.get(address).status_code == (200 if is_built else 404)
 
 
 @pytest.mark.slow

@@ -35,8 +35,10 @@ def test_the_packages_own_tests_pass() -> None:
 
 
 @pytest.mark.skipif(not (CLIENT / "node_modules").is_dir(), reason="`make js` installs what the package is used with")
-def test_both_ends_of_an_mcp_app_understand_its_notifications() -> None:
-    run_tests("mcpapp.test.mjs", CLIENT)
+@pytest.mark.parametrize("what", ["mcpapp.test.mjs", "suite.test.mjs"])
+def test_other_packages_judge_it(what: str) -> None:
+    """Both ends of an MCP App, and JSONTestSuite's files."""
+    run_tests(what, CLIENT)
 
 
 def run_tests(what: str, folder: Path) -> None:

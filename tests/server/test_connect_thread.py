@@ -1,4 +1,4 @@
-"""The npm package's ``connectThread``, with the official client: it comes back by itself, and runs nothing."""
+"""The npm package's ``connectThread`` with the official client, and its ``Thread``: they come back by themselves."""
 
 from __future__ import annotations
 
@@ -46,6 +46,9 @@ async def test_a_lost_connection_is_made_again_until_the_run_has_ended(cs: Calls
         assert told["ended"] == "ended"
         [call] = [call for message in told["messages"] for call in message.get("toolCalls", ())]
         assert call["function"]["arguments"] == "".join(agent.pieces)
+        assert [(each["state"], each["args"]) for each in told["calls"]] == [
+            ("done", {"content": "one two three four"})
+        ]
         assert set(told["requests"]) == {"/threads/thread/connect"}
         assert told["states"].count("connecting") == len(told["requests"]) >= 2
         assert "lost" in told["states"]
@@ -69,3 +72,40 @@ async def test_a_refusal_is_no_lost_connection(cs: Callstream, joining: NodeProg
     async with served(Stepping(), callstream=cs, auth=lambda request: None) as server:
         told = await live(joining, url=server.url)
         assert (told["ended"], len(told["requests"])) == ("rejected: 401", 1)
+
+
+@pytest.mark.parametrize("lose", [None, "response"])
+async def test_the_packages_own_client_comes_back_to_what_it_began(
+    cs: Callstream, joining: NodeProgram, lose: str | None
+) -> None:
+    async with served(Stepping(free=True), callstream=cs) as server:
+        given = {} if lose is None else {"lose": lose}
+        told = await live(joining, url=server.url, send="Go", drops=[1, 1, 1], **given)
+        assert told["ended"] == "ended"
+        assert [(each["state"], each["args"]) for each in told["calls"]] == [
+            ("done", {"content": "one two three four"})
+        ]
+        assert told["requests"][0] == "/agui"
+        assert set(told["requests"][1:]) <= {"/threads/thread/connect"}
+        assert told["states"][-1] == "idle"
+        assert len(await cs.journal.runs()) == 1
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+async def test_a_request_that_never_arrived_is_told_and_not_repeated(
+    cs: Callstream, joining: NodeProgram, is_new: bool
+) -> None:
+    async with served(Stepping(free=True), callstream=cs) as server:
+        if not is_new:
+            async with server.run(thread="thread") as stream:
+                await stream.all()
+        told = await live(joining, url=server.url, send="Go", lose="request")
+        assert told["ended"] == "rejected: network error"
+        assert told["requests"] == ["/agui", "/threads/thread/connect"]
+        assert len(await cs.journal.runs()) == (0 if is_new else 1)
+
+
+async def test_what_the_server_refuses_is_an_error(cs: Callstream, joining: NodeProgram) -> None:
+    async with served(Stepping(free=True), callstream=cs) as server:
+        assert (await live(joining, url=server.url, send="x" * 20_000_000))["ended"] == "rejected: 413"
+        assert (await live(joining, url=f"{server.url}/nowhere", send="Go"))["ended"] == "rejected: 404"
