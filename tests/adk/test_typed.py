@@ -64,6 +64,13 @@ async def act(
     return "done"
 
 
+@tool(check="stream")
+async def judge(few: Annotated[int, msgspec.Meta(le=3)], person: Person, note: str = "") -> str:
+    """Is judged while it is written."""
+    RAN.append(few)
+    return "done"
+
+
 WRITTEN = {
     "day": "2026-01-31",
     "key": "12345678-1234-5678-1234-567812345678",
@@ -126,3 +133,16 @@ async def test_the_model_reads_what_does_not_fit(
         assert sentence in provider.requests[1].body.decode()
         [call] = await cs.journal.calls()
         assert (str(call.state), call.reason) == ("discarded", "invalid")
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_tool_is_judged_while_it_is_written(cs: Callstream, models: Models, path: str) -> None:
+    RAN.clear()
+    wrong = {"few": 4, "person": {"born": "1990-05-01"}, "note": "long" * 50}
+    right = {**wrong, "few": 3}
+    async with ScriptedProvider("anthropic", [[Call("judge", wrong), Call("judge", right)], [Text("Ok.")]]) as provider:
+        await Host(cs, agent_of(models(provider, path), judge)).run()
+        assert RAN == [3]
+        assert "judge did not run: the argument 'few' should be at most 3, got" in provider.requests[1].body.decode()
+        calls = await cs.journal.calls()
+        assert {(str(call.state), call.reason) for call in calls} == {("discarded", "invalid"), ("completed", None)}

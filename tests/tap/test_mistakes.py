@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from anthropic import AsyncAnthropic
@@ -54,12 +54,12 @@ each_mistake = pytest.mark.parametrize("mistake", MISTAKES)
 class Desk:
     """A Callstream with one tool, and what the tool ran on."""
 
-    def __init__(self) -> None:
+    def __init__(self, check: Literal["end", "stream"] = "end") -> None:
         self.ran: list[dict[str, Any]] = []
         self.finished: list[str] = []
         self.aborted: list[tuple[str, str]] = []
 
-        @tool
+        @tool(check=check)
         async def write(title: str, content: str, tags: list[str] | None = None) -> str:
             """Writes a document."""
             self.ran.append({"title": title, "content": content, "tags": tags})
@@ -162,6 +162,19 @@ async def test_a_plain_loop_that_does_not_stream(desk: Desk, mistake: str, rejec
     async with ScriptedProvider("anthropic", [steps, [Text("Done.")]]) as provider:
         assert await loop(desk, provider, "go", rejected=rejected, stream=False) == "Done."
         await desk.assert_only_sound_calls_ran(reason)
+        assert json.dumps(messages_in(provider.requests[1])).count(told) == 1
+
+
+@pytest.mark.parametrize("rejected", ["raise", "forward"])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_tool_that_is_judged_while_it_is_written(rejected: str, stream: bool) -> None:
+    """The same as at the end, for the program and for the model."""
+    desk = Desk("stream")
+    steps, reason, told = MISTAKES["another type"]
+    async with desk.cs, ScriptedProvider("anthropic", [steps, [Text("Done.")]]) as provider:
+        assert await loop(desk, provider, "go", rejected=rejected, stream=stream) == "Done."
+        await desk.assert_only_sound_calls_ran(reason)
+        told = told.replace("the string 'wind'", "a string")  # its first character was enough
         assert json.dumps(messages_in(provider.requests[1])).count(told) == 1
 
 

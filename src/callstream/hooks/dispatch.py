@@ -168,6 +168,12 @@ class CallHooks:
             self._call = call
             self._give_up(Outcome("aborted", reason), is_recorded=is_recorded)
 
+    def refuse(self, call: Call, reason: DiscardReason, detail: str) -> None:
+        """The arguments do not fit the tool: as ``abort``, and ``on_failure`` records why."""
+        if self._phase not in _GIVEN_UP and self._phase is not _Phase.CLAIMED:
+            self._call = call
+            self._give_up(Outcome("aborted", reason, detail))
+
     def claim(self) -> bool:
         """Whether the tool may run now. True once, after which the call cannot be aborted here any more."""
         if self._phase is not _Phase.READY:

@@ -1,7 +1,7 @@
 """What stands between the arguments of a run's calls and their tools: the hooks of each call.
 
 A tool may run when ``ready`` has returned its call, complete, and ``claim`` was true; never on arguments that are
-unfinished, never after an abort. A tool without hooks has nothing here.
+unfinished, never after an abort. A tool without hooks, and whose arguments are judged at their end, has nothing here.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from callstream.events import ArgsAppended, CallCompleted, CallDiscarded, CallSt
 from callstream.hooks import CallHooks, Outcome
 from callstream.runtime.ending import Ending
 from callstream.runtime.toolbox import Toolbox
+from callstream.tools import StreamCheck
 
 Write: TypeAlias = Callable[[Sequence[RunEvent]], Awaitable[None]]
 """Records events of the run, also while it is being ended."""
@@ -30,6 +31,7 @@ class Barrier:
         self._ledger = ledger
         self._write = write
         self._hooks: dict[str, CallHooks] = {}
+        self._checks: dict[str, StreamCheck] = {}
         self.failure: Exception | None = None
         """Why the run fails: the error of a hook (``fail_run``), or of recording what hooks decided."""
 
@@ -52,9 +54,11 @@ class Barrier:
         if hooked is None:
             return
         if isinstance(event, ArgsAppended):
-            hooked.push(event.text, seq)
+            if not self._is_refused_now(hooked, call, event.text):
+                hooked.push(event.text, seq)
         elif isinstance(event, CallCompleted):
-            hooked.complete(call, seq)
+            if not self._is_refused_now(hooked, call, None):
+                hooked.complete(call, seq)
         elif isinstance(event, CallDiscarded):
             hooked.abort(call, event.reason)
 
@@ -110,9 +114,27 @@ class Barrier:
             except Exception as error:  # noqa: BLE001  # finish raises it
                 self.failure = self.failure or error
 
+    def _is_refused_now(self, hooked: CallHooks, call: Call, text: str | None) -> bool:
+        """Whether the arguments, with this text or (None) at their end, are known not to fit the tool."""
+        check = self._checks.get(call.call_id)
+        if check is None:
+            return False
+        if text is not None:
+            check.feed(text)
+        elif not check.has_begun:  # it came whole
+            check.feed(call.args_json or "{}")
+        if check.refusal is None:
+            return False
+        del self._checks[call.call_id]
+        hooked.refuse(call, *check.refusal)
+        return True
+
     def _start(self, call: Call) -> None:
         hooks = self._toolbox.hooks_of(call.name)
-        if hooks:
+        check = self._toolbox.stream_check(call.name) if call.encoding == "json" else None
+        if check is not None:
+            self._checks[call.call_id] = check
+        if hooks or check is not None:
             settings = self._toolbox.hook_settings(call.name)
             on_failure = partial(self._record_outcome, call.call_id)
             self._hooks[call.call_id] = CallHooks(call, hooks, settings, on_failure=on_failure)

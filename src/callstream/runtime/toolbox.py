@@ -26,6 +26,7 @@ from callstream.tools import (
     FieldHook,
     Hooks,
     Progress,
+    StreamCheck,
     Tool,
     check_field,
     current_joins,
@@ -121,6 +122,11 @@ class Toolbox:
         own = self._tools[tool_name].hooks if tool_name in self._tools else _NO_HOOKS
         named = self._named_hooks.get(tool_name)
         return own if named is None else own | named
+
+    def stream_check(self, tool_name: str) -> StreamCheck | None:
+        """What judges the arguments of a tool while they are written, if it was made with ``check="stream"``."""
+        made = self._tools.get(tool_name)
+        return None if made is None or made.check != "stream" else made.arguments.stream_check()
 
     def hook_settings(self, tool_name: str) -> HookSettings:
         common = HookSettings(timeout=self.settings.hook_timeout, on_error=self.settings.on_hook_error)

@@ -160,15 +160,18 @@ class Reading:
 
     def _check(self, name: str, args_json: str) -> tuple[DiscardReason, str] | None:
         """Why a call of a declared tool must not reach the SDK, though it is whole."""
-        schema = self._tools.get(name)
-        if not schema:
+        schema, tool = self._tools.get(name), self._tapping.tool(name)
+        if not schema and tool is None:
             return None
+        if tool is not None and tool.check == "stream":
+            check = tool.arguments.stream_check()
+            if check.feed(args_json):
+                return check.refusal  # as the run has found by itself
         args = json.loads(args_json)
         if not isinstance(args, dict | None):
             return "malformed", "the arguments are not an object"
         args = {} if args is None else args  # some models write null for no arguments
         wrong = outline_faults(schema, args)
-        tool = self._tapping.tool(name)
         if tool is not None:
             named = {fault.path[0] for fault in wrong if fault.path}
             wrong += [fault for fault in tool.arguments.convert_values(args)[1] if fault.path[0] not in named]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from callstream.tools.abort import AbortSignal
+from callstream.tools.check import StreamCheck
 from callstream.tools.convert import Arguments, typed_arguments
 from callstream.tools.fault import Fault, describe
 from callstream.tools.progress import Progress, current_progress, no_progress
 from callstream.tools.schema import Provider
 from callstream.tools.streamed import Joined, Joins, Streamed, StreamedParameter, current_joins
 from callstream.tools.tool import (
-    AbortSignal,
     ArgsAbortHook,
     ArgsCompleteHook,
     ArgsDeltaHook,
@@ -42,6 +43,7 @@ __all__ = [
     "Start",
     "Streamed",
     "StreamedParameter",
+    "StreamCheck",
     "Tool",
     "check_field",
     "check_hook_settings",

@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from callstream.errors import WireError
+from callstream.events import DiscardReason
 from callstream.jsontext import Change, JsonStream
-from callstream.tools.fault import Fault, show
+from callstream.tools.fault import Fault, describe, show
 from callstream.tools.judge import Judge
 from callstream.tools.keywords import kind_of
 
@@ -45,8 +46,11 @@ class StreamCheck:
 
     def __init__(self, schema: Any, *, lenient: bool = True) -> None:
         self._judge = Judge(schema, eager=True, lenient=lenient)
+        self._lenient = lenient
+        self._argument_names = argument_names(schema)
         self._stream = JsonStream()
         self._names: list[set[str]] = []  # of every value that is open
+        self._has_begun = False
         self._is_over = False
         self.duplicate: str | None = None
         """The name that came twice."""
@@ -56,11 +60,16 @@ class StreamCheck:
         return self._judge.faults
 
     @property
+    def has_begun(self) -> bool:
+        return self._has_begun
+
+    @property
     def is_refused(self) -> bool:
         return bool(self.faults) or self.duplicate is not None
 
     def feed(self, text: str) -> bool:
         """Reads more of the text. Whether the call is refused."""
+        self._has_begun = True
         if not self.is_refused and self._stream.error is None:
             try:
                 self._take_all(self._stream.feed(text))
@@ -78,8 +87,19 @@ class StreamCheck:
             self._take_all([Change((), "set", value)])
         return self.is_refused
 
+    @property
+    def refusal(self) -> tuple[DiscardReason, str] | None:
+        """Why the call is discarded, if it is."""
+        if self.duplicate is not None:
+            return "malformed", f"the name {self.duplicate!r} comes twice in an object"
+        return ("invalid", describe(self.faults, self._argument_names)) if self.faults else None
+
     def _take_all(self, changes: list[Change]) -> None:
         for change in changes:
+            if self._lenient and not change.path and change.value is None:
+                self._judge.read({})  # some models write null for no arguments
+                self._is_over = True
+                return
             if change.kind != "close" and len(self._names) == len(change.path):
                 self._begin(change)
             if self.is_refused:

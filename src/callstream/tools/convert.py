@@ -21,9 +21,11 @@ import msgspec
 
 from callstream.errors import InvalidArguments, WireError
 from callstream.jsontext.path import Path, parse_path
+from callstream.tools.check import StreamCheck
 from callstream.tools.check import faults as find_faults
 from callstream.tools.fault import Fault, Misfit, UnknownArgument, describe, show
 from callstream.tools.models import is_json, is_of_pydantic, model_converter, uses_pydantic
+from callstream.tools.schema import judged_schema
 from callstream.tools.streamed import Streamed
 
 Convert: TypeAlias = Callable[[Any], Any]
@@ -69,6 +71,7 @@ class Arguments:
         }
         self._takes_all = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
         self._converts: dict[str, Convert | None] = {}
+        self._judged: dict[str, Any] | None = None
 
     def convert(self, args: Mapping[str, Any], *, check_names: bool = True) -> dict[str, Any]:
         """All arguments of a call, with values of the annotated types. Raises ``InvalidArguments`` with every fault.
@@ -110,6 +113,12 @@ class Arguments:
             raise self._invalid(faults)
         beyond = args[len(placed) :]
         return (*(converted[name] for name in placed), *beyond), {name: converted[name] for name in kwargs}
+
+    def stream_check(self) -> StreamCheck:
+        """What judges arguments of the tool while they are written."""
+        if self._judged is None:
+            self._judged = judged_schema(self._tool_name, self._parameters.values(), takes_all=self._takes_all)
+        return StreamCheck(self._judged)
 
     def _invalid(self, faults: Sequence[Fault]) -> InvalidArguments:
         return InvalidArguments(self._tool_name, describe(faults, self._parameters), faults)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
 
 import msgspec
@@ -93,6 +93,31 @@ def parameters_schema(tool_name: str, signature: inspect.Signature, described: M
     if definitions:
         schema["$defs"] = definitions
     return schema
+
+
+def judged_schema(tool_name: str, parameters: Iterable[inspect.Parameter], *, takes_all: bool) -> Schema:
+    """The schema by which a tool's arguments are judged: that of its declaration, and no names but those of its parameters.
+
+    Parameters that no schema can describe are a framework's to fill in.
+    """
+    definitions: dict[str, Schema] = {}
+    properties: dict[str, Schema] = {}
+    required: list[str] = []
+    for parameter in parameters:
+        try:
+            properties[parameter.name] = _property(tool_name, parameter, None, definitions)
+        except UsageError:
+            properties[parameter.name] = {}
+            continue
+        if parameter.default is parameter.empty:
+            required.append(parameter.name)
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": takes_all,
+        "$defs": definitions,
+    }
 
 
 def _property(

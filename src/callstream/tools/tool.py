@@ -7,10 +7,8 @@ is left out of ``__signature__``, ``__annotations__`` and ``__doc__``, and fille
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
-import threading
 from collections.abc import Awaitable, Callable
 from typing import (
     TYPE_CHECKING,
@@ -30,6 +28,7 @@ import msgspec
 from callstream.errors import UsageError, WireError
 from callstream.jsontext.path import Path, parse_path
 from callstream.jsontext.shape import lacks_place
+from callstream.tools.abort import AbortSignal
 from callstream.tools.convert import Arguments
 from callstream.tools.docstring import description_of, parameters_of, without_parameter
 from callstream.tools.explained import explain_annotations
@@ -59,6 +58,7 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 Function_co = TypeVar("Function_co", covariant=True)
 
+Checks: TypeAlias = Literal["end", "stream"]
 ErrorPolicy: TypeAlias = Literal["fail_call", "isolate", "fail_run"]
 """What a hook that raised does: ends its call, ends only its own part in the call, or ends the run."""
 
@@ -74,60 +74,6 @@ _D = TypeVar("_D", bound=ArgsDeltaHook)
 _F = TypeVar("_F", bound=FieldHook)
 _C = TypeVar("_C", bound=ArgsCompleteHook)
 _A = TypeVar("_A", bound=ArgsAbortHook)
-
-
-class AbortSignal:
-    """Says to every hook of one call that its tool will not run. Set at most once; may be read and set in any thread.
-
-    ``abort`` is for whoever made the signal; a hook that wants the call gone raises ``Reject``.
-    """
-
-    __slots__ = ("_lock", "_reason", "_waiting")
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._reason: str | None = None
-        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
-
-    @property
-    def aborted(self) -> bool:
-        return self._reason is not None
-
-    @property
-    def reason(self) -> str | None:
-        """Why, or None while nothing was aborted."""
-        return self._reason
-
-    async def wait(self) -> str:
-        """Waits until the signal is set, and returns the reason."""
-        event = asyncio.Event()
-        entry = (asyncio.get_running_loop(), event)
-        with self._lock:
-            if self._reason is not None:
-                return self._reason
-            self._waiting.append(entry)
-        try:
-            await event.wait()
-        finally:
-            with self._lock:
-                if entry in self._waiting:
-                    self._waiting.remove(entry)
-        return cast(str, self._reason)
-
-    def abort(self, reason: str) -> bool:
-        """Sets the signal. False, and nothing is changed, if it was set before."""
-        with self._lock:
-            if self._reason is not None:
-                return False
-            self._reason = reason
-            waiting, self._waiting = self._waiting, []
-        for loop, event in waiting:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(event.set)
-        return True
-
-    def __repr__(self) -> str:
-        return f"AbortSignal(reason={self._reason!r})"
 
 
 class Hook(msgspec.Struct, frozen=True):
@@ -212,6 +158,8 @@ class Tool(Protocol[Function_co]):
     on_hook_error: ErrorPolicy | None
     stream_arguments: bool
     """Whether providers that stream arguments only on request are asked for them."""
+    check: Checks
+    """When arguments are judged by the schema: ``end``, or ``stream``, while they are written."""
     arguments: Arguments
     """How the values that the tool is called with are made of what a model wrote."""
     progress_parameter: str | None
@@ -265,6 +213,7 @@ def tool(
     on_hook_error: ErrorPolicy | None = None,
     stream_arguments: bool = True,
     start: Start = "end",
+    check: Checks = "end",
 ) -> Callable[[Function], Tool[Function]]: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -276,6 +225,7 @@ def tool(
     on_hook_error: ErrorPolicy | None = None,
     stream_arguments: bool = True,
     start: Start = "end",
+    check: Checks = "end",
 ) -> Any:
     """Makes a tool of a function, bare (``@tool``) or with arguments (``@tool(name=…)``).
 
@@ -283,10 +233,14 @@ def tool(
     ``stream_arguments=False``: a provider that streams arguments only on request is not asked for those of this tool.
     ``start="early"``: in a run, the tool starts when its own arguments are whole and valid, while the model is still
     writing. A tool with a ``Streamed`` parameter starts earlier than that by itself.
+    ``check="stream"``: arguments are judged by the schema while they are written, and a call is discarded as soon as a fault
+    is certain; else when they are whole.
     """
     if start not in get_args(Start):
         raise UsageError(f"expected start to be one of {get_args(Start)}, got {start!r}")
     check_hook_settings(hook_timeout, on_hook_error)
+    if check not in get_args(Checks):
+        raise UsageError(f"expected check to be one of {get_args(Checks)}, got {check!r}")
 
     def make(function: Callable[..., Any]) -> Any:
         made = _made(function, name, description)
@@ -294,6 +248,7 @@ def tool(
         made.on_hook_error = on_hook_error
         made.stream_arguments = stream_arguments
         made.start = start
+        made.check = check
         return made
 
     return make if function is None else make(function)
