@@ -300,7 +300,7 @@ async def _record_whole(
         ArgsAppended(function_call_id, text),
         CallCompleted(function_call_id, text),
     ]
-    response = run.response("gemini", author=author)
+    response = run.response("gemini", author=author, early="never")
     await response.record(events)
     return response.call_ids[function_call_id]
 

@@ -31,11 +31,14 @@ from callstream.adk.invocations import AskingCall, Invocation
 from callstream.adk.tools import LiveStream, function_of, result_of, stream_end
 from callstream.calls import Call, CallState
 from callstream.errors import CallRejected, RunOver, UsageError
+from callstream.runtime.early import OneJoin
 from callstream.runtime.modelcall import current_model_call
-from callstream.tools import current_progress
+from callstream.tools import current_joins, current_progress
 
 current_agent_tool: ContextVar[AgentTool | None] = ContextVar("callstream_agent_tool", default=None)
 """The tool in whose context this is, if it runs an agent of its own."""
+
+_RUNNING = (CallState.EXECUTING, CallState.RUNNING_EARLY)
 
 
 class Execution:
@@ -54,6 +57,13 @@ class Execution:
         run = invocation.run
         try:
             call = await self._call_for(invocation, tool, tool_args, tool_context)
+            if (early := run.early.begun(call.call_id)) is not None:
+                await run.ready(call.call_id)
+                await early.wait_until_over()
+                await run.ready(call.call_id)
+                run.make_current()
+                current_joins.set(OneJoin(early))  # google-adk calls the tool, and that gives its result
+                return None
             function = function_of(tool)
             if function is not None:
                 await run.tool_use.convert(call.call_id, function)
@@ -97,7 +107,7 @@ class Execution:
     ) -> None:
         """Records the result: the tool has returned, or another callback turned what it raised into one."""
         call = invocation.find_call(tool_context.branch, tool_context.function_call_id)
-        if call is None or call.state is not CallState.EXECUTING or invocation.run.outcome is not None:
+        if call is None or call.state not in _RUNNING or invocation.run.outcome is not None:
             return
         if call.call_id in invocation.streaming:
             return
@@ -116,7 +126,7 @@ class Execution:
 
     def note_error(self, invocation: Invocation, tool_context: ToolContext, error: BaseException) -> None:
         call = invocation.find_call(tool_context.branch, tool_context.function_call_id)
-        if call is not None and call.state is CallState.EXECUTING:
+        if call is not None and call.state in _RUNNING:
             invocation.errors[call.call_id] = error
 
     async def read_event(self, invocation: Invocation, event: Event) -> None:
@@ -128,7 +138,7 @@ class Execution:
                 await self._ask(invocation, event, function_call)
         for response in event.get_function_responses():
             call = invocation.find_call(event.branch, response.id)
-            if call is None or call.state is not CallState.EXECUTING or call.call_id in invocation.streaming:
+            if call is None or call.state not in _RUNNING or call.call_id in invocation.streaming:
                 continue
             invocation.errors.pop(call.call_id, None)
             asking = invocation.asking.get(call.call_id)
@@ -173,7 +183,7 @@ class Execution:
         """Nobody made a result of what these tools raised."""
         errors, invocation.errors = invocation.errors, {}
         for call_id, error in errors.items():
-            if invocation.run.call(call_id).state is CallState.EXECUTING:
+            if invocation.run.call(call_id).state in _RUNNING:
                 await invocation.run.fail(call_id, error)
 
     async def fail_unanswerable(self, invocation: Invocation) -> None:

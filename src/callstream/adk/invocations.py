@@ -72,7 +72,7 @@ class Step:
             mint = self.model_call.new_call_id or self.model_call.run.callstream.new_call_id
             self._reader = PartialReader(mint, declared_tools(self._request) if self._request is not None else {})
             self._request = None
-            self._response = self.model_call.run.response("gemini", author=self.model_call.author)
+            self._response = self.model_call.run.response("gemini", author=self.model_call.author, early="report")
             self.model_call.responses.append(self._response)
         events = self._reader.read(response)
         if events:
@@ -84,7 +84,7 @@ class Step:
             nameless, response.nameless = response.nameless, []
             for dropped in nameless:
                 detail = f"the call came without a name; the tools are {', '.join(self._tool_names)}"
-                made = self.model_call.run.response("gemini", author=self.model_call.author)
+                made = self.model_call.run.response("gemini", author=self.model_call.author, early="report")
                 self.model_call.responses.append(made)
                 await made.record(
                     [CallStarted(dropped.call_id, UNNAMED, None), CallDiscarded(dropped.call_id, "malformed", detail)]

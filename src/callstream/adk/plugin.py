@@ -36,6 +36,7 @@ from callstream.adk.partials import MINTED_PREFIX
 from callstream.adk.signatures import ThreadCalls, repair
 from callstream.adk.tapping import passes_by_tap
 from callstream.adk.tools import (
+    check_early,
     collapsed_names,
     collect_generators,
     register_tools,
@@ -262,6 +263,7 @@ class CallstreamPlugin(BasePlugin):
             return None
         await self._execution.finish_unasked(invocation, callback_context.branch)
         register_tools(self.callstream, llm_request.tools_dict)
+        check_early(self.callstream, llm_request.tools_dict)
         self._warn_of_progress(callback_context.agent_name, llm_request.tools_dict)
         live = self._live.get(invocation.invocation_id)
         if live is not None and not live.is_asked(callback_context.agent_name):

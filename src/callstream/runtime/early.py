@@ -25,7 +25,7 @@ import contextvars
 import logging
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from callstream.calls import Call, CallEvent, CallState
 from callstream.errors import ArgumentsAborted, CallstreamError, RunOver
@@ -45,18 +45,21 @@ from callstream.runtime.ending import Ending
 from callstream.runtime.interruptible import Interruptible
 from callstream.runtime.modelcall import current_model_call
 from callstream.runtime.samecall import means_call
-from callstream.tools import Joined, Tool, current_joins
+from callstream.tools import Joined, Tool, current_joins, starts_early
 
 if TYPE_CHECKING:
     from callstream.runtime.run import Run
 
 logger = logging.getLogger("callstream")
 
+EarlyPolicy: TypeAlias = Literal["record", "report", "never"]
+"""Whether tools of a response's calls may begin early: with their results recorded, or left to a host that reports them."""
+
 
 class EarlyRun:
     """The tool of one call. It belongs to the event loop of its run."""
 
-    def __init__(self, run: Run, write: Write, call: Call, tool: Tool[Any]) -> None:
+    def __init__(self, run: Run, write: Write, call: Call, tool: Tool[Any], *, is_recorded: bool = True) -> None:
         self.call_id = call.call_id
         self.tool = tool
         self.has_begun = False
@@ -66,6 +69,7 @@ class EarlyRun:
         """What the tool is called with: arguments by name, or the one of a free-text tool."""
         self._run = run
         self._write = write
+        self._is_recorded = is_recorded
         streams = tool.streamed is not None
         self._args = ArrivingArguments(tool, tool.streamed, call.encoding) if tool.streamed is not None else None
         self._starts_at_end = tool.start == "early" and not streams
@@ -195,7 +199,8 @@ class EarlyRun:
         if not run.call(self.call_id).is_being_written and not run.is_ending:
             if self._args is not None:
                 await run.prepare(self.call_id)
-            await run.tool_use.record_outcome(self.call_id, result, error)
+            if self._is_recorded:
+                await run.tool_use.record_outcome(self.call_id, result, error)
         if error is not None:
             raise error
         return result
@@ -259,6 +264,11 @@ class EarlyRun:
 
     # -- who asks for the result --
 
+    async def wait_until_over(self) -> None:
+        """Waits for the tool, whatever it comes to."""
+        if self._task is not None:
+            await asyncio.wait({self._task})
+
     async def wait(self) -> Any:
         self.is_joined = True
         outcome = asyncio.wrap_future(self._outcome)
@@ -290,7 +300,7 @@ class EarlyRuns:
     def __init__(self, run: Run, write: Write) -> None:
         self._run = run
         self._write = write
-        self._expected: set[str] = set()
+        self._expected: dict[str, EarlyPolicy] = {}
         self._runs: dict[str, EarlyRun] = {}
 
     @property
@@ -298,21 +308,21 @@ class EarlyRuns:
         """Whether a tool is running that the end of the run waits for."""
         return any(not early.is_over for early in self._runs.values())
 
-    def expect(self, call_id: str) -> None:
+    def expect(self, call_id: str, policy: EarlyPolicy) -> None:
         """A response that is being read brings this call, so its tool may begin early."""
-        self._expected.add(call_id)
+        self._expected[call_id] = policy
 
     def take(self, event: CallEvent, call: Call) -> None:
         """An event has made the call what it is now."""
         early = self._runs.get(event.call_id)
         if early is None:
-            if event.call_id not in self._expected:
+            policy = self._expected.pop(event.call_id, "never")
+            tool = self._run.callstream.tools.get(call.name) if policy != "never" else None
+            if tool is None or not starts_early(tool):
                 return
-            self._expected.discard(event.call_id)
-            tool = self._run.callstream.tools.get(call.name)
-            if tool is None or not (tool.streamed is not None or tool.start == "early"):
-                return
-            early = self._runs[event.call_id] = EarlyRun(self._run, self._write, call, tool)
+            is_recorded = policy == "record"
+            early = EarlyRun(self._run, self._write, call, tool, is_recorded=is_recorded)
+            self._runs[event.call_id] = early
         early.take(event, call)
 
     def begun(self, call_id: str) -> EarlyRun | None:

@@ -43,7 +43,7 @@ from callstream.events import (
 from callstream.runtime.answers import Answers
 from callstream.runtime.barrier import Barrier, mistake
 from callstream.runtime.directory import Directory
-from callstream.runtime.early import EarlyRuns
+from callstream.runtime.early import EarlyPolicy, EarlyRuns
 from callstream.runtime.ending import Ending, describe
 from callstream.runtime.limits import TextLimits
 from callstream.runtime.progress import ProgressFeeds, ProgressHandler
@@ -223,15 +223,17 @@ class Run:
         tools: Mapping[str, dict[str, Any]] | None = None,
         author: str | None = None,
         new_call_id: Callable[[], str] | None = None,
+        early: EarlyPolicy = "record",
     ) -> Response:
         """A response of a model that is to be read into this run: ``async with run.response("anthropic") as response``.
 
-        ``tools`` are the request's tools, JSON Schemas by name; see ``decoder_for``.
+        ``tools`` are the request's tools, JSON Schemas by name; see ``decoder_for``. ``early``: whether tools of its calls
+        may begin while it is being read.
         """
         self.tool_use.declared.update(tools or ())
         new_call_id = new_call_id or self.callstream.new_call_id
         response_id = self.callstream.new_id("response")
-        expect = self.early.expect if self.starts_early else None
+        expect = partial(self.early.expect, policy=early if self.starts_early else "never")
         return Response(self, wire, response_id, new_call_id=new_call_id, tools=tools, author=author, expect=expect)
 
     async def receive(self, events: Sequence[RequestEvent], *, author: str | None = None) -> None:

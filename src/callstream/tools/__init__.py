@@ -22,6 +22,7 @@ from callstream.tools.tool import (
     check_field,
     check_hook_settings,
     is_tool,
+    starts_early,
     tool,
 )
 
@@ -52,6 +53,7 @@ __all__ = [
     "describe",
     "is_tool",
     "no_progress",
+    "starts_early",
     "tool",
     "typed_arguments",
 ]

@@ -202,6 +202,11 @@ def is_tool(candidate: object) -> TypeGuard[Tool[Any]]:
     return callable(candidate) and isinstance(getattr(candidate, "hooks", None), Hooks)
 
 
+def starts_early(made: Tool[Any]) -> bool:
+    """Whether the tool may begin before the response of the model has ended."""
+    return made.streamed is not None or made.start == "early"
+
+
 @overload
 def tool(function: Function, /) -> Tool[Function]: ...
 @overload
@@ -279,7 +284,7 @@ def _made(function: Callable[..., Any], name: str | None, description: str | Non
     arguments = Arguments(tool_name, without_receiver(signature))
 
     def join(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Joined | None:
-        begun = current_joins.get() if made.streamed is not None or made.start == "early" else None
+        begun = current_joins.get() if starts_early(made) else None
         return None if begun is None else begun.find(made, args, kwargs)
 
     made: Any = same_kind(function, _Filling(function, hidden, arguments, streamed), join)
