@@ -151,7 +151,7 @@ js: $(VENV)/.installed-dev ## test the npm package, write its types, build its p
 	@rm -rf js/types && js/demo/node_modules/.bin/tsc -p js && echo "==> js/types"
 	@node js/demo/build.js
 	@$(BIN)/python -m pytest tests/js tests/page/test_react.py tests/server/adk/test_transport.py $(ARGS)
-	@$(BIN)/python -m tests.page.responsive
+	@$(BIN)/python -W ignore -m tests.page.responsive
 
 docs: $(VENV)/.installed-docs ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
