@@ -1,0 +1,192 @@
+"""Tools that start when their own arguments are whole (``start="early"``), and a process that dies meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from callstream import CallRejected, CallState, Callstream, Reject, UsageError, open_journal, tool
+from callstream.testing import Call, Text
+from tests.gated import GatedProvider
+from tests.runtime import crashing
+from tests.runtime.streaming import WIRE, chunks, feed, until
+
+
+@pytest.fixture
+async def cs() -> AsyncIterator[Callstream]:
+    async with Callstream("memory:") as callstream:
+        yield callstream
+
+
+async def test_the_tool_starts_while_the_response_writes_other_things(cs: Callstream) -> None:
+    begun = asyncio.Event()
+    cities = []
+
+    @tool(start="early")
+    async def look(city: str, days: int = 1) -> str:
+        cities.append(city)
+        begun.set()
+        return f"{city}: sunny"
+
+    cs.add_tool(look)
+    sent = chunks(Call("look", {"city": "Paris"}, call_id="c1"), Text("One moment. " * 5, size=4))
+    async with cs.run("thread") as run:
+        async with run.response(WIRE) as response:
+            await feed(response, sent[:-5])
+            await until(begun)
+            assert run.call("c1").ran_early
+            await feed(response, sent[-5:])
+        [result] = await run.run_tools()
+        assert result.value == "Paris: sunny"
+        assert await run.run_tools() == []
+        assert run.call("c1").state is CallState.COMPLETED
+    assert cities == ["Paris"]
+
+
+async def test_three_tools_run_beside_each_other_and_are_asked_for_by_name(cs: Callstream) -> None:
+    waiting: dict[str, asyncio.Event] = {city: asyncio.Event() for city in ("Paris", "Rome", "Oslo")}
+    begun = asyncio.Semaphore(0)
+
+    @tool(start="early")
+    async def look(city: str) -> str:
+        begun.release()
+        await waiting[city].wait()
+        return f"{city}: sunny"
+
+    cs.add_tool(look)
+    async with cs.run("thread") as run:
+        async with run.response(WIRE) as response:
+            await feed(response, chunks(*[Call("look", {"city": city}) for city in waiting]))
+        async with asyncio.timeout(5):
+            for _ in waiting:
+                await begun.acquire()
+        asking = [asyncio.create_task(look(city=city)) for city in reversed(waiting)]
+        for event in waiting.values():
+            event.set()
+        assert await asyncio.gather(*asking) == ["Oslo: sunny", "Rome: sunny", "Paris: sunny"]
+    assert {call.state for call in run.calls} == {CallState.COMPLETED}
+
+
+async def test_a_sync_tool_is_joined_on_the_loop_and_in_a_thread(cs: Callstream) -> None:
+    cities = []
+
+    @tool(start="early")
+    def look(city: str) -> str:
+        cities.append(city)
+        return f"{city}: sunny"
+
+    cs.add_tool(look)
+    async with cs.run("thread") as run:
+        async with run.response(WIRE) as response:
+            await feed(response, chunks(Call("look", {"city": "Paris"}), Call("look", {"city": "Rome"})))
+        for _ in range(50):
+            if len(cities) == 2:
+                break
+            await asyncio.sleep(0.01)
+        assert look(city="Paris") == "Paris: sunny"
+        assert await asyncio.to_thread(look, city="Rome") == "Rome: sunny"
+    assert sorted(cities) == ["Paris", "Rome"]
+
+
+async def test_generators_are_joined(cs: Callstream) -> None:
+    runs = []
+
+    @tool(start="early")
+    async def steps(count: int) -> AsyncIterator[int]:
+        runs.append("async")
+        for number in range(count):
+            yield number
+
+    @tool(start="early")
+    def plain_steps(count: int) -> Any:
+        runs.append("sync")
+        yield from range(count)
+
+    cs.add_tool(steps)
+    cs.add_tool(plain_steps)
+    async with cs.run("thread") as run:
+        async with run.response(WIRE) as response:
+            await feed(response, chunks(Call("steps", {"count": 2}), Call("plain_steps", {"count": 3})))
+        assert [item async for item in steps(count=2)] == [0, 1]
+        assert await asyncio.to_thread(lambda: list(plain_steps(count=3))) == [0, 1, 2]
+    assert sorted(runs) == ["async", "sync"]
+
+
+async def test_hooks_settle_before_an_ordinary_tool_starts(cs: Callstream) -> None:
+    order: list[str] = []
+
+    @tool(start="early")
+    async def look(city: str) -> str:
+        order.append("tool")
+        return city
+
+    @look.on_args_complete
+    async def check(call: Any, signal_: Any) -> None:
+        await asyncio.sleep(0)
+        order.append("hook")
+        if call.args["city"] == "Atlantis":
+            raise Reject("there is no such place")
+
+    cs.add_tool(look)
+    async with cs.run("thread", rejected="forward") as run:
+        async with run.response(WIRE) as response:
+            await feed(
+                response, chunks(Call("look", {"city": "Rome"}), Call("look", {"city": "Atlantis"}, call_id="c2"))
+            )
+        rome, atlantis = await run.run_tools()
+        assert (rome.value, atlantis.text) == ("Rome", "there is no such place")
+        with pytest.raises(CallRejected):
+            await look(city="Atlantis")
+    assert order.count("tool") == 1
+    assert not run.call("c2").ran_early
+
+
+async def test_arguments_that_do_not_fit_start_nothing(cs: Callstream) -> None:
+    runs = []
+
+    @tool(start="early")
+    async def look(days: int) -> int:
+        runs.append(days)
+        return days
+
+    cs.add_tool(look)
+    async with cs.run("thread") as run:
+        async with run.response(WIRE) as response:
+            await feed(response, chunks(Call("look", {"days": "many"}, call_id="c1")))
+        [result] = await run.run_tools()
+        assert "should be an integer" in result.text
+    assert (runs, run.call("c1").reason) == ([], "invalid")
+
+
+def test_start_is_end_or_early() -> None:
+    with pytest.raises(UsageError, match="expected start to be one of"):
+        tool(start="soon")(lambda: None)  # type: ignore[call-overload]
+
+
+@pytest.mark.slow
+@pytest.mark.subprocess
+async def test_a_process_that_is_killed_while_its_tool_reads(tmp_path: Path) -> None:
+    script = [[Call("write", {"content": "The sea follows the moon, for ever."}, call_id="c1", size=4)]]
+    async with GatedProvider(WIRE, script, held=5) as provider:
+        file = tmp_path / "calls.db"
+        arguments = ["-m", "tests.runtime.crashing", provider.base_url, str(file)]
+        process = await asyncio.create_subprocess_exec(sys.executable, "-W", "ignore", *arguments)
+        assert await asyncio.wait_for(process.wait(), 60) == -signal.SIGKILL
+    await asyncio.sleep(crashing.LEASE + 0.2)
+    journal = open_journal(f"sqlite:///{file}")
+    try:
+        await journal.sweep()
+        call = await journal.call("c1")
+        [run] = await journal.runs()
+    finally:
+        await journal.aclose()
+    assert call is not None
+    assert (call.state, call.reason, call.ran_early) == (CallState.DISCARDED, "interrupted", True)
+    assert "moon" in (call.args_json or "")  # what the tool saw was in the journal
+    assert (run.outcome, run.reason) == ("failed", "interrupted")
