@@ -57,9 +57,9 @@ venv: $(VENV)/.installed-dev ## make .venv with all that tests and checks need
 test: $(VENV)/.installed-dev ## run the tests, except those marked slow
 	@$(BIN)/python $(PYTEST) -m 'not slow' $(TESTS) $(ARGS)
 
-slow: $(VENV)/.installed-dev ## run the tests that make test leaves out
+slow: $(VENV)/.installed-dev ## run the tests that make test leaves out, and properties with all their examples
 	@echo "==> slow tests"
-	@$(BIN)/python $(PYTEST) -m slow $(TESTS) $(ARGS)
+	@HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-ci} $(BIN)/python $(PYTEST) -m 'slow or hypothesis' $(TESTS) $(ARGS)
 
 oldest: $(OLDEST)/.installed ## run google-adk's tests and example with the oldest versions that are declared
 	@$(OLDEST)/bin/python $(PYTEST) $(OLDEST_WARNINGS) tests/adk $(ARGS)

@@ -153,17 +153,25 @@ def declared_tools(capture: Capture) -> list[dict[str, Any]]:
     return tools
 
 
-def each_capture(*wires: str) -> pytest.MarkDecorator:
-    """Runs a test once for each capture of these wires, as its argument ``capture``."""
+def each_capture(*wires: str, slow_above: int | None = None) -> pytest.MarkDecorator:
+    """Runs a test once for each capture of these wires, as its argument ``capture``.
+
+    ``slow_above``: captures of more bytes are for `make slow`, since the test takes long with them.
+    """
     found = captures(*wires)
     if found:
-        cases = [pytest.param(capture, id=capture.file, marks=pytest.mark.wires) for capture in found]
+        cases = [pytest.param(capture, id=capture.file, marks=_marks(capture, slow_above)) for capture in found]
     elif folder() is None:
         skipped = pytest.mark.skip(reason=NOT_THERE)
         cases = [pytest.param(None, id="no-recorded-streams", marks=[pytest.mark.wires, skipped])]
     else:
         raise LookupError(f"no capture of {wires} in the manifest")
     return pytest.mark.parametrize("capture", cases)
+
+
+def _marks(capture: Capture, slow_above: int | None) -> list[pytest.MarkDecorator]:
+    is_slow = slow_above is not None and len(body(capture)) > slow_above
+    return [pytest.mark.wires, pytest.mark.slow] if is_slow else [pytest.mark.wires]
 
 
 NOT_THERE = "the recorded provider streams are not here; CALLSTREAM_WIRES can name their folder"

@@ -5,20 +5,13 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from tests import captures
+from tests.examples import register_profiles
 
 HERE = Path(__file__).parent
 
-# No deadlines: a shared machine may stall any example. `ci` finds the same examples on every machine; the other two
-# search anew each time: HYPOTHESIS_PROFILE=thorough make test
-settings.register_profile(
-    "ci", derandomize=True, max_examples=60, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.register_profile("dev", max_examples=60, deadline=None)
-settings.register_profile("thorough", max_examples=2000, deadline=None)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+register_profiles()
 
 
 def pytest_configure(config: pytest.Config) -> None:

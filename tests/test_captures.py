@@ -86,7 +86,7 @@ def test_named_folder_that_is_not_there_is_an_error(recorded: Path, monkeypatch:
 def test_absent_folder_skips_with_a_reason(tmp_path: Path) -> None:
     """A checkout without recorded streams beside it: both ways of asking for them skip, and say why."""
     (tmp_path / "checkout" / "tests").mkdir(parents=True)
-    for name in ("__init__.py", "captures.py", "conftest.py"):
+    for name in ("__init__.py", "captures.py", "conftest.py", "examples.py"):
         (tmp_path / "checkout" / "tests" / name).write_bytes((ROOT / "tests" / name).read_bytes())
     (tmp_path / "checkout" / "tests" / "test_self.py").write_text(SELF_TEST)
     run = subprocess.run(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from callstream.agui import AguiEvent, Conversation, Translator, View, encode, merge
@@ -31,6 +31,7 @@ from tests.agui.scenes import (
     play,
 )
 from tests.agui.test_client import accepted, joined_body
+from tests.examples import examples
 
 # -- scenes ------------------------------------------------------------------------------------------------------------
 
@@ -247,7 +248,7 @@ def test_a_stream_that_has_to_end_says_so(scene: Scene) -> None:
 # -- the same before the official client, for fewer of them ------------------------------------------------------------
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(scene=scenes)
 def test_official_client_accepts_any_scene(judge: Judge, scene: Scene) -> None:
     whole = watched(scene)
@@ -258,7 +259,7 @@ def test_official_client_accepts_any_scene(judge: Judge, scene: Scene) -> None:
     assert verdicts[-1]["state"] == whole.state
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(scene=scenes, data=st.data())
 def test_join_mid_arguments_of_any_scene_by_the_official_client(
     judge: Judge, scene: Scene, data: st.DataObject
@@ -272,7 +273,7 @@ def test_join_mid_arguments_of_any_scene_by_the_official_client(
     assert verdict["state"] == whole.state
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(state=st.dictionaries(st.sampled_from("ab"), values), patches=st.lists(st.lists(operations, max_size=3)))
 def test_official_client_patches_state_as_the_fold_does(
     judge: Judge, state: dict[str, Any], patches: list[list[dict[str, Any]]]

@@ -55,7 +55,7 @@ def answers(request: Any) -> list[Any]:
 
 @pytest.fixture
 def provider() -> Iterator[ScriptedProvider]:
-    with ScriptedProvider("gemini", answers, stream_args_unasked=True, deltas_per_second=40) as made:
+    with ScriptedProvider("gemini", answers, stream_args_unasked=True, deltas_per_second=20) as made:
         yield made
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from callstream.calls import CallState
@@ -22,6 +22,7 @@ from callstream.hooks import CallHooks, HookSettings, Outcome
 from callstream.hooks.deltas import ArgsDelta, FieldDelta
 from callstream.tools import AbortSignal, Hooks
 from tests.clock import run
+from tests.examples import examples
 from tests.hooks.watching import a_call, whole
 
 TIMEOUT, GRACE, NOTICE = 4.0, 2.0, 0.5
@@ -253,7 +254,7 @@ def check_hook(story: Story, number: int, kind: str, is_sound: bool) -> None:
         assert len(mine) == 1 if saw_all else len(mine) <= 1
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.lists(plans, min_size=1, max_size=3))
 def test_hooks_keep_their_laws(program: list[Plan]) -> None:
     stories = [Story(plan) for plan in program]

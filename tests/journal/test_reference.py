@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from callstream.errors import CallstreamError
@@ -32,6 +32,7 @@ from callstream.events import (
     TextAppended,
 )
 from callstream.journal import Entry, open_journal
+from tests.examples import examples
 
 from .conftest import drop_schema, schema_url
 from .reference import ReferenceJournal
@@ -154,13 +155,13 @@ async def compare(url: str, program: list[Any]) -> None:
         await pair.journal.aclose()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(60)
 @given(st.lists(steps, max_size=25))
 def test_one_suite_three_backends_agree_on_random_programs_in_memory(program: list[Any]) -> None:
     asyncio.run(compare(f"memory:{uuid.uuid4().hex}", program))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(60)
 @given(st.lists(steps, max_size=25))
 def test_one_suite_three_backends_agree_on_random_programs(program: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -168,7 +169,7 @@ def test_one_suite_three_backends_agree_on_random_programs(program: list[Any]) -
 
 
 @pytest.mark.postgres
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(15)
 @given(program=st.lists(steps, max_size=25))
 def test_one_suite_three_backends_agree_on_random_programs_in_postgres(postgres_url: str, program: list[Any]) -> None:
     schema = f"test_{uuid.uuid4().hex[:12]}"

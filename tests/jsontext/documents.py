@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from callstream.errors import WireError
 from callstream.jsontext.stream import Change, JsonStream
+from tests.examples import examples
 
-relaxed = settings(max_examples=200, deadline=None)
+relaxed = examples(200)
 
 
 awkward_text = st.text(

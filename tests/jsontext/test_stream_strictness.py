@@ -6,9 +6,10 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from callstream.jsontext.stream import JsonStream
+from tests.examples import examples
 
 from .documents import documents, jsonish, mutated, outcome, relaxed, split
 
@@ -34,7 +35,7 @@ def test_json_agrees_with_stdlib_on_valid_documents(pieces: list[str]) -> None:
     assert stream.close() is value is stream.value
 
 
-@settings(max_examples=600, deadline=None)
+@examples(600)
 @given(split(mutated() | jsonish))
 def test_json_agrees_with_stdlib_on_what_is_wrong(pieces: list[str]) -> None:
     try:

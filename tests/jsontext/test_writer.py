@@ -7,11 +7,12 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from callstream.jsontext.path import Path, format_path
 from callstream.jsontext.writer import EMPTY, JsonWriter
+from tests.examples import examples
 
 from .pieces import documents, exact, loads_unique, shown, words, written
 
@@ -83,7 +84,7 @@ def any_order(draw: st.DrawFn) -> tuple[Any, list[Write]]:
 
 
 @given(any_order())
-@settings(max_examples=300)
+@examples(300)
 def test_any_order_gives_the_document(case: tuple[Any, list[Write]]) -> None:
     document, writes = case
     assert exact(json.loads("".join(written(writes, schema_of(document))))) == exact(document)
@@ -97,7 +98,7 @@ def test_path_text_is_taken_like_a_path(case: tuple[Any, list[Write]]) -> None:
 
 
 @given(in_order())
-@settings(max_examples=300)
+@examples(300)
 def test_in_order_is_eager_and_writes_nothing_twice(case: tuple[Any, list[Write]]) -> None:
     document, writes = case
     writer = JsonWriter(schema_of(document))

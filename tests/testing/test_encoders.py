@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from callstream.errors import UsageError
@@ -23,6 +23,7 @@ from callstream.testing import (
     encode,
     encode_whole,
 )
+from tests.examples import examples
 from tests.testing.encoded import (
     ANSWER,
     CALLED,
@@ -52,7 +53,7 @@ arguments = st.dictionaries(st.text(max_size=6), values, max_size=4)
 
 @every_wire
 @given(arguments, st.integers(1, 20), st.booleans())
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_the_sdk_puts_the_arguments_together(wire: str, args: Any, size: int, streamed: bool) -> None:
     answer = ANSWER[wire]([Call("tool", args, size=size, streamed=streamed)], True)
     assert [(name, found) for _, name, found in answer.calls] == [("tool", args)]

@@ -14,7 +14,7 @@ from tests.decoding import calls, check_order, fed, merged, outcome, splits
 WIRE_OF = {name: wire for wire, name in captures.WIRES.items()}
 
 
-@each_capture(*captures.WIRES)
+@each_capture(*captures.WIRES, slow_above=3_000)
 def test_any_split_same_events(capture: Capture) -> None:
     wire, data = WIRE_OF[capture.wire], body(capture)
     expected = outcome(wire, [data])

@@ -78,7 +78,7 @@ def first_name(capture: Capture) -> str:
     return names[0] if names else "no such tool"
 
 
-@each_capture(*WIRES)
+@each_capture(*WIRES, slow_above=3_000)
 def test_body_passes_byte_for_byte_where_nothing_is_collapsed(capture: Capture) -> None:
     for collapse in (no, None):
         for pieces in splits(body(capture), count=3) if len(body(capture)) < 8_000 else [[body(capture)]]:
@@ -87,7 +87,7 @@ def test_body_passes_byte_for_byte_where_nothing_is_collapsed(capture: Capture) 
             assert result.call_ids == []
 
 
-@each_capture(*WIRES)
+@each_capture(*WIRES, slow_above=3_000)
 def test_any_split_same_bytes(capture: Capture) -> None:
     expected = rewritten(capture).outputs
     data = body(capture)
@@ -124,7 +124,7 @@ def test_every_listed_capture_is_there(wires: object) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # openai's models, and content that is a list
-@each_capture("anthropic", "openai_responses", "openai_chat")
+@each_capture("anthropic", "openai_responses", "openai_chat", slow_above=3_000)
 def test_sdk_makes_the_same_of_it(capture: Capture) -> None:
     for _, result in settings(capture):
         for read in READERS[NAMES[capture.wire]]:
@@ -140,7 +140,7 @@ def test_sdk_makes_the_same_of_it(capture: Capture) -> None:
             assert after == before, read.__name__
 
 
-@each_capture("cohere", "gemini_interactions", "ollama", "bedrock_converse", "bedrock_invoke")
+@each_capture("cohere", "gemini_interactions", "ollama", "bedrock_converse", "bedrock_invoke", slow_above=3_000)
 def test_sdk_that_leaves_folding_to_programs_makes_the_same_of_it(capture: Capture) -> None:
     if capture.file in NOT_FOR_THE_SDK:
         return
@@ -184,7 +184,7 @@ def without_calls(before: Made) -> Made:
     return before
 
 
-@each_capture("gemini")
+@each_capture("gemini", slow_above=3_000)
 def test_sdk_makes_the_same_of_gemini(capture: Capture) -> None:
     for collapse, result in settings(capture):
         before, after = made_by(gemini, body(capture)), made_by(gemini, result.body)
@@ -220,7 +220,7 @@ def whole_part(part: dict[str, Any], call_id: str, call: Folded) -> dict[str, An
     return {**rest, "function_call": made}
 
 
-@each_capture("gemini")
+@each_capture("gemini", slow_above=3_000)
 def test_array_of_the_same_chunks_gives_an_array_of_the_same_chunks(capture: Capture) -> None:
     """Gemini's other framing."""
     chunks = b",\r\n".join(frame.payload for frame in frames(body(capture)) if frame.payload)
