@@ -14,6 +14,7 @@ from tests.test_quickstarts import DOCUMENT, executed
 TURN = [
     [Text("I write."), Call("write_document", DOCUMENT, call_id="c1"), Call("write_document", {"title": 1}, call_id="c2")],
     [Call("write_document", DOCUMENT, stop_after=2), Finish("length")],
+    [Call("wrote_document", DOCUMENT, call_id="c3", size=4)],
     [Text("Written.")],
 ]  # fmt: skip
 
@@ -32,10 +33,12 @@ def test_the_page_on_amazon_bedrock(
         assert capsys.readouterr().out.startswith(DOCUMENT["content"])
         states = [call.state for call in asyncio.run(page["cs"].journal.calls())]
         page["cs"].close()
-        assert sorted(states) == ["completed", "discarded", "discarded"]
+        assert sorted(states) == ["completed", "discarded", "discarded", "discarded"]
         results = provider.requests[1].json["messages"][-1]["content"]
         assert results[0]["toolResult"]["status"] == "success"
         assert "title" in str(results[1])
+        [answer] = provider.requests[3].json["messages"][-1]["content"]
+        assert "there is no tool wrote_document" in str(answer["toolResult"])
         for request in provider.requests:
             assert request.json["additionalModelRequestFields"] == {
                 "anthropic_beta": ["fine-grained-tool-streaming-2025-05-14"]

@@ -135,7 +135,8 @@ async def test_the_plain_sdk_loops_tell_the_model_of_every_mistake(
         "there is no tool wrote_document; the tools are: write_document",
     ]
     cut_off = [Call("write_document", DOCUMENT, stop_after=3), Finish("length")]
-    script = [[Text("I write."), *mistakes], cut_off, [Text("Written.")]]
+    invented = [Text("So."), Call("wrote_document", DOCUMENT, stop_after=3), Finish("length")]
+    script = [[Text("I write."), *mistakes], cut_off, invented, [Text("Written.")]]
     if wire != "gemini":  # there arguments are always an object
         mistakes.append(Call("write_document", text='["a"]'))
         texts.append("the arguments of write_document cannot be read (the arguments are not an object)")
@@ -148,14 +149,17 @@ async def test_the_plain_sdk_loops_tell_the_model_of_every_mistake(
                 raise Reject("a document needs a title")
 
         assert await turn("Write of tides.") == "Written."
-        second, third = (told(request.body) for request in provider.requests[1:])
+        second, third, fourth = (told(request.body) for request in provider.requests[1:])
         places = [second.index(text) for text in texts]
         assert places == sorted(places)
         assert [third.count(text) for text in texts] == [second.count(text) for text in texts]
         assert "the arguments of write_document were cut off" not in second
         assert third.count("the arguments of write_document were cut off") == 1
+        assert fourth.count("the arguments of wrote_document were cut off") == 1
+        assert fourth.count('"name":"wrote_document"') == second.count('"name":"wrote_document"')  # no half of a call
+        assert "will_continue" not in fourth
         states = [call.state for call in await names["cs"].journal.calls()]
-        assert sorted(states) == sorted(["completed", *["discarded"] * len(mistakes)])
+        assert sorted(states) == sorted(["completed", *["discarded"] * (len(mistakes) + 1)])
 
 
 def told(body: bytes) -> str:

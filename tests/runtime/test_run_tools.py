@@ -150,6 +150,24 @@ async def test_run_tools_ends_with_the_run() -> None:
                 await running
 
 
+async def test_of_several_who_run_tools_at_once_one_gets_a_call() -> None:
+    ran: list[int] = []
+
+    @tool
+    async def count(number: int) -> int:
+        await asyncio.sleep(0)
+        ran.append(number)
+        return number
+
+    async with Callstream(tools=[count]) as cs, cs.run("thread") as run:
+        await read(run, *(Call("count", {"number": number}, call_id=f"c{number}") for number in range(6)))
+        lists = await asyncio.gather(run.invoke("c3"), *(run.run_tools() for _ in range(3)))
+        assert lists.pop(0) == 3
+        assert sorted(result.value for results in lists for result in results) == [0, 1, 2, 4, 5]
+        assert sorted(ran) == [0, 1, 2, 3, 4, 5]
+        assert await run.run_tools() == []
+
+
 async def test_a_call_that_another_run_has_taken_up_is_not_resumed(cs: Callstream) -> None:
     async with cs.run("thread") as run:
         await read(run, Call("greet", {"name": "Ann"}, call_id="c1"))

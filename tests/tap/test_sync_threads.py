@@ -54,6 +54,25 @@ def test_several_threads_at_once_each_in_its_run(cs: Callstream) -> None:
     assert {call.thread_id for call in journaled(cs)} == {f"thread-{number}" for number in range(24)}
 
 
+def test_several_threads_at_once_in_one_run(cs: Callstream) -> None:
+    @tool
+    def write(title: str, content: str) -> str:
+        return content
+
+    cs.add_tool(write)
+
+    def step(number: int) -> list[str]:
+        list(client.chat.completions.create(model="m", messages=[], stream=True))
+        return [result.call_id for result in run.run_tools()]
+
+    with serving("openai_chat", [WRITE]) as provider, sdk("openai_chat", provider, cs) as client:
+        with cs.run("thread") as run, ThreadPoolExecutor(8) as pool:
+            steps = [pool.submit(contextvars.copy_context().run, step, number) for number in range(8)]
+            results = [call_id for each in steps for call_id in each.result()]
+    assert sorted(results) == sorted(call.call_id for call in run.calls)
+    assert [call.state for call in run.calls] == [CallState.COMPLETED] * 8
+
+
 def test_a_response_may_be_read_in_another_thread_than_the_one_that_asked(cs: Callstream) -> None:
     with (
         serving("openai_chat", [Text("Hello.", size=2), WRITE]) as provider,

@@ -163,6 +163,45 @@ def test_declared_tools_are_read_for_every_wire(wire: str, tools: Any) -> None:
     assert provider.declared_tools(Request("/", b"odd")) == {}
 
 
+@pytest.mark.parametrize(
+    ("wire", "fields", "names"),
+    [
+        (
+            "openai_chat",
+            {
+                "tools": [
+                    {"type": "function", "function": {"name": "a"}},
+                    {"type": "custom", "custom": {"name": "b"}},
+                    "odd",
+                ],
+                "functions": [{"name": "c"}],
+            },
+            ("a", "b", "c"),
+        ),
+        (
+            "openai_responses",
+            {
+                "tools": [
+                    {"type": "function", "name": "a"},
+                    {"type": "custom", "name": "b"},
+                    {"type": "namespace", "name": "crm", "tools": [{"type": "function", "name": "c"}]},
+                ]
+            },
+            ("a", "b", "crm", "c"),
+        ),
+        ("openai_responses", {"tools": [{"type": "function", "name": "a"}, {"type": "tool_search"}]}, ()),
+        ("gemini", {"tools": [{"functionDeclarations": [{"name": "a"}]}, {"googleSearch": {}}]}, ("a",)),
+        ("gemini", {"tools": [{"functionDeclarations": [{"name": "a"}]}, {"computerUse": {}}]}, ()),
+        ("gemini_interactions", {"tools": [{"type": "function", "name": "a"}]}, ("a",)),
+        ("gemini_interactions", {"tools": [{"type": "function", "name": "a"}, {"type": "computer_use"}]}, ()),
+        ("anthropic", {"tools": [{"type": "bash_20250124", "name": "bash"}]}, ("bash",)),
+        ("anthropic", {}, ()),
+    ],
+)
+def test_what_calls_may_be_named(wire: str, fields: Any, names: Any) -> None:
+    assert provider_of(wire).offered_names(Request("/", json.dumps(fields).encode())) == names
+
+
 def test_what_a_server_keeps_itself() -> None:
     def stored(**request: Any) -> bool:
         return provider_of("openai_responses").is_stored(Request("/v1/responses", json.dumps(request).encode()))

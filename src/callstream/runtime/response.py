@@ -69,7 +69,7 @@ class Response:
 
     ``feed`` returns when the events are durable and the hooks have been told; it does not wait for hooks. If reading
     breaks, the open calls are discarded (interrupted) and the error rises unchanged. Leaving it ends the body. ``expect``
-    is told of each call before it starts.
+    is told of each call, and of its ``call_id``, before it starts.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Response:
         new_call_id: Callable[[], str],
         tools: Mapping[str, dict[str, Any]] | None = None,
         author: str | None = None,
-        expect: Callable[[str], None] | None = None,
+        expect: Callable[[CallStarted, str], None] | None = None,
     ) -> None:
         self.run = run
         self._expect = expect
@@ -118,7 +118,7 @@ class Response:
                 if isinstance(event, CallStarted) and event.call_id not in self.call_ids:
                     call_id = self.call_ids[event.call_id] = await self.run.free_call_id(event.call_id)
                     if self._expect is not None:
-                        self._expect(call_id)
+                        self._expect(event, call_id)
             translated = [known for event in events if (known := self._translate(event)) is not None]
             try:
                 await self.run.record(translated, response_id=self.response_id, author=self._author)

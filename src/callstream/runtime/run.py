@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar, Token
 from functools import partial
 from types import TracebackType
@@ -34,6 +34,7 @@ from callstream.events import (
     CallFailed,
     CallProgressed,
     CallReturned,
+    CallStarted,
     MessageReceived,
     Question,
     RequestEvent,
@@ -139,9 +140,9 @@ class Run:
     def refusals(self) -> list[Refusal]:
         """The calls whose tools will not run, each with a sentence for the model, in the order of the calls.
 
-        They were rejected, their hooks failed, or the model did not finish them, did not write JSON, or wrote arguments
-        that do not fit. What was given up because the connection broke or the run was stopped is not among them. Who asks
-        for them tells the model.
+        They were rejected, their hooks failed, there is no such tool, or the model did not finish them, did not write
+        JSON, or wrote arguments that do not fit. What was given up because the connection broke or the run was stopped is
+        not among them. Who asks for them tells the model.
         """
         return self.tool_use.tell_refusals()
 
@@ -221,19 +222,26 @@ class Run:
         wire: str,
         *,
         tools: Mapping[str, dict[str, Any]] | None = None,
+        offered: Collection[str] = (),
         author: str | None = None,
         new_call_id: Callable[[], str] | None = None,
         early: EarlyPolicy = "record",
     ) -> Response:
         """A response of a model that is to be read into this run: ``async with run.response("anthropic") as response``.
 
-        ``tools`` are the request's tools, JSON Schemas by name; see ``decoder_for``. ``early``: whether tools of its calls
-        may begin while it is being read.
+        ``tools`` are the request's tools, JSON Schemas by name; see ``decoder_for``. ``offered``: all names that its calls
+        may have, where that is known; a call with another name is refused. ``early``: whether tools of its calls may begin
+        while it is being read.
         """
         self.tool_use.declared.update(tools or ())
         new_call_id = new_call_id or self.callstream.new_call_id
         response_id = self.callstream.new_id("response")
-        expect = partial(self.early.expect, policy=early if self.starts_early else "never")
+        policy: EarlyPolicy = early if self.starts_early else "never"
+
+        def expect(started: CallStarted, call_id: str) -> None:
+            is_offered = self.tool_use.expect(call_id, started.name, offered)
+            self.early.expect(call_id, policy if is_offered else "never")
+
         return Response(self, wire, response_id, new_call_id=new_call_id, tools=tools, author=author, expect=expect)
 
     async def receive(self, events: Sequence[RequestEvent], *, author: str | None = None) -> None:
@@ -350,7 +358,8 @@ class Run:
 
         This is the part of a loop between two requests. A call is in one of these lists once: with its result, with the
         error that its tool raised, or with the reason for which its tool did not run. Tools run one after the other, in the
-        order of the calls. What is not about a single call rises: RunOver, or an error of the journal.
+        order of the calls. Of several tasks that ask at once, the first that finds a call complete gets it. What is not
+        about a single call rises: RunOver, or an error of the journal.
         """
         return await self.tool_use.run_tools()
 

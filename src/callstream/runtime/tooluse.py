@@ -7,7 +7,7 @@ into that (``untold``).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -30,11 +30,26 @@ class ToolUse:
         self._run = run
         self._barrier = barrier
         self.declared: set[str] = set()
-        self._told: set[str] = set()  # the calls that run_tools has given a result for
+        self._offered: dict[str, Collection[str]] = {}  # with each call, what the model could have called, where known
+        self._invoking: set[str] = set()
+        self._told: set[str] = set()  # the calls that run_tools gives a result for, or has given
         self._refusals_told: set[str] = set()  # those whose refusal was asked for
+
+    def expect(self, call_id: str, name: str, offered: Collection[str]) -> bool:
+        """A response brings this call. Whether it is one of the tools that were ``offered``, if that is known."""
+        if offered:
+            self._offered[call_id] = offered
+        return not offered or name in offered
 
     async def invoke(self, call_id: str) -> Any:
         """See ``Run.invoke``."""
+        self._invoking.add(call_id)
+        try:
+            return await self._invoke(call_id)
+        finally:
+            self._invoking.discard(call_id)
+
+    async def _invoke(self, call_id: str) -> Any:
         run = self._run
         if (early := run.early.begun(call_id)) is not None:
             await run.ready(call_id)
@@ -82,15 +97,15 @@ class ToolUse:
         if call.state is not CallState.ARGS_COMPLETE:
             return None
         is_hosts = tool is not None
-        tool = tool or run.callstream.tools.get(call.name)
-        if tool is None:
-            if call.name in self.declared:
-                raise UsageError(f"tool {call.name!r} was declared to the model but not given to Callstream(tools=…)")
-            has = ", ".join(run.callstream.tools) or "none"
-            await run.record(
-                [CallDiscarded(call_id, "rejected", f"there is no tool {call.name}; the tools are: {has}")]
-            )
+        given = run.callstream.tools
+        tool = tool or given.get(call.name)
+        offered = self._offered.get(call.call_id, ())
+        is_missing = call.name not in offered if offered else tool is None and call.name not in self.declared
+        if is_missing and not is_hosts:
+            await run.record([CallDiscarded(call_id, "rejected", _absence(call, offered or given))])
             raise run.rejection(call_id)
+        if tool is None:
+            raise UsageError(f"tool {call.name!r} was declared to the model but not given to Callstream(tools=…)")
         if call.encoding != "json" or mistake(call) is not None:
             return None
         try:
@@ -99,12 +114,24 @@ class ToolUse:
             await run.record([CallDiscarded(call_id, "invalid", invalid.detail)])
             raise run.rejection(call_id) from None
 
+    def _is_invented(self, call: Call) -> bool:
+        offered = self._offered.get(call.call_id, ())
+        return bool(offered) and call.name not in offered
+
     async def run_tools(self) -> list[ToolResult]:
-        """See ``Run.run_tools``."""
+        """See ``Run.run_tools``. Others may ask at the same time: what one has begun is not the others'."""
         results = []
-        for call in self._run.calls:
-            if call.call_id not in self._told and (result := await self._result(call)) is not None:
-                self._told.add(call.call_id)
+        for call_id in [call.call_id for call in self._run.calls]:
+            if call_id in self._told or call_id in self._invoking:
+                continue
+            self._told.add(call_id)
+            result = None
+            try:
+                result = await self._result(self._run.call(call_id))
+            finally:
+                if result is None:
+                    self._told.discard(call_id)
+            if result is not None:
                 results.append(result)
         return results
 
@@ -135,13 +162,16 @@ class ToolUse:
         self.mark_told(found)
         return found
 
-    def untold(self, tool_names: Container[str]) -> list[Refusal]:
-        """The calls of these tools that the program never saw, and of which neither it nor the model was told."""
+    def untold(self, tool_names: Collection[str]) -> list[Refusal]:
+        """The calls of these tools that the program never saw, and of which neither it nor the model was told.
+
+        Calls of tools that were never there are any tool's.
+        """
         return [
             refused
             for refused in self._refusals()
             if refused.reason in ("truncated", "malformed", "invalid")
-            and refused.name in tool_names
+            and (refused.name in tool_names or (tool_names and self._is_invented(self._run.call(refused.call_id))))
             and refused.call_id not in self._refusals_told
             and refused.call_id not in self._told
         ]
@@ -151,8 +181,16 @@ class ToolUse:
         self._refusals_told.update(refused.call_id for refused in refusals)
 
     def _refusals(self) -> list[Refusal]:
-        return [
-            Refusal(call.call_id, call.name, call.provider_id, call.reason, refusal(call))
-            for call in self._run.calls
-            if call.reason is not None and self._barrier.is_refused(call)
-        ]
+        found = []
+        for call in self._run.calls:
+            if call.reason is not None and self._barrier.is_refused(call):
+                found.append(Refusal(call.call_id, call.name, call.provider_id, call.reason, refusal(call)))
+            elif call.state is CallState.ARGS_COMPLETE and self._is_invented(call):
+                absent = _absence(call, self._offered[call.call_id])
+                found.append(Refusal(call.call_id, call.name, call.provider_id, "rejected", absent))
+        return found
+
+
+def _absence(call: Call, offered: Iterable[str]) -> str:
+    """That there is no such tool, in a sentence for the model."""
+    return f"there is no tool {call.name}; the tools are: {', '.join(offered) or 'none'}"

@@ -145,13 +145,21 @@ class Reading:
         self._stored = exchange.provider.is_stored(exchange.asked)
         self._decoding = decoding
         self._on_end = on_end
-        self._collapses = tapping.collapses(model_call)
+        collapses = tapping.collapses(model_call)
         self._tools = exchange.provider.declared_tools(exchange.asked)
+        offered = exchange.provider.offered_names(exchange.asked)
+        names = offered or tuple(self._tools)
+        # Where no tool of the request is collapsed, nothing needs to be held either.
+        self._touches = tapping.may_collapse and (not names or any(map(collapses, names)))
+        # A call of a tool that the request never declared is nobody's: it must not reach the SDK in pieces.
+        self._offered = offered if self._touches else ()
+        self._collapses: Callable[[str], bool] = lambda name: collapses(name) or self._is_invented(name)
         self._refuses = model_call is not None and model_call.refuses
         self._forwards_rejected = self._refuses or run.rejected == "forward"
         self._response = run.response(
             exchange.provider.wire,
             tools=self._tools,
+            offered=self._offered,
             author=model_call.author if model_call is not None else None,
             new_call_id=model_call.new_call_id if model_call is not None else None,
             early="report" if model_call is not None and model_call.reports else "record",
@@ -159,10 +167,13 @@ class Reading:
         if model_call is not None:
             model_call.responses.append(self._response)
 
+    def _is_invented(self, name: str) -> bool:
+        return bool(self._offered) and name not in self._offered
+
     def _check(self, name: str, args_json: str) -> tuple[DiscardReason, str] | None:
-        """Why a call of a declared tool must not reach the SDK, though it is whole."""
+        """Why a call must not reach the SDK, though it is whole."""
         schema, tool = self._tools.get(name), self._tapping.tool(name)
-        if not schema and tool is None:
+        if not schema and tool is None and not self._is_invented(name):
             return None
         if tool is not None and tool.check == "stream":
             check = tool.arguments.stream_check()
@@ -180,11 +191,9 @@ class Reading:
 
     def streamed(self, source: Any, close_source: Callable[[], Awaitable[None]]) -> TappedBody:
         """A streamed answer, read by a task of its own from now on."""
-        # Where no tool of the request is collapsed, nothing needs to be held either.
-        touched = not self._tools or any(map(self._collapses, self._tools))
         collapser = self._provider.collapser(
             self._response.decoder,
-            collapse=self._collapses if touched and self._tapping.may_collapse else None,
+            collapse=self._collapses if self._touches else None,
             stored=self._stored,
             check=self._check,
             forwards_invalid=self._forwards_rejected,

@@ -373,6 +373,11 @@ class GeminiInteractions(Provider):
         tools = [tool for tool in objects_in(request.fields.get("tools")) if tool.get("type") == "function"]
         return schemas((tool, tool.get("parameters")) for tool in tools)
 
+    def offered_names(self, request: Request) -> tuple[str, ...]:
+        """None of them where the model may use a computer: those functions are declared nowhere."""
+        kinds = [tool.get("type") for tool in objects_in(request.fields.get("tools"))]
+        return () if "computer_use" in kinds else super().offered_names(request)
+
     def is_stored(self, request: Request) -> bool:
         return request.fields.get("store") is not False
 

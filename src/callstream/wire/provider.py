@@ -55,6 +55,10 @@ class Provider(ABC):
     def declared_tools(self, request: Request) -> dict[str, dict[str, Any]]:
         """The JSON Schemas of the tools that the request declares, by name."""
 
+    def offered_names(self, request: Request) -> tuple[str, ...]:
+        """The names that calls in the answer may have. Empty if the request does not say, or not of all of them."""
+        return tuple(self.declared_tools(request))
+
     def results_in(self, body: bytes) -> list[RequestEvent]:
         """The tool results and the new user messages of a request, in the order of the conversation."""
         return last_turn(self.turns(body))

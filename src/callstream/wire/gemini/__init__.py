@@ -29,6 +29,9 @@ class Gemini(Provider):
     def declared_tools(self, request: Request) -> dict[str, dict[str, Any]]:
         return requests.declared_tools(request)
 
+    def offered_names(self, request: Request) -> tuple[str, ...]:
+        return requests.offered_names(request)
+
     def ask_for_pieces(self, request: Request, asks: Asks = all_tools) -> Request:
         return requests.ask_for_pieces(request, asks)
 

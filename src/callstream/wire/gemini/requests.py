@@ -34,6 +34,7 @@ SIGNATURE = "thoughtSignature"
 _VERTEX = re.compile(r"/(?:publishers/google/models|endpoints)/[^/]+:streamGenerateContent$")
 _CALLING_CONFIG = (("toolConfig", "tool_config"), ("functionCallingConfig", "function_calling_config"))
 _STREAM_ARGUMENTS = ("streamFunctionCallArguments", "stream_function_call_arguments")
+_COMPUTER_USE = ("computerUse", "computer_use")
 _SCHEMAS = ("parameters", "parametersJsonSchema", "parameters_json_schema")
 """Where a declaration has its schema. google-genai sends the name of the field as it came."""
 
@@ -104,6 +105,12 @@ def _is_error(response: Any) -> bool:
 def declared_tools(request: Request) -> dict[str, dict[str, Any]]:
     declarations = [each for tool in objects_in(request.fields.get("tools")) for each in _declarations(tool)]
     return schemas((each, next((each[key] for key in _SCHEMAS if each.get(key)), None)) for each in declarations)
+
+
+def offered_names(request: Request) -> tuple[str, ...]:
+    """None of them where the model may use a computer: those functions are declared nowhere."""
+    uses_computer = any(name in tool for tool in objects_in(request.fields.get("tools")) for name in _COMPUTER_USE)
+    return () if uses_computer else tuple(declared_tools(request))
 
 
 def _declarations(tool: dict[str, Any]) -> list[dict[str, Any]]:

@@ -61,6 +61,13 @@ def declared_functions(request: Request) -> dict[str, dict[str, Any]]:
     return schemas((function, function.get("parameters")) for _, function in _functions(request))
 
 
+def offered_names(request: Request) -> tuple[str, ...]:
+    """Functions, free-text tools, and functions declared the way that came before tools."""
+    custom = [entry.get("custom") for entry in objects_in(request.fields.get("tools"))]
+    others = [*objects_in(custom), *objects_in(request.fields.get("functions"))]
+    return tuple({**declared_functions(request), **schemas((each, None) for each in others)})
+
+
 def _functions(request: Request) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """The entries of the request's tools that declare a function, and the functions."""
     entries = objects_in(request.fields.get("tools"))

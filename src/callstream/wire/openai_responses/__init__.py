@@ -26,6 +26,14 @@ class OpenAIResponses(Provider):
     def declared_tools(self, request: Request) -> dict[str, dict[str, Any]]:
         return schemas((tool, tool.get("parameters")) for tool in objects_in(request.fields.get("tools")))
 
+    def offered_names(self, request: Request) -> tuple[str, ...]:
+        """Those of namespaces too. A search for tools may find any others."""
+        tools = objects_in(request.fields.get("tools"))
+        if any(tool.get("type") == "tool_search" for tool in tools):
+            return ()
+        inner = [each for tool in tools if tool.get("type") == "namespace" for each in objects_in(tool.get("tools"))]
+        return tuple({**self.declared_tools(request), **schemas((each, None) for each in inner)})
+
     def is_stored(self, request: Request) -> bool:
         fields = request.fields
         return fields.get("store") is not False or bool(
