@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests import npm
 from tests.captures import ROOT
 
 PAGES = ["README.md", "docs/quickstart/plain-sdk.md"]
@@ -24,3 +27,16 @@ def test_types_are_what_users_see(tmp_path: Path, pytestconfig: pytest.Config) -
     options = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(cache)]
     told, errors, status = api.run([*options, *map(str, files)])
     assert status == 0, told + errors
+
+
+@pytest.mark.slow
+def test_pyright_sees_the_same_types() -> None:
+    folder = ROOT / "tests" / "pyright"
+    try:
+        npm.install(folder)
+    except npm.Unavailable as why:
+        pytest.skip(str(why))
+    pyright = folder / "node_modules" / "pyright" / "index.js"
+    command = ["node", str(pyright), "--pythonpath", sys.executable, str(ROOT / "tests" / "typing_tools.py")]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stdout + told.stderr

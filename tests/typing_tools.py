@@ -9,6 +9,9 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any, assert_type
 
 from anthropic import Anthropic, AsyncAnthropic
+from google.genai import types as genai_types
+from google.genai.client import AsyncClient
+from openai import AsyncOpenAI, OpenAI
 
 from callstream import Callstream, Run, SyncRun
 from callstream.calls import Call
@@ -43,6 +46,7 @@ async def calls() -> None:
 
 
 write.schema("other")  # type: ignore[arg-type]
+tool(check="other")  # type: ignore[call-overload]
 tool(on_hook_error="other")  # type: ignore[call-overload]
 
 
@@ -92,7 +96,7 @@ by_name = {"write": write, "count": count}
 Callstream(tools=several)
 Callstream(tools=by_name.values())
 for each in several:
-    assert_type(each.hooks, Hooks)
+    assert_type(each.hooks, Hooks)  # pyright: ignore[reportAssertTypeFailure]  # it gives up on three functions
     takes_any_tool(each, each.hooks, each)
 
 
@@ -116,6 +120,26 @@ def declares_tools_to_sync_sdks(cs: Callstream) -> str:
         )
         assert_type(run.run_tools()[0].text, str)
         return "so nothing is missing after this"
+
+
+async def declares_tools_to_every_sdk(
+    claude: AsyncAnthropic, gpt: AsyncOpenAI, sync_gpt: OpenAI, gemini: AsyncClient
+) -> None:
+    """What ``schema`` gives is what each SDK's ``tools`` takes, in each of the forms that it takes."""
+    for_claude = [write.schema("anthropic"), count.schema("anthropic")]
+    await claude.messages.create(model="m", max_tokens=1, messages=[], tools=for_claude)
+    await claude.beta.messages.create(model="m", max_tokens=1, messages=[], tools=for_claude)
+    for_chat = [write.schema("openai"), count.schema("openai_chat")]
+    await gpt.chat.completions.create(model="m", messages=[], tools=for_chat)
+    sync_gpt.chat.completions.create(model="m", messages=[], tools=for_chat, stream=True)
+    await gpt.responses.create(model="m", input="go", tools=[write.schema("openai_responses")])
+    declared = genai_types.Tool(function_declarations=[write.schema("gemini")])
+    await gemini.models.generate_content(
+        model="m", contents="go", config=genai_types.GenerateContentConfig(tools=[declared])
+    )
+    await gemini.models.generate_content(
+        model="m", contents="go", config={"tools": [{"function_declarations": [write.schema("gemini")]}]}
+    )
 
 
 def hears_by_position(name: str, call_id: str, data: Any) -> None: ...

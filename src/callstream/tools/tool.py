@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 from typing import (
     TYPE_CHECKING,
     Any,
+    Generic,
     Literal,
-    Protocol,
     TypeAlias,
     TypeGuard,
     TypeVar,
@@ -143,10 +143,11 @@ class Hooks:
         return hook
 
 
-class Tool(Protocol[Function_co]):
+class Tool(Generic[Function_co]):
     """What ``tool`` returns: the function, and beside it its hooks and its declaration.
 
-    ``Tool[Any]`` is any tool. A list of several is one of tools, too, whatever they take: the type is covariant.
+    It is for type checkers: what ``tool`` returns is a function. ``Tool[Any]`` is any tool. A list of several is one of
+    tools, too, whatever they take: the type is covariant.
     """
 
     __name__: str
@@ -168,34 +169,33 @@ class Tool(Protocol[Function_co]):
     """The parameter that takes a ``Streamed``."""
     start: Start
 
-    @property
-    def __call__(self) -> Function_co: ...
+    __call__: Function_co  # not a property, which pyright would not call
 
     def on_args_delta(self, hook: _D, /) -> _D:
         """Called with every piece of argument text: ``hook(delta: ArgsDelta, signal: AbortSignal)``."""
-        ...
+        raise NotImplementedError
 
     def on_field(self, path: str, /) -> Callable[[_F], _F]:
         """Called as one field arrives: ``hook(field: FieldDelta, signal: AbortSignal)``.
 
         ``path`` is the name of a top-level field, or a JSON path (``$.items[0].title``; ``$`` is the whole).
         """
-        ...
+        raise NotImplementedError
 
     def on_args_complete(self, hook: _C, /) -> _C:
         """Called once when all arguments are there: ``hook(call: Call, signal: AbortSignal)``."""
-        ...
+        raise NotImplementedError
 
     def on_args_abort(self, hook: _A, /) -> _A:
         """Called once if the tool will not run: ``hook(call: Call, reason: str)``."""
-        ...
+        raise NotImplementedError
 
     def schema(self, provider: Provider, /) -> Any:
         """The declaration for plain SDK users, a dict. ``openai`` and ``openai_chat`` are the same, Chat Completions.
 
         Its type is Any, because each SDK has one of its own for it.
         """
-        ...
+        raise NotImplementedError
 
 
 def is_tool(candidate: object) -> TypeGuard[Tool[Any]]:
