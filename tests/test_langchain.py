@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from callstream import Reject
+from callstream import Callstream, Reject, Streamed, tool
 from callstream.testing import Call, Finish, ScriptedProvider, Text
 from tests.captures import ROOT
+from tests.gated import GatedProvider
 
 PAGE = (ROOT / "docs" / "howto" / "langchain.md").read_text(encoding="utf-8")
 [PROGRAM] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -77,3 +78,44 @@ def test_chat_anthropic_takes_no_client() -> None:
     """If this fails, langchain-anthropic can be tapped, and the page should say how."""
     chat = pytest.importorskip("langchain_anthropic", reason="LangChain is not installed here").ChatAnthropic
     assert [name for name in chat.model_fields if "http" in name and "client" in name] == []
+
+
+async def test_a_streamed_parameter_is_read_while_the_model_writes_it() -> None:
+    """LangChain calls the tool after the response, and gets the result of the one that is running."""
+    pytest.importorskip("langchain_openai", reason="LangChain is not installed here; `make langchain` runs this test")
+    from langchain_core.messages import HumanMessage
+    from langchain_core.tools import StructuredTool
+    from langchain_openai import ChatOpenAI
+
+    runs: list[str] = []
+    pieces: list[str] = []
+    document = {"title": "Tides", "content": CONTENT}
+    script = [[Call("write_document", document, size=4)], [Text("Written.")]]
+    with GatedProvider("openai_chat", script, held=4) as provider:
+
+        @tool
+        async def write_document(title: str, content: Streamed[str]) -> str:
+            """Writes a document."""
+            runs.append(title)
+            async for piece in content:
+                pieces.append(piece)
+                provider.open()
+            return f"{len(content.text)} characters"
+
+        async with Callstream(tools=[write_document]) as cs:
+            wrapped = StructuredTool.from_function(coroutine=write_document, name="write_document")
+            chat = ChatOpenAI(
+                model="gpt-5",
+                streaming=True,
+                api_key="none",  # type: ignore[arg-type]
+                base_url=provider.base_url,
+                http_async_client=cs.http_client(),
+            )
+            async with cs.run("thread-1"):
+                answer = await chat.bind_tools([wrapped]).ainvoke([HumanMessage("Write about tides.")])
+                [result] = [await wrapped.ainvoke(call) for call in answer.tool_calls]
+            [call] = await cs.journal.calls()
+    assert provider.was_opened
+    assert (runs, "".join(pieces)) == (["Tides"], CONTENT)
+    assert result.content == f"{len(CONTENT)} characters"
+    assert (call.state, call.ran_early, call.result) == ("completed", True, f"{len(CONTENT)} characters")
