@@ -1,8 +1,9 @@
 /**
  * What a chat of the AI SDK has of a run, chunk by chunk, so that a stream that sends the run again can be cut to the rest.
  *
- * The pieces of a text may be others the second time, so texts are compared by length. A new step is passed on with the first
- * thing in it: only then is it known whether the chat has it.
+ * The pieces of a text may be others the second time, so texts are compared by length. The end of a step and the start of the
+ * next are passed on with what follows them: only then is it known whether the chat has them. An end that came twice would
+ * close the text that is being written.
  *
  * @typedef {object} Part a text, a reasoning or a call
  * @property {number} length how much of its text was delivered
@@ -20,18 +21,18 @@ export class Delivered {
   isOver = false;
   /** @type {Map<string, Part>} */
   #parts = new Map();
-  /** @type {any} a step that was begun and has nothing in it yet */
-  #step = null;
+  /** @type {any[]} ends and starts of steps after which nothing has come yet */
+  #steps = [];
 
   /** From now on the chunks are those of a stream that begins with the run. */
   startOver() {
-    this.#step = null;
+    this.#steps = [];
     for (const part of this.#parts.values()) part.at = part.updates = 0;
   }
 
   /**
    * @param {any} chunk
-   * @returns {any[]} what is new in it, with the step that it begins
+   * @returns {any[]} what is new in it, after the steps that it ends and begins
    */
   take(chunk) {
     if (chunk.type === "start") {
@@ -39,18 +40,16 @@ export class Delivered {
       this.runId = chunk.messageMetadata?.runId;
       return [chunk];
     }
-    if (chunk.type === "start-step") {
-      this.#step = chunk;
+    if (chunk.type.endsWith("-step")) {
+      this.#steps.push(chunk);
       return [];
     }
     const id = chunk.toolCallId ?? (/^(?:text|reasoning)-/.test(chunk.type) ? chunk.id : undefined);
     this.isOver ||= ENDS.includes(chunk.type);
     if (id === undefined && !this.isOver) return [chunk];
     const rest = id === undefined ? chunk : this.#rest(this.#part(id), chunk);
-    const step = this.#step;
-    this.#step = null;
-    if (rest === null) return [];
-    return step === null ? [rest] : [step, rest];
+    const steps = this.#steps.splice(0);
+    return rest === null ? [] : [...steps, rest];
   }
 
   /** @param {string} id */

@@ -2,7 +2,8 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { DefaultChatTransport } from "ai7";
+import * as ai6 from "ai6";
+import * as ai7 from "ai7";
 import { callstreamTransport } from "../../../js/ai.js";
 
 const RUN = [
@@ -32,6 +33,10 @@ function body(chunks) {
 
 /** A transport whose requests are answered one after the other: a status, an error of the network, or chunks. */
 function transport(...answers) {
+  return transportOf(ai7, ...answers);
+}
+
+function transportOf({ DefaultChatTransport }, ...answers) {
   const asked = [];
   const fetch = async (url, { method, headers }) => {
     asked.push([method, String(url), new Headers(headers).get("x-run-id"), new Headers(headers).get("x-own")]);
@@ -59,6 +64,28 @@ test("the run is asked for again, and only the rest is passed on", async () => {
   const again = ["GET", "http://chat.invalid/ui/chat/stream?sdk=7", "r", "1"];
   assert.deepEqual(asked, [["POST", "http://chat.invalid/ui?sdk=7", null, "1"], ...Array(3).fill(again)]);
 });
+
+for (const [sdk, ai] of Object.entries({ ai6, ai7 })) {
+  test(`a message of ${sdk} is the same wherever its second step is cut`, () => checkSteps(ai));
+}
+
+async function checkSteps(ai) {
+  const first = { type: "text-start", id: "text-0" };
+  const step = [{ type: "start-step" }, first, { type: "text-delta", id: "text-0", delta: "Hm." }, { type: "text-end", id: "text-0" }];
+  const run = [RUN[0], ...step, { type: "finish-step" }, ...RUN.slice(1)];
+  const messages = [];
+  for (let cut = 1; cut <= run.length; cut += 1) {
+    const [healed] = transportOf(ai, [...run.slice(0, cut), lost()], [...run.slice(0, cut - 1), lost()], run);
+    let message;
+    const errors = [];
+    const stream = await healed.sendMessages(given);
+    for await (message of ai.readUIMessageStream({ stream, onError: (error) => errors.push(error) }));
+    assert.deepEqual(errors, []);
+    messages.push(message);
+  }
+  assert.deepEqual(messages, Array(run.length).fill(messages.at(-1)));
+  assert.deepEqual(messages[0].parts.map((part) => part.text ?? part.type), ["step-start", "Hm.", "step-start", "Hello there"]);
+}
 
 test("a body that ends well before its run has ended is taken for lost", async () => {
   const [healed] = transport(RUN.slice(0, 5), RUN);
