@@ -150,7 +150,7 @@ def test_what_a_page_shows_of_calls_that_failed() -> None:
         FINISHED,
     )
     [message] = shown(run)
-    failed, denied, half = message["parts"][1:]
+    failed, denied, half = message["parts"][1:-1]
     assert (failed["state"], failed["input"], failed["errorText"]) == ("output-error", {"n": 1}, "the tool failed")
     assert denied["state"] == "output-denied"
     assert (half["state"], half["rawInput"]) == ("output-error", '{"n":')

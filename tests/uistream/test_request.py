@@ -132,6 +132,25 @@ def test_what_is_half_written_is_left_out() -> None:
     assert read(answer()).given["messages"] == [{"id": "a", "role": "assistant"}]
 
 
+@pytest.mark.parametrize(
+    ("output", "content"),
+    [
+        ({"a": 1}, '{"a":1}'),
+        ("red", "red"),
+        ("", ""),
+        ("5", '"5"'),
+        ('"quoted"', '"\\"quoted\\""'),
+        ("[" * 300 + "]" * 300, f'"{"[" * 300}{"]" * 300}"'),
+        (None, "null"),
+    ],
+    ids=lambda value: str(value)[:8],
+)
+def test_an_output_that_is_a_text_stays_one(output: Any, content: str) -> None:
+    done = call("paint", "output-available", output=output)
+    *_, message = read(user(text("Go")), answer(done)).given["messages"]
+    assert message["content"] == content
+
+
 def test_approvals_are_answers_to_interrupts() -> None:
     asked = [
         call("sign", "approval-responded", approval={"id": "q1", "approved": True}),

@@ -145,7 +145,7 @@ def test_the_input_of_a_free_text_tool_is_a_json_string(pieces: list[str]) -> No
             FINISHED,
         )
     )
-    [_, part] = fold(ChunkTranslator("m").replay([replayed]))["parts"]
+    [_, part, _] = fold(ChunkTranslator("m").replay([replayed]))["parts"]
     assert json.loads(bytes(part["input"])) == "".join(pieces)
 
 
@@ -284,12 +284,31 @@ def test_ends() -> None:
     told = chunks(RunEnded("failed", "known"), view=View(errors=True))[-1]
     assert told["errorText"] == "The run failed: known"
     left = chunks(*call(), FINISHED)
-    assert [chunk["type"] for chunk in left[-3:]] == ["tool-output-error", "finish-step", "finish"]
+    assert [chunk["type"] for chunk in left[-6:]] == [
+        *("tool-output-error", "finish-step"),
+        *("start-step", "message-metadata", "finish-step"),
+        "finish",
+    ]
     translator = ChunkTranslator("message")
     for record in records(FINISHED):
         translator.feed(record)
     with pytest.raises(UsageError, match="has ended"):
         translator.feed(records(FINISHED)[1])
+
+
+def test_the_last_step_of_a_run_has_no_calls_unless_one_awaits_an_answer() -> None:
+    """A chat that sends whenever the calls of the last step are answered would not stop to send."""
+
+    def steps(*events: RunEvent) -> list[dict[str, Any]]:
+        return [chunk for chunk in chunks(*events) if chunk["type"] in ("start-step", "message-metadata")]
+
+    empty = [{"type": "start-step"}, {"type": "message-metadata", "messageMetadata": {"runId": "run"}}]
+    started = {"type": "start-step"}
+    assert steps(*call(), CallReturned("c", 1), FINISHED) == [started, *empty]
+    assert steps(*call(), CallReturned("c", 1), RunEnded("cancelled")) == [started, *empty]
+    assert steps(*call(), CallReturned("c", 1), TextAppended("n", "Done."), FINISHED) == [started, started]
+    assert steps(*call(), CallAwaiting("c", Question()), FINISHED) == [started]
+    assert steps(TextAppended("n", "Done."), FINISHED) == [started]
 
 
 def test_nothing_to_replay() -> None:

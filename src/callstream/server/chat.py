@@ -12,12 +12,15 @@ from itertools import groupby
 from typing import Any, Final, get_args
 
 import msgspec
+from ag_ui.core import RunAgentInput, ToolMessage
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from callstream import codec
 from callstream.agui import View
+from callstream.agui.given import since_spoken
+from callstream.calls import CallState
 from callstream.errors import Compacted, UsageError
 from callstream.events import Record, RunEnded, in_order
 from callstream.journal import Journal, RunRow, history
@@ -93,11 +96,29 @@ class ChatRoutes:
             raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "wrong_input", str(error)) from None
         given = parse_input(codec.encode({**asked.given, "runId": run_id}), self._settings)
         check_ids(given)
+        if asked.continues is not None and not await self._guard(self._journal.runs(run_id=run_id, limit=1)):
+            await self._guard(self._check_answers(given, principal))
         with self._runs.seat(principal) as seat, remote_parent(request.headers):
             run_id = await self._runs.start(given, principal)
             rows = await self._guard(self._access.runs_of(asked.chat_id, principal))
             frames = await self._whole_run(rows, run_id, sdk, asked.continues)
             return self._runs.stream(frames, run_id, seat, HEADERS)
+
+    async def _check_answers(self, given: RunAgentInput, principal: str | None) -> None:
+        """Refuses a request all of whose answers are late, those of a tab that is out of date: a run would do nothing.
+
+        Results of the server's tools are no answers, and whether other ids are refused is up to the agent.
+        """
+        await self._access.check_thread(given.thread_id, principal)
+        answers = [each.tool_call_id for each in since_spoken(given.messages) if isinstance(each, ToolMessage)]
+        answers += [entry.interrupt_id for entry in given.resume or ()]
+        awaiting = await self._journal.calls(thread_id=given.thread_id, states=[CallState.AWAITING])
+        if not answers or {call.call_id for call in awaiting} & {*answers}:
+            return
+        last = await self._journal.call(answers[-1])
+        if last is not None and (given.resume or last.name in {tool.name for tool in given.tools or ()}):
+            message = "This has been answered already; load the chat's messages again."
+            raise Problem(HTTPStatus.CONFLICT, "answer_refused", message)
 
     async def _run_id(self, body: Any) -> str:
         """The same for a request that is sent again, so that it does not run twice.

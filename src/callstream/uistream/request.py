@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from callstream import codec
+from callstream.agui.given import result_value
 from callstream.errors import UsageError
 from callstream.uistream.messages import AGAIN
 
@@ -138,7 +139,7 @@ def _call(part: dict[str, Any]) -> dict[str, Any] | None:
     result: dict[str, Any] | None = {"id": f"output-{call_id}", "role": "tool", "toolCallId": call_id}
     match part:
         case {"state": "output-available", "output": output} if not part.get("preliminary"):
-            result = {**(result or {}), "content": _json(output)}
+            result = {**(result or {}), "content": _result_text(output)}
         case {"state": "output-error"}:
             error = str(part.get("errorText") or "The tool failed.")
             result = {**(result or {}), "content": _json({"error": error}), "error": error}
@@ -180,6 +181,17 @@ def _tools(tools: Any) -> list[dict[str, Any]]:
         }
         for tool in named
     ]
+
+
+def _result_text(output: Any) -> str:
+    """An output as a tool message's content: a text as it is, unless it would be read as another value."""
+    if isinstance(output, str):
+        try:
+            if result_value(output) == output:
+                return output
+        except UsageError:
+            pass  # it looks like JSON that nests too deep
+    return _json(output)
 
 
 def _json(value: Any) -> str:

@@ -14,37 +14,12 @@ from typing import Any, Final, assert_never
 
 import msgspec
 
-from callstream import codec
+from callstream import codec, events
 from callstream.agui import View
 from callstream.agui.given import result_value
 from callstream.agui.shown import result_text
 from callstream.agui.translator import tools_in
 from callstream.errors import UsageError
-from callstream.events import (
-    ArgsAppended,
-    CallAwaiting,
-    CallCompleted,
-    CallDiscarded,
-    CallExecuting,
-    CallFailed,
-    CallProgressed,
-    CallReleased,
-    CallReturned,
-    CallRunningEarly,
-    CallSigned,
-    CallStarted,
-    MessageEnded,
-    MessageReceived,
-    MessageStarted,
-    Question,
-    ReasoningAppended,
-    Record,
-    ResponseEnded,
-    RunEnded,
-    RunStarted,
-    StateChanged,
-    TextAppended,
-)
 from callstream.jsontext.patch import apply_patch
 from callstream.uistream.chunks import Chunk, Sdk
 from callstream.uistream.results import error_text, says_no
@@ -65,7 +40,7 @@ class _Stage(Enum):
 class _Call:
     __slots__ = ("about", "is_asked", "is_denied", "is_text", "name", "pieces", "stage")
 
-    def __init__(self, started: CallStarted) -> None:
+    def __init__(self, started: events.CallStarted) -> None:
         self.name = started.name
         self.is_text = started.encoding == "text"
         self.pieces: list[str] = []
@@ -91,8 +66,10 @@ class ChunkTranslator:
         self._sdk = sdk
         self._run_id: str | None = None
         self._has_started = False
+        self._metadata: dict[str, str] = {}
         self._is_over = False
         self._is_step_open = False
+        self._has_calls = False  # of the last step
         self._steps: set[str] = set()
         self._announced: set[str] = set()
         self._held: list[Chunk] = []
@@ -123,19 +100,19 @@ class ChunkTranslator:
             for record in condensed(run):
                 told = self._chunks(record)
                 # Of an earlier run, everything is told but its end: the message is not finished.
-                chunks += told[:-1] if number < last and isinstance(record.event, RunEnded) else told
+                chunks += told[:-1] if number < last and isinstance(record.event, events.RunEnded) else told
             self._is_over = self._is_over and number == last
         self._answered = frozenset()
         return chunks
 
-    def feed(self, record: Record) -> list[Chunk]:
+    def feed(self, record: events.Record) -> list[Chunk]:
         if self._is_over:
             raise UsageError(
                 f"the last run of the turn has ended; record {record.seq} of {record.run_id!r} cannot follow"
             )
         return self._chunks(record)
 
-    def _chunks(self, record: Record) -> list[Chunk]:
+    def _chunks(self, record: events.Record) -> list[Chunk]:
         """What is to be told of a record. A call that no response of a model made is held back while it may be a question.
 
         A host writes its questions whole: start, arguments, end, and that an answer is awaited. Anything else shows that
@@ -144,18 +121,18 @@ class ChunkTranslator:
         event = record.event
         call_id = self._held_call
         match event:
-            case ArgsAppended() if event.call_id == call_id and not self._calls[event.call_id].pieces:
+            case events.ArgsAppended() if event.call_id == call_id and not self._calls[event.call_id].pieces:
                 self._held += self._tell(record)
                 return []
-            case CallCompleted() if event.call_id == call_id:
+            case events.CallCompleted() if event.call_id == call_id:
                 self._held += self._tell(record)
                 return []
-            case CallAwaiting() if event.call_id == call_id:
+            case events.CallAwaiting() if event.call_id == call_id:
                 told = list(self._tell(record))
                 return [*self._release(), *told]
         released = self._release()
         told = list(self._tell(record))
-        if isinstance(event, CallStarted) and message_of(event, record.response_id) not in self._announced:
+        if isinstance(event, events.CallStarted) and message_of(event, record.response_id) not in self._announced:
             self._held_call, self._held = event.call_id, told
             return released
         return released + told
@@ -169,43 +146,45 @@ class ChunkTranslator:
             self._is_step_open = False
         self._release()
 
-    def _tell(self, record: Record) -> Iterator[Chunk]:
+    def _tell(self, record: events.Record) -> Iterator[Chunk]:
         match record.event:
             # A run is made of these two mostly, so they are asked for first.
-            case ArgsAppended(call_id=call_id, text=text):
+            case events.ArgsAppended(call_id=call_id, text=text):
                 yield from self._write(call_id, text)
-            case TextAppended(message_id=message_id, text=text):
+            case events.TextAppended(message_id=message_id, text=text):
                 yield from self._say("text", message_id, text)
-            case ReasoningAppended(message_id=message_id, text=text):
+            case events.ReasoningAppended(message_id=message_id, text=text):
                 if self.view.reasoning:
                     yield from self._say("reasoning", message_id, text)
-            case RunStarted(input=run_input):
+            case events.RunStarted(input=run_input):
                 yield from self._start(record.run_id, run_input)
-            case MessageStarted(message_id=message_id):
+            case events.MessageStarted(message_id=message_id):
                 self._announced.add(message_id)
                 yield from self._begin_step(message_id)
-            case MessageEnded(message_id=message_id):
+            case events.MessageEnded(message_id=message_id):
                 yield from self._close(message_id)
-            case CallStarted() as started:
+            case events.CallStarted() as started:
                 yield from self._begin_call(started, message_of(started, record.response_id))
-            case CallCompleted(call_id=call_id, args_json=whole):
+            case events.CallCompleted(call_id=call_id, args_json=whole):
                 yield from self._complete(call_id, self._calls[call_id], whole)
-            case CallAwaiting(call_id=call_id, question=question, is_paused=is_paused):
+            case events.CallAwaiting(call_id=call_id, question=question, is_paused=is_paused):
                 if call_id in self._calls:
                     self._calls[call_id].stage = _Stage.AWAITING
                     if not is_paused:
                         yield from self._ask(call_id, self._calls[call_id], question)
-            case CallProgressed() | CallRunningEarly() as news:
+            case events.CallProgressed() | events.CallRunningEarly() as news:
                 if news.call_id in self._calls:
                     yield from self._report(news, self._calls[news.call_id])
-            case CallReturned() | CallFailed() | CallDiscarded() | CallReleased() as outcome:
+            case (
+                events.CallReturned() | events.CallFailed() | events.CallDiscarded() | events.CallReleased() as outcome
+            ):
                 if outcome.call_id in self._calls:
                     yield from self._end_call(outcome, self._calls[outcome.call_id])
-            case StateChanged(snapshot=snapshot, patch=patch):
+            case events.StateChanged(snapshot=snapshot, patch=patch):
                 yield from self._change_state(snapshot, patch)
-            case RunEnded() as ended:
+            case events.RunEnded() as ended:
                 yield from self._end(ended)
-            case MessageReceived() | ResponseEnded() | CallExecuting() | CallSigned():
+            case events.MessageReceived() | events.ResponseEnded() | events.CallExecuting() | events.CallSigned():
                 pass
             case _:
                 assert_never(record.event)
@@ -216,8 +195,8 @@ class ChunkTranslator:
         self._client_tools |= tools_in(run_input)
         if not self._has_started:
             self._has_started = True
-            metadata = {"runId": self._run_id or run_id}
-            yield {"type": "start", "messageId": self._message_id, "messageMetadata": metadata}
+            self._metadata = {"runId": self._run_id or run_id}
+            yield {"type": "start", "messageId": self._message_id, "messageMetadata": self._metadata}
 
     def _begin_step(self, message_id: str) -> Iterator[Chunk]:
         """Each response of a model is a step: the SDK's helpers look at the calls of the last one.
@@ -230,7 +209,10 @@ class ChunkTranslator:
         if self._is_step_open and any(call.stage is _Stage.WRITING for call in self._calls.values()):
             return
         yield from self._end_step()
-        self._is_step_open = True
+        yield from self._start_step()
+
+    def _start_step(self) -> Iterator[Chunk]:
+        self._is_step_open, self._has_calls = True, False
         yield {"type": "start-step"}
 
     def _end_step(self) -> Iterator[Chunk]:
@@ -264,10 +246,11 @@ class ChunkTranslator:
 
     # -- calls --
 
-    def _begin_call(self, started: CallStarted, message_id: str) -> Iterator[Chunk]:
+    def _begin_call(self, started: events.CallStarted, message_id: str) -> Iterator[Chunk]:
         if not self._is_step_open:
             yield from self._begin_step(message_id)
         self._steps.add(message_id)
+        self._has_calls = True
         yield from self._close(message_id)
         self._calls[started.call_id] = _Call(started)
         yield {"type": "tool-input-start", "toolCallId": started.call_id, "toolName": started.name}
@@ -301,9 +284,9 @@ class ChunkTranslator:
         line = msgspec.Raw(text.replace("\n", " ").replace("\r", " ").encode())
         return {"type": "tool-input-available", "toolCallId": call_id, "toolName": call.name, "input": line}
 
-    def _ask(self, call_id: str, call: _Call, question: Question | None) -> Iterator[Chunk]:
+    def _ask(self, call_id: str, call: _Call, question: events.Question | None) -> Iterator[Chunk]:
         """A call that a person or a client has to answer. The client's own tools need no word: it has the arguments."""
-        asked = question or Question()
+        asked = question or events.Question()
         if call.name in self._client_tools or self._sdk < 6:
             return
         about = self._calls.get(asked.about) if asked.about is not None else None
@@ -319,11 +302,11 @@ class ChunkTranslator:
         request = {"type": "tool-approval-request", "approvalId": call_id, "toolCallId": shown_id}
         yield {**request, "reason": asked.message} if asked.message else request
 
-    def _report(self, news: CallProgressed | CallRunningEarly, call: _Call) -> Iterator[Chunk]:
+    def _report(self, news: events.CallProgressed | events.CallRunningEarly, call: _Call) -> Iterator[Chunk]:
         call_id = news.call_id
         if call_id in self._answered or call.about is not None:
             return  # the result replaces it
-        if isinstance(news, CallRunningEarly):
+        if isinstance(news, events.CallRunningEarly):
             yield {"type": "data-running-early", "id": f"early-{call_id}", "data": {"toolCallId": call_id}}
             return
         data = news.data
@@ -335,28 +318,28 @@ class ChunkTranslator:
     def _end_call(self, outcome: Outcome, call: _Call) -> Iterator[Chunk]:
         was, call.stage = call.stage, _Stage.ANSWERED
         if call.about is not None:
-            call.about.is_denied = isinstance(outcome, CallReturned) and says_no(outcome.result)
+            call.about.is_denied = isinstance(outcome, events.CallReturned) and says_no(outcome.result)
             return
         about = {"toolCallId": outcome.call_id}
         match outcome:
-            case CallReturned(result=result):
+            case events.CallReturned(result=result):
                 yield {"type": "tool-output-available", **about, "output": result}
-            case CallReleased():
+            case events.CallReleased():
                 yield {
                     "type": "tool-output-available",
                     **about,
                     "output": result_value(result_text(outcome, self.view)),
                 }
-            case CallDiscarded() if was is _Stage.WRITING:
+            case events.CallDiscarded() if was is _Stage.WRITING:
                 text = "".join(call.pieces)
                 call.pieces.clear()
                 error = {"input": text, "errorText": error_text(outcome, self.view)}
                 yield {"type": "tool-input-error", **about, "toolName": call.name, **error}
-            case CallDiscarded(reason="rejected") if call.is_asked:
+            case events.CallDiscarded(reason="rejected") if call.is_asked:
                 yield {"type": "tool-output-denied", **about}
-            case CallDiscarded() | CallFailed() if call.is_denied:
+            case events.CallDiscarded() | events.CallFailed() if call.is_denied:
                 yield {"type": "tool-output-denied", **about}
-            case CallDiscarded() | CallFailed():
+            case events.CallDiscarded() | events.CallFailed():
                 yield {"type": "tool-output-error", **about, "errorText": error_text(outcome, self.view)}
             case _:
                 assert_never(outcome)
@@ -378,16 +361,21 @@ class ChunkTranslator:
                 return
         yield {"type": "data-state", "id": "state", "data": self._state}
 
-    def _end(self, ended: RunEnded) -> Iterator[Chunk]:
+    def _end(self, ended: events.RunEnded) -> Iterator[Chunk]:
         for call_id, call in self._calls.items():
             # A journal closes every call before its run; should one be left, the client must not take it for pending.
             if call.stage in (_Stage.WRITING, _Stage.WRITTEN):
-                yield from self._end_call(CallDiscarded(call_id, "interrupted"), call)
+                yield from self._end_call(events.CallDiscarded(call_id, "interrupted"), call)
         yield from self._end_step()
         self._is_over = True
+        awaits = any(call.stage is _Stage.AWAITING for call in self._calls.values())
+        if self._has_calls and not awaits:
+            # A chat that sends by itself does so when all calls of the last step are answered: it would do so for ever.
+            yield from self._start_step()
+            yield {"type": "message-metadata", "messageMetadata": self._metadata}  # else its reader leaves the step out
+            yield from self._end_step()
         match ended.outcome:
             case "finished":
-                awaits = any(call.stage is _Stage.AWAITING for call in self._calls.values())
                 yield {"type": "finish", "finishReason": "tool-calls" if awaits else "stop"}
             case "cancelled":
                 yield {"type": "abort"}

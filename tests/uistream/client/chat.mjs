@@ -4,8 +4,10 @@
 //
 // With `heals`, the npm package's resumeDropped is its onFinish, and waits so many milliseconds at first. With `survives`, the
 // transport is the npm package's, and waits so long.
-// STEP: {"send": "text"} | {"resume": true} | {"output": {...}} | {"approve": true | false} | {"drop": n} before a send: its
-// connection is cut after n chunks, or after each number of a list those of the next responses | {"regenerate": true} | {"reload": true}: a new client that loads the chat.
+// STEP: {"send": "text"} | {"resume": true} | {"output": {…}}, what addToolOutput takes; without a toolCallId, of the tool's last call |
+// {"approve": true | false, "id": an approval's, by default that of the first that is asked for} | {"drop": n} before a send: its
+// connection is cut after n chunks, or after each number of a list those of the next responses | {"regenerate": true} |
+// {"reload": true}: a new client that loads the chat. `messages`: what the client has at first, which may be out of date.
 // The answer: the messages, the chat's status, and everything that onToolCall, onError and onFinish were told.
 
 import { createInterface } from "node:readline";
@@ -13,8 +15,9 @@ import { callstreamTransport, resumeDropped } from "../../../js/ai.js";
 
 const sdks = Object.fromEntries(await Promise.all([6, 7].map(async (sdk) => [sdk, await import(`ai${sdk}`)])));
 console.warn = console.error = () => {};
+const MOST = 50; // requests of one client
 
-async function live({ sdk, url, chatId, body, steps, answers, heals, survives }) {
+async function live({ sdk, url, chatId, messages, body, steps, answers, heals, survives }) {
   const { AbstractChat, DefaultChatTransport } = sdks[sdk];
   const helpers = [
     sdks[sdk].lastAssistantMessageIsCompleteWithToolCalls,
@@ -38,7 +41,7 @@ async function live({ sdk, url, chatId, body, steps, answers, heals, survives })
   let drops = [];
   let answering = Promise.resolve();
   const cutting = async (...args) => {
-    told.requests += 1;
+    if (++told.requests > MOST) throw new Error(`more than ${MOST} requests: it sends for ever`);
     const response = await fetch(...args);
     told.statuses.push(response.status);
     let left = response.body ? drops.shift() : undefined;
@@ -88,6 +91,7 @@ async function live({ sdk, url, chatId, body, steps, answers, heals, survives })
     return chat;
   };
   let chat = make();
+  if (messages) chat.messages = messages;
   const settled = async () => {
     for (let idle = 0; idle < 8; ) {
       await answering;
@@ -104,9 +108,16 @@ async function live({ sdk, url, chatId, body, steps, answers, heals, survives })
     if (step.send) await chat.sendMessage({ text: step.send });
     if (step.regenerate) await chat.regenerate();
     if (step.resume) await chat.resumeStream();
+    const parts = chat.messages.at(-1)?.parts;
     if ("approve" in step) {
-      const part = chat.messages.at(-1).parts.find((each) => each.state === "approval-requested");
-      await chat.addToolApprovalResponse({ id: part.approval.id, approved: step.approve });
+      const asked = parts.find((each) => each.state === "approval-requested");
+      if (step.id) asked.approval.id = step.id;
+      await chat.addToolApprovalResponse({ id: asked.approval.id, approved: step.approve });
+    }
+    if (step.output) {
+      const called = parts.findLast((each) => each.type === `tool-${step.output.tool}`);
+      if (step.output.toolCallId) called.toolCallId = step.output.toolCallId;
+      await chat.addToolOutput({ toolCallId: called.toolCallId, ...step.output });
     }
     await settled();
   }
