@@ -52,6 +52,46 @@ def test_a_program_is_recorded_and_then_runs_without_its_provider(tmp_path: Path
     assert "1 request answered" in again.err
 
 
+BEDROCK_PROGRAM = """
+import boto3
+client = boto3.client("bedrock-runtime")
+messages = [{"role": "user", "content": [{"text": "Hi"}]}]
+for event in client.converse_stream(modelId="claude", messages=messages)["stream"]:
+    print(*event.get("contentBlockDelta", {}).get("delta", {}).get("text", ""), sep="", end="")
+"""
+ANTHROPIC_ON_BEDROCK_PROGRAM = """
+import anthropic
+client = anthropic.AnthropicBedrock(max_retries=0)
+with client.messages.stream(model="claude", max_tokens=99, messages=[{"role": "user", "content": "Hi"}]) as stream:
+    print(stream.get_final_message().content[0].text, end="")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.subprocess
+@pytest.mark.parametrize(
+    ("wire", "place", "program"),
+    [
+        ("bedrock_converse", "converse-stream", BEDROCK_PROGRAM),
+        ("bedrock_invoke", "invoke-with-response-stream", ANTHROPIC_ON_BEDROCK_PROGRAM),
+    ],
+)
+def test_a_program_for_bedrock_runs_without_keys_of_its_own(
+    tmp_path: Path, wire: str, place: str, program: str
+) -> None:
+    (tmp_path / "program.py").write_text(program)
+    with (
+        ScriptedProvider(wire, [Text("Let me look.")]) as provider,
+        recording_proxy(tmp_path / "a", provider.base_url) as proxy,
+    ):
+        asked = {"messages": [{"role": "user", "content": [{"text": "Hi"}]}]}
+        if wire == "bedrock_invoke":
+            asked = {"anthropic_version": "bedrock-2023-05-31", "max_tokens": 99, **asked}
+        httpx.post(f"{proxy.origin}/model/claude/{place}", json=asked)
+    done = ran("replay", "a", "--", sys.executable, "program.py", cwd=tmp_path, env={"AWS_BEARER_TOKEN_BEDROCK": "key"})
+    assert (done.code, done.out) == (0, "Let me look."), done.err
+
+
 @pytest.mark.slow
 @pytest.mark.subprocess
 def test_replay_serves_until_it_is_told_to_end(tmp_path: Path) -> None:

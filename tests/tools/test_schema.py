@@ -8,9 +8,13 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
+from botocore.validate import ParamValidator
 
 from callstream.errors import UsageError
 from callstream.tools import AbortSignal, tool
+from callstream.wire import WIRES, provider_of
+from callstream.wire.requests import Request
+from tests.sdks.bedrock import bedrock_client
 
 from .samples import Colour, Place, draw, order
 
@@ -56,6 +60,33 @@ def test_schema_for_anthropic_and_openai() -> None:
     json.dumps([declared, chat, responses])
     spec = {"name": "order", "description": "Orders things.", "inputSchema": {"json": schema}}
     assert order.schema("bedrock") == {"toolSpec": spec}
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_schema_takes_the_name_of_every_wire(wire: Any) -> None:
+    """And its request declares the tool then. Providers refuse a description that is empty."""
+
+    @tool
+    def write(title: str) -> None: ...
+
+    declared = write.schema(wire)
+    assert "description" not in json.dumps(declared)
+    tools: Any = [{"functionDeclarations": [declared]}] if wire == "gemini" else [declared]
+    body = {"tools": tools, "toolConfig": {"tools": tools}, "anthropic_version": "bedrock-2023-05-31"}
+    [(name, schema)] = (
+        provider_of(wire).declared_tools(Request("/model/anthropic.claude/invoke", json.dumps(body).encode())).items()
+    )
+    assert (name, schema["required"]) == ("write", ["title"])
+
+
+def test_a_tool_without_a_description_is_declared_to_bedrock() -> None:
+    @tool
+    def write(title: str) -> None: ...
+
+    client = bedrock_client("http://127.0.0.1:1")
+    model = client.meta.service_model.operation_model("ConverseStream").input_shape
+    given = {"modelId": "claude", "messages": [], "toolConfig": {"tools": [write.schema("bedrock")]}}
+    assert not ParamValidator().validate(given, model).has_errors()
 
 
 def test_schema_for_gemini_is_written_out() -> None:
@@ -181,7 +212,7 @@ def test_schema_refuses_what_it_cannot_describe() -> None:
     with pytest.raises(UsageError, match="parameter 'signal' of tool 'strange': no JSON Schema"):
         strange.schema("openai")
     with pytest.raises(UsageError, match="expected one of the providers anthropic, openai, openai_chat"):
-        order.schema("cohere")  # type: ignore[arg-type]
+        order.schema("mistral")  # type: ignore[arg-type]
 
 
 def test_schema_tells_two_types_of_one_name_apart() -> None:

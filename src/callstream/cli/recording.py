@@ -91,23 +91,27 @@ async def replay(options: argparse.Namespace, out: Printer) -> int:
     )
     try:
         with provider:
-            _, key = ENCODERS[provider.wire].variables
+            credentials = dict(ENCODERS[provider.wire].credentials)
             out.note(f"replaying {options.folder}, wire {provider.wire}")
-            code = await _against(provider.base_url, provider.wire, options.program, {key: "none"}, out)
+            code = await _against(provider.base_url, provider.wire, options.program, credentials, out)
     except UsageError as error:  # of the program, which asked for something that was not recorded
         raise CommandError(str(error)) from error
     out.note(f"{count_of(len(provider.requests), 'request')} answered")
     return code
 
 
-async def _against(address: str, wire: str, program: Sequence[str], extra: Mapping[str, str], out: Printer) -> int:
+async def _against(
+    address: str, wire: str, program: Sequence[str], extra: Mapping[str, str | None], out: Printer
+) -> int:
     from callstream.testing.encoders import ENCODERS
 
-    variable, _ = ENCODERS[wire].variables
+    variables = ENCODERS[wire].variables
     if program:
-        return await _run(program, {**os.environ, **extra, variable: address})
+        given = {**os.environ, **extra, **dict.fromkeys(variables, address)}
+        return await _run(program, {name: value for name, value in given.items() if value is not None})
     out.write(f"{address}\n")
-    out.note(f"set {variable}={address} for your program; press Ctrl-C to stop")
+    settings = " ".join(f"{variable}={address}" for variable in variables)
+    out.note(f"set {settings} for your program; press Ctrl-C to stop")
     return await ended()
 
 

@@ -17,8 +17,11 @@ import msgspec
 from callstream.errors import UsageError
 from callstream.tools.models import model_schema, uses_pydantic
 
-Provider: TypeAlias = Literal["anthropic", "openai", "openai_chat", "openai_responses", "gemini", "bedrock"]
-"""``openai`` and ``openai_chat`` are the same: Chat Completions."""
+Provider: TypeAlias = Literal[
+    "anthropic", "openai", "openai_chat", "openai_responses", "gemini", "gemini_interactions",
+    "bedrock", "bedrock_converse", "bedrock_invoke", "cohere", "ollama",
+]  # fmt: skip
+"""All wires, and short names for two: ``openai`` is Chat Completions, ``bedrock`` is Converse."""
 Schema: TypeAlias = dict[str, Any]
 
 _REF = "#/$defs/"
@@ -44,28 +47,20 @@ _TYPE_NAMES: tuple[tuple[type, str], ...] = (
 
 def declaration(provider: Provider, name: str, description: str, parameters: Schema) -> Schema:
     """The declaration in the form that the provider's own SDK takes in its ``tools``."""
+    told = {"name": name, "description": description} if description else {"name": name}  # Bedrock refuses an empty one
     match provider:
-        case "anthropic":
-            return {
-                "name": name,
-                "description": description,
-                "input_schema": parameters,
-            }
-        case "openai" | "openai_chat":
-            function = {
-                "name": name,
-                "description": description,
-                "parameters": parameters,
-            }
-            return {"type": "function", "function": function}
+        case "anthropic" | "bedrock_invoke":
+            return {**told, "input_schema": parameters}
+        case "openai" | "openai_chat" | "cohere" | "ollama":
+            return {"type": "function", "function": {**told, "parameters": parameters}}
         case "openai_responses":
             # The Responses API makes every schema strict unless told otherwise, and strict forbids optional parameters.
-            plain = {"name": name, "description": description, "parameters": parameters}
-            return {"type": "function", **plain, "strict": False}
-        case "bedrock":
-            return {"toolSpec": {"name": name, "description": description, "inputSchema": {"json": parameters}}}
+            return {"type": "function", **told, "parameters": parameters, "strict": False}
+        case "gemini_interactions":
+            return {"type": "function", **told, "parameters": parameters}
+        case "bedrock" | "bedrock_converse":
+            return {"toolSpec": {**told, "inputSchema": {"json": parameters}}}
         case "gemini":
-            told = {"name": name, "description": description}
             # Gemini refuses an object without properties, so a tool without parameters declares none.
             return (
                 {**told, "parameters": _GeminiSchema(parameters).write(parameters)}

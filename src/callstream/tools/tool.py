@@ -191,7 +191,7 @@ class Tool(Generic[Function_co]):
         raise NotImplementedError
 
     def schema(self, provider: Provider, /) -> Any:
-        """The declaration for plain SDK users, a dict. ``openai`` and ``openai_chat`` are the same, Chat Completions.
+        """The declaration for plain SDK users, a dict, by the name of a wire; ``openai`` and ``bedrock`` are short names.
 
         Its type is Any, because each SDK has one of its own for it.
         """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from callstream.errors import UsageError
 from callstream.testing.encoders.encoder import (
@@ -41,7 +41,8 @@ class AnthropicEncoder(Encoder):
     )
     place = "/v1/messages"
     upstream = "https://api.anthropic.com"
-    variables = ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY")
+    variables: ClassVar[tuple[str, ...]] = ("ANTHROPIC_BASE_URL",)
+    credentials: ClassVar[tuple[tuple[str, str | None], ...]] = (("ANTHROPIC_API_KEY", "none"),)
     request_id = "request-id"
     failure_status = 529
 

@@ -29,7 +29,15 @@ class BedrockConverseEncoder(Encoder):
     path = re.compile(r"/model/(?P<model>.+)/(?P<verb>converse-stream|converse)$")
     place = "/model/{model}/converse-stream"
     upstream = "https://bedrock-runtime.us-east-1.amazonaws.com"
-    variables = ("AWS_ENDPOINT_URL_BEDROCK_RUNTIME", "AWS_BEARER_TOKEN_BEDROCK")
+    variables = ("AWS_ENDPOINT_URL_BEDROCK_RUNTIME",)
+    # Not a bearer token: botocore sends one over TLS only.
+    credentials = (
+        ("AWS_ACCESS_KEY_ID", "none"),
+        ("AWS_SECRET_ACCESS_KEY", "none"),
+        ("AWS_DEFAULT_REGION", "us-east-1"),
+        ("AWS_SESSION_TOKEN", None),
+        ("AWS_BEARER_TOKEN_BEDROCK", None),
+    )
     stream_type = CONTENT_TYPE
     request_id = "x-amzn-requestid"
     failure_status = 503

@@ -22,7 +22,8 @@ class BedrockInvokeEncoder(AnthropicEncoder):
     path = re.compile(r"/model/(?P<model>.+)/(?P<verb>invoke-with-response-stream|invoke)$")
     place = "/model/{model}/invoke-with-response-stream"
     upstream = BedrockConverseEncoder.upstream
-    variables = BedrockConverseEncoder.variables
+    variables = (*BedrockConverseEncoder.variables, "ANTHROPIC_BEDROCK_BASE_URL")
+    credentials = BedrockConverseEncoder.credentials
     stream_type = BedrockConverseEncoder.stream_type
     request_id = BedrockConverseEncoder.request_id
     failure_status = BedrockConverseEncoder.failure_status

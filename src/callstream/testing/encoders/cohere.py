@@ -25,7 +25,8 @@ class CohereEncoder(Encoder):
     path = re.compile(r"/v2/chat$")
     place = "/v2/chat"
     upstream = "https://api.cohere.com"
-    variables = ("CO_API_URL", "CO_API_KEY")
+    variables = ("CO_API_URL",)
+    credentials = (("CO_API_KEY", "none"),)
     stream_type = "text/event-stream"
     request_id = "x-request-id"
 

@@ -40,7 +40,8 @@ class Encoder(ABC):
 
     ``path`` matches the paths that the wire's requests go to; ``model`` and ``verb`` in it are what they name. ``place`` is
     such a path for people, ``base_path`` what an SDK's ``base_url`` has of it after the host. ``upstream`` is the address of
-    the wire's own provider, ``variables`` name the environment variables that tell its SDK another address, and a key.
+    the wire's own provider, ``variables`` name the environment variables that tell its SDKs another address, and
+    ``credentials`` those by which they get made-up keys; None for one that must not be set.
 
     ``resumed_path`` matches the paths at which answers are asked for again, with GET; ``stream=true`` asks for a stream.
     ``stream_type``: the content type of a stream. ``request_id``: the header that names a request. ``failure_status``: what
@@ -54,7 +55,8 @@ class Encoder(ABC):
     base_path: ClassVar[str] = ""
     resumed_path: ClassVar[re.Pattern[str] | None] = None
     upstream: ClassVar[str]
-    variables: ClassVar[tuple[str, str]]
+    variables: ClassVar[tuple[str, ...]]
+    credentials: ClassVar[tuple[tuple[str, str | None], ...]]
     stream_type: ClassVar[str] = "text/event-stream; charset=utf-8"
     request_id: ClassVar[str | None] = None
     failure_status: ClassVar[int] = 500
@@ -137,7 +139,8 @@ class OpenAIEncoder(Encoder):
 
     base_path = "/v1"
     upstream = "https://api.openai.com"
-    variables = ("OPENAI_BASE_URL", "OPENAI_API_KEY")
+    variables = ("OPENAI_BASE_URL",)
+    credentials = (("OPENAI_API_KEY", "none"),)
     request_id = "x-request-id"
 
     def error(self, step: Failure) -> Any:

@@ -38,7 +38,8 @@ class GeminiEncoder(Encoder):
     )
     place = "/v1beta/models/{model}:streamGenerateContent"
     upstream = "https://generativelanguage.googleapis.com"
-    variables = ("GOOGLE_GEMINI_BASE_URL", "GEMINI_API_KEY")
+    variables = ("GOOGLE_GEMINI_BASE_URL",)
+    credentials = (("GEMINI_API_KEY", "none"),)
     stream_type = "text/event-stream"
     failure_status = 503
 

@@ -34,7 +34,8 @@ class GeminiInteractionsEncoder(Encoder):
     resumed_path = re.compile(r"/interactions/[^/]+$")
     place = "/v1beta/interactions"
     upstream = "https://generativelanguage.googleapis.com"
-    variables = ("GOOGLE_GEMINI_BASE_URL", "GEMINI_API_KEY")
+    variables = ("GOOGLE_GEMINI_BASE_URL",)
+    credentials = (("GEMINI_API_KEY", "none"),)
     stream_type = "text/event-stream"
     failure_status = 503
 

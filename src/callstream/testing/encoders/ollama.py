@@ -21,7 +21,8 @@ class OllamaEncoder(Encoder):
     path = re.compile(r"/api/chat$")
     place = "/api/chat"
     upstream = "http://127.0.0.1:11434"
-    variables = ("OLLAMA_HOST", "OLLAMA_API_KEY")
+    variables = ("OLLAMA_HOST",)
+    credentials = (("OLLAMA_API_KEY", "none"),)
     stream_type = "application/x-ndjson"
     streams_arguments = False
 
