@@ -13,7 +13,7 @@ from google.genai import types as genai_types
 from google.genai.client import AsyncClient
 from openai import AsyncOpenAI, OpenAI
 
-from callstream import Callstream, Run, SyncRun
+from callstream import Callstream, Run, Streamed, SyncRun
 from callstream.calls import Call
 from callstream.hooks.deltas import ArgsDelta, FieldDelta
 from callstream.tools import AbortSignal, Hooks, Progress, Tool, is_tool, no_progress, tool
@@ -35,7 +35,23 @@ async def stream(limit: int) -> AsyncIterator[int]:
     yield limit
 
 
+@tool(start="early")
+async def read(title: str, content: Streamed[str]) -> int:
+    async for piece in content:
+        assert_type(piece, str)
+    return len(content.text)
+
+
+@tool
+def turn_pages(pages: Streamed[list[int]]) -> int:
+    for page in pages:
+        assert_type(page, int)
+    return len(pages.items)
+
+
 async def calls() -> None:
+    assert_type(await read("a", Streamed.of("b")), int)
+    assert_type(turn_pages(Streamed.of(1, 2)), int)
     assert_type(await write("a"), dict[str, int])
     assert_type(await write("a", size=2, progress=no_progress), dict[str, int])
     assert_type(count(3), Iterator[int])
@@ -46,6 +62,7 @@ async def calls() -> None:
 
 
 write.schema("other")  # type: ignore[arg-type]
+tool(start="other")  # type: ignore[call-overload]
 tool(check="other")  # type: ignore[call-overload]
 tool(on_hook_error="other")  # type: ignore[call-overload]
 

@@ -295,6 +295,31 @@ def test_time_in_which_a_call_waited_is_not_time_in_which_it_ran(inspector: Insp
     assert inspector.import_and("call.js", _RAN, answered)[-1] == 3
 
 
+_STATES = """
+({ Call }, events) => {
+  const [[at, started], ...rest] = events;
+  const call = new Call(started, { at, run_id: "r", seq: 1 });
+  return rest.map(([at, event]) => {
+    call.take(event, { at, run_id: "r", seq: 1 });
+    return [call.state, call.isWriting, call.ranEarly, call.ranFor];
+  });
+}
+"""
+
+
+def test_a_call_whose_tool_runs_early_is_still_being_written(inspector: Inspector) -> None:
+    begun = [(1, "args_appended"), (2, "call_running_early"), (3, "args_appended"), (4, "call_completed")]
+    events = [(0, "call_started"), *begun, (6, "call_returned")]
+    given = [[at, {"type": kind, "call_id": "c", "name": "write", "text": " "}] for at, kind in events]
+    assert inspector.import_and("call.js", _STATES, given) == [
+        ["args_streaming", True, False, None],
+        ["running_early", True, True, None],
+        ["running_early", True, True, None],
+        ["running_early", False, True, None],
+        ["completed", False, True, 4],
+    ]
+
+
 _ANSWER = """
 async ({ AnswerForm }, given) => {
   const { question, fill, click } = JSON.parse(given);

@@ -15,13 +15,14 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar
 from types import UnionType
-from typing import Any, Generic, Protocol, Self, TypeVar, Union, get_args, get_origin
+from typing import Any, Generic, Protocol, Self, TypeVar, Union, get_args, get_origin, overload
 
 import msgspec
 
 from callstream.errors import ArgumentsAborted, UsageError
 
 T = TypeVar("T")
+Item = TypeVar("Item")
 
 
 class Streamed(Generic[T]):
@@ -39,8 +40,8 @@ class Streamed(Generic[T]):
         self._reader: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
 
     @classmethod
-    def of(cls, *pieces: Any) -> Self:
-        made = cls()
+    def of(cls, *pieces: Any) -> Streamed[Any]:
+        made: Streamed[Any] = cls()
         for piece in pieces[0] if len(pieces) == 1 and isinstance(pieces[0], list) else pieces:
             made.put(piece)
         made.end()
@@ -70,6 +71,10 @@ class Streamed(Generic[T]):
     def __aiter__(self) -> Self:
         return self
 
+    @overload
+    async def __anext__(self: Streamed[list[Item]]) -> Item: ...
+    @overload
+    async def __anext__(self: Streamed[str]) -> str: ...
     async def __anext__(self) -> Any:
         while True:
             with self._lock:
@@ -82,6 +87,10 @@ class Streamed(Generic[T]):
     def __iter__(self) -> Self:
         return self
 
+    @overload
+    def __next__(self: Streamed[list[Item]]) -> Item: ...
+    @overload
+    def __next__(self: Streamed[str]) -> str: ...
     def __next__(self) -> Any:
         with self._lock:
             self._lock.wait_for(self._is_known)

@@ -64,7 +64,9 @@ class Client(StrictClient):
     def _unanswered(self) -> list[str]:
         """A client that is asked to confirm what it predicted from a tool's arguments needs no result of the tool."""
         calls = {event["toolCallId"]: event["toolCallName"] for event in self.events if "toolCallName" in event}
-        predicted = {mapping["tool"] for event in self.custom for mapping in event["value"]}
+        predicted = {
+            mapping["tool"] for event in self.custom if event["name"] == "PredictState" for mapping in event["value"]
+        }
         confirms = "confirm_changes" in calls.values()
         return [each for each in super()._unanswered() if not (confirms and calls[each] in predicted)]
 

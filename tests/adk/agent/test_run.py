@@ -14,7 +14,7 @@ import pytest
 from google.adk.apps import App
 from google.adk.models import Gemini
 
-from callstream import Callstream, Progress, no_progress, tool
+from callstream import Callstream, Progress, Streamed, no_progress, tool
 from callstream.adk import ADKAgent
 from callstream.testing import Call as Calls
 from callstream.testing import Finish, Refusal, Text
@@ -49,6 +49,30 @@ async def test_run_streams_text_call_and_result(cs: Callstream, models: Models) 
     kept = await cs.journal.call(call["id"])
     assert kept is not None
     assert kept.args == args
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_tool_that_runs_early_is_shown_between_its_arguments(cs: Callstream, models: Models, path: str) -> None:
+    @tool
+    async def write(title: str, body: Streamed[str]) -> int:
+        """Writes."""
+        return sum([len(piece) async for piece in body])
+
+    args = {"title": "A wave", "body": "It rises, and it falls.\n" * 5}
+    async with scripted("gemini", [[Calls("write", args), Finish()], END]) as provider:
+        async with gemini_on(path, models, provider) as model:
+            client = Client(adk_agent(cs, agent_of(model, write)))
+            events = await client.send("Write")
+    (call,) = client.calls()
+    assert (call["args"], json.loads(call["result"])) == (args, {"result": len(args["body"])})
+    [early] = [event for event in events if event["type"] == "CUSTOM"]
+    assert (early["name"], early["value"]) == (
+        "running_early",
+        {"toolCallId": call["id"], "toolCallName": "write"},
+    )
+    kept = await cs.journal.call(call["id"])
+    assert kept is not None
+    assert kept.ran_early
 
 
 class OwnClient(Gemini):

@@ -1,0 +1,132 @@
+"""The rarer ways in which a streamed call ends: tools that do not end, errors while undoing, keys that come twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from callstream import (
+    ArgumentsAborted,
+    CallRejected,
+    CallState,
+    Callstream,
+    Streamed,
+    tool,
+)
+from callstream.testing import Call
+from tests.runtime.streaming import WIRE, Desk, chunks, feed, until
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+@pytest.fixture
+async def cs(desk: Desk) -> AsyncIterator[Callstream]:
+    async with Callstream("memory:", tools=[desk.write()]) as callstream:
+        yield callstream
+
+
+async def test_a_tool_that_does_not_end_after_an_abort_is_left_alone(
+    cs: Callstream, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun = asyncio.Event()
+    free = asyncio.Event()
+
+    @tool(hook_timeout=0.02)
+    async def stubborn(content: Streamed[str]) -> None:
+        begun.set()
+        while not free.is_set():
+            try:
+                await free.wait()
+            except (ArgumentsAborted, asyncio.CancelledError):
+                pass
+
+    cs.add_tool(stubborn)
+    run = await cs.start("thread")
+    response = run.response(WIRE)
+    await feed(response, chunks(Call("stubborn", {"content": "one two three"}, call_id="c1"))[:-4])
+    await until(begun)
+    await run.stop()
+    assert "does not end, and is left alone" in caplog.text
+    assert run.call("c1").state is CallState.DISCARDED
+    free.set()
+
+
+async def test_what_a_tool_raises_after_an_abort_is_logged(
+    cs: Callstream, desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    @tool
+    async def clumsy(content: Streamed[str]) -> None:
+        try:
+            async for _ in content:
+                desk.first.set()
+        except ArgumentsAborted:
+            raise LookupError("could not undo it") from None
+
+    cs.add_tool(clumsy)
+    async with cs.run("thread") as run:
+        async with run.response(WIRE) as response:
+            await feed(response, chunks(Call("clumsy", {"content": "one two three"}, call_id="c1"))[:-4])
+            await until(desk.first)
+        with pytest.raises(CallRejected):
+            await run.invoke("c1")
+    assert "could not undo it" in caplog.text
+    assert run.call("c1").reason == "truncated"
+
+
+async def test_a_run_that_finishes_before_its_tool_fails_the_call(cs: Callstream, desk: Desk) -> None:
+    @tool
+    async def slow(content: Streamed[str]) -> None:
+        async for _ in content:
+            desk.first.set()
+        await asyncio.Event().wait()
+
+    cs.add_tool(slow)
+    async with cs.run("thread") as run:
+        async with run.response(WIRE) as response:
+            await feed(response, chunks(Call("slow", {"content": "one two three"}, call_id="c1")))
+        await until(desk.first)
+    call = run.call("c1")
+    assert (call.state, call.error) == (CallState.FAILED, "the run ended before the tool did")
+
+
+async def test_a_nested_key_that_comes_twice_is_malformed(cs: Callstream) -> None:
+    seen: list[Any] = []
+
+    @tool
+    async def add(items: Streamed[list[dict[str, int]]]) -> int:
+        async for item in items:
+            seen.append(item)
+        return len(seen)
+
+    cs.add_tool(add)
+    text = '{"items": [{"a": 1}, {"a": 1, "a": 2}]}'
+    async with cs.run("thread") as run:
+        async with run.response(WIRE) as response:
+            await feed(response, chunks(Call("add", text=text, call_id="c1", size=4)))
+        [result] = await run.run_tools()
+        assert "the key 'a' comes twice" in result.text
+    assert run.call("c1").reason == "malformed"
+
+
+async def test_nothing_starts_on_null_or_where_there_is_no_object(cs: Callstream) -> None:
+    seen: list[Any] = []
+
+    @tool
+    async def note(content: Streamed[str] | None) -> None:
+        seen.append(content)
+
+    cs.add_tool(note)
+    async with cs.run("thread") as run:
+        async with run.response(WIRE) as response:
+            sent = [Call("note", {"content": None}, call_id="c1"), Call("note", text='["a"]', call_id="c2")]
+            await feed(response, chunks(*sent))
+        null, array = await run.run_tools()
+        assert (null.is_error, array.is_error) == (False, True)
+        assert not run.call("c1").ran_early
+    assert seen == [None]
