@@ -15,7 +15,7 @@ async function tanstack(question) {
   else await client.sendMessage("Go");
   for (let idle = 0, tries = 0; idle < 4 && tries < 2000; tries += 1) {
     await new Promise((resolve) => setTimeout(resolve, 5));
-    idle = seen.streams && !client.getIsLoading() ? idle + 1 : 0;
+    idle = seen.streams && !seen.open && !client.getIsLoading() ? idle + 1 : 0;
   }
   const messages = client.getMessages().map(({ role, parts }) => ({ role, parts }));
   client.stop?.();

@@ -16,12 +16,13 @@ const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, mil
 
 // A fetch for one case, and what it has seen.
 export function cutting({ url, threadId, how, cut }, fetch = globalThis.fetch) {
-  const seen = { cuts: 0, events: 0, streams: 0 };
+  const seen = { cuts: 0, events: 0, streams: 0, open: 0 };
   const release = () => fetch(`${url}/release/${threadId}`, { method: "POST" });
   const through = async (address, init) => {
     const response = await fetch(address, init);
     if (!response.body || !response.headers.get("content-type")?.startsWith("text/event-stream")) return response;
     seen.streams += 1;
+    seen.open += 1;
     const isCut = how === "cut" && seen.streams === 1;
     let isNews = how === "join" || (how === "cut" && seen.streams === 2);
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -33,7 +34,7 @@ export function cutting({ url, threadId, how, cut }, fetch = globalThis.fetch) {
           const end = text.indexOf("\n\n");
           if (end < 0) {
             const { done, value } = await reader.read();
-            if (done) return controller.close();
+            if (done) return void ((seen.open -= 1), controller.close());
             text += value;
             continue;
           }
@@ -45,6 +46,7 @@ export function cutting({ url, threadId, how, cut }, fetch = globalThis.fetch) {
           if (isEvent && seen.streams === 1) seen.events += 1;
           if (!isCut || !isEvent || seen.events < cut) return;
           seen.cuts += 1;
+          seen.open -= 1;
           await pause(2); // an error discards what the client has not yet taken
           reader.cancel().catch(() => {});
           return controller.error(new TypeError("network error: the connection was cut"));

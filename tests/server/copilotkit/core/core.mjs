@@ -16,15 +16,20 @@ console.warn = console.error = console.info = console.log = () => {};
 process.on("unhandledRejection", () => {});
 
 let requests = [];
+let asked = [];
 const fetched = globalThis.fetch;
-globalThis.fetch = async (address, init) => {
-  const response = await fetched(address, init);
-  requests.push(`${init?.method ?? "GET"} ${new URL(address).pathname} ${response.status}`);
-  return response;
+globalThis.fetch = (address, init) => {
+  const asking = fetched(address, init).then((response) => {
+    requests.push(`${init?.method ?? "GET"} ${new URL(address).pathname} ${response.status}`);
+    return response;
+  });
+  asked.push(asking);
+  return asking;
 };
 
 async function live({ url, threadId, agentId = "default", headers, answers, asks, steps }) {
   requests = [];
+  asked = [];
   const told = { ran: [], errors: [], events: [], interrupts: [] };
   const made = (name, type, output) => ({
     name,
@@ -41,9 +46,7 @@ async function live({ url, threadId, agentId = "default", headers, answers, asks
   const load = async () => {
     core = new CopilotKitCore({ runtimeUrl: `${url}/copilotkit`, headers, tools });
     core.subscribe({ onError: ({ code, error }) => void told.errors.push(`${code}: ${error.message}`) });
-    for (let tries = 0; tries < 500 && core.runtimeConnectionStatus === "connecting"; tries += 1) {
-      await new Promise((resolve) => setTimeout(resolve, 5));
-    }
+    while (core.runtimeConnectionStatus === "connecting") await new Promise((resolve) => setTimeout(resolve, 5));
     agent = core.getAgent(agentId);
     if (!agent) return;
     agent.threadId = threadId;
@@ -72,6 +75,7 @@ async function live({ url, threadId, agentId = "default", headers, answers, asks
     // What a person answers after a reload is sent in the background.
     for (let idle = 0; idle < 5; idle = agent.isRunning ? 0 : idle + 1) await new Promise((resolve) => setTimeout(resolve, 10));
   }
+  await Promise.allSettled(asked); // it does not wait for the answer to a stop itself
   const agents = Object.keys(core.agents);
   return { ...told, status: core.runtimeConnectionStatus, agents, messages: agent?.messages, state: agent?.state, requests };
 }
