@@ -130,3 +130,36 @@ async def test_nothing_starts_on_null_or_where_there_is_no_object(cs: Callstream
         assert (null.is_error, array.is_error) == (False, True)
         assert not run.call("c1").ran_early
     assert seen == [None]
+
+
+async def test_a_task_group_is_left_whole(cs: Callstream, desk: Desk) -> None:
+    """The task that reads the stream is told, and its group ends as one of a failed task does."""
+    ended: list[str] = []
+
+    @tool
+    async def copy(content: Streamed[str]) -> None:
+        async def read() -> None:
+            async for _ in content:
+                desk.first.set()
+
+        async def wait() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append("beside it")
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(read())
+                group.create_task(wait())
+        except* ArgumentsAborted as errors:
+            ended.append(str(errors.exceptions[0]))
+
+    cs.add_tool(copy)
+    async with cs.run("thread") as run:
+        async with run.response(WIRE) as response:
+            await feed(response, chunks(Call("copy", {"content": "one two three"}, call_id="c1"))[:-4])
+            await until(desk.first)
+            await asyncio.sleep(0)
+    assert ended == ["beside it", "truncated"]
+    assert run.call("c1").reason == "truncated"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import pytest
@@ -143,6 +143,24 @@ def test_a_bare_streamed_is_text() -> None:
         return "".join(content)
 
     assert note(content="abc") == "abc"  # type: ignore[arg-type]
+
+
+def test_a_streamed_parameter_may_be_described() -> None:
+    @tool
+    def note(content: Annotated[Streamed[str], "The text."]) -> str:
+        return "".join(content)
+
+    declared = note.schema("anthropic")["input_schema"]["properties"]["content"]
+    assert declared == {"type": "string", "description": "The text."}
+    assert note(content="abc") == "abc"  # type: ignore[arg-type]
+
+
+async def test_a_reader_that_gave_up_is_not_waited_for() -> None:
+    stream: Streamed[str] = Streamed()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await anext(stream)
+    assert stream.abort("truncated") is False
 
 
 def test_a_list_of_anything() -> None:

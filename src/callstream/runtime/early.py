@@ -116,9 +116,10 @@ class EarlyRun:
         if self._reason is not None:
             return
         self._reason = reason
-        if self._args is not None:
-            self._args.stream.abort(reason)
-        if self._running is not None:
+        is_told = self._args is not None and self._args.stream.abort(reason)
+        if (
+            self._running is not None and not is_told
+        ):  # a task that reads the stream, which may be another, learns it there
             self._running.interrupt(ArgumentsAborted(reason))
 
     async def close(self) -> None:

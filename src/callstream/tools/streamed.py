@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar
 from types import UnionType
-from typing import Any, Generic, Protocol, Self, TypeVar, Union, get_args, get_origin, overload
+from typing import Annotated, Any, Generic, Protocol, Self, TypeVar, Union, get_args, get_origin, overload
 
 import msgspec
 
@@ -80,9 +80,13 @@ class Streamed(Generic[T]):
             with self._lock:
                 if self._is_known():
                     return self._take(StopAsyncIteration)
-                self._reader = (asyncio.get_running_loop(), asyncio.Event())
-                arrival = self._reader[1]
-            await arrival.wait()
+                reader = self._reader = (asyncio.get_running_loop(), asyncio.Event())
+            try:
+                await reader[1].wait()
+            finally:
+                with self._lock:
+                    if self._reader is reader:  # it was cancelled, and waits no longer
+                        self._reader = None
 
     def __iter__(self) -> Self:
         return self
@@ -122,12 +126,14 @@ class Streamed(Generic[T]):
             self._has_ended = True
             self._wake()
 
-    def abort(self, reason: str) -> None:
-        """The rest will not arrive. Nothing is changed if the arguments have ended."""
+    def abort(self, reason: str) -> bool:
+        """The rest will not arrive. Nothing is changed if the arguments have ended. True if a task is told so by this."""
         with self._lock:
+            has_reader = self._reader is not None
             if not self._has_ended:
                 self._reason = reason
                 self._wake()
+            return has_reader
 
     def _wake(self) -> None:
         reader, self._reader = self._reader, None
@@ -190,7 +196,9 @@ def streamed_parameter(function: Callable[..., Any], signature: inspect.Signatur
 
 
 def _streamed(function: Callable[..., Any], parameter: inspect.Parameter) -> StreamedParameter | None:
-    annotation = parameter.annotation
+    annotation, notes = parameter.annotation, list[Any]()
+    if get_origin(annotation) is Annotated:
+        annotation, *notes = get_args(annotation)
     takes_none = get_origin(annotation) in (Union, UnionType) and type(None) in get_args(annotation)
     if takes_none:
         annotation = next((each for each in get_args(annotation) if each is not type(None)), None)
@@ -209,6 +217,8 @@ def _streamed(function: Callable[..., Any], parameter: inspect.Parameter) -> Str
             f"parameter {parameter.name!r} of {function!r}: expected Streamed[str] or Streamed[list[…]], got {annotation}"
         )
     shown = inner | None if takes_none else inner
+    if notes:
+        shown = Annotated[(shown, *notes)]
     return StreamedParameter(parameter.name, shown, item, takes_none, parameter.default)
 
 
