@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from callstream import Callstream, open_journal
-from callstream.adk.leftbehind import LeftBehind
 from callstream.calls import CallState
 from callstream.events import ArgsAppended, CallStarted
 from callstream.testing import Call as Calls
@@ -90,7 +89,7 @@ async def test_run_of_a_living_process_is_not_given_up(tmp_path: Path, caplog: p
         cs.on_args_abort("write", lambda call, reason: undone.append(reason))
         run = await living.start("session", as_current=False)
         await run.response("gemini").record([CallStarted("c", "write"), ArgsAppended("c", '{"content":')])
-        left_behind = LeftBehind(cs)
+        left_behind = cs.left_behind
         with caplog.at_level("INFO", "callstream"):
             assert await left_behind.find("session") == []
             assert await left_behind.find("session") == []

@@ -10,7 +10,7 @@ Where to look:
 
 - The plugin: ``plugin`` has the callbacks, ``execution`` the tools, ``invocations`` one invocation and the calls of its
   model, ``partials`` the reading of partial events, ``live`` that of live mode, ``signatures`` thought signatures,
-  ``outputs`` the values of ``output_key``, ``leftbehind`` the calls of a process that died.
+  ``outputs`` the values of ``output_key``.
 - The agent behind AG-UI: ``agent`` is ``ADKAgent``, ``settings`` its options, ``agentrun`` one run, ``agentstream`` what
   ``ADKAgent.run`` yields of it, ``threads`` the sessions of clients, ``state`` what is in them, ``presentation`` what the
   options add to a client's events, ``history`` threads that are older than the journal.

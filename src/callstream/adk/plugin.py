@@ -29,7 +29,6 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 from callstream.adk.answers import Incoming
 from callstream.adk.execution import Execution, current_agent_tool
 from callstream.adk.invocations import Endings, Invocation, OnTruncated, Step, guard, open_run
-from callstream.adk.leftbehind import LeftBehind
 from callstream.adk.live import LiveTranscript
 from callstream.adk.outputs import OutputKeys
 from callstream.adk.partials import MINTED_PREFIX
@@ -91,7 +90,7 @@ class CallstreamPlugin(BasePlugin):
             raise UsageError(f"expected on_truncated to be 'tell_model' or 'fail', got {on_truncated!r}")
         self.callstream = callstream
         self.settings = PluginSettings(on_truncated, repair_signatures, closes_callstream, stream_arguments)
-        self.left_behind = LeftBehind(callstream)
+        self.left_behind = callstream.left_behind
         self._invocations: dict[str, Invocation] = {}
         self._incoming: dict[str, Incoming] = {}
         self._live: dict[str, LiveTranscript] = {}

@@ -20,6 +20,7 @@ from callstream.errors import CallstreamError, JournalError, UsageError
 from callstream.events import RunEvent, RunStarted
 from callstream.journal import Journal, open_journal
 from callstream.runtime.ending import Ending, Unended
+from callstream.runtime.leftbehind import LeftBehind
 from callstream.runtime.limits import Settings, TextLimits
 from callstream.runtime.observers import Observer, Observers, usual_observers
 from callstream.runtime.ownloop import OwnLoop, Work
@@ -73,6 +74,8 @@ class Callstream(Toolbox):
         self._unended = Unended()
         self._promised: set[str] = set()
         self._observers: Observers | None = None
+        self.left_behind = LeftBehind(self)
+        """The calls that dead processes left in threads which continue here."""
         self.own_loop = OwnLoop(self.aclose)
         """Where sync programs have their work done."""
 
@@ -170,12 +173,23 @@ class Callstream(Toolbox):
 
         ``with cs.run("thread-1") as run``, in a sync program, gives a ``SyncRun``, whose methods block.
 
+        If an earlier run of the thread died with its process, the abort hooks of its calls run first. A process counts as
+        dead when its lease has expired; if that is later, they run then.
+
         ``rejected`` says what the SDK gets where a hook rejected a call or failed: ``"raise"``, CallRejected rises out of
         the response; ``"forward"``, the response arrives whole, with that call, which must not be run. ``run.invoke``
         sees to that, and ``run.refusals()`` has the sentence for the model.
         """
         how: dict[str, Any] = {"principal": principal, "run_input": run_input, "rejected": rejected}
-        return _RunContext(partial(self.start, thread_id, run_id, as_current=False, **how), self.own_loop)
+        return _RunContext(partial(self._continue, thread_id, run_id, **how), self.own_loop)
+
+    async def _continue(self, thread_id: str, run_id: str | None, *, principal: str | None, **how: Any) -> Run:
+        """Starts a run, and tells abort hooks of the calls that a dead process has left in its thread."""
+        is_told = self.has_abort_hooks
+        given_up = await self.left_behind.find(_check_thread_id(thread_id), principal) if is_told else []
+        run = await self.start(thread_id, run_id, as_current=False, principal=principal, **how)
+        await self.left_behind.tell(given_up)
+        return run
 
     async def start(
         self,
@@ -312,6 +326,7 @@ class Callstream(Toolbox):
         tap: Tap | None = self.__dict__.get("_tap")
         if tap is not None:
             await tap.end_runs()
+        await self.left_behind.aclose()
         failures = await self._unended.end_now()
         for run in list(self._runs.values()):
             if run.loop is asyncio.get_running_loop():

@@ -128,6 +128,10 @@ class Toolbox:
         made = self._tools.get(tool_name)
         return None if made is None or made.check != "stream" else made.arguments.stream_check()
 
+    @property
+    def has_abort_hooks(self) -> bool:
+        return any(self.hooks_of(name).args_abort for name in (*self._tools, *self._named_hooks))
+
     def hook_settings(self, tool_name: str) -> HookSettings:
         common = HookSettings(timeout=self.settings.hook_timeout, on_error=self.settings.on_hook_error)
         return common.for_tool(self._tools[tool_name]) if tool_name in self._tools else common

@@ -12,12 +12,15 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from contextlib import aclosing
+from typing import TYPE_CHECKING
 
 from callstream.calls import Call, CallState
 from callstream.events import Record, RunEnded
 from callstream.hooks import CallHooks
 from callstream.journal import RunRow
-from callstream.runtime import Callstream
+
+if TYPE_CHECKING:
+    from callstream.runtime.callstream import Callstream
 
 logger = logging.getLogger("callstream")
 
