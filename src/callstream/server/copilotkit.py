@@ -17,7 +17,7 @@ from callstream.journal import RunRow
 from callstream.runtime import remote_parent
 from callstream.server.access import Access
 from callstream.server.problems import Problem, json_response, not_found
-from callstream.server.requests import json_body, run_input
+from callstream.server.requests import check_id, json_body, run_input
 from callstream.server.routes import RunRoutes
 from callstream.server.settings import ServerSettings
 
@@ -72,11 +72,17 @@ class CopilotKitRoutes:
             return await self._runs.begin(given, principal, is_older=given.protocol_version is None)
 
     async def connect(self, request: Request) -> Response:
-        """Joins a thread. One that there is not has nothing to show: a chat connects before its first message."""
+        """Joins a thread. One that there is not has nothing to show: a chat connects before its first message.
+
+        Of the body, which is that of a run, only the thread and the protocol version count.
+        """
         principal = await self._principal(request)
-        given = await run_input(request, self._settings)
+        body = await json_body(request, self._settings)
+        given = body if isinstance(body, dict) else {}
+        named = given.get("threadId")
+        thread_id = check_id(named if isinstance(named, str) else "", "threadId")
         try:
-            return await self._runs.join(given.thread_id, principal, is_older=given.protocol_version is None)
+            return await self._runs.join(thread_id, principal, is_older=given.get("protocolVersion") is None)
         except Problem as problem:
             if problem.status != HTTPStatus.NOT_FOUND:
                 raise

@@ -123,6 +123,18 @@ async def test_a_stop_is_of_the_active_run_alone(cs: Callstream) -> None:
             assert (answer.status_code, answer.json()["error"]["message"]) == (404, "No such agent.")
 
 
+async def test_connecting_takes_a_thread_and_looks_at_nothing_else(cs: Callstream) -> None:
+    path = "/copilotkit/agent/default/connect"
+    async with served(Stepping(free=True), callstream=cs) as server:
+        async with server.run() as stream:
+            await stream.all()
+        told = await server.post(path, json={"threadId": "thread", "messages": "whatever it has"})
+        assert '"type":"RUN_FINISHED"' in told.text
+        for body in ([], {}, {"threadId": 7}, {"threadId": ""}):
+            answer = await server.post(path, json=body)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (422, "wrong_input")
+
+
 async def test_a_tool_of_the_page_runs_once(cs: Callstream, models: Models, browser: NodeProgram) -> None:
     async with staged(cs, models, PAINT, END) as (server, _):
         tools = {"answers": {"paint": {"painted": True}}}
