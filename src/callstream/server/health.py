@@ -30,7 +30,8 @@ class JournalHealth:
         self._patience = patience
         self._users = 0
         self._watch: asyncio.Task[None] | None = None
-        self._limits: set[asyncio.Timeout] = set()
+        self._waiting: set[asyncio.Task[Any]] = set()
+        self._told: set[asyncio.Task[Any]] = set()
         self._failing_since: float | None = None
 
     @property
@@ -66,19 +67,40 @@ class JournalHealth:
         """Waits for the work. JournalError as soon as the journal is away; then the work is cancelled.
 
         ``grace``: how many seconds the work gets where the journal is away already. One that takes no writes may be
-        readable all the same.
+        readable all the same. Streams wait here for every delta, so it has to cost less than ``asyncio.timeout``.
         """
-        limit = asyncio.timeout(grace if self.is_away else None)
+        if self.is_away:
+            return await self._hurry(work, grace)
+        task = asyncio.current_task()
+        assert task is not None
+        is_first = task not in self._waiting  # the work may be guarded in parts, too
+        self._waiting.add(task)
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if task in self._told and not self._take_back(task):
+                raise JournalAway("the journal takes no writes") from None
+            raise
+        finally:
+            if is_first:
+                self._waiting.discard(task)
+            if task in self._told:
+                self._take_back(task)
+
+    def _take_back(self, task: asyncio.Task[Any]) -> int:
+        """The task has been cancelled to tell it. Returns how often it has been cancelled besides."""
+        self._told.discard(task)
+        return task.uncancel()
+
+    async def _hurry(self, work: Awaitable[_T], seconds: float) -> _T:
+        limit = asyncio.timeout(seconds)
         try:
             async with limit:
-                self._limits.add(limit)
                 return await work
         except TimeoutError:
             if limit.expired():
                 raise JournalAway("the journal takes no writes") from None
             raise
-        finally:
-            self._limits.discard(limit)
 
     async def _ask(self) -> None:
         while self._users or self._failing_since is not None:
@@ -88,9 +110,9 @@ class JournalHealth:
             except UsageError:
                 return  # the journal is closed, which ends all streams
             if not is_well and self.is_away:
-                for limit in list(self._limits):
-                    if limit.when() is None:
-                        limit.reschedule(asyncio.get_running_loop().time())
+                for task in self._waiting - self._told:
+                    self._told.add(task)
+                    task.cancel()
 
     async def aclose(self) -> None:
         if self._watch is not None:
