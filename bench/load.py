@@ -113,18 +113,38 @@ class Clients:
         self.found = Latencies()
         self.since = float("inf")
         self.open: set[_Reader] = set()
-        self.has_read = asyncio.Event()
+        self._hearing: set[_Reader] = set()
+        self._reading: set[_Reader] = set()
+        self._news = asyncio.Event()
 
-    async def add(self) -> None:
+    async def add(self, run_id: str | None = None) -> None:
         """One more client, with a run of its own."""
         reader = _Reader(self)
         loop = asyncio.get_running_loop()
         transport, _ = await loop.create_connection(lambda: reader, self._where.hostname, self._where.port)
         message = {"id": uuid.uuid4().hex, "role": "user", "content": "Write."}
-        given = {"threadId": uuid.uuid4().hex, "runId": uuid.uuid4().hex, "messages": [message], "tools": []}
+        given = {"threadId": uuid.uuid4().hex, "runId": run_id or uuid.uuid4().hex, "messages": [message], "tools": []}
         body = json.dumps({**given, "context": [], "state": {}, "forwardedProps": {}})
         headers = f"Host: {self._where.netloc}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
         transport.write(f"POST /agui HTTP/1.1\r\n{headers}\r\n\r\n{body}".encode())
+
+    async def follow(self, run_id: str) -> None:
+        """One more client, that reads the records of a run."""
+        reader = _Reader(self)
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.create_connection(lambda: reader, self._where.hostname, self._where.port)
+        transport.write(f"GET /runs/{run_id}/events HTTP/1.1\r\nHost: {self._where.netloc}\r\n\r\n".encode())
+
+    async def wait(self, seconds: float, *, for_deltas: bool = True) -> None:
+        """Until each of them has read a delta, or anything at all."""
+        async with asyncio.timeout(seconds):
+            while len(self._reading if for_deltas else self._hearing) < len(self.open):
+                self._news.clear()
+                await self._news.wait()
+
+    def hear(self, reader: _Reader, *, has_delta: bool) -> None:
+        (self._reading if has_delta else self._hearing).add(reader)
+        self._news.set()
 
     def leave(self) -> None:
         for reader in list(self.open):
@@ -137,6 +157,7 @@ class _Reader(asyncio.Protocol):
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
         self._rest = b""
+        self._has_heard = self._has_read = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -147,11 +168,16 @@ class _Reader(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         now = time.monotonic_ns()
+        if not self._has_heard:
+            self._has_heard = True
+            self._clients.hear(self, has_delta=False)
         data = self._rest + data
         end = 0
         for stamp in _STAMPED.finditer(data):
             end = stamp.end()
-            self._clients.has_read.set()
+            if not self._has_read:
+                self._has_read = True
+                self._clients.hear(self, has_delta=True)
             if now >= self._clients.since:
                 self._clients.found.add(now - int(stamp[0]))
         self._rest = data[max(end, len(data) - 19) :]

@@ -4,9 +4,11 @@ Every stream is one run of a google-adk agent, served by one process on a core o
 with PostgreSQL, ag_ui_adk's endpoint with the same agent, and a forwarder that only passes bytes on. The CPU time is that
 of the server's process; a database's own is apart. The latency is from the model's write to the client's read, for
 Callstream with every delta in the journal before it is shown. Model and clients are this process, on the other core: a
-rung in which they use more than 80 % of it says nothing about the server, and is marked void.
+rung in which they use more than 80 % of it says nothing about the server, and is marked void. A server that delivers less
+than nine tenths of the deltas in time falls behind.
 
-The second table takes the way apart: reading with the HTTP client alone, then with the tap, then with a journal.
+The second table takes the way apart: reading with httpx alone and with the tap's own connections, then with the tap, then
+with a journal. The third is memory, and what clients cost that read a run in which nothing happens.
 ag_ui_adk runs in an environment of its own; see ``bench.comparison``.
 """
 
@@ -19,30 +21,42 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-from bench.comparison import interpreter
 from bench.load import Clients, Model
 from bench.postgres import postgres_url, with_schema
-from bench.server import cpu_seconds, resident
+from bench.server import cpu_seconds, resident, server
 from bench.table import Table
 
 RUNGS = ((5, 20), (20, 20), (60, 20), (100, 20), (300, 20), (20, 100))
 """Streams, and deltas a second of each."""
 SECONDS = 8.0
 STARTS_PER_SECOND = 25.0
-SPARE = 40.0
+SPARE = 90.0
 """How much longer than needed the model could go on writing: a server may be slow to start its streams."""
 SETTLING = 2.0
+WARM_UP = 20
+"""Followers before those that are counted, so that what all of them share is there."""
 LOADING = 120.0
 """How long a server may take to load all that it needs, and to serve its first stream."""
 MOST_OF_DRIVER = 0.8
+LEAST_ARRIVED = 0.9
 SERVERS = ("callstream, SQLite", "callstream, PostgreSQL", "ag_ui_adk", "forwarder")
-STEPS = (("HTTP client alone", "none"), ("tap, memory", "memory"), ("tap, SQLite", "sqlite"))
+OURS = "callstream, SQLite"
+STEPS = (
+    ("httpx alone", "httpx"),
+    ("the tap's connections alone", "connections"),
+    ("tap, memory", "memory"),
+    ("tap, SQLite", "sqlite"),
+)
+IDLE = 1000
+IDLE_STARTS_PER_SECOND = 200.0
+IDLE_SECONDS = 30.0
+"""Two heartbeats."""
 
 
 class Rung(NamedTuple):
@@ -55,10 +69,15 @@ class Rung(NamedTuple):
     share: float
     memory: float
     driver: float
+    arrived: float
+    """The share of the deltas that should have come."""
 
     @property
-    def is_void(self) -> bool:
-        return self.driver > MOST_OF_DRIVER
+    def remark(self) -> str:
+        """Why the rung says little about what a delta costs."""
+        if self.driver > MOST_OF_DRIVER:
+            return "void"
+        return "falls behind" if self.arrived < LEAST_ARRIVED else ""
 
 
 class Database(NamedTuple):
@@ -80,40 +99,20 @@ class Database(NamedTuple):
         return found
 
 
-@contextmanager
-def server(which: str, base_url: str, database: Database | None) -> Iterator[tuple[str, int]]:
-    """Its address and process id."""
-    name = which.partition(",")[0]
-    command = [interpreter() if name == "ag_ui_adk" else sys.executable, "-W", "ignore", "-m", "bench.served"]
-    command += ["--which", name, "--provider", base_url, "--core", "0"]
-    if database is not None:
-        command += ["--journal", with_schema(database.url, f"pace_{uuid.uuid4().hex[:12]}")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["src", "."])}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-    try:
-        assert process.stdout is not None
-        address = process.stdout.readline().strip()
-        if not address:
-            raise RuntimeError(f"{which} did not start")
-        yield address, process.pid
-    finally:
-        process.kill()
-        process.wait(10)
-
-
 async def measure(
     which: str, streams: int, pace: float, seconds: float = SECONDS, database: Database | None = None
 ) -> Rung:
     model = Model(pace, streams / STARTS_PER_SECOND + SETTLING + seconds + SPARE)
+    journal = None if database is None else with_schema(database.url, f"pace_{uuid.uuid4().hex[:12]}")
     async with model.listen() as base_url:
-        with server(which, base_url, database) as (address, pid):
+        with server(which.partition(",")[0], base_url, journal) as (address, pid):
             clients = Clients(address)
             await clients.add()
-            async with asyncio.timeout(LOADING):
-                await clients.has_read.wait()
+            await clients.wait(LOADING)
             for _ in range(1, streams):
                 await clients.add()
                 await asyncio.sleep(1 / STARTS_PER_SECOND)
+            await clients.wait(LOADING)
             await asyncio.sleep(SETTLING)
             before = cpu_seconds(pid), time.process_time(), database.cpu_seconds() if database else 0.0
             began = time.monotonic()
@@ -135,21 +134,56 @@ async def measure(
         used / lasted,
         memory,
         driver,
+        found.count / (streams * pace * lasted),
     )
     print(
         f"  {which}, {streams} streams at {pace:g}/s: {rung.micros:.0f} µs per delta, p50 {rung.p50:.1f} ms, "
-        f"p99 {rung.p99:.1f} ms, {rung.share:.0%} of a core, driver {driver:.0%}{' (void)' if rung.is_void else ''}",
+        f"p99 {rung.p99:.1f} ms, {rung.share:.0%} of a core, driver {driver:.0%} {rung.remark}",
         file=sys.stderr,
         flush=True,
     )
     return rung
 
 
-async def measure_step(journal: str, streams: int, pace: float, seconds: float) -> float:
+class Idle(NamedTuple):
+    """What followers of a run cost in which nothing happens. ``share``: of a core, all of them together."""
+
+    kibibytes: float
+    share: float
+
+
+async def measure_idle(followers: int, seconds: float) -> Idle:
+    model = Model(1 / 3600, 7200)
+    async with model.listen() as base_url:
+        with server("callstream", base_url) as (address, pid):
+            clients = Clients(address)
+            run_id = uuid.uuid4().hex
+            await clients.add(run_id)
+            await clients.wait(LOADING, for_deltas=False)
+            for number in range(followers + WARM_UP):
+                if number == WARM_UP:
+                    await asyncio.sleep(SETTLING)
+                    before = resident(pid)
+                await clients.follow(run_id)
+                await asyncio.sleep(1 / IDLE_STARTS_PER_SECOND)
+            await clients.wait(LOADING, for_deltas=False)
+            await asyncio.sleep(SETTLING)
+            memory = resident(pid) - before
+            began, used = time.monotonic(), cpu_seconds(pid)
+            await asyncio.sleep(seconds)
+            share = (cpu_seconds(pid) - used) / (time.monotonic() - began)
+            left = 1 + WARM_UP + followers - len(clients.open)
+            clients.leave()
+    if left:
+        raise RuntimeError(f"{left} of {followers} followers ended early")
+    return Idle(memory * 1024 / followers, share)
+
+
+async def measure_step(step: str, streams: int, pace: float, seconds: float) -> float:
     """CPU microseconds per delta of a process that only reads."""
     model = Model(pace, SETTLING + seconds + SPARE)
     async with model.listen() as base_url:
-        command = ["-m", "bench.reading", "--provider", base_url, "--journal", journal, "--core", "0"]
+        command = ["-m", "bench.reading", "--provider", base_url, "--step", step, "--core", "0"]
         command += ["--streams", str(streams), "--pace", str(pace), "--seconds", str(seconds)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["src", "."])}
         process = await asyncio.create_subprocess_exec(
@@ -161,9 +195,8 @@ async def measure_step(journal: str, streams: int, pace: float, seconds: float) 
     return float(printed)
 
 
-def judge(found: dict[tuple[str, int, float], Rung]) -> bool:
-    """Prints what is wanted, and whether it was reached. What is void, or was not measured, is not judged."""
-    ours = "callstream, SQLite"
+def judge(found: dict[tuple[str, int, float], Rung], idle: Idle | None) -> bool:
+    """Prints what is wanted, and whether it was reached. What was not measured, or says little, is not judged."""
     passed = True
 
     def say(what: str, is_reached: bool) -> None:
@@ -173,17 +206,19 @@ def judge(found: dict[tuple[str, int, float], Rung]) -> bool:
 
     def rung(which: str, streams: int) -> Rung | None:
         known = found.get((which, streams, 20))
-        return None if known is None or known.is_void else known
+        return None if known is None or known.remark else known
 
-    if (mine := rung(ours, 20)) and (theirs := rung("ag_ui_adk", 20)):
+    if (mine := rung(OURS, 20)) and (theirs := rung("ag_ui_adk", 20)):
         ratio = theirs.micros / mine.micros
         say(f"20 streams: {ratio:.1f} times less CPU than ag_ui_adk (at least 5)", ratio >= 5)
     for streams in (60, 300):
-        if (mine := rung(ours, streams)) and (least := rung("forwarder", streams)):
+        if (mine := rung(OURS, streams)) and (least := rung("forwarder", streams)):
             ratio = mine.micros / least.micros
             say(f"{streams} streams: {ratio:.1f} times the forwarder's CPU (at most 4)", ratio <= 4)
-    if mine := rung(ours, 300):
+    if mine := rung(OURS, 300):
         say(f"300 streams: p99 {mine.p99:.0f} ms (below 100)", mine.p99 < 100)
+    if idle is not None:
+        say(f"{IDLE:,} idle followers: {idle.share:.1%} of a core (at most 1.0%)", idle.share <= 0.01)
     return passed
 
 
@@ -208,10 +243,36 @@ def measure_rungs(
                 found[which, streams, pace] = rung
                 by_database = "" if rung.database is None else rung.database
                 cells = (rung.micros, by_database, rung.p50, rung.p99, f"{rung.share:.0%}", rung.memory)
-                void = "void" if rung.is_void else ""
-                table.row(which, streams, f"{pace:g}", *cells, f"{rung.driver:.0%}", void)
+                table.row(which, streams, f"{pace:g}", *cells, f"{rung.driver:.0%}", rung.remark)
     table.print()
     return found
+
+
+def measure_steps(served: Rung | None, seconds: float) -> None:
+    streams, pace = 20, 20.0
+    title = f"pace: where it goes, CPU µs per delta, {streams} streams at {pace:g} deltas/s"
+    table = Table(title, ["", "µs", "more"])
+    before = 0.0
+    for name, step in STEPS:
+        micros = asyncio.run(measure_step(step, streams, pace, seconds))
+        table.row(name, micros, micros - before)
+        before = micros
+    served = served or asyncio.run(measure(OURS, streams, pace, seconds))
+    table.row("server, SQLite", served.micros, served.micros - before)
+    table.print()
+
+
+def measure_memory(found: dict[tuple[str, int, float], Rung]) -> Idle:
+    table = Table(
+        "pace: memory of the server, and CPU of clients that only wait", ["", "KiB each", "of a core, together"]
+    )
+    few, many = (found.get((OURS, streams, 20)) for streams in (20, 300))
+    if few is not None and many is not None:
+        table.row("stream (from 20 to 300)", (many.memory - few.memory) * 1024 / 280, f"{many.share:.0%}")
+    idle = asyncio.run(measure_idle(IDLE, IDLE_SECONDS))
+    table.row(f"follower of an idle run ({IDLE:,})", idle.kibibytes, f"{idle.share:.1%}")
+    table.print()
+    return idle
 
 
 def main() -> int:
@@ -219,28 +280,20 @@ def main() -> int:
     parser.add_argument("--only", choices=SERVERS, action="append", help="fewer servers")
     parser.add_argument("--streams", type=int, action="append", help="only the rungs with so many streams")
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"of each rung (default: {SECONDS:g})")
-    parser.add_argument("--steps", action="store_true", help="the second table alone")
+    parser.add_argument("--table", choices=("rungs", "steps", "memory"), help="one of the three tables alone")
     options = parser.parse_args()
     os.sched_setaffinity(0, {1})
     found: dict[tuple[str, int, float], Rung] = {}
-    if not options.steps:
+    idle: Idle | None = None
+    if options.table in (None, "rungs"):
         rungs = [rung for rung in RUNGS if not options.streams or rung[0] in options.streams]
         found = measure_rungs(options.only or SERVERS, rungs, options.seconds)
-    if options.steps or options.only is None:
-        streams, pace = 20, 20.0
-        table = Table(
-            f"pace: where it goes, CPU µs per delta, {streams} streams at {pace:g} deltas/s", ["", "µs", "more"]
-        )
-        before = 0.0
-        for name, journal in STEPS:
-            micros = asyncio.run(measure_step(journal, streams, pace, options.seconds))
-            table.row(name, micros, micros - before)
-            before = micros
-        served = found.get(("callstream, SQLite", streams, pace))
-        served = served or asyncio.run(measure("callstream, SQLite", streams, pace, options.seconds))
-        table.row("server, SQLite", served.micros, served.micros - before)
-        table.print()
-    return 0 if judge(found) else 1
+    is_whole = options.table is None and options.only is None
+    if is_whole or options.table == "steps":
+        measure_steps(found.get((OURS, 20, 20)), options.seconds)
+    if is_whole or options.table == "memory":
+        idle = measure_memory(found)
+    return 0 if judge(found, idle) else 1
 
 
 if __name__ == "__main__":

@@ -54,9 +54,12 @@ class Measured(NamedTuple):
 
 
 @contextmanager
-def server(python: str, which: str, base_url: str) -> Iterator[tuple[str, int]]:
-    """Its address and process id."""
+def server(which: str, base_url: str, journal: str | None = None) -> Iterator[tuple[str, int]]:
+    """Its address and process id. ``journal``: the URL of Callstream's, in place of a new SQLite file."""
+    python = interpreter() if which == "ag_ui_adk" else sys.executable
     command = [python, "-W", "ignore", "-m", "bench.served", "--which", which, "--provider", base_url, "--core", "0"]
+    if journal is not None:
+        command += ["--journal", journal]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["src", "."])}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     try:
@@ -145,12 +148,12 @@ def resident(pid: int) -> float:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096 / 2**20
 
 
-def one(python: str, which: str, streams: int) -> Measured:
+def one(which: str, streams: int) -> Measured:
     seconds = streams / STARTS_PER_SECOND + WINDOW + 10
     script = [Call("write", {"content": STAMP * int(seconds * PACE)}, size=len(STAMP))]
     with (
         provider("gemini", script, "--deltas-per-second", str(PACE), "--stamp", "--stream-args-unasked") as base_url,
-        server(python, which, base_url) as (address, pid),
+        server(which, base_url) as (address, pid),
     ):
         found = asyncio.run(measured(address, pid, streams))
     print(
@@ -162,11 +165,11 @@ def one(python: str, which: str, streams: int) -> Measured:
     return found
 
 
-def most(python: str, which: str, ladder: tuple[int, ...]) -> Measured | None:
+def most(which: str, ladder: tuple[int, ...]) -> Measured | None:
     """The last rung that holds, before one does not."""
     best: Measured | None = None
     for streams in ladder:
-        found = one(python, which, streams)
+        found = one(which, streams)
         if not found.holds:
             break
         best = found
@@ -184,7 +187,7 @@ def main() -> int:
         ["deltas", "p50 ms", "p99 ms", "share of a core", "MiB", "bytes on the wire per argument byte"],
     )
     if options.only in (None, "first"):
-        found = one(sys.executable, "callstream", options.streams)
+        found = one("callstream", options.streams)
         latencies = found.latencies
         if not latencies.count:
             sys.exit("no deltas came")
@@ -202,9 +205,8 @@ def main() -> int:
     held: dict[str, Measured | None] = {}
     for which in ("ag_ui_adk", "callstream"):
         if options.only in (None, which):
-            python = interpreter() if which == "ag_ui_adk" else sys.executable
             ladder = LADDER if which == "ag_ui_adk" else tuple(rung for rung in LADDER if rung >= 80)
-            held[which] = most(python, which, ladder)
+            held[which] = most(which, ladder)
     table = Table(
         f"server: streams at {PACE} deltas/s that one core holds before p99 passes one second",
         ["", "streams", "p50 ms", "p99 ms", "share of a core", "MiB"],
