@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from callstream.calls import Call, Ledger
-from callstream.errors import UsageError
+from callstream.errors import InvalidArguments, UsageError
 from callstream.events import ArgsAppended, CallCompleted, CallDiscarded, CallStarted, Encoding
 from callstream.hooks import CallHooks, HookSettings, Outcome
 from callstream.runtime import Callstream
@@ -39,8 +39,9 @@ async def stream_args(
     """Streams arguments to the hooks of a tool, ``size`` characters a delta, and waits until the hooks have settled.
 
     ``args`` are values, or the argument text itself as a model wrote it: text that is not JSON ends in an abort
-    (``malformed``), as it would from a provider. With ``stop_after`` only that many deltas come, and the call is given
-    up as ``truncated``. ``encoding="text"`` is for free-text tools, whose input is one string.
+    (``malformed``), as it would from a provider, and so do arguments that do not fit the tool's annotations
+    (``invalid``), with ``check="stream"`` at the delta that has the fault. With ``stop_after`` only that many deltas
+    come, and the call is given up as ``truncated``. ``encoding="text"`` is for free-text tools, whose input is one string.
 
     The hooks run as they do in an application: in order, through the same dispatcher, under the same limits. Only the
     merging of deltas that have to wait is switched off, so a hook sees every piece. What a hook raises is not raised
@@ -60,24 +61,33 @@ async def stream_args(
         (settings or HookSettings()).for_tool(tool), queue_deltas=len(pieces) + 1, queue_chars=len(text) + 1
     )
     hooks = CallHooks(call, tool.hooks, unmerged)
+    check = tool.arguments.stream_check() if tool.check == "stream" and encoding == "json" else None
+    deltas: list[str] = []
     try:
         for piece in pieces:
-            ledger.apply(ArgsAppended(CALL_ID, piece))
+            deltas.append(piece)
+            call = ledger.apply(ArgsAppended(CALL_ID, piece))
+            if check is not None:
+                check.feed(piece)
+                if check.refusal is not None:
+                    hooks.refuse(call, *check.refusal)
+                    break
             hooks.push(piece)
             await asyncio.sleep(0)
-        event = CallDiscarded(CALL_ID, "truncated") if stop_after is not None else _end(text, encoding)
-        call = ledger.apply(event)
-        if isinstance(event, CallCompleted):
-            hooks.complete(call)
         else:
-            hooks.abort(call, event.reason)
+            event = CallDiscarded(CALL_ID, "truncated") if stop_after is not None else _end(tool, text, encoding)
+            call = ledger.apply(event)
+            if isinstance(event, CallCompleted):
+                hooks.complete(call)
+            else:
+                hooks.abort(call, event.reason)
         outcome = await hooks.settled()
     except BaseException:
         await hooks.aclose()
         raise
     if not outcome.ready and not call.is_final:
         call = ledger.apply(CallDiscarded(CALL_ID, outcome.reason, outcome.detail))  # type: ignore[arg-type]
-    return Driven(tool, call, outcome, pieces, hooks)
+    return Driven(tool, call, outcome, deltas, hooks)
 
 
 class Driven:
@@ -116,13 +126,18 @@ class Driven:
         return f"<Driven {self.call.name} in {len(self.deltas)} deltas: {self.outcome.kind}>"
 
 
-def _end(text: str, encoding: Encoding) -> CallCompleted | CallDiscarded:
+def _end(tool: Tool[Any], text: str, encoding: Encoding) -> CallCompleted | CallDiscarded:
     if encoding == "text":
         return CallCompleted(CALL_ID, json.dumps(text))
     try:
-        json.loads(text, parse_constant=_refuse)
+        args = json.loads(text, parse_constant=_refuse)
     except ValueError as error:
         return CallDiscarded(CALL_ID, "malformed", str(error))
+    try:
+        if isinstance(args, dict):
+            tool.arguments.convert(args, check_names=False)
+    except InvalidArguments as invalid:
+        return CallDiscarded(CALL_ID, "invalid", invalid.detail)
     return CallCompleted(CALL_ID, text)
 
 
