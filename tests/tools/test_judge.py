@@ -255,7 +255,7 @@ def keywords(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), COUNTS),
         **dict.fromkeys(("minContains", "maxContains"), COUNTS),
     }
-    return st.fixed_dictionaries({}, optional=known).map(_few) | st.sampled_from([{"$ref": "#/$defs/a"}])
+    return st.fixed_dictionaries({}, optional=known).map(_few)
 
 
 def _few(schema: dict[str, Any]) -> dict[str, Any]:
@@ -263,16 +263,15 @@ def _few(schema: dict[str, Any]) -> dict[str, Any]:
     return dict(sorted(schema.items(), key=lambda item: crc32(str(item).encode()))[:3])
 
 
-SCHEMAS = st.recursive(st.booleans() | keywords(st.just(True)), keywords, max_leaves=5)
+LEAVES = st.booleans() | keywords(st.just(True))
+NAMED = st.recursive(LEAVES, keywords, max_leaves=4)  # it does not refer to itself: jsonschema would never end
+SCHEMAS = st.recursive(LEAVES | st.just({"$ref": "#/$defs/a"}), keywords, max_leaves=5)
 
 
-@given(SCHEMAS, SCHEMAS, VALUES)
+@given(SCHEMAS, NAMED, VALUES)
 def test_the_verdict_is_that_of_jsonschema_for_any_schema(schema: Any, named: Any, value: Any) -> None:
     root = {"allOf": [schema], "$defs": {"a": named}}
-    try:
-        fits = jsonschema.Draft202012Validator(root).is_valid(value)
-    except RecursionError:
-        return  # it refers to itself without anything in between
+    fits = jsonschema.Draft202012Validator(root).is_valid(value)
     text = json.dumps(value)
     written, found = read(root, text)
     assert (written is None) is fits
