@@ -50,7 +50,8 @@ async def test_the_program_tells_the_model_what_was_refused(tmp_path: Path, monk
     sound = Call("write_document", {"title": "Tides", "content": CONTENT}, call_id="c1")
     rejected = Call("write_document", {"title": "", "content": CONTENT}, call_id="c2")
     cut_off = Call("write_document", {"title": "Tides", "content": CONTENT}, call_id="c3", stop_after=3)
-    script = [[sound, rejected], [cut_off, Finish("length")], [Text("Written.")]]
+    invented = Call("wrote_document", {"title": "Tides", "content": CONTENT}, call_id="c0")
+    script = [[invented, sound, rejected], [cut_off, Finish("length")], [Text("Written.")]]
     monkeypatch.chdir(tmp_path)
 
     async def check(call: Any, signal: Any) -> None:
@@ -66,12 +67,16 @@ async def test_the_program_tells_the_model_what_was_refused(tmp_path: Path, monk
         messages = await names["ask"]([HumanMessage("Write about tides.")])
         states = [call.state for call in await names["cs"].journal.calls()]
         await names["cs"].aclose()
-    assert [message.type for message in messages] == ["human", "ai", "tool", "tool", "ai", "human", "ai"]
-    assert [message.text for message in messages[2:4]] == [f"{len(CONTENT)} characters", "a document needs a title"]
-    assert (messages[4].tool_calls, messages[4].invalid_tool_calls) == ([], [])
-    assert messages[5].text.startswith("the arguments of write_document were cut off")
+    assert [message.type for message in messages] == ["human", "ai", "tool", "tool", "tool", "ai", "human", "ai"]
+    assert [message.text for message in messages[2:5]] == [
+        "there is no tool wrote_document; the tools are: write_document",
+        f"{len(CONTENT)} characters",
+        "a document needs a title",
+    ]
+    assert (messages[5].tool_calls, messages[5].invalid_tool_calls) == ([], [])
+    assert messages[6].text.startswith("the arguments of write_document were cut off")
     assert messages[-1].text == "Written."
-    assert states == ["completed", "discarded", "discarded"]
+    assert sorted(states) == ["completed", "completed", "discarded", "discarded"]
 
 
 def test_chat_anthropic_takes_no_client() -> None:

@@ -294,6 +294,34 @@ async def test_a_plain_sdk_program_asks_a_person(approved: bool, state: str, tol
     await later["cs"].aclose()
 
 
+async def test_a_plain_sdk_loop_stops_while_a_call_awaits_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every request has a result for each call, whatever the calls of a response wait for."""
+    both = [
+        Call("write_document", DOCUMENT, call_id="c1"),
+        Call("publish", {"title": "Tides"}, call_id="c2"),
+        Call("publish", {"title": "Ebb"}, call_id="c3"),
+    ]
+    cut_off = [Call("write_document", DOCUMENT, stop_after=3), Finish("length")]
+    async with ScriptedProvider("anthropic", [both, cut_off, [Text("Done.")]]) as provider:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.base_url)
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "none")
+        names = executed("howto/approvals.md")
+        messages: list[Any] = [{"role": "user", "content": "go"}]
+        results = await names["turn"]("t", messages)
+        assert list(results) == ["c1"]
+        results = await names["answer_call"]("t", messages, results, "c3", approved=False)
+        assert len(provider.requests) == 1
+        assert await names["answer_call"]("t", messages, results, "c2", approved=True) is None
+        await names["client"].close()
+        await names["cs"].aclose()
+    second, third = (request.json["messages"] for request in provider.requests[1:])
+    told = [(block["tool_use_id"], block["content"]) for block in second[-1]["content"]]
+    size = f"{len(DOCUMENT['content'])} characters"
+    assert told == [("c1", size), ("c2", "Tides is published"), ("c3", "the user said no")]
+    assert "were cut off" in third[-1]["content"][0]["text"]
+    assert [message["role"] for message in messages] == ["user", "assistant", "user", "user", "assistant"]
+
+
 async def test_a_person_who_clicks_twice_is_heard_once() -> None:
     names = executed("howto/approvals.md")
     cs, decide = names["cs"], names["decide"]

@@ -273,3 +273,23 @@ async def test_the_last_progress_is_recorded_though_the_run_is_stopped() -> None
             progress(done, 3)
         await run.stop()
         assert (await recorded(cs, run))[-1]["done"] == 2
+
+
+@pytest.mark.parametrize("kind", ["beside", "in its place"])
+async def test_a_handler_may_take_the_id_that_the_journal_has(kind: str) -> None:
+    heard: list[tuple[Any, ...]] = []
+
+    def beside(tool_name: str, function_call_id: str, data: Any, call_id: str) -> None:
+        heard.append((function_call_id, call_id))
+
+    def in_its_place(tool_name: str, call_id: str, data: Any) -> None:
+        heard.append(("c1", call_id))
+
+    handler: Any = beside if kind == "beside" else in_its_place
+    async with Callstream(on_tool_progress=handler) as cs, cs.run("thread") as run:
+        for call_id in ("c1", "c1~2"):
+            await run.record([CallStarted(call_id, "work", "c1"), CallCompleted(call_id, "{}")])
+            await run.execute(call_id)
+            await run.progress(call_id, 1)
+            await run.complete(call_id)
+    assert heard == [("c1", "c1"), ("c1", "c1~2")]

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from anthropic import AsyncAnthropic
 
-from callstream import CallRejected, Callstream, tool
+from callstream import CallRejected, CallState, Callstream, tool
+from callstream.events import ResultReceived
 from callstream.testing import Call, Finish, ScriptedProvider, Text
 from tests.sdks.bedrock import bedrock_client, converse_events, fold_converse
 from tests.tap import sync_clients
@@ -101,6 +102,16 @@ async def test_it_is_refused_by_the_run(cs: Callstream) -> None:
             await run.invoke(run.calls[0].call_id)
         [told] = [result.text for result in await run.run_tools() if result.call_id == run.calls[1].call_id]
         assert told == sentence
+
+
+async def test_its_refusal_stays_when_the_program_has_answered_it(cs: Callstream) -> None:
+    """Programs count the refusals that they have told the model of."""
+    async with serving("anthropic", "whole") as provider, cs.run("thread") as run:
+        await ask("anthropic", provider, cs)
+        [refused] = run.refusals()
+        await run.receive([ResultReceived(refused.wire_id, "wrote", refused.text, latest=True)])
+        assert run.calls[0].state == CallState.COMPLETED
+        assert run.refusals() == [refused]
 
 
 @pytest.mark.parametrize("kind", ["cut off", "not JSON"])

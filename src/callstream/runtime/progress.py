@@ -30,6 +30,8 @@ MAX_WAITING = 10_000
 _PATIENCE = 30.0
 """Seconds for which the end of a tool waits until the handler has heard everything."""
 _LONGEST_REPR = 1_000
+_REPORT = ("tool_name", "function_call_id", "data")
+"""What every handler takes, in this order."""
 
 
 class NamedProgressHandler(Protocol):
@@ -38,10 +40,19 @@ class NamedProgressHandler(Protocol):
     def __call__(self, *, tool_name: str, function_call_id: str, data: Any) -> Awaitable[None] | None: ...
 
 
-ProgressHandler: TypeAlias = Callable[[str, str, Any], Awaitable[None] | None] | NamedProgressHandler
+class CallProgressHandler(Protocol):
+    """One that takes the call's name in Callstream, too."""
+
+    def __call__(self, *, tool_name: str, function_call_id: str, data: Any, call_id: str) -> Awaitable[None] | None: ...
+
+
+ProgressHandler: TypeAlias = (
+    Callable[[str, str, Any], Awaitable[None] | None] | NamedProgressHandler | CallProgressHandler
+)
 """Called with the tool's name, the call's id and what the tool reported. Sync or async; what it raises is logged.
 
-By name if its parameters are named ``tool_name``, ``function_call_id`` and ``data``, else by position.
+By name if its parameters are named ``tool_name``, ``function_call_id`` and ``data``, else by position. The second is the
+provider's id. A parameter ``call_id``, beside it or in its place, gets the id by which hooks and the journal know the call.
 """
 
 
@@ -52,8 +63,13 @@ def arguments_for(handler: Any, report: dict[str, Any]) -> tuple[tuple[Any, ...]
     except (TypeError, ValueError):  # not callable, or a function in C that does not tell
         if not callable(handler):
             raise UsageError(f"expected a function as on_tool_progress, got {handler!r}") from None
-        return tuple(report.values()), {}
-    ways: tuple[tuple[tuple[Any, ...], dict[str, Any]], ...] = (((), report), (tuple(report.values()), {}))
+        return tuple(report[name] for name in _REPORT), {}
+    wanted = {name: value for name, value in report.items() if name in signature.parameters}
+    named = wanted if "call_id" in wanted else {name: report[name] for name in _REPORT}
+    ways: tuple[tuple[tuple[Any, ...], dict[str, Any]], ...] = (
+        ((), named),
+        (tuple(report[name] for name in _REPORT), {}),
+    )
     for args, kwargs in ways:
         try:
             signature.bind(*args, **kwargs)
@@ -65,7 +81,7 @@ def arguments_for(handler: Any, report: dict[str, Any]) -> tuple[tuple[Any, ...]
 
 def check_handler(handler: ProgressHandler | None) -> None:
     if handler is not None:
-        arguments_for(handler, {"tool_name": "", "function_call_id": "", "data": None})
+        arguments_for(handler, {"tool_name": "", "function_call_id": "", "data": None, "call_id": ""})
 
 
 def _to_json(data: Any) -> Any:

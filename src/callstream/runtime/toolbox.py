@@ -178,7 +178,7 @@ class Toolbox:
         if tell is None:
             return
         try:
-            report = {"tool_name": call.name, "function_call_id": call.wire_id, "data": data}
+            report = {"tool_name": call.name, "function_call_id": call.wire_id, "data": data, "call_id": call.call_id}
             args, kwargs = arguments_for(tell, report)
             reported: Any = tell(*args, **kwargs)
             if inspect.isawaitable(reported):

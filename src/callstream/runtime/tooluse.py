@@ -185,7 +185,9 @@ class ToolUse:
         for call in self._run.calls:
             if call.reason is not None and self._barrier.is_refused(call):
                 found.append(Refusal(call.call_id, call.name, call.provider_id, call.reason, refusal(call)))
-            elif call.state is CallState.ARGS_COMPLETE and self._is_invented(call):
+            elif self._is_invented(call) and (
+                call.state is CallState.ARGS_COMPLETE or call.call_id in self._refusals_told
+            ):
                 absent = _absence(call, self._offered[call.call_id])
                 found.append(Refusal(call.call_id, call.name, call.provider_id, "rejected", absent))
         return found
