@@ -163,3 +163,25 @@ async def test_a_task_group_is_left_whole(cs: Callstream, desk: Desk) -> None:
             await asyncio.sleep(0)
     assert ended == ["beside it", "truncated"]
     assert run.call("c1").reason == "truncated"
+
+
+@pytest.mark.parametrize("size", [1, 5, 1000])
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"title": "Notes", "content": "one", "style": "bold"}', "invalid"),
+        ('{"title": "Notes", "content": "one", "colour": 1}', "invalid"),
+        ('{"title": "Notes", "content": "one", "title": "Other"}', "malformed"),
+        ('{"title": "Notes", "title": "Other", "content": "one"}', "malformed"),
+        ('{"title": "Notes", "style": "bold", "content": "one"}', None),
+    ],
+)
+async def test_chunk_boundaries_mean_nothing(cs: Callstream, text: str, reason: str | None, size: int) -> None:
+    """What counts as late, or as twice, is decided by the text and not by how it was cut."""
+    async with cs.run("thread") as run:
+        async with run.response(WIRE) as response:
+            await feed(response, chunks(Call("write", text=text, call_id="c1", size=size)))
+        [result] = await run.run_tools()
+        assert result.is_error is (reason is not None)
+    state = CallState.COMPLETED if reason is None else CallState.DISCARDED
+    assert (run.call("c1").state, run.call("c1").reason) == (state, reason)

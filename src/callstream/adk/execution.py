@@ -28,12 +28,13 @@ from callstream.adk.calls import (
     replace_call,
 )
 from callstream.adk.invocations import AskingCall, Invocation
-from callstream.adk.tools import LiveStream, function_of, result_of, stream_end
+from callstream.adk.tools import ClientTool, LiveStream, function_of, result_of, stream_end
 from callstream.calls import Call, CallState
 from callstream.errors import CallRejected, RunOver, UsageError
+from callstream.runtime import Callstream
 from callstream.runtime.early import OneJoin
 from callstream.runtime.modelcall import current_model_call
-from callstream.tools import current_joins, current_progress
+from callstream.tools import current_joins, current_progress, is_tool, starts_early
 
 current_agent_tool: ContextVar[AgentTool | None] = ContextVar("callstream_agent_tool", default=None)
 """The tool in whose context this is, if it runs an agent of its own."""
@@ -238,3 +239,21 @@ class Execution:
 def _is_other(call: Call, tool_args: dict[str, Any]) -> bool:
     """Whether google-adk has other arguments for the tool than the model wrote: a callback may have changed them."""
     return call.encoding == "json" and isinstance(call.args, dict | None) and (call.args or {}) != tool_args
+
+
+def check_early(callstream: Callstream, tools: dict[str, BaseTool]) -> None:
+    """Refuses tools that begin early and that somebody has to confirm or answer: they would not wait for that."""
+    for name, made in tools.items():
+        function = getattr(made, "func", None)
+        if isinstance(made, ClientTool):
+            function = callstream.tools.get(name)
+        if function is None or not is_tool(function) or not starts_early(function):
+            continue
+        # google-adk has no public word for it; a tool without it needs no confirmation.
+        needs_confirmation = bool(getattr(made, "_require_confirmation", False))
+        if made.is_long_running or needs_confirmation:
+            why = "needs a confirmation" if needs_confirmation else "is answered by somebody else"
+            raise UsageError(
+                f"tool {name!r} begins while the model is writing its call (Streamed, or start='early'), and {why}, which "
+                "would come too late: take one of them away"
+            )

@@ -27,7 +27,7 @@ from google.genai import types
 from pydantic.errors import PydanticInvalidForJsonSchema
 
 from callstream.adk.answers import Incoming
-from callstream.adk.execution import Execution, current_agent_tool
+from callstream.adk.execution import Execution, check_early, current_agent_tool
 from callstream.adk.invocations import Endings, Invocation, OnTruncated, Step, guard, open_run
 from callstream.adk.live import LiveTranscript
 from callstream.adk.outputs import OutputKeys
@@ -35,7 +35,6 @@ from callstream.adk.partials import MINTED_PREFIX
 from callstream.adk.signatures import ThreadCalls, repair
 from callstream.adk.tapping import passes_by_tap
 from callstream.adk.tools import (
-    check_early,
     collapsed_names,
     collect_generators,
     register_tools,

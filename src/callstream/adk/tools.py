@@ -33,7 +33,7 @@ from callstream.calls import Call
 from callstream.errors import UsageError
 from callstream.jsontext.path import format_path
 from callstream.runtime import Callstream
-from callstream.tools import Progress, Tool, current_progress, is_tool, starts_early
+from callstream.tools import Progress, Tool, current_progress, is_tool
 from callstream.tools.docstring import without_parameter
 from callstream.tools.functions import annotations_of, resolved_signature, same_kind
 from callstream.tools.progress import ProgressFilling
@@ -139,24 +139,6 @@ def register_tools(callstream: Callstream, tools: dict[str, BaseTool]) -> None:
             callstream.add_tool(function)
         elif not callstream.knows(name):
             _register_as(callstream, name, function)
-
-
-def check_early(callstream: Callstream, tools: dict[str, BaseTool]) -> None:
-    """Refuses tools that begin early and that somebody has to confirm or answer: they would not wait for that."""
-    for name, made in tools.items():
-        function = getattr(made, "func", None)
-        if isinstance(made, ClientTool):
-            function = callstream.tools.get(name)
-        if function is None or not is_tool(function) or not starts_early(function):
-            continue
-        # google-adk has no public word for it; a tool without it needs no confirmation.
-        needs_confirmation = bool(getattr(made, "_require_confirmation", False))
-        if made.is_long_running or needs_confirmation:
-            why = "needs a confirmation" if needs_confirmation else "is answered by somebody else"
-            raise UsageError(
-                f"tool {name!r} begins while the model is writing its call (Streamed, or start='early'), and {why}, which "
-                "would come too late: take one of them away"
-            )
 
 
 def _register_as(callstream: Callstream, name: str, function: Tool[Any]) -> None:

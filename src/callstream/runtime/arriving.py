@@ -35,8 +35,8 @@ class ArrivingArguments:
     def __init__(self, tool: Tool[Any], streamed: StreamedParameter, encoding: Encoding) -> None:
         self.stream: Streamed[Any] = Streamed()
         """What the tool iterates over."""
-        self.is_started = False
-        """Whether the tool has started. Whoever starts it says so."""
+        self.is_ready = False
+        """Whether the tool can start. What it is called with does not change from then on, wherever the text was cut."""
         self._tool = tool
         self._streamed = streamed
         self._convert_value = None if streamed.is_text else converter(streamed.item)
@@ -51,11 +51,6 @@ class ArrivingArguments:
         self._open: str | None = None
 
     @property
-    def is_ready(self) -> bool:
-        """Whether the tool can start."""
-        return self._streamed.name in self._begun and self._required <= self._given.keys()
-
-    @property
     def kwargs(self) -> dict[str, Any]:
         """What the tool is called with."""
         return {**self._given, self._streamed.name: self.stream}
@@ -63,7 +58,7 @@ class ArrivingArguments:
     def feed(self, text: str) -> None:
         """Reads more of the text. Raises Fault."""
         if self._is_text:
-            self._begun.add(self._streamed.name)
+            self.is_ready = True
             if text:
                 self.stream.put(text)
             return
@@ -73,6 +68,9 @@ class ArrivingArguments:
             raise Fault("malformed", str(error)) from error
         for change in changes:
             self._take(change)
+            self.is_ready = self.is_ready or (
+                self._streamed.name in self._begun and self._required <= self._given.keys()
+            )
         if self._json.error is not None:
             raise Fault("malformed", str(self._json.error))
 
@@ -107,7 +105,7 @@ class ArrivingArguments:
     def _begin(self, name: str) -> None:
         if name not in self._named and not self._takes_all:
             raise Fault("invalid", f"there is no argument {name!r}; its arguments are {', '.join(self._named)}")
-        if self.is_started:
+        if self.is_ready:
             raise Fault("invalid", f"the argument {name!r} came after the tool had started")
         self._begun.add(name)
 

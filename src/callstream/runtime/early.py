@@ -91,13 +91,15 @@ class EarlyRun:
         match event:
             case ArgsAppended(text=text):
                 self._guard(lambda args: args.feed(text))
-                if self._args is not None and self._args.is_ready and not self.has_begun:
+                if self._args is not None and self._args.is_ready and self._refusal is None and not self.has_begun:
                     self._begin()
             case CallCompleted():
                 if self.has_begun:
                     self._guard(lambda args: args.end(call))
                     if self._refusal is None:
                         self._args_ended.set()
+                elif self._refusal is not None:
+                    pass  # it is being discarded
                 elif self._starts_at_end:
                     self._args_ended.set()
                     self._begin()
@@ -142,7 +144,7 @@ class EarlyRun:
         try:
             read(self._args)
         except Fault as fault:
-            if self.has_begun:
+            if self._args.is_ready or fault.reason == "malformed":
                 self._refusal = asyncio.create_task(self._refuse(fault.reason, fault.detail))
             else:
                 self._args = None  # the tool never starts; the end of the arguments says why
@@ -164,7 +166,6 @@ class EarlyRun:
     def _begin(self) -> None:
         self.has_begun = True
         if self._args is not None:
-            self._args.is_started = True
             self.given = self._args.kwargs
         self._task = asyncio.get_running_loop().create_task(
             self._main(), name=f"callstream early run of call {self.call_id}", context=contextvars.copy_context()
