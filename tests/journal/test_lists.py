@@ -119,6 +119,33 @@ async def test_forget_erases_runs_with_calls_and_records(journal: Journal, compa
     assert (stats["runs"], stats["calls"], stats["records"]) == (1, 0, 2)
 
 
+async def test_journal_knows_which_threads_it_has_forgotten(place: Place) -> None:
+    async with place.journal() as journal, place.journal() as other:
+        for number, (thread, principal) in enumerate([("t1", "alice"), ("t1", "bob"), ("t2", "alice"), ("t3", None)]):
+            await journal.append(f"r{number}", [RunStarted(thread, principal), DONE])
+        await journal.append("live", [RunStarted("t4", "alice")])
+        assert not await journal.has_forgotten("t1", "alice")
+        assert await journal.forget(thread="t1", principal="alice") == 1
+        assert await journal.forget(thread="t2", for_good=False) == 1
+        assert await journal.forget(thread="t3") == 1
+        assert await journal.forget(thread="t4") == 0
+        forgotten = [("t1", "alice"), ("t3", None)]
+        for thread, principal in [
+            *forgotten,
+            ("t1", "bob"),
+            ("t1", None),
+            ("t2", "alice"),
+            ("t4", "alice"),
+            ("t\0", "x"),
+        ]:
+            expected = (thread, principal) in forgotten
+            assert await journal.has_forgotten(thread, principal) is expected
+            assert await other.has_forgotten(thread, principal) is expected
+        await journal.append("again", [RunStarted("t1", "alice"), DONE])
+        assert await journal.forget(thread="t1", principal="alice") == 1  # once more is no mistake
+        assert await journal.has_forgotten("t1", "alice")
+
+
 async def test_housekeeping_compacts_sweeps_and_erases_by_itself(place: Place, eventually: Callable[..., Any]) -> None:
     dead = place.journal()
     await dead.append("r", [START, CallStarted("c", "t"), ArgsAppended("c", "a"), ArgsAppended("c", "b")])
@@ -141,6 +168,7 @@ async def test_housekeeping_compacts_sweeps_and_erases_by_itself(place: Place, e
         return await eraser.runs() == []
 
     await eventually(is_gone)
+    assert await eraser.has_forgotten(START.thread_id, START.principal)
 
 
 @pytest.mark.parametrize("url", [None, 5, Path("calls.db")])

@@ -242,7 +242,10 @@ class ADKAgent:
             self._idle.use(thread)
 
     async def import_thread(self, thread_id: str, principal: str | None = None) -> None:
-        """Takes a thread that has a session but no run in the journal into the journal. Beginning a run does so too."""
+        """Takes a thread that has a session but no run in the journal into the journal. Beginning a run does so too.
+
+        A thread that the journal has forgotten for good stays forgotten.
+        """
         given = RunAgentInput(thread_id=thread_id, run_id="", messages=[])
         await self._import(given, principal or self.user_of(given))
 
@@ -255,7 +258,7 @@ class ADKAgent:
             session = await self._threads.find(self.app_of(given), user_id, thread_id)
         except Exception:  # noqa: BLE001  # whatever a session service raises, the run meets it again and fails by it
             return
-        if session is not None and session.events:
+        if session is not None and session.events and not await journal.has_forgotten(thread_id, user_id):
             await import_session(journal, session, thread_id, server_tools(self.root_agent))
 
     async def _check_answers(self, given: RunAgentInput, user_id: str) -> None:
@@ -367,7 +370,8 @@ class ADKAgent:
             return None
         conversation = await self._conversation(thread_id, user_id)
         if not conversation.messages:
-            return {"state": public_state(session.state), "messages": messages_in(session)}
+            is_forgotten = await self.callstream.journal.has_forgotten(thread_id, user_id)
+            return {"state": public_state(session.state), "messages": [] if is_forgotten else messages_in(session)}
         snapshot = _EVENT.validate_json(encode(conversation.snapshot())).model_dump(mode="json", by_alias=True)
         return {"state": public_state(session.state), "messages": snapshot["messages"]}
 

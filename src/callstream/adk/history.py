@@ -2,7 +2,8 @@
 
 A thread is imported when it is first touched: in one append, under an id that follows from whose thread it is. So it is
 there whole or not at all, and once, however many processes touch it at the same time. What an old thread still waits
-for can be answered afterwards like any other call.
+for can be answered afterwards like any other call. A thread whose runs the journal has had and erased is not imported:
+what was forgotten stays forgotten, and a call that failed then does not await an answer again.
 """
 
 from __future__ import annotations

@@ -158,4 +158,5 @@ class IdleThreads:
         if self._threads is not None:
             await self._threads.delete(*key)
         if self._owns_journal:
-            await self._journal.forget(thread=thread_id, principal=user_id)
+            # To save memory only: a session that is kept elsewhere may be imported again.
+            await self._journal.forget(thread=thread_id, principal=user_id, for_good=False)

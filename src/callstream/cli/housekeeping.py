@@ -17,8 +17,8 @@ from callstream.cli.place import hide_password, journal_url, open_place
 from callstream.errors import UsageError
 
 _SESSIONS = (
-    "google-adk keeps conversations in sessions of its own, which this does not touch: delete those through your session "
-    "service (delete_session)"
+    "google-adk keeps conversations in sessions of its own, which this does not touch: they are not imported again, but the "
+    "model still gets them; delete them through your session service (delete_session)"
 )
 
 

@@ -99,9 +99,9 @@ class Housekeeper:
             return 0
         return len(log.rows) - len(rows)
 
-    async def forget(self, wanted: RunFilter) -> int:
+    async def forget(self, wanted: RunFilter, for_good: bool = True) -> int:
         count = 0
-        while gone := await self.patiently(self._store.forget, wanted, _FORGET_LIMIT):
+        while gone := await self.patiently(self._store.forget, wanted, _FORGET_LIMIT, for_good):
             count += len(gone)
             self._followers.wake(gone)
             if len(gone) < _FORGET_LIMIT:

@@ -33,7 +33,7 @@ from callstream.journal.rows import (
     from_json,
     moment,
 )
-from callstream.journal.store import SCHEMA_VERSION, CallFilter, Log, RunFilter
+from callstream.journal.store import SCHEMA_VERSION, CallFilter, Log, RunFilter, forgotten_mark
 from callstream.journal.writer import Committed, Writer
 
 _CALL_COLUMNS = (
@@ -91,6 +91,7 @@ class MemoryTables:
         self.keys: dict[int, _Run] = {}
         self.calls: dict[str, _Call] = {}
         self.leases: dict[str, float] = {}
+        self.forgotten: set[str] = set()
         self.writes = 0
         self.last_key = 0
         self.stores: weakref.WeakSet[MemoryStore] = weakref.WeakSet()
@@ -187,10 +188,12 @@ class MemoryStore:
             runs = [run for run in self._tables.runs.values() if not run.compacted]
             return [run.row.run_id for run in runs if run.row.ended_at is not None and run.row.ended_at < before]
 
-    async def forget(self, wanted: RunFilter, limit: int) -> list[str]:
+    async def forget(self, wanted: RunFilter, limit: int, for_good: bool) -> list[str]:
         with self._lock:
             gone = [run for run in self._tables.runs.values() if wanted.fits(run.row)][:limit]
             for run in gone:
+                if for_good:
+                    self._tables.forgotten.add(forgotten_mark(run.row.thread_id, run.row.principal))
                 del self._tables.runs[run.row.run_id], self._tables.keys[run.key]
                 for call in run.calls:
                     del self._tables.calls[call.row.call_id]
@@ -343,6 +346,10 @@ class MemoryStore:
     async def taken(self, call_ids: Sequence[str]) -> set[str]:
         with self._lock:
             return {call_id for call_id in call_ids if call_id in self._tables.calls}
+
+    async def has_forgotten(self, mark: str) -> bool:
+        with self._lock:
+            return mark in self._tables.forgotten
 
     async def log(self, run_id: str) -> Log | None:
         with self._lock:

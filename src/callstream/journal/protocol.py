@@ -181,9 +181,22 @@ class Journal(Protocol):
         ...
 
     async def forget(
-        self, *, before: float | None = None, thread: str | None = None, principal: str | None = None
+        self,
+        *,
+        before: float | None = None,
+        thread: str | None = None,
+        principal: str | None = None,
+        for_good: bool = True,
     ) -> int:
-        """Erases ended runs with their calls and records: those that match all that is given. Returns how many."""
+        """Erases ended runs with their calls and records: those that match all that is given. Returns how many.
+
+        ``for_good``: the journal remembers that it has forgotten their threads (see ``has_forgotten``), so that no host
+        imports them again. It keeps a digest of thread and principal for that, and neither of the two.
+        """
+        ...
+
+    async def has_forgotten(self, thread: str, principal: str | None) -> bool:
+        """Whether runs of that principal's thread were erased for good. What a host still has of it is not imported."""
         ...
 
     async def ask_to_stop(self, run_id: str, reason: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 import re
@@ -159,6 +160,11 @@ def forget_filter(before: float | None, thread: str | None, principal: str | Non
     return RunFilter(thread_id=thread, principal=principal, active=False, ended_before=before)
 
 
+def forgotten_mark(thread_id: str, principal: str | None) -> str:
+    """What is left of a thread that was erased for good. Nobody can read from it which thread it was, or whose."""
+    return hashlib.sha256(msgspec.json.encode((thread_id, principal))).hexdigest()
+
+
 def _given(wanted: RunFilter | CallFilter) -> dict[str, Any]:
     return {f"where_{name}": value for name, value in msgspec.structs.asdict(wanted).items() if value is not None}
 
@@ -189,6 +195,10 @@ class StoreReader(Protocol):
 
     async def taken(self, call_ids: Sequence[str]) -> set[str]:
         """Which of those ids are calls in the store."""
+        ...
+
+    async def has_forgotten(self, mark: str) -> bool:
+        """Whether runs of the thread with that ``forgotten_mark`` were erased for good."""
         ...
 
     async def log(self, run_id: str) -> Log | None: ...
@@ -249,8 +259,11 @@ class Store(Protocol):
         """Some runs that ended longer ago than that and are not compacted."""
         ...
 
-    async def forget(self, wanted: RunFilter, limit: int) -> list[str]:
-        """Erases up to so many of those runs and returns their ids. They have ended: the filter says so."""
+    async def forget(self, wanted: RunFilter, limit: int, for_good: bool) -> list[str]:
+        """Erases up to so many of those runs and returns their ids. They have ended: the filter says so.
+
+        ``for_good``: and keeps the ``forgotten_mark`` of their threads.
+        """
         ...
 
     async def asked_to_stop(self) -> dict[str, str]:

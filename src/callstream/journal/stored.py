@@ -16,7 +16,7 @@ from callstream.journal.housekeeping import Housekeeper
 from callstream.journal.protocol import Entry, RunRow
 from callstream.journal.rows import Row, check_id, check_limit, clean, is_storable, prepare, redact_entry
 from callstream.journal.settings import JournalSettings
-from callstream.journal.store import CallFilter, RunFilter, Store, forget_filter
+from callstream.journal.store import CallFilter, RunFilter, Store, forget_filter, forgotten_mark
 from callstream.journal.worker import JournalThread, Worker
 
 _T = TypeVar("_T")
@@ -94,10 +94,17 @@ class StoredJournal:
         return await self._worker.do(self._housekeeper.sweep)
 
     async def forget(
-        self, *, before: float | None = None, thread: str | None = None, principal: str | None = None
+        self,
+        *,
+        before: float | None = None,
+        thread: str | None = None,
+        principal: str | None = None,
+        for_good: bool = True,
     ) -> int:
         wanted = forget_filter(before, thread, principal)
-        return await self._worker.do(self._housekeeper.forget, wanted) if is_storable(thread, principal) else 0
+        if not is_storable(thread, principal):
+            return 0
+        return await self._worker.do(self._housekeeper.forget, wanted, for_good)
 
     async def ask_to_stop(self, run_id: str, reason: str) -> bool:
         return is_storable(run_id) and await self._do(self._store.ask_to_stop, run_id, clean(reason) or "")
@@ -163,6 +170,11 @@ class StoredJournal:
     async def free_call_id(self, wanted: str) -> str:
         check_id(wanted)
         return await _free_call_id(partial(self._read, self._store.reader.taken), wanted)
+
+    async def has_forgotten(self, thread: str, principal: str | None) -> bool:
+        if not is_storable(thread, principal):
+            return False
+        return await self._read(self._store.reader.has_forgotten, forgotten_mark(thread, principal))
 
     async def stats(self) -> dict[str, Any]:
         return {**await self._read(self._store.reader.stats), "pending_bytes": self._worker.pending_bytes}

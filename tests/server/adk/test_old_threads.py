@@ -294,6 +294,29 @@ async def test_old_thread_cannot_be_hidden_by_somebody_who_takes_its_run_s_id(cs
             assert len(await cs.journal.runs(thread_id="thread")) == 1
 
 
+async def test_forgotten_thread_is_not_imported_again(cs: Callstream, models: Models) -> None:
+    sessions = InMemorySessionService()
+    async with scripted("gemini", [*SCRIPT, END]) as provider:
+        agent = agent_of(untapped(models, provider), look, LongRunningFunctionTool(ask))
+        await begun(sessions, agent, "Go")
+        host = hosted(cs, sessions, agent)
+        async with served(host) as server:
+            await joined(server)
+            assert await cs.journal.forget(thread="thread") == 1
+            async with server.connect() as stream:
+                assert stream.status == 404
+            state = await host.thread_state("thread")
+            assert state is not None
+            assert state["messages"] == []
+            async with server.run("And now?") as stream:
+                await stream.all()
+            [run] = await cs.journal.runs(thread_id="thread")
+            assert not run.run_id.startswith("import_")
+            assert await cs.journal.calls(thread_id="thread") == []
+            client = await joined(server)
+            assert [message["content"] for message in client.messages] == ["And now?", "Done."]
+
+
 async def test_new_threads_are_not_imported(cs: Callstream, models: Models) -> None:
     async with scripted("gemini", [END]) as provider:
         agent = agent_of(untapped(models, provider))

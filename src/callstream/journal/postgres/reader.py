@@ -95,6 +95,10 @@ class PostgresReader:
         async with self._link.reading() as connection:
             return {row[0] for row in await connection.fetch(self._sql["taken_call_ids"], list(call_ids))}
 
+    async def has_forgotten(self, mark: str) -> bool:
+        async with self._link.reading() as connection:
+            return await connection.fetchval(self._sql["has_forgotten"], mark) is not None
+
     async def log(self, run_id: str) -> Log | None:
         async with self._link.reading() as connection:
             row = await connection.fetchrow(self._sql["read_run"], run_id)

@@ -32,7 +32,7 @@ from callstream.journal.postgres.tables import PostgresTables
 from callstream.journal.postgres.watch import PostgresWatch
 from callstream.journal.rows import Stored
 from callstream.journal.sql import queries, schema
-from callstream.journal.store import SCHEMA_VERSION, RunFilter, StoreAway, check_version, must_migrate
+from callstream.journal.store import SCHEMA_VERSION, RunFilter, StoreAway, check_version, forgotten_mark, must_migrate
 from callstream.journal.writer import Committed, Stale, Writer
 
 
@@ -217,10 +217,13 @@ class PostgresStore:
         async with self._link.reading() as connection:
             return [row[0] for row in await connection.fetch(self._sql["compactable_runs"], age, 50)]
 
-    async def forget(self, wanted: RunFilter, limit: int) -> list[str]:
+    async def forget(self, wanted: RunFilter, limit: int, for_good: bool) -> list[str]:
         query, values = self.reader.build_query("forgettable_runs", wanted.conditions(), limit)
         async with self._link.reading() as connection, connection.transaction():
             rows = await connection.fetch(query, *values)
+            if for_good:
+                marks = {forgotten_mark(thread_id, principal) for _, _, thread_id, principal in rows}
+                await connection.execute(self._sql["insert_forgotten"], list(marks))
             for table in ("log", "archive", "sources", "calls", "live", "run"):
                 await connection.execute(self._sql[f"delete_{table}"], [row[0] for row in rows], timeout=LONG_SECONDS)
         return [row[1] for row in rows]

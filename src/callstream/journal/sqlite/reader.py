@@ -83,6 +83,9 @@ class SqliteReader:
         rows = await self._in_thread(_rows, _SQL["taken_call_ids"], {"call_ids": encoded})
         return {call_id for (call_id,) in rows}
 
+    async def has_forgotten(self, mark: str) -> bool:
+        return bool(await self._in_thread(_rows, _SQL["has_forgotten"], {"thread": mark}))
+
     async def stats(self) -> dict[str, Any]:
         (counts,) = await self._in_thread(_rows, _SQL["count_all"], {})
         ((writers, orphaned),) = await self._in_thread(_rows, _SQL["count_leases"], {})

@@ -29,7 +29,7 @@ from callstream.journal.rows import Row, Source, Stored
 from callstream.journal.sql import queries
 from callstream.journal.sqlite.file import Durability, SqliteFile, failure
 from callstream.journal.sqlite.reader import SqliteReader, build_query
-from callstream.journal.store import RunFilter, StoreAway
+from callstream.journal.store import RunFilter, StoreAway, forgotten_mark
 from callstream.journal.writer import Committed, Stale, Writer
 
 POLL_SECONDS = 0.02
@@ -216,18 +216,20 @@ class SqliteStore:
             rows = self._file.connection.execute(_SQL["compactable_runs"], {"age": age, "limit": 50}).fetchall()
         return [run_id for (run_id,) in rows]
 
-    async def forget(self, wanted: RunFilter, limit: int) -> list[str]:
+    async def forget(self, wanted: RunFilter, limit: int, for_good: bool) -> list[str]:
         query, values = build_query("forgettable_runs", wanted.conditions(), limit)
         with failure(self.where):
             self._file.connection.execute("PRAGMA secure_delete = ON")  # erased text is overwritten, not only unlinked
         with self._file.transaction() as run:
             rows = run(query, values).fetchall()
-            for key, _ in rows:
+            for key, _, thread_id, principal in rows:
+                if for_good:
+                    run(_SQL["insert_forgotten"], {"thread": forgotten_mark(thread_id, principal)})
                 for table in ("log", "archive", "sources", "calls", "run"):
                     run(_SQL[f"delete_{table}"], {"run_key": key})
         if rows:
             self._file.give_back()
-        return [run_id for _, run_id in rows]
+        return [run_id for _, run_id, _, _ in rows]
 
 
 class SqliteTables:

@@ -260,8 +260,16 @@ UPDATE {schema}.run SET compacted = true WHERE run_key = $1
 -- name: give_back
 SELECT {schema}.give_back_1()
 
+-- name: has_forgotten
+SELECT true FROM {schema}.forgotten WHERE thread = $1
+
+-- In order, so that two processes that forget the same threads do not wait for each other.
+-- name: insert_forgotten
+INSERT INTO {schema}.forgotten (thread) SELECT unnest($1::text[]) ORDER BY 1 ON CONFLICT DO NOTHING
+
 -- name: forgettable_runs
-SELECT run.run_key, run.run_id FROM {schema}.run WHERE {where} ORDER BY run.started_at LIMIT {limit} FOR UPDATE
+SELECT run.run_key, run.run_id, run.thread_id, run.principal FROM {schema}.run
+WHERE {where} ORDER BY run.started_at LIMIT {limit} FOR UPDATE
 
 -- name: delete_live
 DELETE FROM {schema}.live WHERE run_key = ANY($1::integer[])

@@ -110,6 +110,12 @@ CREATE TABLE {schema}.archive (
     PRIMARY KEY (run_key, seq)
 );
 
+-- The threads of which runs were erased for good, so that nothing brings them back: a digest of thread and principal,
+-- since neither may stay.
+CREATE TABLE {schema}.forgotten (
+    thread text COLLATE "C" PRIMARY KEY
+);
+
 -- For people and reports.
 
 CREATE VIEW {schema}.runs AS

@@ -266,8 +266,14 @@ DELETE FROM record WHERE run_key = :run_key
 -- name: mark_compacted
 UPDATE run SET compacted = 1 WHERE run_key = :run_key
 
+-- name: has_forgotten
+SELECT 1 FROM forgotten WHERE thread = :thread
+
+-- name: insert_forgotten
+INSERT OR IGNORE INTO forgotten (thread) VALUES (:thread)
+
 -- name: forgettable_runs
-SELECT run.run_key, run.run_id FROM run WHERE {where} LIMIT :limit
+SELECT run.run_key, run.run_id, run.thread_id, run.principal FROM run WHERE {where} LIMIT :limit
 
 -- name: delete_archive
 DELETE FROM archive WHERE run_key = :run_key

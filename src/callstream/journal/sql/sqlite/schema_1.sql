@@ -95,6 +95,12 @@ CREATE TABLE archive (
     PRIMARY KEY (run_key, seq)
 ) WITHOUT ROWID;
 
+-- The threads of which runs were erased for good, so that nothing brings them back: a digest of thread and principal,
+-- since neither may stay.
+CREATE TABLE forgotten (
+    thread TEXT PRIMARY KEY
+) WITHOUT ROWID;
+
 -- For people and reports.
 
 CREATE VIEW runs AS
