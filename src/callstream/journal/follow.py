@@ -28,6 +28,7 @@ PAGE = 500
 PAGE_CHARACTERS = 256 * 1024
 """Where the pieces of a text are long, pages have fewer: what a reader holds that takes nothing is about this much."""
 _NOBODY: frozenset[str] = frozenset()
+_PIECES = (ArgsAppended, TextAppended, ReasoningAppended)
 TAIL = 500
 """Records that are kept in memory of a run that is both written and followed in this process."""
 
@@ -211,7 +212,7 @@ class _Place:
         characters = 0
         for record in records:
             event = record.event
-            if isinstance(event, ArgsAppended | TextAppended | ReasoningAppended):
+            if isinstance(event, _PIECES):
                 key = _text_key(event)
                 characters += len(event.text)
                 if record.first_seq is None:

@@ -38,6 +38,7 @@ from callstream.runtime.ending import Ending
 from callstream.runtime.limits import TextLimits, TextMeter
 
 PIECES = frozenset({ArgsAppended, TextAppended, ReasoningAppended})
+_OF_ONE_CALL = (ArgsAppended, CallCompleted, CallRunningEarly, CallDiscarded)
 EventsThen: TypeAlias = Callable[[], Sequence[RunEvent]]
 """Which events to record, asked when all that was on its way is written."""
 
@@ -156,7 +157,7 @@ class RunLog:
 
     def _is_stale(self, event: RunEvent) -> bool:
         return (
-            isinstance(event, ArgsAppended | CallCompleted | CallRunningEarly | CallDiscarded)
+            isinstance(event, _OF_ONE_CALL)
             and event.call_id in self._ledger
             and self._ledger[event.call_id].state is CallState.DISCARDED
         )
