@@ -266,9 +266,9 @@ def measure_memory(found: dict[tuple[str, int, float], Rung]) -> Idle:
     table = Table(
         "pace: memory of the server, and CPU of clients that only wait", ["", "KiB each", "of a core, together"]
     )
-    few, many = (found.get((OURS, streams, 20)) for streams in (20, 300))
+    few, many = (found.get((OURS, streams, 20)) for streams in (20, 100))
     if few is not None and many is not None:
-        table.row("stream (from 20 to 300)", (many.memory - few.memory) * 1024 / 280, f"{many.share:.0%}")
+        table.row("stream (from 20 to 100)", (many.memory - few.memory) * 1024 / 80, f"{many.share:.0%}")
     idle = asyncio.run(measure_idle(IDLE, IDLE_SECONDS))
     table.row(f"follower of an idle run ({IDLE:,})", idle.kibibytes, f"{idle.share:.1%}")
     table.print()
