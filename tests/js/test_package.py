@@ -22,10 +22,14 @@ KIB = 1024
 
 
 def size(*names: str) -> int:
-    """Bytes of modules when they are sent: without comments and indentation, compressed."""
+    """Bytes of modules when they are sent, compressed: without comments and spaces, but with all names as they are written.
+
+    A minifier, which shortens names too, makes a fifth less of it.
+    """
     text = "".join([(JS / name).read_text(encoding="utf-8") for name in names])
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
     text = re.sub(r"^\s*//.*$|^\s+", "", text, flags=re.MULTILINE)
+    text = re.sub(r" ?([=<>?:+*&|{}(),-]+) ?", r"\1", text)
     return len(gzip.compress(text.encode(), 9))
 
 
