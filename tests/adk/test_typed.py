@@ -10,6 +10,8 @@ from uuid import UUID
 
 import msgspec
 import pytest
+from google.adk.tools.base_toolset import BaseToolset
+from google.adk.tools.function_tool import FunctionTool
 from pydantic import BaseModel, Field
 
 from callstream import Callstream, tool
@@ -18,6 +20,14 @@ from callstream.testing import Call, ScriptedProvider, Text
 from .hosting import PATHS, Host, Models, agent_of
 
 RAN: list[Any] = []
+
+
+class Prefixed(BaseToolset):
+    async def get_tools(self, readonly_context: Any = None) -> list[Any]:
+        return [FunctionTool(judge)]
+
+    async def close(self) -> None:
+        pass
 
 
 class Size(Enum):
@@ -146,3 +156,25 @@ async def test_a_tool_is_judged_while_it_is_written(cs: Callstream, models: Mode
         assert "judge did not run: the argument 'few' should be at most 3, got" in provider.requests[1].body.decode()
         calls = await cs.journal.calls()
         assert {(str(call.state), call.reason) for call in calls} == {("discarded", "invalid"), ("completed", None)}
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_toolsets_prefix_changes_nothing(cs: Callstream, models: Models, path: str) -> None:
+    RAN.clear()
+    wrong = Call("my_judge", {"few": 4, "person": {"born": "1990-05-01"}})
+    async with ScriptedProvider("anthropic", [[wrong], [Text("Ok.")]]) as provider:
+        await Host(cs, agent_of(models(provider, path), Prefixed(tool_name_prefix="my"))).run()
+        assert RAN == []
+        assert "my_judge did not run: the argument 'few' should be at most 3" in provider.requests[1].body.decode()
+        [call] = await cs.journal.calls()
+        assert (str(call.state), call.reason) == ("discarded", "invalid")
+
+
+async def test_a_renamed_tool_is_judged_while_it_is_written(cs: Callstream, models: Models) -> None:
+    RAN.clear()
+    twice = Call("my_judge", text='{"few": 1, "few": 2, "person": {"born": "1990-05-01"}}')
+    async with ScriptedProvider("anthropic", [[twice], [Text("Ok.")]]) as provider:
+        await Host(cs, agent_of(models(provider), Prefixed(tool_name_prefix="my"))).run()
+        [call] = await cs.journal.calls()
+    assert RAN == []
+    assert (call.reason, call.detail) == ("malformed", "the name 'few' comes twice in an object")

@@ -137,7 +137,9 @@ def register_tools(callstream: Callstream, tools: dict[str, BaseTool]) -> None:
             continue
         if name == function.__name__:
             callstream.add_tool(function)
-        elif not callstream.knows(name):
+            continue
+        callstream.judge_as(name, function)
+        if not callstream.knows(name):
             _register_as(callstream, name, function)
 
 

@@ -62,6 +62,7 @@ class Toolbox:
         self.settings = settings or Settings()
         self.on_tool_progress = on_tool_progress
         self._tools: dict[str, Tool[Any]] = {}
+        self._judged_as: dict[str, Tool[Any]] = {}
         self._named_hooks: dict[str, Hooks] = {}
         for function in tools:
             self.add_tool(function)
@@ -123,9 +124,17 @@ class Toolbox:
         named = self._named_hooks.get(tool_name)
         return own if named is None else own | named
 
+    def judge_as(self, tool_name: str, made: Tool[Any]) -> None:
+        """Has calls of that name judged as calls of the tool, which a framework has given another name."""
+        self._judged_as[tool_name] = made
+
+    def find_tool(self, tool_name: str) -> Tool[Any] | None:
+        """The tool by whose annotations calls of that name are judged."""
+        return self._tools.get(tool_name) or self._judged_as.get(tool_name)
+
     def stream_check(self, tool_name: str) -> StreamCheck | None:
         """What judges the arguments of a tool while they are written, if it was made with ``check="stream"``."""
-        made = self._tools.get(tool_name)
+        made = self.find_tool(tool_name)
         return None if made is None or made.check != "stream" else made.arguments.stream_check()
 
     @property

@@ -115,8 +115,8 @@ class Tapping:
         return lambda name: collapses(name) and may_stream(name)
 
     def tool(self, name: str) -> Tool[Any] | None:
-        """The tool of that name, if Callstream was given one."""
-        return self._callstream.tools.get(name)
+        """The tool of that name, if Callstream knows it."""
+        return self._callstream.find_tool(name)
 
     @property
     def may_collapse(self) -> bool:
