@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -85,13 +86,33 @@ async def test_a_sync_tool_is_joined_on_the_loop_and_in_a_thread(cs: Callstream)
     async with cs.run("thread") as run:
         async with run.response(WIRE) as response:
             await feed(response, chunks(Call("look", {"city": "Paris"}), Call("look", {"city": "Rome"})))
-        for _ in range(50):
-            if len(cities) == 2:
-                break
-            await asyncio.sleep(0.01)
         assert look(city="Paris") == "Paris: sunny"
         assert await asyncio.to_thread(look, city="Rome") == "Rome: sunny"
     assert sorted(cities) == ["Paris", "Rome"]
+
+
+async def test_a_sync_tool_that_runs_is_joined_on_the_loop(cs: Callstream) -> None:
+    begun = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    go_on = threading.Event()
+    cities = []
+
+    @tool(start="early")
+    def look(city: str) -> str:
+        cities.append(city)
+        loop.call_soon_threadsafe(begun.set)
+        go_on.wait(5)
+        return f"{city}: sunny"
+
+    cs.add_tool(look)
+    async with cs.run("thread") as run:
+        async with run.response(WIRE) as response:
+            await feed(response, chunks(Call("look", {"city": "Paris"}, call_id="c1")))
+        await until(begun)
+        go_on.set()
+        assert look(city="Paris") == "Paris: sunny"
+        assert [result.value for result in await run.run_tools()] in ([], ["Paris: sunny"])
+    assert cities == ["Paris"]
 
 
 async def test_generators_are_joined(cs: Callstream) -> None:

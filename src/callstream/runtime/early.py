@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextvars
+import inspect
 import logging
 import math
 from collections.abc import Callable
@@ -77,6 +78,7 @@ class EarlyRun:
         self._running: Interruptible | None = None
         self._refusal: asyncio.Task[None] | None = None
         self._reason: str | None = None  # why the call was discarded
+        self._is_in_thread = False  # the tool, a plain function
         self._args_ended = asyncio.Event()
         self._value: concurrent.futures.Future[Any] = concurrent.futures.Future()  # of a tool in a thread
         self._outcome: concurrent.futures.Future[Any] = concurrent.futures.Future()
@@ -241,6 +243,7 @@ class EarlyRun:
         A thread cannot be interrupted. It learns of an abort where it reads the stream, and is waited for until then.
         """
         self._running = None
+        self._is_in_thread = True
 
         def work() -> Any:
             try:
@@ -266,6 +269,24 @@ class EarlyRun:
 
     # -- who asks for the result --
 
+    def can_be_joined_here(self) -> bool:
+        """False, and the tool does not run, for a plain function that is called in the loop's thread before it began.
+
+        That thread could not wait for it: the loop itself has to begin it. So its caller runs it.
+        """
+        is_plain = not (inspect.iscoroutinefunction(self.tool) or inspect.isasyncgenfunction(self.tool))
+        if not is_plain or self._is_in_thread or self._outcome.done() or not self._is_on_loop():
+            return True
+        self.has_begun, self._args, self._starts_at_end = False, None, False
+        self.cancel()
+        return False
+
+    def _is_on_loop(self) -> bool:
+        try:
+            return asyncio.get_running_loop() is self._run.loop
+        except RuntimeError:
+            return False
+
     async def wait_until_over(self) -> None:
         """Waits for the tool, whatever it comes to."""
         if self._task is not None:
@@ -287,11 +308,7 @@ class EarlyRun:
     def wait_here(self) -> Any:
         """In the thread of the run's own loop, what the tool's thread returns is all that can be waited for."""
         self.is_joined = True
-        try:
-            is_on_loop = asyncio.get_running_loop() is self._run.loop
-        except RuntimeError:
-            is_on_loop = False
-        if is_on_loop and not self._outcome.done():
+        if self._is_on_loop() and not self._outcome.done():
             return self._value.result()
         return self._outcome.result()
 
@@ -346,6 +363,8 @@ class EarlyRuns:
             if not early.has_begun or early.is_joined or early.tool != tool or call.is_being_written:
                 continue
             if means_call(tool, call.args or {}, early.given, args, kwargs):
+                if not early.can_be_joined_here():
+                    return None
                 early.is_joined = True
                 return early
         return None
