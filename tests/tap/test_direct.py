@@ -185,9 +185,10 @@ async def test_limits_of_the_pool(library: ModuleType) -> None:
     server = RawServer([CHUNKED, b"5\r\nTides\r\n", b"0\r\n\r\n"])
     limits = library.Limits(max_connections=1)
     async with server.listen(), Callstream() as cs:
-        async with tapped(cs, library, limits=limits, timeout=library.Timeout(30, pool=0.05)) as client:
+        async with tapped(cs, library, limits=limits) as client:
             async with client.stream("POST", server.url, content=b"{}") as answer:
-                assert await outcome(client, server.url) is library.PoolTimeout
+                impatient = library.Timeout(30, pool=0.01)
+                assert await outcome(client, server.url, timeout=impatient) is library.PoolTimeout
                 waiting = asyncio.create_task(outcome(client, server.url))
                 await asyncio.sleep(0)
                 await answer.aread()
