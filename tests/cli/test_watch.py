@@ -9,6 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from callstream.cli.output import Printer
+from callstream.cli.sources import JournalSource
+from callstream.cli.watch import follow, next_run
 from callstream.events import (
     ArgsAppended,
     CallCompleted,
@@ -45,6 +48,39 @@ def test_a_run_is_shown_as_lines_where_nobody_can_draw(run: Run, journal_url: st
         "run run_1 finished\n",
         "",
     )
+
+
+async def test_who_watches_a_run_that_says_nothing_is_told_what_that_may_be(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("callstream.cli.watch._QUIET_SECONDS", 0.01)
+    async with open_journal("memory:") as journal:
+        await journal.append("r1", [RunStarted("t")])
+        watching = asyncio.create_task(follow(JournalSource(journal, "here"), "r1", Printer(plain=True)))
+        said = ""
+        while not said:
+            await asyncio.sleep(0.001)
+            said = capsys.readouterr().err
+        await journal.append("r1", [TextAppended("m", "Hello.")])
+        await journal.append("r1", [RunEnded("failed", "interrupted")])
+        await watching
+    assert said.startswith("run r1 has said nothing for")
+    assert "callstream sweep" in said
+    assert capsys.readouterr().err == ""  # once
+
+
+async def test_who_waits_for_a_run_is_told_of_the_last_one(capsys: pytest.CaptureFixture[str]) -> None:
+    async with open_journal("memory:") as journal:
+        await journal.append("r1", [RunStarted("t"), RunEnded("finished")])
+        seen: set[str] = set()
+        waiting = asyncio.create_task(next_run(JournalSource(journal, "here"), "t", seen, Printer(plain=True)))
+        said = ""
+        while "callstream watch r1" not in said:
+            await asyncio.sleep(0.001)
+            said += capsys.readouterr().err
+        await journal.append("r2", [RunStarted("t")])
+        assert await waiting == "r2"
+    assert said.startswith("waiting for a run of thread t to start in here")
 
 
 def test_calls_that_are_written_at_once_are_told_apart(run: Run, journal_url: str) -> None:

@@ -23,7 +23,7 @@ _EXTRAS = {
     "sessions": ("sqlalchemy",),
     "telemetry": ("opentelemetry-api",),
 }
-_OTHERS = ("msgspec", "httpx", "httpx2", "anthropic", "openai", "litellm")
+_OTHERS = ("msgspec", "httpx", "httpx2", "anthropic", "openai", "boto3", "cohere", "ollama", "litellm")
 
 
 def add_to(commands: Commands) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from collections.abc import Callable
 from contextlib import aclosing
 from typing import Protocol
 
@@ -17,6 +18,9 @@ from callstream.cli.transcript import RecordPrinter
 from callstream.events import Record
 
 _LOOK_EVERY = 0.25
+_QUIET_SECONDS = 20.0
+"""How long a run may say nothing before the person who watches it is told why that may be."""
+_IF_DEAD = "if its process has died, another one that uses the journal ends it within 45 s, or callstream sweep does"
 
 
 class Screen(Protocol):
@@ -60,7 +64,7 @@ async def watch(options: argparse.Namespace, out: Printer) -> int:
             return 0
         seen: set[str] = set()
         while True:
-            run_id = await _next(source, options.thread, seen, out)
+            run_id = await next_run(source, options.thread, seen, out)
             seen.add(run_id)
             await follow(source, run_id, out, as_json=options.json)
             if not options.all:
@@ -70,14 +74,18 @@ async def watch(options: argparse.Namespace, out: Printer) -> int:
 async def follow(source: RecordSource, run_id: str, out: Printer, *, as_json: bool = False) -> None:
     """Shows a run until its end."""
     screen = screen_for(out, as_json=as_json)
+    tell = out.note if out.console is None or as_json else out.console.print
+    hint = _QuietHint(f"run {run_id} has said nothing for {_QUIET_SECONDS:g} s; {_IF_DEAD}", tell)
     try:
         async with aclosing(source.follow(run_id)) as records:  # type: ignore[type-var]
             async for record in records:
+                hint.begin_again()
                 if record is None:
                     screen.restart()
                 else:
                     screen.show(record)
     finally:
+        hint.end()
         screen.close()
 
 
@@ -85,6 +93,30 @@ def screen_for(out: Printer, *, as_json: bool = False) -> Screen:
     if as_json:
         return _Lines(out)
     return RecordPrinter(out) if out.console is None else LivePane(out.console)
+
+
+class _QuietHint:
+    """A line that is told once, when nothing has come for a while."""
+
+    def __init__(self, text: str, tell: Callable[[str], None]) -> None:
+        self._text = text
+        self._tell = tell
+        self._is_told = False
+        self._timer: asyncio.TimerHandle | None = None
+        self.begin_again()
+
+    def begin_again(self) -> None:
+        self.end()
+        if not self._is_told:
+            self._timer = asyncio.get_running_loop().call_later(_QUIET_SECONDS, self._say)
+
+    def end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _say(self) -> None:
+        self._is_told = True
+        self._tell(self._text)
 
 
 class _Lines:
@@ -103,7 +135,8 @@ class _Lines:
         """Every line is out."""
 
 
-async def _next(source: RecordSource, thread_id: str | None, seen: set[str], out: Printer) -> str:
+async def next_run(source: RecordSource, thread_id: str | None, seen: set[str], out: Printer) -> str:
+    """The newest active run that was not seen yet. Waits until there is one."""
     is_told = False
     while True:
         for row in await source.runs(thread_id=thread_id, active=True, limit=50):
@@ -113,4 +146,7 @@ async def _next(source: RecordSource, thread_id: str | None, seen: set[str], out
             is_told = True
             of_thread = f" of thread {thread_id}" if thread_id else ""
             out.note(f"waiting for a run{of_thread} to start in {source.where} (Ctrl-C to exit)")
+            ended = await source.runs(thread_id=thread_id, limit=1)
+            if ended and not seen:
+                out.note(f"the last one has ended; to see it: callstream watch {ended[0].run_id}")
         await asyncio.sleep(_LOOK_EVERY)

@@ -57,6 +57,13 @@ class Settings(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         check_hook_settings(self.hook_timeout, self.on_hook_error)
         check_silence(self.first_byte, self.idle)
+        interval: Any = self.progress_interval
+        if not (isinstance(interval, int | float) and interval >= 0):
+            raise UsageError(f"expected progress_interval to be a number of seconds, got {interval!r}")
+        sizes: dict[str, Any] = {"max_args_bytes": self.max_args_bytes, "max_run_bytes": self.max_run_bytes}
+        for name, size in sizes.items():
+            if size is not None and not isinstance(size, int):
+                raise UsageError(f"expected {name} to be a number of bytes, or None, got {size!r}")
 
 
 def check_silence(first_byte: float | None, idle: float | None) -> None:

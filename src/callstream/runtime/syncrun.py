@@ -26,6 +26,8 @@ class SyncRun:
     """
 
     def __init__(self, run: Run) -> None:
+        if not isinstance(run, Run):
+            raise UsageError(f"expected a run, got {run!r:.100}; current_run() gives None outside of one")
         self.run = run
         """The run itself, for code on its event loop."""
 

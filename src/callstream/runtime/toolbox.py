@@ -58,6 +58,8 @@ class Toolbox:
             raise UsageError(
                 f"expected settings to be callstream.Settings, got {type(settings).__module__}.{type(settings).__name__}"
             )
+        if callable(tools) or not isinstance(tools, Iterable):
+            raise UsageError(f"expected a list of tools, such as tools=[search], got {tools!r:.100}")
         check_handler(on_tool_progress)
         self.settings = settings or Settings()
         self.on_tool_progress = on_tool_progress
@@ -70,6 +72,8 @@ class Toolbox:
     def add_tool(self, function: Callable[..., Any]) -> None:
         """Makes a tool known by its name. Its hooks then run whenever a model calls that name."""
         made = function if is_tool(function) else tool(function)
+        if inspect.isbuiltin(function):
+            made.schema("anthropic")  # raises for one that no model could call, such as print
         known = self._tools.get(made.__name__)
         if known is not None and known != made:  # a method is another object each time it is asked for
             raise UsageError(

@@ -22,6 +22,7 @@ _CONNECT_TIMEOUT = 5.0
 _MAX_CONNECTIONS = 1000
 _MAX_KEEPALIVE = 100
 _PARAMETERS = ("wire", "collapse", "stream_arguments", "first_byte", "idle")  # of the tap
+_SENDS = ("handle_async_request", "handle_request")  # of a transport
 _POOL_OPTIONS = ("verify", "cert", "http1", "http2", "limits", "proxy", "trust_env")
 
 
@@ -38,6 +39,8 @@ class Tap:
         self, inner: Any, settings: TapSettings | None, *, pools: Pools | None = None, **parameters: Any
     ) -> TapTransport:
         settings = _settings(settings, parameters)
+        if inner is not None and not any(callable(getattr(inner, name, None)) for name in _SENDS):
+            raise UsageError(f"expected a transport of httpx or httpx2, or none, got {inner!r:.100}")
         pools = pools or Pools({}, in_use=self._pools)  # the client of a transport may be one that nobody can close
         return TapTransport(
             self._callstream, self._implicit, inner, settings=settings, pools=pools, asking=self._asking
@@ -83,11 +86,14 @@ def has_tap(client: Any) -> bool:
     return client in _clients
 
 
-def _settings(given: TapSettings | None, parameters: dict[str, Any]) -> TapSettings:
+def _settings(given: Any, parameters: dict[str, Any]) -> TapSettings:
     """The settings that were given, or those that the parameters of a client or transport make."""
     made = TapSettings(**parameters)
     if given is None:
         return made
+    if not isinstance(given, TapSettings):
+        kind = f"{type(given).__module__}.{type(given).__name__}"
+        raise UsageError(f"expected settings to be callstream.tap.TapSettings, got {kind}")
     if made != TapSettings():
         names = ", ".join(f"{name}=" for name in parameters)
         raise UsageError(f"{names} belong into settings= where it is given")
@@ -110,4 +116,4 @@ def _installed_library() -> ModuleType:
             return importlib.import_module(name)
         except ImportError:
             continue
-    raise UsageError("neither httpx2 nor httpx is installed. The SDK of a provider brings one: pip install anthropic")
+    raise UsageError("neither httpx2 nor httpx is installed. Most SDKs bring one, boto3 does not: pip install httpx")

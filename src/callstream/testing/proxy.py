@@ -117,4 +117,4 @@ def _library() -> ModuleType:
             return importlib.import_module(name)
         except ImportError:
             continue
-    raise UsageError("recording needs httpx or httpx2; any provider's SDK brings one of them: pip install httpx")
+    raise UsageError("recording needs httpx or httpx2, which most SDKs bring, but not boto3: pip install httpx")

@@ -259,9 +259,9 @@ def tool(
     return make if function is None else make(function)
 
 
-def check_hook_settings(hook_timeout: float | None, on_hook_error: ErrorPolicy | None) -> None:
+def check_hook_settings(hook_timeout: Any, on_hook_error: ErrorPolicy | None) -> None:
     """Refuses what neither a tool nor the runtime can be told about hooks."""
-    if hook_timeout is not None and not hook_timeout > 0:
+    if hook_timeout is not None and not (isinstance(hook_timeout, int | float) and hook_timeout > 0):
         raise UsageError(f"expected hook_timeout in seconds, more than 0, got {hook_timeout!r}")
     if on_hook_error not in (None, *get_args(ErrorPolicy)):
         raise UsageError(f"expected on_hook_error to be one of {get_args(ErrorPolicy)}, got {on_hook_error!r}")
