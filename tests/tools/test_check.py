@@ -130,6 +130,14 @@ def test_of_several_forms_of_arguments_one_has_to_fit() -> None:
     assert faults(forms, {"a": 1}) == [Fault(("it",), "a value")]
 
 
+def test_what_is_inside_of_an_argument_may_be_deep() -> None:
+    deep: Any = 1
+    for _ in range(5000):
+        deep = [deep]
+    assert faults(only({"type": "array"}), {"it": deep}) == []
+    assert faults(only({"type": "object"}), {"it": deep}) != []
+
+
 def test_extra_arguments_fit() -> None:
     assert faults({**only({}), "additionalProperties": False}, {"it": 1, "more": 2}) == []
 

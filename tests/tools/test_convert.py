@@ -186,6 +186,17 @@ def test_every_fault_has_its_place() -> None:
     assert places["count",] == ("an integer", "the string '5'")
 
 
+def test_what_is_too_deep_is_refused() -> None:
+    @tool
+    def walk(tree: dict[str, Any], nodes: list[list[int]]) -> None: ...
+
+    deep: Any = 1
+    for _ in range(5000):
+        deep = [deep]
+    with pytest.raises(InvalidArguments, match="'nodes'"):
+        walk(tree={"deep": deep}, nodes=deep)
+
+
 def test_only_some_faults_are_told() -> None:
     names = ["count", "few", "many", "day", "at", "key", "point"]
     with pytest.raises(InvalidArguments, match="There are 2 more faults like these; its arguments") as refused:

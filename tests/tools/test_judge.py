@@ -205,6 +205,10 @@ def test_all_faults_are_told_when_the_value_is_whole() -> None:
     assert [fault.path for fault in faults(schema, value)] == [("o", "s"), ("o", "n"), ("l", 1), ("l", 2)]
 
 
+def test_of_very_many_faults_some_are_kept() -> None:
+    assert len(faults({"items": {"type": "string"}}, [*range(50_000)])) == 100
+
+
 def test_a_schema_that_leads_to_itself_many_times_is_judged_once_per_value() -> None:
     node: dict[str, Any] = {"type": "object", "properties": {"next": {"$ref": "#/$defs/a"}}}
     schema = {"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [node, dict(node), dict(node), {"type": "string"}]}}}

@@ -21,6 +21,8 @@ from callstream.tools.fault import Fault, show
 from callstream.tools.keywords import equality_key, kind_of
 from callstream.tools.verdict import Hear, Verdict
 
+_MAX_FAULTS: Final = 100
+"""Faults that are kept; nobody reads more."""
 _MAX_NESTED: Final = 100
 """Schemas that may lead to each other at one value."""
 
@@ -73,7 +75,9 @@ class Judge:
         """All of a value at once."""
         kind = kind_of(value)
         self.begin(step, kind, show(value))
-        if kind == "string":
+        if self.outline and step is not None:
+            pass  # what is inside is not judged, and may be deep
+        elif kind == "string":
             self.append(value)
         elif kind == "object":
             for name, member in value.items():
@@ -84,7 +88,8 @@ class Judge:
         self.end(value)
 
     def _hear_root(self, faults: list[Fault] | None) -> None:
-        self.faults += [fault for fault in faults or () if fault not in self.faults]
+        if len(self.faults) < _MAX_FAULTS:
+            self.faults += [fault for fault in faults or () if fault not in self.faults]
 
 
 class Frame:
