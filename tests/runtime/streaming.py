@@ -26,9 +26,10 @@ class Item(msgspec.Struct):
 
 
 class Desk:
-    """A tool that writes down what it sees. ``first`` is set with its first piece."""
+    """A tool that writes down what it sees. ``begun`` is set when it starts, ``first`` with its first piece."""
 
     def __init__(self) -> None:
+        self.begun = asyncio.Event()
         self.first = asyncio.Event()
         self.runs: list[dict[str, Any]] = []
         self.pieces: list[Any] = []
@@ -40,6 +41,7 @@ class Desk:
         @tool
         async def write(title: str, content: Streamed[str], style: str = "plain") -> dict[str, int]:
             desk.runs.append({"title": title, "style": style})
+            desk.begun.set()
             try:
                 async for piece in content:
                     desk.pieces.append(piece)
