@@ -110,7 +110,7 @@ async def test_an_append_fails_in_time_though_the_server_does_not_answer(url: st
 
 async def test_a_lock_does_not_keep_the_journals_thread_from_its_other_duties(tmp_path: Path) -> None:
     """Appends wait for another process's lock a little at a time: each one fails when its own time is over."""
-    async with open_journal(sqlite_url(tmp_path / "j.db"), housekeeping=None, retry_seconds=0.6) as journal:
+    async with open_journal(sqlite_url(tmp_path / "j.db"), housekeeping=None, retry_seconds=2) as journal:
         await journal.append("r", [RunStarted("t")])
         with locked(tmp_path / "j.db"):
             first = asyncio.create_task(journal.append("r", [TextAppended("m", "a")]))
@@ -229,6 +229,9 @@ async def test_the_log_says_once_that_a_server_is_away_and_once_that_it_is_back(
     assert len(lines(caplog)) == 2
 
 
+TAKEN_OVER = r"ended as interrupted, because the lease of their process has run out: left\nERROR forged"
+
+
 async def test_a_journal_that_takes_over_runs_says_so(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     dead = place.journal()
     await dead.append("left\nERROR forged", [RunStarted("t")])
@@ -240,8 +243,18 @@ async def test_a_journal_that_takes_over_runs_says_so(place: Place, caplog: pyte
         RunEnded("failed", "interrupted"),
     ]
     await other.aclose()
-    expected = r"ended as interrupted, because the process that ran them is gone: left\nERROR forged"
-    assert lines(caplog) == [expected]
+    assert lines(caplog) == [TAKEN_OVER]
+
+
+async def test_a_journal_that_is_asked_to_sweep_says_so(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """As a request does that finds a run of a dead process in its thread."""
+    dead = place.journal()
+    await dead.append("left\nERROR forged", [RunStarted("t")])
+    await dead.aclose()
+    async with place.journal(housekeeping=None) as other:
+        assert await other.sweep() == ["left\nERROR forged"]
+        assert await other.sweep() == []
+    assert lines(caplog) == [TAKEN_OVER]
 
 
 @pytest.mark.postgres

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from callstream import Callstream, open_journal, tool
+from callstream import Callstream, JournalError, open_journal, tool
 from callstream.events import ArgsAppended, CallStarted
+from callstream.journal import Journal
 
 
 class Desk:
     """A process that has the tool, and what its abort hook was told."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str | Journal) -> None:
         self.undone: list[Any] = []
 
         @tool
@@ -54,6 +56,32 @@ async def test_its_abort_hook_runs_once_and_before_the_turn(url: str) -> None:
         assert len(desk.undone) == 1
         async with desk.cs.run("other"):
             assert [thread for thread, *_ in desk.undone] == ["thread", "other"]
+
+
+async def test_its_abort_hook_runs_though_the_journal_was_away_meanwhile(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("callstream.runtime.leftbehind._SWEEP_EVERY", 0.01)
+    desk = Desk(open_journal(url, housekeeping=None))
+    file, elsewhere = tmp_path / "calls.db", tmp_path / "elsewhere.db"
+    owner = open_journal(url, housekeeping=None)
+    living = Callstream(owner)
+    run = await living.start("thread", as_current=False)
+    await run.response("anthropic").record([CallStarted("c", "write"), ArgsAppended("c", '{"content": "The')])
+    async with desk.cs, desk.cs.run("thread"):
+        file.rename(elsewhere)
+        for _ in range(20):
+            with pytest.raises(JournalError):
+                await desk.cs.journal.sweep()
+            await asyncio.sleep(0.01)
+        elsewhere.rename(file)
+        await owner.aclose()
+        async with asyncio.timeout(20):
+            while not desk.undone:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    assert desk.undone == [("thread", '{"content": "The', "interrupted")]
+    gc.collect()
+    assert "callstream watches" not in caplog.text
 
 
 def test_in_a_sync_program(url: str) -> None:

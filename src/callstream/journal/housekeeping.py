@@ -62,7 +62,7 @@ class Housekeeper:
         if duties is None:
             return
         if may_sweep and duties.sweep_every is not None:
-            _log_swept(await self.sweep())
+            await self.sweep()
         if duties.compact_after is not None:
             while due := await self._store.due(duties.compact_after):
                 for run_id in due:
@@ -78,6 +78,7 @@ class Housekeeper:
         swept: list[str] = []
         while found := await self.patiently(self._store.sweep, _SWEEP_LIMIT):
             swept += found
+            _log_swept(found)
             self._followers.wake(found)
             if len(found) < _SWEEP_LIMIT:
                 break
@@ -114,4 +115,4 @@ def _log_swept(run_ids: list[str]) -> None:
     if run_ids:
         named = ", ".join(loggable(run_id) for run_id in run_ids[:_NAMED_RUNS])
         more = f" and {len(run_ids) - _NAMED_RUNS} more" if len(run_ids) > _NAMED_RUNS else ""
-        _log.warning("ended as interrupted, because the process that ran them is gone: %s%s", named, more)
+        _log.warning("ended as interrupted, because the lease of their process has run out: %s%s", named, more)

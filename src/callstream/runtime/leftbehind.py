@@ -11,11 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from callstream.calls import Call, CallState
-from callstream.events import Record, RunEnded
+from callstream.errors import JournalError, UsageError
 from callstream.hooks import CallHooks
 from callstream.journal import RunRow
 
@@ -92,30 +91,29 @@ class LeftBehind:
     def _watch(self, run: RunRow) -> None:
         if run.run_id in self._watching:
             return
-        logger.info("thread %s continues while its run %s is still open in another process", run.thread_id, run.run_id)
-        task = asyncio.create_task(self._tell_at_the_end(run), name=f"callstream watches {run.run_id}")
+        logger.info("run %s of thread %s is still open in another process", run.run_id, run.thread_id)
+        task = asyncio.create_task(self._tell_at_the_end(run.run_id), name=f"callstream watches {run.run_id}")
         self._watching[run.run_id] = task
         task.add_done_callback(lambda done: self._watching.pop(run.run_id, None))
 
-    async def _tell_at_the_end(self, run: RunRow) -> None:
-        end = await self._end_of(run)
-        if end is not None and (end.outcome, end.reason) == ("failed", "interrupted"):
-            await self.tell(await self._given_up_in(run.run_id))
-
-    async def _end_of(self, run: RunRow) -> RunEnded | None:
-        """How the run ended, once it has; None if the journal was closed before."""
-        last = asyncio.ensure_future(self._last_record(run))
-        try:
-            while not (await asyncio.wait({last}, timeout=_SWEEP_EVERY))[0]:
+    async def _tell_at_the_end(self, run_id: str) -> None:
+        """Outlasts a journal that is away: the journal itself logs that it is, and the run is still to be ended."""
+        calls: list[Call] | None = None
+        while calls is None:
+            await asyncio.sleep(_SWEEP_EVERY)
+            try:
                 await self._callstream.journal.sweep()
-            record = last.result()
-        finally:
-            last.cancel()
-        return record.event if record is not None and isinstance(record.event, RunEnded) else None
-
-    async def _last_record(self, run: RunRow) -> Record | None:
-        record: Record | None = None
-        async with aclosing(self._callstream.journal.follow(run.run_id, after=run.last_seq)) as records:  # type: ignore[type-var]
-            async for record in records:  # noqa: B007  the last one counts
+                calls = await self._given_up_at_the_end_of(run_id)
+            except JournalError:
                 pass
-        return record
+            except UsageError:
+                return  # the journal was closed
+        await self.tell(calls)
+
+    async def _given_up_at_the_end_of(self, run_id: str) -> list[Call] | None:
+        """None if the run is still open. No calls if its owner has ended it, or if it was erased since."""
+        rows = await self._callstream.journal.runs(run_id=run_id, limit=1)
+        if rows and rows[0].outcome is None:
+            return None
+        is_interrupted = rows and (rows[0].outcome, rows[0].reason) == ("failed", "interrupted")
+        return await self._given_up_in(run_id) if is_interrupted else []
