@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import threading
 import weakref
 from typing import Any
 
 import pytest
 
 from callstream.events import ArgsAppended, CallStarted, RunStarted
-from callstream.journal import open_journal
+from callstream.journal import JournalSettings, open_journal
+from callstream.journal.follow import Followers
+from callstream.journal.memory import MemoryStore, MemoryTables
+from callstream.journal.stored import StoredJournal
+from callstream.journal.worker import Inline
 
 pytestmark = pytest.mark.asyncio
 
@@ -35,3 +41,40 @@ async def test_memory_is_given_back_with_the_last_journal_though_nobody_closed_i
     finally:
         gc.enable()
     assert await open_journal("memory:gone").runs() == []
+
+
+class SlowToOpen(MemoryStore):
+    """Opened while another event loop comes."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryTables(is_shared=False))
+        self.is_opening = threading.Event()
+        self.may_open = threading.Event()
+
+    async def open(self, writer: str, followers: Followers) -> None:
+        self.is_opening.set()
+        self.may_open.wait(20)
+        await super().open(writer, followers)
+
+
+async def test_an_event_loop_that_comes_while_another_opens_the_journal_waits() -> None:
+    store = SlowToOpen()
+    journal = StoredJournal(store, JournalSettings(), Inline)
+    failed: list[BaseException] = []
+
+    def write(run_id: str) -> None:
+        try:
+            asyncio.run(journal.append(run_id, [RunStarted("t")]))
+        except BaseException as error:  # noqa: BLE001
+            failed.append(error)
+
+    first, second = (threading.Thread(target=write, args=(run_id,)) for run_id in ("r1", "r2"))
+    first.start()
+    store.is_opening.wait(20)
+    second.start()
+    second.join(0.2)
+    store.may_open.set()
+    first.join()
+    second.join()
+    assert failed == []
+    assert {run.run_id for run in await journal.runs()} == {"r1", "r2"}

@@ -264,6 +264,7 @@ class Inline:
         self._housekeeper = housekeeper
         self._period = housekeeper.period
         self._next_duties = 0.0
+        self._opening = threading.Lock()
         self._is_open = False
         self._is_closed = False
 
@@ -271,8 +272,10 @@ class Inline:
         if self._is_closed:
             raise UsageError("the journal is closed")
         if not self._is_open:
-            self._is_open = True
-            await self._store.open(writer_name(self._settings), self._followers)
+            with self._opening:  # several event loops may come at once, and opening never waits
+                if not self._is_open:
+                    await self._store.open(writer_name(self._settings), self._followers)
+                    self._is_open = True
         if self._period is not None and (now := time.monotonic()) >= self._next_duties:
             self._next_duties = now + min(self._period, _DUTIES_SECONDS)
             await self._housekeeper.do_duties()
