@@ -222,11 +222,12 @@ class ADKAgent:
         await self._import(given, user_id)
         await self._check_answers(given, user_id)
         given_up = tuple(await self._plugin.left_behind.find(given.thread_id, user_id))
+        kept = self._input_to_keep(given, await self._credentials_in(given, user_id))
         run = await self.callstream.start(
             given.thread_id,
             await self.callstream.free_run_id(given.run_id),
             principal=user_id,
-            run_input=self._input_to_keep(given, await self._credentials_in(given, user_id)),
+            run_input=kept,
             as_current=False,
             exclusive=exclusive,
             host_traces=True,
@@ -242,10 +243,7 @@ class ADKAgent:
             self._idle.use(thread)
 
     async def import_thread(self, thread_id: str, principal: str | None = None) -> None:
-        """Takes a thread that has a session but no run in the journal into the journal. Beginning a run does so too.
-
-        A thread that the journal has forgotten for good stays forgotten.
-        """
+        """Imports a thread of which the journal has never had a run from its session. Beginning a run does so too."""
         given = RunAgentInput(thread_id=thread_id, run_id="", messages=[])
         await self._import(given, principal or self.user_of(given))
 

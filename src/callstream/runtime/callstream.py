@@ -237,8 +237,9 @@ class Callstream(Toolbox):
     async def free_run_id(self, wanted: str) -> str:
         """The wanted id if no run in the journal has it, else that with a number: a run ends once, and its id with it.
 
-        It is nobody else's in this process until a run was started with it, or could not be. Some clients give every
-        run the same id: from the ninth on it gets a number that nobody has to look for.
+        It is nobody else's in this process until a run was started with it, or could not be, so nothing may be awaited
+        between this and ``start``: what fails there would leave the id taken, with no run that has it. Some clients
+        give every run the same id: from the ninth on it gets a number that nobody has to look for.
         """
         for number in range(1, 9):
             run_id = number_id(wanted, number)

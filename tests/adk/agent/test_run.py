@@ -8,9 +8,12 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import pytest
+from ag_ui.core import RunAgentInput, ToolMessage, UserMessage
+from google.adk.agents import LlmAgent
 from google.adk.apps import App
 from google.adk.models import Gemini
 
@@ -18,11 +21,38 @@ from callstream import Callstream, Progress, Streamed, no_progress, tool
 from callstream.adk import ADKAgent
 from callstream.testing import Call as Calls
 from callstream.testing import Finish, Refusal, Text
-from tests.adk.hosting import PATHS, Models, agent_of, scripted
+from tests.adk.hosting import PATHS, FakeLlm, Models, agent_of, scripted
 from tests.adk.test_signatures import Forgetful, signatures_in
 
 from .agents import END, adk_agent, gemini, texts_in
 from .clients import Client, kinds
+
+
+async def test_run_that_could_not_begin_leaves_its_id_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when the journal is away: the client tries again with the same id."""
+    async with Callstream(f"sqlite:///{tmp_path}/calls.db") as cs:
+        free_run_id = cs.free_run_id
+
+        async def then_cancel(wanted: str) -> str:
+            run_id = await free_run_id(wanted)
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            return run_id
+
+        monkeypatch.setattr(cs, "free_run_id", then_cancel)
+        agent = adk_agent(cs, LlmAgent(name="writer", model=FakeLlm()))
+        said: list[Any] = [
+            ToolMessage(id="1", role="tool", tool_call_id="asked", content="yes"),
+            UserMessage(id="2", role="user", content="Go"),
+        ]
+        given = RunAgentInput(
+            thread_id="thread", run_id="r", messages=said, state={}, tools=[], context=[], forwarded_props={}
+        )
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.create_task(agent.begin(given))  # type: ignore[arg-type]
+        has_run = bool(await cs.journal.runs(run_id="r"))
+        assert await free_run_id("r") == ("r~2" if has_run else "r")
 
 
 async def test_run_streams_text_call_and_result(cs: Callstream, models: Models) -> None:
