@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -95,6 +96,19 @@ async def test_second_signal_ends_the_waiting(url: str, stack: Any) -> None:
     assert code == 0, log
     async with Callstream(url) as cs:
         assert [row.outcome for row in await cs.journal.runs()] == ["cancelled"]
+
+
+async def test_a_journal_that_is_away_costs_one_line_and_no_traceback(tmp_path: Path, stack: Any) -> None:
+    file, elsewhere = tmp_path / "calls.db", tmp_path / "elsewhere.db"
+    server = await stack.enter_async_context(process(f"sqlite:///{file}", shutdown_seconds=0.1))
+    await begun(server, stack, pieces=10_000)
+    file.rename(elsewhere)
+    server.process.send_signal(signal.SIGTERM)
+    code, log = await server.ended()
+    assert code == 0, log
+    assert log.count("ends of runs could not be written, they are left to the next sweep") == 1, log
+    assert "Application shutdown failed" not in log
+    assert "Traceback" not in log
 
 
 async def test_an_agent_that_does_not_listen_does_not_hold_the_process(url: str, stack: Any) -> None:
