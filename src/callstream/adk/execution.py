@@ -27,7 +27,7 @@ from callstream.adk.calls import (
     question_in,
     replace_call,
 )
-from callstream.adk.invocations import AskingCall, Invocation
+from callstream.adk.invocations import AskingCall, Invocation, may_change_later
 from callstream.adk.tools import ClientTool, LiveStream, function_of, result_of, stream_end
 from callstream.calls import Call, CallState
 from callstream.errors import CallRejected, RunOver, UsageError
@@ -46,7 +46,7 @@ class Execution:
     """What ``plugin`` does around the tools of its invocations."""
 
     def __init__(self, plugin: BasePlugin) -> None:
-        self._plugin = plugin
+        self._changes_later = partial(may_change_later, plugin, "after_tool_callback")
 
     async def begin(
         self, invocation: Invocation, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
@@ -122,7 +122,7 @@ class Execution:
             # A live session never puts google-adk's question, so there the call itself is to be answered.
             asked = types.FunctionCall(name=call.name, args=call.args) if call.name in HOST_QUESTIONS else None
             await invocation.run.await_answer(call.call_id, question_in(asked) if asked is not None else None)
-        elif result is not None and not self._changes_later(tool_context):
+        elif result is not None and not self._changes_later(tool_context.get_invocation_context()):
             await self._finish(invocation, call, result)
 
     def note_error(self, invocation: Invocation, tool_context: ToolContext, error: BaseException) -> None:
@@ -225,15 +225,6 @@ class Execution:
                 await invocation.run.complete(call.call_id, result)
         except RunOver:
             pass  # its end has said what became of the call
-
-    def _changes_later(self, tool_context: ToolContext) -> bool:
-        """Whether a callback after this plugin's may still change the result."""
-        context = tool_context.get_invocation_context()
-        if getattr(context.agent, "canonical_after_tool_callbacks", None):
-            return True
-        plugins = context.plugin_manager.plugins
-        later = plugins[plugins.index(self._plugin) + 1 :] if self._plugin in plugins else []
-        return any(type(plugin).after_tool_callback is not BasePlugin.after_tool_callback for plugin in later)
 
 
 def _is_other(call: Call, tool_args: dict[str, Any]) -> bool:

@@ -24,6 +24,7 @@ from google.adk.agents.llm_agent import LlmAgent
 from google.adk.events.event_actions import EventActions
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
+from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.tools.agent_tool import AgentTool
 from google.genai import types
 
@@ -55,6 +56,7 @@ class Step:
         self.branch = branch
         self.shown: set[str] = set()
         """The calls that google-adk was given in a response."""
+        self.has_failed = False
         self._request: LlmRequest | None = request
         self._reader: PartialReader | None = None
         self._response: Response | None = None
@@ -72,7 +74,9 @@ class Step:
             mint = self.model_call.new_call_id or self.model_call.run.callstream.new_call_id
             self._reader = PartialReader(mint, declared_tools(self._request) if self._request is not None else {})
             self._request = None
-            self._response = self.model_call.run.response("gemini", author=self.model_call.author, early="report")
+            self._response = self.model_call.run.response(
+                "gemini", author=self.model_call.author, early="report", only_calls=self.model_call.only_calls
+            )
             self.model_call.responses.append(self._response)
         events = self._reader.read(response)
         if events:
@@ -94,10 +98,17 @@ class Step:
         """The tap reads the responses, so the request, which has the whole conversation, need not be kept."""
         self._request = None
 
+    @property
+    def was_read(self) -> bool:
+        """Whether anything of it was read, here or by the tap. A callback may have answered in the model's place."""
+        return self.model_call.read_by_tap or self._response is not None
+
     async def interrupt(self, error: BaseException) -> None:
-        """The model failed: what it had begun is given up."""
-        if self._response is not None:
-            await self._response.interrupt(detail=f"{type(error).__name__}: {error}")
+        """The model failed: what it had begun is given up. What comes now is a callback's answer in its place."""
+        self.has_failed = True
+        response, self._response, self._reader = self._response, None, None
+        if response is not None:
+            await response.interrupt(detail=f"{type(error).__name__}: {error}")
 
 
 class AskingCall(msgspec.Struct):
@@ -170,6 +181,10 @@ class Invocation:
     def step_of(self, actions: EventActions) -> Step | None:
         return next((step for step in reversed(self._steps) if step.actions is actions), None)
 
+    def last_step(self, author: str, branch: str | None) -> Step | None:
+        mine = (step for step in reversed(self._steps) if step.branch == branch and step.model_call.author == author)
+        return next(mine, None)
+
     def has_signed(self, author: str) -> bool:
         """Whether the model of an agent has given a call of this invocation a thought signature."""
         asked = (step for step in self._steps if step.model_call.author == author)
@@ -209,6 +224,15 @@ class Invocation:
 
     def bind_id(self, branch: str | None, function_call_id: str, call_id: str) -> None:
         self._bound[branch, function_call_id] = call_id
+
+
+def may_change_later(plugin: BasePlugin, callback: str, context: InvocationContext) -> bool:
+    """Whether a callback of this name runs after the plugin's own and may change what it has seen."""
+    if getattr(context.agent, f"canonical_{callback}s", None):
+        return True
+    plugins = context.plugin_manager.plugins
+    later = plugins[plugins.index(plugin) + 1 :] if plugin in plugins else []
+    return any(getattr(type(other), callback) is not getattr(BasePlugin, callback) for other in later)
 
 
 def declared_tools(request: LlmRequest) -> dict[str, dict[str, object]]:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import sys
 import uuid
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -27,8 +28,9 @@ from google.genai import types
 from pydantic.errors import PydanticInvalidForJsonSchema
 
 from callstream.adk.answers import Incoming
+from callstream.adk.eventtexts import EventTexts
 from callstream.adk.execution import Execution, check_early, current_agent_tool
-from callstream.adk.invocations import Endings, Invocation, OnTruncated, Step, guard, open_run
+from callstream.adk.invocations import Endings, Invocation, OnTruncated, Step, guard, may_change_later, open_run
 from callstream.adk.live import LiveTranscript
 from callstream.adk.outputs import OutputKeys
 from callstream.adk.partials import MINTED_PREFIX
@@ -94,6 +96,8 @@ class CallstreamPlugin(BasePlugin):
         self._incoming: dict[str, Incoming] = {}
         self._live: dict[str, LiveTranscript] = {}
         self._outputs = OutputKeys()
+        self._texts = EventTexts()
+        self._changes_text = partial(may_change_later, self, "after_model_callback")
         self._execution = Execution(self)
         self._endings = Endings()
         self._warned_of: set[tuple[str, str]] = set()
@@ -149,6 +153,7 @@ class CallstreamPlugin(BasePlugin):
         if invocation is not None:
             await self._read_live(invocation, event)
             await self._execution.read_event(invocation, event)
+            await self._texts.read(invocation, event)
             self._outputs.event(invocation, event)
         return None
 
@@ -288,6 +293,7 @@ class CallstreamPlugin(BasePlugin):
             reports=True,
             new_call_id=_new_call_id,
             streams=lambda name: name in streamed,
+            only_calls=self._changes_text(callback_context.get_invocation_context()),
         )
         invocation.begin(Step(model_call, llm_request, callback_context.actions, callback_context.branch))
         current_model_call.set(model_call)
@@ -326,10 +332,11 @@ class CallstreamPlugin(BasePlugin):
         if invocation is None or step is None or invocation.run.outcome is not None:
             return None
         try:
-            if step.model_call.read_by_tap:
+            if step.model_call.read_by_tap and not step.has_failed:
                 step.read_elsewhere()
             else:
-                self._warn_of_litellm(callback_context)
+                if not step.has_failed:
+                    self._warn_of_litellm(callback_context)
                 await step.read(llm_response)
             if llm_response.partial:
                 return None

@@ -22,6 +22,7 @@ class ModelCall:
     ``refuses``: the host refuses rejected calls itself, before their tools run, so they may be forwarded. ``reports``:
     the host reports the run's input and the results of its tools itself, so requests are not read for them.
     ``streams``: of which tools the provider may be asked to stream the arguments; None leaves it to the tap's setting.
+    ``only_calls``: the host records the text itself, which it may still change, so only calls are read.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class ModelCall:
         reports: bool = False,
         new_call_id: Callable[[], str] | None = None,
         streams: Callable[[str], bool] | None = None,
+        only_calls: bool = False,
     ) -> None:
         self.run = run
         self.author = author
@@ -42,6 +44,7 @@ class ModelCall:
         self.reports = reports
         self.new_call_id = new_call_id
         self.streams = streams
+        self.only_calls = only_calls
         self.read_by_tap = False
         self.responses: list[Response] = []
         """The responses that were read for it, in order: more than one where the host asked again by itself."""

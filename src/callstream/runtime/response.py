@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Protocol, assert_never
 
@@ -69,7 +69,8 @@ class Response:
 
     ``feed`` returns when the events are durable and the hooks have been told; it does not wait for hooks. If reading
     breaks, the open calls are discarded (interrupted) and the error rises unchanged. Leaving it ends the body. ``expect``
-    is told of each call, and of its ``call_id``, before it starts.
+    is told of each call, and of its ``call_id``, before it starts. ``only_calls``: text and reasoning are left out, and
+    messages without calls.
     """
 
     def __init__(
@@ -82,8 +83,11 @@ class Response:
         tools: Mapping[str, dict[str, Any]] | None = None,
         author: str | None = None,
         expect: Callable[[CallStarted, str], None] | None = None,
+        only_calls: bool = False,
     ) -> None:
         self.run = run
+        self._only_calls = only_calls
+        self._empty: set[str] = set()  # messages that have no call yet
         self._expect = expect
         self.response_id = response_id
         self.call_ids: dict[str, str] = {}
@@ -113,6 +117,8 @@ class Response:
 
     async def record(self, events: Sequence[WireEvent]) -> list[RunEvent]:
         """Records what a decoder has read, for those who decode themselves."""
+        if self._only_calls:
+            events = list(self._without_text(events))
         while True:
             for event in events:
                 if isinstance(event, CallStarted) and event.call_id not in self.call_ids:
@@ -132,7 +138,10 @@ class Response:
         """The short way for pieces: see ``Run.record_now``."""
         translated = []
         for event in events:
-            if type(event) not in PIECES or (type(event) is ArgsAppended and event.call_id not in self.call_ids):
+            if type(event) is ArgsAppended:
+                if event.call_id not in self.call_ids:
+                    return False
+            elif self._only_calls or type(event) not in PIECES:
                 return False
             known = self._translate(event)
             if known is not None:
@@ -169,6 +178,21 @@ class Response:
             except RunOver:
                 pass  # the run's own end has discarded them
         return False
+
+    def _without_text(self, events: Sequence[WireEvent]) -> Iterator[WireEvent]:
+        for event in events:
+            match event:
+                case TextAppended() | ReasoningAppended():
+                    continue
+                case MessageStarted(message_id=message_id):
+                    self._empty.add(message_id)
+                    continue
+                case MessageEnded(message_id=message_id) if message_id in self._empty:
+                    continue
+                case CallStarted(message_id=str(message_id)) if message_id in self._empty:
+                    self._empty.remove(message_id)
+                    yield MessageStarted(message_id)
+            yield event
 
     def _translate(self, event: WireEvent) -> RunEvent | None:
         match event:

@@ -226,12 +226,13 @@ class Run:
         author: str | None = None,
         new_call_id: Callable[[], str] | None = None,
         early: EarlyPolicy = "record",
+        only_calls: bool = False,
     ) -> Response:
         """A response of a model that is to be read into this run: ``async with run.response("anthropic") as response``.
 
         ``tools`` are the request's tools, JSON Schemas by name; see ``decoder_for``. ``offered``: all names that its calls
         may have, where that is known; a call with another name is refused. ``early``: whether tools of its calls may begin
-        while it is being read.
+        while it is being read. ``only_calls``: its text is left out.
         """
         self.tool_use.declared.update(tools or ())
         new_call_id = new_call_id or self.callstream.new_call_id
@@ -242,7 +243,16 @@ class Run:
             is_offered = self.tool_use.expect(call_id, started.name, offered)
             self.early.expect(call_id, policy if is_offered else "never")
 
-        return Response(self, wire, response_id, new_call_id=new_call_id, tools=tools, author=author, expect=expect)
+        return Response(
+            self,
+            wire,
+            response_id,
+            new_call_id=new_call_id,
+            tools=tools,
+            author=author,
+            expect=expect,
+            only_calls=only_calls,
+        )
 
     async def receive(self, events: Sequence[RequestEvent], *, author: str | None = None) -> None:
         """Takes in what a request says (``results_in``): new messages, and results of calls that have none yet."""
