@@ -328,11 +328,14 @@ class ClientAnswers:
         """The call, or, if there is none, that of the session with this id: it is older than the journal and taken into it.
 
         Unless its tool is the server's: such a call is in a history that a client brought, and its answer an invention.
+        And unless the journal has forgotten the thread: then the call is not older than the journal, but erased.
         """
         if call is not None:
             return call
         asked = self._calls.named(wire_id)
         if asked is None or asked.name in server_tools(self._agent):
+            return None
+        if await self._directory.journal.has_forgotten(self._run.thread_id, self._run.principal):
             return None
         if wire_id in self._calls.responded:
             call_id = await import_call(self._run, wire_id, asked.name or "", asked.args or {})

@@ -301,7 +301,9 @@ async def test_forgotten_thread_is_not_imported_again(cs: Callstream, models: Mo
         await begun(sessions, agent, "Go")
         host = hosted(cs, sessions, agent)
         async with served(host) as server:
-            await joined(server)
+            before = await joined(server)
+            assert before.ended is not None
+            (pending,) = before.ended["outcome"]["pendingToolCallIds"]
             assert await cs.journal.forget(thread="thread") == 1
             async with server.connect() as stream:
                 assert stream.status == 404
@@ -315,6 +317,11 @@ async def test_forgotten_thread_is_not_imported_again(cs: Callstream, models: Mo
             assert await cs.journal.calls(thread_id="thread") == []
             client = await joined(server)
             assert [message["content"] for message in client.messages] == ["And now?", "Done."]
+            # A page that still shows what was forgotten cannot bring it back.
+            answer = tool_message(pending, {"allowed": True})
+            events = await run_all(server, messages=[*before.messages, answer])
+            assert events[-1]["type"] == "RUN_ERROR"
+            assert await cs.journal.calls(thread_id="thread") == []
 
 
 async def test_new_threads_are_not_imported(cs: Callstream, models: Models) -> None:
