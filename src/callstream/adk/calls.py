@@ -19,6 +19,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
+from urllib.parse import parse_qs
 
 from google.adk.sessions.session import Session
 from google.genai import types
@@ -129,6 +130,12 @@ def misfit(question: types.FunctionCall, response: dict[str, Any]) -> str | None
     """Why an answer is not the one that google-adk asked for; None if it is. A workflow would fail for good on it."""
     if question.name == CONFIRMATION:
         return None if _decision(response) is not None else 'expected {"confirmed": true} or {"confirmed": false}'
+    if question.name == CREDENTIAL:
+        return (
+            None
+            if _has_state(question, response)
+            else "expected an address with the state of the login that was asked for"
+        )
     schema = _schema(question)
     if question.name != INPUT or schema is None or (schema.get("type") == "string" and set(response) == {"result"}):
         return None
@@ -138,6 +145,23 @@ def misfit(question: types.FunctionCall, response: dict[str, Any]) -> str | None
     except Exception:  # noqa: BLE001  # google-adk takes schemas that are not JSON Schema, and does not check them then
         return None
     return None if error is None else error.message
+
+
+def _has_state(question: types.FunctionCall, response: dict[str, Any]) -> bool:
+    """Whether an address to which a browser was sent has the state that was asked for, where it can be seen.
+
+    google-adk gets no token for another one, and runs the tool without.
+    """
+    asked = _oauth2(question.args or {}, "exchangedAuthCredential").get("authUri")
+    given = _oauth2({"authConfig": credential(question, response)}, "exchangedAuthCredential").get("authResponseUri")
+    if not isinstance(asked, str) or not isinstance(given, str):
+        return True
+    expected = _states(asked)
+    return not expected or _states(given) == expected
+
+
+def _states(uri: str) -> list[str]:
+    return parse_qs(uri.partition("?")[2].partition("#")[0]).get("state", [])
 
 
 def adapt_input(question: types.FunctionCall, response: dict[str, Any]) -> dict[str, Any]:

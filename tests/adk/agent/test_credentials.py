@@ -110,6 +110,31 @@ async def test_oauth_link_reaches_the_client(form: str, cs: Callstream, models: 
     assert credential.oauth2.auth_response_uri == back
 
 
+@pytest.mark.parametrize("form", ["config", "address"])
+@pytest.mark.parametrize("wrong", ["?code=c0de&state=another", "?code=c0de", "", "?code=c0de&state=one&state=two"])
+async def test_an_address_of_another_login_is_refused(form: str, wrong: str, cs: Callstream, models: Models) -> None:
+    calendar = Calendar(OAUTH)
+    async with scripted("gemini", [[Calls("read_calendar", {}), Finish()], END]) as provider:
+        root = agent_of(gemini(models, provider), FunctionTool(calendar.tool()))
+        client = Client(adk_agent(cs, root))
+        await client.send()
+        asked = asked_in(client, interrupts=False)
+        config = asked["args"]["authConfig"]["exchangedAuthCredential"]["oauth2"]
+        before = list(client.messages)
+        config["authResponseUri"] = f"https://app.example/back{wrong}"
+        [refused] = await client.answer(
+            {asked["id"]: asked["args"]["authConfig"] if form == "config" else config["authResponseUri"]}
+        )
+        assert (refused["type"], refused["code"]) == ("RUN_ERROR", "answer_refused")
+        assert config["state"] not in refused["message"]
+        assert calendar.credentials == []
+        # The right one still counts.
+        client.messages = before
+        await client.answer({asked["id"]: f"https://app.example/back?code=c0de&state={config['state']}"})
+        assert client.text() == "Done."
+    assert len(calendar.credentials) == 1
+
+
 # -- after a restart --
 
 
