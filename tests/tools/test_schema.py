@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import functools
 import json
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -98,7 +102,7 @@ def test_schema_for_gemini_is_written_out() -> None:
     assert "additionalProperties" not in json.dumps(declared)
     assert properties["place"]["properties"] == {"street": {"type": "string"}, "number": {"type": "integer"}}
     assert properties["points"]["items"]["required"] == ["x"]
-    assert properties["colour"] == {"title": "Colour", "type": "string", "enum": ["blue", "red"]}
+    assert properties["colour"] == {"title": "Colour", "type": "string", "enum": ["red", "blue"]}
     assert properties["kind"] == {"type": "string", "enum": ["a", "b"]}
     assert properties["limit"] == {"type": "integer", "nullable": True}
     assert properties["tags"] == {"type": "object", "nullable": True}
@@ -125,7 +129,7 @@ def test_schema_for_gemini_of_odd_shapes() -> None:
     assert properties["either"] == {"anyOf": [{"type": "integer"}, {"type": "string"}], "nullable": True}
     assert properties["choice"] == {"type": "string", "enum": ["a"], "nullable": True}
     assert properties["mixed"]["description"].startswith("Pick. One of: ")
-    assert properties["positive"] == {"type": "integer", "minimum": 1}
+    assert properties["positive"] == {"type": "integer", "minimum": 1, "description": "A multiple of 2."}
     assert properties["unique"] == {"type": "array", "items": {"type": "string"}}
 
 
@@ -169,7 +173,7 @@ def test_schema_of_a_partial_is_that_of_its_function() -> None:
         "parameters": {
             "type": "object",
             "properties": {
-                "colour": {"title": "Colour", "type": "string", "enum": ["blue", "red"]},
+                "colour": {"title": "Colour", "type": "string", "enum": ["red", "blue"]},
                 "title": {"type": "string"},
             },
             "required": ["colour"],
@@ -230,3 +234,85 @@ def test_schema_tells_two_types_of_one_name_apart() -> None:
 
 def test_the_wire_of_chat_completions_is_a_name_for_its_schema() -> None:
     assert draw.schema("openai_chat") == draw.schema("openai")
+
+
+class Early(msgspec.Struct, tag=True):
+    at: time
+
+
+class Late(msgspec.Struct, tag=True):
+    at: time | None
+    of: Literal["z", "a"] = "z"
+
+
+@dataclass
+class Visit:
+    when: datetime
+    before: Visit | None = None
+
+
+class Note(TypedDict):
+    on: Annotated[datetime, msgspec.Meta(description="When.")]
+
+
+class Span(NamedTuple):
+    start: datetime
+    end: datetime
+
+
+@tool
+def plan(
+    visits: list[Visit],
+    slot: Early | Late | datetime | None,
+    note: Note,
+    span: Span,
+    pairs: dict[str, tuple[int, time]],
+    key: UUID,
+    day: date,
+    length: timedelta,
+    price: Decimal,
+    colour: Colour,
+    order: Literal["medium", "high", "low"],
+) -> None: ...
+
+
+def test_types_of_text_have_a_format_wherever_they_occur() -> None:
+    schema = plan.schema("anthropic")["input_schema"]
+    parts, definitions = schema["properties"], schema["$defs"]
+    moment, clock = {"type": "string", "format": "date-time"}, {"type": "string", "format": "time"}
+    assert definitions["Visit"]["properties"]["when"] == moment
+    assert definitions["Early"]["properties"]["at"] == clock
+    assert definitions["Late"]["properties"]["at"]["anyOf"][0] == clock
+    assert definitions["Note"]["properties"]["on"] == {**moment, "description": "When."}
+    assert definitions["Span"]["prefixItems"] == [moment, moment]
+    assert parts["slot"]["anyOf"][0] == moment
+    assert parts["pairs"]["additionalProperties"]["prefixItems"][1] == clock
+    formats = [parts[name]["format"] for name in ("key", "day", "length", "price")]
+    assert formats == ["uuid", "date", "duration", "decimal"]
+
+
+def test_choices_are_in_the_order_of_their_declaration() -> None:
+    schema = plan.schema("anthropic")["input_schema"]
+    assert schema["properties"]["order"]["enum"] == ["medium", "high", "low"]
+    assert schema["$defs"]["Colour"]["enum"] == ["red", "blue"]
+    assert schema["$defs"]["Late"]["properties"]["of"]["enum"] == ["z", "a"]
+
+
+def test_gemini_is_told_in_words_what_its_schema_has_no_words_for() -> None:
+    @tool
+    def plan_day(
+        day: date,
+        key: UUID,
+        at: datetime,
+        count: Annotated[int, msgspec.Meta(gt=0, lt=5)],
+        ratio: Annotated[float, msgspec.Meta(gt=0, lt=1, description="A share.")],
+        even: Annotated[int, msgspec.Meta(gt=1, multiple_of=2)],
+    ) -> None: ...
+
+    parts = plan_day.schema("gemini")["parameters"]["properties"]
+    assert parts["day"] == {"type": "string", "description": "Expected: a date such as 2026-01-31."}
+    assert parts["key"]["description"].startswith("Expected: a UUID such as ")
+    assert parts["at"] == {"type": "string", "format": "date-time"}
+    assert parts["count"] == {"type": "integer", "minimum": 1, "maximum": 4}
+    assert parts["ratio"] == {"type": "number", "description": "A share. Greater than 0. Less than 1."}
+    assert parts["even"] == {"type": "integer", "minimum": 2, "description": "A multiple of 2."}

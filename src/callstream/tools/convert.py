@@ -23,7 +23,9 @@ from callstream.errors import InvalidArguments, WireError
 from callstream.jsontext.path import Path, parse_path
 from callstream.tools.check import StreamCheck
 from callstream.tools.check import faults as find_faults
+from callstream.tools.described import msgspec_schema
 from callstream.tools.fault import Fault, Misfit, UnknownArgument, describe, show
+from callstream.tools.keywords import FORMATS
 from callstream.tools.models import is_json, is_of_pydantic, model_converter, uses_pydantic
 from callstream.tools.schema import judged_schema
 from callstream.tools.streamed import Streamed
@@ -44,13 +46,13 @@ _NAMES: Final = {
     "null": "null",
 }
 _TEXTS: Final = {
-    "Invalid RFC3339 encoded datetime": "a date and time such as 2026-01-31T12:30:00Z",
-    "Invalid RFC3339 encoded date": "a date such as 2026-01-31",
-    "Invalid RFC3339 encoded time": "a time such as 12:30:00Z",
-    "Invalid ISO8601 duration": "a duration such as PT5M",
-    "Invalid UUID": "a UUID",
-    "Invalid base64 encoded string": "a base64 string",
-    "Invalid decimal string": "a decimal number",
+    "Invalid RFC3339 encoded datetime": FORMATS["date-time"][0],
+    "Invalid RFC3339 encoded date": FORMATS["date"][0],
+    "Invalid RFC3339 encoded time": FORMATS["time"][0],
+    "Invalid ISO8601 duration": FORMATS["duration"][0],
+    "Invalid UUID": FORMATS["uuid"][0],
+    "Invalid base64 encoded string": FORMATS["base64"][0],
+    "Invalid decimal string": FORMATS["decimal"][0],
 }
 
 
@@ -188,9 +190,7 @@ def _msgspec_converter(annotation: Any) -> Convert | None:
         return {"type": "object"}
 
     try:  # msgspec says by this which types it knows
-        (schema,), definitions = msgspec.json.schema_components(
-            [annotation], schema_hook=note_model, ref_template="#/$defs/{name}"
-        )
+        schema, definitions = msgspec_schema(annotation, note_model)
     except (TypeError, NotImplementedError, NameError):
         return None
     root = {"allOf": [schema], "$defs": definitions}

@@ -10,11 +10,15 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import unquote
+from uuid import UUID
+
+import msgspec
 
 KEYWORDS: Final = (
     "type", "enum", "const", "properties", "required", "additionalProperties", "patternProperties", "items", "prefixItems",
@@ -31,6 +35,17 @@ _TYPES: Final = {
     "object": "an object",
     "null": "null",
 }
+FORMATS: Final[dict[str, tuple[str, type]]] = {
+    "date-time": ("a date and time such as 2026-01-31T09:30:00Z", datetime),
+    "date": ("a date such as 2026-01-31", date),
+    "time": ("a time such as 09:30:00Z", time),
+    "partial-time": ("a time such as 09:30:00", time),
+    "duration": ("a duration such as PT5M", timedelta),
+    "uuid": ("a UUID such as 123e4567-e89b-42d3-a456-426614174000", UUID),
+    "decimal": ("a decimal number such as 12.50", Decimal),
+    "base64": ("a base64 string", bytes),
+}
+"""The formats of strings that a tool's types have: the words for each, and the type that reads it."""
 _MAX_SHOWN: Final = 200
 
 
@@ -75,7 +90,13 @@ def expected_types(schema: dict[str, Any]) -> list[tuple[str, str]]:
         return []
     if schema.get("nullable") is True:
         names.append("null")
-    return [(name, _TYPES[name]) for name in names]
+    stated_format = schema.get("format")
+    if "string" not in names or not isinstance(stated_format, str) or stated_format not in FORMATS:
+        return [(name, _TYPES[name]) for name in names]
+    if stated_format == "decimal" and "number" not in names:  # a number is one as well
+        names.append("number")
+    words = FORMATS[stated_format][0]
+    return [(name, words if name == "string" else _TYPES[name]) for name in names]
 
 
 def is_of(type_: str, kind: str, value: Any = None) -> bool:
@@ -138,6 +159,19 @@ def string_faults(schema: dict[str, Any], value: str) -> Iterator[str]:
     pattern = schema.get("pattern")
     if isinstance(pattern, str) and not matches(pattern, value):
         yield f"a string that matches {pattern!r}"
+
+
+def format_fault(schema: dict[str, Any], value: str) -> str | None:
+    """What a string should be by its format or its encoding, and is not."""
+    stated = "base64" if schema.get("contentEncoding") == "base64" else schema.get("format")
+    if not isinstance(stated, str) or stated not in FORMATS:
+        return None
+    words, type_ = FORMATS[stated]
+    try:
+        msgspec.convert(value, type_)
+    except msgspec.ValidationError:
+        return words
+    return None
 
 
 def matches(pattern: str, text: str) -> bool:

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
 
 import msgspec
 
 from callstream.errors import UsageError
+from callstream.tools.described import REF, msgspec_schema
+from callstream.tools.keywords import FORMATS, limit
 from callstream.tools.models import model_schema, uses_pydantic
 
 Provider: TypeAlias = Literal[
@@ -24,7 +27,6 @@ Provider: TypeAlias = Literal[
 """All wires, and short names for two: ``openai`` is Chat Completions, ``bedrock`` is Converse."""
 Schema: TypeAlias = dict[str, Any]
 
-_REF = "#/$defs/"
 GEMINI_KEYS = frozenset(
     {
         "type", "title", "description", "nullable", "enum", "items", "properties", "required", "anyOf", "pattern",
@@ -128,16 +130,12 @@ def _property(
     text = described
     if get_origin(annotation) is Annotated:
         text = next((note for note in get_args(annotation)[1:] if isinstance(note, str)), text)
-    schema = model_schema(annotation, _REF + "{model}") if uses_pydantic(annotation) else None
+    schema = model_schema(annotation, REF + "{model}") if uses_pydantic(annotation) else None
     if schema is not None:
         found = schema.pop("$defs", {})
     else:
         try:
-            (schema,), found = msgspec.json.schema_components(
-                [annotation],
-                schema_hook=_model_schema_into(definitions),
-                ref_template=_REF + "{name}",
-            )
+            schema, found = msgspec_schema(annotation, _model_schema_into(definitions))
         except (TypeError, NotImplementedError) as error:
             raise UsageError(f"{where}: no JSON Schema can be made of {annotation!r} ({error})") from error
     for name, definition in found.items():
@@ -224,6 +222,9 @@ class _GeminiSchema:
         kind = written.get("type")
         if isinstance(kind, str) and schema.get("format") in _GEMINI_FORMATS.get(kind, ()):
             written["format"] = schema["format"]
+        elif kind == "string" and schema.get("format") in FORMATS:
+            _add_text(written, f"Expected: {FORMATS[schema['format']][0]}.")
+        _write_limits(written, schema)
         return written
 
     def _write_items(self, written: Schema, schema: Schema, within: tuple[str, ...]) -> None:
@@ -270,8 +271,30 @@ def _write_enum(written: Schema, schema: Schema) -> None:
     if written.get("type") == "string":
         written["enum"] = values
     else:
-        text = "One of: " + ", ".join(str(value) for value in values) + "."
-        written["description"] = f"{written['description']} {text}" if written.get("description") else text
+        _add_text(written, "One of: " + ", ".join(str(value) for value in values) + ".")
+
+
+def _write_limits(written: Schema, schema: Schema) -> None:
+    """Gemini has no exclusive limits: those of integers are moved by one, others are told in the description."""
+    is_integer = written.get("type") == "integer"
+    least, above = limit(schema, "minimum"), limit(schema, "exclusiveMinimum")
+    if above is not None and is_integer and math.isfinite(above):
+        written["minimum"] = math.floor(above) + 1 if least is None else max(math.floor(above) + 1, least)
+    elif above is not None:
+        _add_text(written, f"Greater than {above}.")
+    most, below = limit(schema, "maximum"), limit(schema, "exclusiveMaximum")
+    if below is not None and is_integer and math.isfinite(below):
+        written["maximum"] = math.ceil(below) - 1 if most is None else min(math.ceil(below) - 1, most)
+    elif below is not None:
+        _add_text(written, f"Less than {below}.")
+    step = limit(schema, "multipleOf")
+    if step is not None:
+        _add_text(written, f"A multiple of {step}.")
+
+
+def _add_text(written: Schema, text: str) -> None:
+    known = written.get("description")
+    written["description"] = f"{known} {text}" if isinstance(known, str) and known else text
 
 
 def _list(value: Any) -> list[Any]:
