@@ -32,6 +32,8 @@ async def test_the_page_writes_a_document_while_the_model_does() -> None:
     names = executed("howto/streamed.md")
     await names["test_a_document_is_written"]()
     assert take_document() == "The moon pulls.The moon pulls."
+    await names["test_a_document_that_is_not_finished_is_deleted"]()
+    assert names["post"].schema("anthropic")["input_schema"]["properties"]["body"]["maxLength"] == 280
     script = [
         [
             Call("write_document", {"title": "Tides", "content": CONTENT}, size=4),
@@ -70,3 +72,37 @@ async def test_the_page_takes_back_what_the_model_did_not_finish() -> None:
     [kept] = await cs.journal.calls()
     assert (kept.state, kept.reason) == (CallState.DISCARDED, "truncated")
     await cs.aclose()
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (Call("write_document", text='{"title": "Tides", "content": "The moon', size=4), "cannot be read"),
+        (Call("write_document", text='{"title": "Tides", "content": "The moon",}', size=4), "cannot be read"),
+        (Call("write_document", text='["Tides", "The moon"]', size=4), "not an object"),
+        (Call("write_document", {"title": 5, "content": "The moon"}, size=4), "'title'"),
+        (Call("write_document", {"title": "Tides", "content": ["The moon"]}, size=4), "'content'"),
+        (Call("write_document", {"title": "Tides", "content": "The moon", "style": "bold"}, size=4), "'style'"),
+        (Call("write_document", {"content": "The moon"}, size=4), "'title'"),
+        (Call("write_documents", {"title": "Tides"}, size=4), "there is no tool"),
+    ],
+)
+async def test_the_loop_tells_the_model_of_each_mistake(call: Call, told: str) -> None:
+    names = executed("howto/streamed.md")
+    cs = names["cs"]
+    async with ScriptedProvider("anthropic", [[call], [Text("Sorry.")]]) as provider:
+        async with AsyncAnthropic(base_url=provider.base_url, api_key="none", http_client=cs.http_client()) as client:
+            assert await names["ask"](client, "Write about tides.") == "Sorry."
+    assert take_document() is None
+    _, again = provider.requests
+    messages = again.json["messages"]
+    assert all(message["content"] for message in messages)
+    called = {block["id"] for each in messages for block in each["content"] if block_type(block) == "tool_use"}
+    answers = messages[-1]["content"]
+    assert told in str(answers)
+    assert {block["tool_use_id"] for block in answers if block_type(block) == "tool_result"} == called
+    await cs.aclose()
+
+
+def block_type(block: object) -> object:
+    return block.get("type") if isinstance(block, dict) else None

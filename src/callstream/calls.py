@@ -213,21 +213,22 @@ def refusal(call: Call) -> str:
     Details are the application's own, such as what a hook raised, unless they say what is wrong with the arguments.
     """
     detail = f" ({call.detail})" if call.detail else ""
-    came_to = "was stopped and has no result" if call.ran_early else "did not run"
+    consequence = "its result does not count" if call.ran_early else "it did not run"
+    fate = f"the result of {call.name} does not count" if call.ran_early else f"{call.name} did not run"
     match call.reason:
         case "rejected":
             return call.detail or "the call was rejected"
         case "truncated":
             return (
-                f"the arguments of {call.name} were cut off{detail}, so it {came_to}; call it again, with shorter "
+                f"the arguments of {call.name} were cut off{detail}, so {consequence}; call it again, with shorter "
                 "arguments if they were long"
             )
         case "invalid":
-            return f"{call.name} {came_to}: {call.detail or 'its arguments do not fit'}"
+            return f"{fate}: {call.detail or 'its arguments do not fit'}"
         case "malformed":
-            return f"the arguments of {call.name} cannot be read{detail}, so it {came_to}; call it again"
+            return f"the arguments of {call.name} cannot be read{detail}, so {consequence}; call it again"
         case _:
-            return f"{call.name} {came_to}: the call was interrupted"
+            return f"{fate}: the call was interrupted"
 
 
 CallEvent: TypeAlias = (

@@ -117,12 +117,14 @@ class ArgumentsAborted(CallstreamError):
     """Raised inside a tool that began while its arguments were being written: they will not arrive whole and valid.
 
     ``reason`` is that of the discarded call: ``truncated``, ``malformed``, ``invalid``, ``rejected``, ``aborted`` or
-    ``interrupted``. What the tool returns from now on does not count; undoing what it began is up to the tool.
+    ``interrupted``. ``detail`` says what was wrong, where that is known. What the tool returns from now on does not count;
+    undoing what it began is up to the tool.
     """
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
+    def __init__(self, reason: str, detail: str | None = None) -> None:
+        super().__init__(f"{reason}: {detail}" if detail else reason)
         self.reason = reason
+        self.detail = detail
 
 
 class CallIdTaken(JournalError):

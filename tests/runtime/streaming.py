@@ -34,6 +34,7 @@ class Desk:
         self.runs: list[dict[str, Any]] = []
         self.pieces: list[Any] = []
         self.aborted: list[str] = []
+        self.details: list[str | None] = []
 
     def write(self) -> Any:
         desk = self
@@ -48,6 +49,7 @@ class Desk:
                     desk.first.set()
             except ArgumentsAborted as error:
                 desk.aborted.append(error.reason)
+                desk.details.append(error.detail)
                 raise
             return {"characters": len(content.text)}
 

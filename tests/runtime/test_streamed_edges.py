@@ -161,7 +161,7 @@ async def test_a_task_group_is_left_whole(cs: Callstream, desk: Desk) -> None:
             await feed(response, chunks(Call("copy", {"content": "one two three"}, call_id="c1"))[:-4])
             await until(desk.first)
             await asyncio.sleep(0)
-    assert ended == ["beside it", "truncated"]
+    assert ended == ["beside it", "truncated: the stream ended in the middle of the message"]
     assert run.call("c1").reason == "truncated"
 
 

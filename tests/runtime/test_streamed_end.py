@@ -54,10 +54,11 @@ async def test_arguments_that_turn_out_wrong_abort_the_tool(cs: Callstream, desk
             await feed(response, chunks(Call("write", text=text, call_id="c1", size=3)))
         [result] = await run.run_tools()
         assert result.is_error
-        assert "write was stopped" in result.text or "so it was stopped" in result.text
+        assert "result of write does not count" in result.text or "so its result does not count" in result.text
         with pytest.raises(CallRejected):
             await run.invoke("c1")
     assert desk.aborted == [reason]
+    assert desk.details == [run.call("c1").detail]
     assert len(desk.runs) == 1
     kept = await cs.journal.call("c1")
     assert kept is not None
@@ -318,3 +319,42 @@ async def test_a_result_that_is_no_json_fails_the_call(cs: Callstream) -> None:
         with pytest.raises(UsageError):
             await run.invoke("c1")
         assert run.call("c1").state is CallState.FAILED
+
+
+@pytest.mark.parametrize("size", [1, 7, 100])
+@pytest.mark.parametrize("late", ["null", '"plain"'])
+async def test_a_late_argument_that_changes_nothing_is_no_fault(
+    cs: Callstream, desk: Desk, late: str, size: int
+) -> None:
+    text = f'{{"title": "Notes", "content": "one two", "style": {late}}}'
+    async with cs.run("thread") as run:
+        async with run.response(WIRE) as response:
+            await feed(response, chunks(Call("write", text=text, call_id="c1", size=size)))
+        [result] = await run.run_tools()
+    assert (result.is_error, result.value) == (False, {"characters": 7})
+    assert desk.runs == [{"title": "Notes", "style": "plain"}]
+    assert desk.aborted == []
+
+
+@pytest.mark.parametrize("late", ['"bold"', "5", '["plain"]'])
+async def test_the_model_is_told_to_write_a_late_argument_first(cs: Callstream, desk: Desk, late: str) -> None:
+    text = f'{{"title": "Notes", "content": "one two", "style": {late}}}'
+    async with cs.run("thread") as run:
+        async with run.response(WIRE) as response:
+            await feed(response, chunks(Call("write", text=text, call_id="c1", size=3)))
+        [result] = await run.run_tools()
+    assert desk.aborted == ["invalid"]
+    assert ("write 'style' before 'content'" in result.text) is (late == '"bold"')
+
+
+async def test_a_tool_that_takes_anything_is_not_given_more_later(cs: Callstream) -> None:
+    @tool
+    async def note(content: Streamed[str], **more: Any) -> str:
+        return "".join([piece async for piece in content])
+
+    cs.add_tool(note)
+    async with cs.run("thread") as run:
+        async with run.response(WIRE) as response:
+            await feed(response, chunks(Call("note", text='{"content": "one two", "by": "me"}', call_id="c1", size=3)))
+        [result] = await run.run_tools()
+    assert "write 'by' before 'content'" in result.text

@@ -258,3 +258,18 @@ def test_fixture_has_ended_the_providers_of_the_test_before() -> None:
     for provider in STARTED:
         with pytest.raises(urllib.error.URLError):
             urllib.request.urlopen(provider.origin)
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "3", "null", '"text"'])
+async def test_arguments_that_are_not_an_object_never_run(text: str) -> None:
+    ran = []
+
+    @tool
+    def add(a: int = 1) -> None:
+        ran.append(a)
+
+    driven = await stream_args(add, text)
+    assert (driven.ready, driven.outcome.reason) == (False, "malformed")
+    with pytest.raises(CallRejected):
+        await driven.run()
+    assert ran == []

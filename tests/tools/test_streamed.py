@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import msgspec
@@ -70,6 +71,41 @@ def test_streams_for_tests() -> None:
     assert list(Streamed.of(["a", "b"])) == ["a", "b"]
     assert list(Streamed.of()) == []
     assert Streamed.of("ab").text == "ab"
+
+
+async def test_streams_for_tests_that_are_aborted() -> None:
+    stream = Streamed.of("a", "b", aborted="invalid", detail="it is too long")
+    assert [await anext(stream), await anext(stream)] == ["a", "b"]
+    with pytest.raises(ArgumentsAborted, match="invalid: it is too long") as raised:
+        await anext(stream)
+    assert (raised.value.reason, raised.value.detail) == ("invalid", "it is too long")
+    assert ArgumentsAborted("truncated").detail is None
+
+
+async def test_a_loop_is_not_blocked_by_for() -> None:
+    """Whether the pieces are there or not, so that a test finds the mistake."""
+
+    @tool
+    async def count(content: Streamed[str]) -> int:
+        return sum(len(piece) for piece in content)
+
+    @tool
+    async def each(content: Streamed[str]) -> AsyncIterator[str]:
+        for piece in content:
+            yield piece
+
+    @tool
+    async def in_a_thread(content: Streamed[str]) -> list[str]:
+        return await asyncio.to_thread(lambda: list(content))
+
+    for given in ("ab", Streamed.of("a", "b"), Streamed(), Streamed.of()):
+        with pytest.raises(UsageError, match="async for"):
+            await count(given)
+    with pytest.raises(UsageError, match="async for"):
+        await anext(each("ab"))
+    with pytest.raises(UsageError, match="async for"):
+        next(Streamed())
+    assert await in_a_thread(Streamed.of("a", "b")) == ["a", "b"]
 
 
 # -- tools --

@@ -2,7 +2,7 @@
 
 Every argument is converted when it is whole. The tool may start when its required parameters are there and the streamed
 value has begun (``is_ready``). From then on nothing may change what it was called with: another argument that arrives is a
-fault, and so is a key that comes twice.
+fault, unless it is the default that the tool has anyway, or null for it; and so is a key that comes twice.
 """
 
 from __future__ import annotations
@@ -100,14 +100,26 @@ class ArrivingArguments:
         if len(path) == 1 and change.kind in ("set", "close"):
             self._open = None
             if name != self._streamed.name:
-                self._given[name] = self._convert(name, change.value)
+                self._give(name, self._convert(name, change.value))
 
     def _begin(self, name: str) -> None:
         if name not in self._named and not self._takes_all:
             raise Fault("invalid", f"there is no argument {name!r}; its arguments are {', '.join(self._named)}")
-        if self.is_ready:
-            raise Fault("invalid", f"the argument {name!r} came after the tool had started")
+        if self.is_ready and name not in self._named:
+            raise self._too_late(name)
         self._begun.add(name)
+
+    def _give(self, name: str, value: Any) -> None:
+        if not self.is_ready:
+            self._given[name] = value
+        elif not _is_same(value, self._named[name].default):
+            raise self._too_late(name)
+
+    def _too_late(self, name: str) -> Fault:
+        return Fault(
+            "invalid",
+            f"the argument {name!r} came after the tool had started; write {name!r} before {self._streamed.name!r}",
+        )
 
     def _grow(self, change: Change) -> None:
         """Something happened to the streamed value."""
@@ -136,6 +148,10 @@ class ArrivingArguments:
             return change.value if self._convert_value is None else self._convert_value(change.value)
         except Misfit as misfit:
             raise Fault("invalid", describe(misfit.within(change.path), self._named)) from misfit
+
+
+def _is_same(value: Any, default: Any) -> bool:
+    return value is default or (type(value) is type(default) and bool(value == default))
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

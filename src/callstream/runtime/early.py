@@ -78,6 +78,7 @@ class EarlyRun:
         self._running: Interruptible | None = None
         self._refusal: asyncio.Task[None] | None = None
         self._reason: str | None = None  # why the call was discarded
+        self._detail: str | None = None
         self._is_in_thread = False  # the tool, a plain function
         self._args_ended = asyncio.Event()
         self._value: concurrent.futures.Future[Any] = concurrent.futures.Future()  # of a tool in a thread
@@ -107,24 +108,24 @@ class EarlyRun:
                     self._begin()
                 else:
                     self._args = None  # it came whole, or what should start it never came
-            case CallDiscarded(reason=reason):
-                self.abort(reason)
+            case CallDiscarded(reason=reason, detail=detail):
+                self.abort(reason, detail)
             case CallExecuting() | CallAwaiting():
                 self._args, self._starts_at_end = None, False  # somebody else has it
             case _:
                 pass
 
-    def abort(self, reason: str) -> None:
+    def abort(self, reason: str, detail: str | None = None) -> None:
         """The call is discarded: the tool, if it runs, is told so."""
         self._args_ended.set()
         if self._reason is not None:
             return
-        self._reason = reason
-        is_told = self._args is not None and self._args.stream.abort(reason)
+        self._reason, self._detail = reason, detail
+        is_told = self._args is not None and self._args.stream.abort(reason, detail)
         if (
             self._running is not None and not is_told
         ):  # a task that reads the stream, which may be another, learns it there
-            self._running.interrupt(ArgumentsAborted(reason))
+            self._running.interrupt(ArgumentsAborted(reason, detail))
 
     async def close(self) -> None:
         """Waits for the tool, for as long as a hook of it may take. If it still runs then, it is left alone."""
@@ -156,7 +157,7 @@ class EarlyRun:
             await self._write([CallDiscarded(self.call_id, reason, detail)])
         except CallstreamError as error:  # the run is over, or its store away: its end says what became of the call
             logger.warning("call %r was not discarded (%s): %s", self.call_id, reason, error)
-            self.abort(reason)
+            self.abort(reason, detail)
 
     async def settle(self) -> None:
         """Waits until a refusal that was decided is recorded."""
@@ -226,7 +227,7 @@ class EarlyRun:
     async def _call_tool(self) -> Any:
         run = self._run
         if self._reason is not None:
-            raise ArgumentsAborted(self._reason)
+            raise ArgumentsAborted(self._reason, self._detail)
         progress = run.progress_of(self.call_id)
         typed = self.given if isinstance(self.given, dict) else None
         self._running = Interruptible(

@@ -27,7 +27,9 @@ def means_call(
         return False
     for name, parameter in signature.parameters.items():
         if name in written:
-            if name not in bound or not _is_equal(bound[name], written[name], values.get(name)):
+            # a value that came after the tool had started counts if it is the default
+            converted = values.get(name, parameter.default if values else None)
+            if name not in bound or not _is_equal(bound[name], written[name], converted):
                 return False
         elif name in bound and parameter.default is not parameter.empty and bound[name] != parameter.default:
             return False

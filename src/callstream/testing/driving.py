@@ -38,14 +38,15 @@ async def stream_args(
 ) -> Driven:
     """Streams arguments to the hooks of a tool, ``size`` characters a delta, and waits until the hooks have settled.
 
-    ``args`` are values, or the argument text itself as a model wrote it: text that is not JSON ends in an abort
-    (``malformed``), as it would from a provider, and so do arguments that do not fit the tool's annotations
+    ``args`` are values, or the argument text itself as a model wrote it: text that is not a JSON object ends in an
+    abort (``malformed``), as it would from a provider, and so do arguments that do not fit the tool's annotations
     (``invalid``), with ``check="stream"`` at the delta that has the fault. With ``stop_after`` only that many deltas
     come, and the call is given up as ``truncated``. ``encoding="text"`` is for free-text tools, whose input is one string.
 
     The hooks run as they do in an application: in order, through the same dispatcher, under the same limits. Only the
     merging of deltas that have to wait is switched off, so a hook sees every piece. What a hook raises is not raised
-    here: it is the ``error`` of the outcome. The tool does not run before ``Driven.run``.
+    here: it is the ``error`` of the outcome. The tool does not run before ``Driven.run``, not even one with a ``Streamed``
+    parameter: ``Streamed.of(…, aborted="truncated")`` tests what such a tool does when it is aborted.
     """
     if not is_tool(tool):
         raise UsageError(f"expected a tool, made with @tool, got {tool!r}")
@@ -133,9 +134,10 @@ def _end(tool: Tool[Any], text: str, encoding: Encoding) -> CallCompleted | Call
         args = json.loads(text, parse_constant=_refuse)
     except ValueError as error:
         return CallDiscarded(CALL_ID, "malformed", str(error))
+    if not isinstance(args, dict):
+        return CallDiscarded(CALL_ID, "malformed", "the arguments are not an object")
     try:
-        if isinstance(args, dict):
-            tool.arguments.convert(args, check_names=False)
+        tool.arguments.convert(args, check_names=False)
     except InvalidArguments as invalid:
         return CallDiscarded(CALL_ID, "invalid", invalid.detail)
     return CallCompleted(CALL_ID, text)

@@ -2,7 +2,8 @@
 
 ``content: Streamed[str]`` yields text as it arrives, ``items: Streamed[list[Item]]`` each item when it is whole. The model
 sees a string, or an array, declared after all other parameters, so that it writes it last. An async tool iterates with
-``async for``, a sync tool with ``for`` in its own thread. The end of the arguments ends the iteration; if they will not
+``async for``, a sync tool with ``for`` in its own thread; ``for`` in an async tool would block the event loop, which brings
+the pieces, so it raises ``UsageError``. The end of the arguments ends the iteration; if they will not
 arrive whole and valid, ``ArgumentsAborted`` rises.
 """
 
@@ -28,7 +29,8 @@ Item = TypeVar("Item")
 class Streamed(Generic[T]):
     """An iterator, async and sync, of the pieces of one argument. It can be read once, by one reader at a time.
 
-    ``Streamed.of("…")`` is whole from the beginning, for tests: its arguments are the pieces, or one list of them.
+    ``Streamed.of("…")`` is whole from the beginning, for tests: its arguments are the pieces, or one list of them. With
+    ``aborted="truncated"`` (or another reason) ``ArgumentsAborted`` rises after the pieces.
     """
 
     def __init__(self) -> None:
@@ -37,14 +39,21 @@ class Streamed(Generic[T]):
         self._seen: list[Any] = []
         self._has_ended = False
         self._reason: str | None = None
+        self._detail: str | None = None
+        self._keeps_pieces = False  # an abort rises after the pieces that are there, not at once
+        self._is_for_task = False  # a coroutine function was called with it
         self._reader: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
 
     @classmethod
-    def of(cls, *pieces: Any) -> Streamed[Any]:
+    def of(cls, *pieces: Any, aborted: str | None = None, detail: str | None = None) -> Streamed[Any]:
         made: Streamed[Any] = cls()
         for piece in pieces[0] if len(pieces) == 1 and isinstance(pieces[0], list) else pieces:
             made.put(piece)
-        made.end()
+        if aborted is None:
+            made.end()
+        else:
+            made._keeps_pieces = True
+            made.abort(aborted, detail)
         return made
 
     @property
@@ -97,6 +106,11 @@ class Streamed(Generic[T]):
     def __next__(self: Streamed[str]) -> str: ...
     def __next__(self) -> Any:
         with self._lock:
+            if (self._is_for_task or not self._is_known()) and _is_on_event_loop():
+                raise UsageError(
+                    "expected 'async for' over a Streamed in an async tool, got 'for': it would block the event loop, which "
+                    "brings the pieces"
+                )
             self._lock.wait_for(self._is_known)
             return self._take(StopIteration)
 
@@ -104,8 +118,8 @@ class Streamed(Generic[T]):
         return bool(self._waiting) or self._has_ended or self._reason is not None
 
     def _take(self, end: type[Exception]) -> Any:
-        if self._reason is not None:
-            raise ArgumentsAborted(self._reason)
+        if self._reason is not None and not (self._keeps_pieces and self._waiting):
+            raise ArgumentsAborted(self._reason, self._detail)
         if not self._waiting:
             raise end
         piece = self._waiting.popleft()
@@ -126,14 +140,18 @@ class Streamed(Generic[T]):
             self._has_ended = True
             self._wake()
 
-    def abort(self, reason: str) -> bool:
+    def abort(self, reason: str, detail: str | None = None) -> bool:
         """The rest will not arrive. Nothing is changed if the arguments have ended. True if a task is told so by this."""
         with self._lock:
             has_reader = self._reader is not None
             if not self._has_ended:
-                self._reason = reason
+                self._reason, self._detail = reason, detail
                 self._wake()
             return has_reader
+
+    def expect_task(self) -> None:
+        """A task is to read it, with ``async for`` alone, even if all is there."""
+        self._is_for_task = True
 
     def _wake(self) -> None:
         reader, self._reader = self._reader, None
@@ -144,6 +162,14 @@ class Streamed(Generic[T]):
     def __repr__(self) -> str:
         how = f"aborted: {self._reason}" if self._reason else "complete" if self._has_ended else "arriving"
         return f"<Streamed {how}, {len(self._all())} pieces>"
+
+
+def _is_on_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 class StreamedParameter(msgspec.Struct, frozen=True):
@@ -169,8 +195,9 @@ class StreamedParameter(msgspec.Struct, frozen=True):
 class StreamedFilling:
     """Puts a ``Streamed`` where the function expects one and its caller gave the value whole."""
 
-    def __init__(self, function: Callable[..., Any], streamed: StreamedParameter) -> None:
+    def __init__(self, function: Callable[..., Any], streamed: StreamedParameter, *, is_async: bool) -> None:
         self._streamed = streamed
+        self._is_async = is_async
         parameters = inspect.signature(function).parameters.values()
         positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         self._index = positional.index(streamed.name) if streamed.name in positional else len(positional)
@@ -179,9 +206,15 @@ class StreamedFilling:
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         streamed, index = self._streamed, self._index
         if self._is_positional and len(args) > index:
-            return (*args[:index], streamed.wrap(args[index]), *args[index + 1 :]), kwargs
+            return (*args[:index], self._wrap(args[index]), *args[index + 1 :]), kwargs
         value = kwargs.get(streamed.name, streamed.default)
-        return args, kwargs if value is inspect.Parameter.empty else {**kwargs, streamed.name: streamed.wrap(value)}
+        return args, kwargs if value is inspect.Parameter.empty else {**kwargs, streamed.name: self._wrap(value)}
+
+    def _wrap(self, value: Any) -> Any:
+        wrapped = self._streamed.wrap(value)
+        if self._is_async and isinstance(wrapped, Streamed):
+            wrapped.expect_task()
+        return wrapped
 
 
 def streamed_parameter(function: Callable[..., Any], signature: inspect.Signature) -> StreamedParameter | None:

@@ -330,7 +330,8 @@ class _Filling:
     ) -> None:
         self._fill_progress = ProgressFilling(function, hidden)
         self._arguments = arguments
-        self._stream = None if streamed is None else StreamedFilling(function, streamed)
+        is_async = any(is_of_kind(kind, function) for kind in (inspect.iscoroutinefunction, inspect.isasyncgenfunction))
+        self._stream = None if streamed is None else StreamedFilling(function, streamed, is_async=is_async)
         parameters = inspect.signature(function).parameters.values()
         self._names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
