@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from google.adk.tools.function_tool import FunctionTool
 from google.adk.tools.long_running_tool import LongRunningFunctionTool
+from google.adk.tools.tool_context import ToolContext
 
 from callstream import ArgumentsAborted, CallState, Callstream, Streamed, UsageError, tool
 from callstream.testing import Call, Finish, Text, Truncated
@@ -170,3 +171,41 @@ async def test_confirmation_and_early_start_do_not_go_together(cs: Callstream, m
             await host.run()
         assert isinstance(raised.value.__cause__, UsageError)
         assert provider.requests == []
+
+
+async def stream_with_context(content: Streamed[str], tool_context: ToolContext) -> str:
+    """Streams."""
+    return f"{[piece async for piece in content]} {type(tool_context).__name__}"
+
+
+async def stream_with_optional_context(content: Streamed[str], context: ToolContext | None = None) -> str:
+    """Streams."""
+    return f"{[piece async for piece in content]} {type(context).__name__}"
+
+
+async def read_with_context(content: str, tool_context: ToolContext) -> str:
+    """Reads."""
+    return f"{[content]} {type(tool_context).__name__}"
+
+
+async def read_with_optional_context(content: str, tool_context: Any = None) -> str:
+    """Reads."""
+    return f"{[content]} {type(tool_context).__name__}"
+
+
+@pytest.mark.parametrize(
+    "function",
+    [stream_with_context, stream_with_optional_context, read_with_context, read_with_optional_context],
+)
+async def test_a_tool_that_takes_the_context_waits_for_google_adk(
+    cs: Callstream, models: Models, caplog: pytest.LogCaptureFixture, function: Any
+) -> None:
+    made = tool(start="early")(function)
+    call = Call(made.__name__, {"content": "one two"}, size=3)
+    with scripted("gemini", [[call], [call], [Text("Done.")]]) as provider:
+        host = Host(cs, agent_of(models(provider), made))
+        events = await host.run()
+    expected = {"result": f"{['one two']} {ToolContext.__name__}"}
+    assert [response for _, response in responses_in(events)] == [expected, expected]
+    assert [(call.state, call.ran_early) for call in await host.calls()] == [(CallState.COMPLETED, False)] * 2
+    assert caplog.text.count("takes google-adk's context") == 1

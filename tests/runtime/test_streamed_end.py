@@ -358,3 +358,15 @@ async def test_a_tool_that_takes_anything_is_not_given_more_later(cs: Callstream
             await feed(response, chunks(Call("note", text='{"content": "one two", "by": "me"}', call_id="c1", size=3)))
         [result] = await run.run_tools()
     assert "write 'by' before 'content'" in result.text
+
+
+async def test_a_framework_that_fills_in_the_default_for_null_means_the_running_call(
+    cs: Callstream, desk: Desk
+) -> None:
+    text = '{"title": "Notes", "content": "one two", "style": null}'
+    async with cs.run("thread") as run:
+        async with run.response(WIRE) as response:
+            await feed(response, chunks(Call("write", text=text, call_id="c1", size=3)))
+        result = await cs.tools["write"](title="Notes", content="one two", style="plain")
+    assert result == {"characters": 7}
+    assert len(desk.runs) == 1

@@ -6,6 +6,8 @@ else when google-adk makes it an event. What a tool raised is its failure unless
 
 from __future__ import annotations
 
+import inspect
+import logging
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -15,6 +17,7 @@ from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.tools.agent_tool import AgentTool
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
+from google.adk.utils.context_utils import find_context_parameter
 from google.genai import types
 from pydantic_core import to_jsonable_python
 
@@ -31,10 +34,12 @@ from callstream.adk.invocations import AskingCall, Invocation, may_change_later
 from callstream.adk.tools import ClientTool, LiveStream, function_of, result_of, stream_end
 from callstream.calls import Call, CallState
 from callstream.errors import CallRejected, RunOver, UsageError
-from callstream.runtime import Callstream
+from callstream.runtime import Run
 from callstream.runtime.early import OneJoin
 from callstream.runtime.modelcall import current_model_call
 from callstream.tools import current_joins, current_progress, is_tool, starts_early
+
+logger = logging.getLogger("callstream")
 
 current_agent_tool: ContextVar[AgentTool | None] = ContextVar("callstream_agent_tool", default=None)
 """The tool in whose context this is, if it runs an agent of its own."""
@@ -232,12 +237,15 @@ def _is_other(call: Call, tool_args: dict[str, Any]) -> bool:
     return call.encoding == "json" and isinstance(call.args, dict | None) and (call.args or {}) != tool_args
 
 
-def check_early(callstream: Callstream, tools: dict[str, BaseTool]) -> None:
-    """Refuses tools that begin early and that somebody has to confirm or answer: they would not wait for that."""
+def check_early(run: Run, tools: dict[str, BaseTool], warned_of: set[tuple[str, str]]) -> None:
+    """Refuses tools that begin early and that somebody has to confirm or answer: they would not wait for that.
+
+    One that takes google-adk's context waits until google-adk calls it, because there is no context before.
+    """
     for name, made in tools.items():
         function = getattr(made, "func", None)
         if isinstance(made, ClientTool):
-            function = callstream.tools.get(name)
+            function = run.callstream.tools.get(name)
         if function is None or not is_tool(function) or not starts_early(function):
             continue
         # google-adk has no public word for it; a tool without it needs no confirmation.
@@ -247,4 +255,16 @@ def check_early(callstream: Callstream, tools: dict[str, BaseTool]) -> None:
             raise UsageError(
                 f"tool {name!r} begins while the model is writing its call (Streamed, or start='early'), and {why}, which "
                 "would come too late: take one of them away"
+            )
+        context = find_context_parameter(function) or "tool_context"
+        if context not in inspect.signature(function).parameters:
+            continue
+        run.early.held.add(name)
+        if (name, context) not in warned_of:
+            warned_of.add((name, context))
+            logger.warning(
+                "tool %r should begin while the model is writing (Streamed, or start='early'), but takes google-adk's "
+                "context (%r), which is there only when google-adk calls it: it runs after the response",
+                name,
+                context,
             )

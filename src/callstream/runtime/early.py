@@ -122,9 +122,7 @@ class EarlyRun:
             return
         self._reason, self._detail = reason, detail
         is_told = self._args is not None and self._args.stream.abort(reason, detail)
-        if (
-            self._running is not None and not is_told
-        ):  # a task that reads the stream, which may be another, learns it there
+        if self._running is not None and not is_told:  # who reads the stream, perhaps another task, learns it there
             self._running.interrupt(ArgumentsAborted(reason, detail))
 
     async def close(self) -> None:
@@ -320,6 +318,8 @@ class EarlyRuns:
     def __init__(self, run: Run, write: Write) -> None:
         self._run = run
         self._write = write
+        self.held: set[str] = set()
+        """Names of tools that never begin early, because their host gives them something when it calls them."""
         self._expected: dict[str, EarlyPolicy] = {}
         self._runs: dict[str, EarlyRun] = {}
 
@@ -338,7 +338,7 @@ class EarlyRuns:
         if early is None:
             policy = self._expected.pop(event.call_id, "never")
             tool = self._run.callstream.tools.get(call.name) if policy != "never" else None
-            if tool is None or not starts_early(tool):
+            if tool is None or not starts_early(tool) or call.name in self.held:
                 return
             is_recorded = policy == "record"
             early = EarlyRun(self._run, self._write, call, tool, is_recorded=is_recorded)
