@@ -266,8 +266,8 @@ class ADKAgent:
         app_name = self.app_of(given)
         session = await self._threads.find(app_name, user_id, given.thread_id)
         session = session or Session(id=given.thread_id, app_name=app_name, user_id=user_id)
-        _, new = split(given.messages, session)
-        if not any(isinstance(message, UserMessage) for message in new):
+        past, new = split(given.messages, session)
+        if (session.events or not past) and not any(isinstance(message, UserMessage) for message in new):
             directory = Directory(self.callstream.journal, given.thread_id, user_id)
             await check_answers(directory, session, self.root_agent, list(answers_in(given, new)))
 

@@ -176,10 +176,12 @@ async def check_answers(
     directory: Directory, session: Session, agent: BaseNode, answers: Sequence[ClientAnswer]
 ) -> None:
     """Raises AnswerRefused for an answer to a call that awaits one, but not this one, not from a client, or not in this
-    session.
+    session; and if nobody has made any of the calls.
     """
     in_session = SessionCalls(session)
     named = {id_in_session(session, answer.named) for answer in answers}
+    if answers and not [each for each in named if in_session.named(each) or await directory.find(each)]:
+        raise AnswerRefused(answers[0].named, f"No call {answers[0].named} awaits an answer in this thread.")
     for answer in answers:
         call = await directory.find(id_in_session(session, answer.named))
         if call is None or call.state is not CallState.AWAITING:

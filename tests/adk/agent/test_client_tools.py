@@ -157,8 +157,10 @@ async def test_foreign_answer_refused(cs: Callstream, models: Models, caplog: py
         await client.send()
         other = Client(agent, "other thread", tools=[PAINT])
         other.messages = [{"id": "t", "role": "tool", "toolCallId": client.pending()[0], "content": "mine"}]
-        events = await other.run()
-        assert kinds(events) == ["RUN_STARTED", "RUN_ERROR"]
+        [refused] = await other.run()
+        assert (refused["type"], refused["code"]) == ("RUN_ERROR", "answer_refused")
+        assert "Traceback" not in caplog.text
+        assert len(await cs.journal.runs()) == 1
         assert [call.state for call in await cs.journal.calls()] == [CallState.AWAITING]
         assert len(provider.requests) == 1
 
