@@ -185,6 +185,19 @@ async def test_arguments_that_do_not_fit_start_nothing(cs: Callstream) -> None:
     assert (runs, run.call("c1").reason) == ([], "invalid")
 
 
+async def test_an_argument_that_the_model_left_out_is_told() -> None:
+    @tool(start="early")
+    async def look(city: str) -> str:
+        return city
+
+    async with Callstream("memory:", tools=[look]) as cs, cs.run("thread") as run:
+        async with run.response(WIRE) as response:
+            await feed(response, chunks(Call("look", {}, call_id="c1")))
+        [result] = await run.run_tools()
+    assert result.text == "look did not run: the argument 'city' is missing; its arguments are city"
+    assert (run.call("c1").reason, run.call("c1").ran_early) == ("invalid", False)
+
+
 def test_start_is_end_or_early() -> None:
     with pytest.raises(UsageError, match="expected start to be one of"):
         tool(start="soon")(lambda: None)  # type: ignore[call-overload]

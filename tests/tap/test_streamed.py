@@ -180,6 +180,35 @@ async def test_pydantic_ai(cs: Callstream, desk: Desk) -> None:
     assert str(RESULT["characters"]) in str(sent)
 
 
+@pytest.mark.parametrize("kind", ["streamed", "early"])
+async def test_a_tool_that_takes_the_context_of_its_framework_waits_for_it(kind: str) -> None:
+    pydantic_ai = pytest.importorskip("pydantic_ai")
+    from pydantic_ai.models.anthropic import AnthropicModel
+    from pydantic_ai.providers.anthropic import AnthropicProvider
+
+    async def read(context: Any, city: str) -> str:
+        """Reads."""
+        return f"{city} {type(context).__name__}"
+
+    async def stream(context: Any, city: Streamed[str]) -> str:
+        """Reads."""
+        return f"{''.join([piece async for piece in city])} {type(context).__name__}"
+
+    function: Any = read if kind == "early" else stream
+    function.__annotations__["context"] = pydantic_ai.RunContext[None]
+    made = tool(start="early")(function)
+    script = [[Call(made.__name__, {"city": "Paris"}, size=3)], [Text("Done.")]]
+    async with Callstream(tools=[made]) as cs, ScriptedProvider("anthropic", script) as provider:
+        async with AsyncAnthropic(base_url=provider.base_url, api_key="none", http_client=cs.http_client()) as client:
+            model = AnthropicModel("claude-sonnet-5-5", provider=AnthropicProvider(anthropic_client=client))
+            agent = pydantic_ai.Agent(model, tools=[made])
+            async with cs.run("thread"), agent.run_stream("Look.") as answer:
+                assert await answer.get_output() == "Done."
+        [kept] = await cs.journal.calls()
+    assert (kept.state, kept.ran_early) == (CallState.COMPLETED, False)
+    assert "Paris RunContext" in str(kept.result)
+
+
 async def test_openai_agents(cs: Callstream, desk: Desk) -> None:
     agents = pytest.importorskip("agents")
     from agents import OpenAIChatCompletionsModel, RunConfig, Runner

@@ -103,7 +103,9 @@ class EarlyRun:
                         self._args_ended.set()
                 elif self._refusal is not None:
                     pass  # it is being discarded
-                elif self._starts_at_end:
+                elif self._starts_at_end and not (
+                    call.encoding == "json" and self.tool.arguments.missing(call.args or {})
+                ):
                     self._args_ended.set()
                     self._begin()
                 else:
@@ -294,9 +296,7 @@ class EarlyRun:
     async def wait(self) -> Any:
         self.is_joined = True
         outcome = asyncio.wrap_future(self._outcome)
-        outcome.add_done_callback(
-            lambda future: future.cancelled() or future.exception()
-        )  # nobody may be left to see it
+        outcome.add_done_callback(lambda future: future.cancelled() or future.exception())  # nobody else may see it
         try:
             return await asyncio.shield(outcome)
         except asyncio.CancelledError:

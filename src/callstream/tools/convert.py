@@ -141,10 +141,13 @@ class Arguments:
                 return parameter.default  # models write null for what they leave out
             raise
 
+    def missing(self, args: Mapping[str, Any]) -> list[str]:
+        """The required parameters without a value: the model left them out, or a host gives them when it calls the tool."""
+        return [name for name, p in self._parameters.items() if p.default is p.empty and name not in args]
+
     def _name_faults(self, args: Mapping[str, Any]) -> list[Fault]:
-        missing = [name for name, p in self._parameters.items() if p.default is p.empty and name not in args]
         unknown = [] if self._takes_all else [name for name in args if name not in self._parameters]
-        return [Fault((name,), "a value") for name in missing] + [
+        return [Fault((name,), "a value") for name in self.missing(args)] + [
             UnknownArgument((name,), "nothing", show(args[name])) for name in unknown
         ]
 
