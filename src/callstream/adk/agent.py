@@ -267,9 +267,9 @@ class ADKAgent:
         session = await self._threads.find(app_name, user_id, given.thread_id)
         session = session or Session(id=given.thread_id, app_name=app_name, user_id=user_id)
         past, new = split(given.messages, session)
-        if (session.events or not past) and not any(isinstance(message, UserMessage) for message in new):
+        if not any(isinstance(message, UserMessage) for message in new):
             directory = Directory(self.callstream.journal, given.thread_id, user_id)
-            await check_answers(directory, session, self.root_agent, list(answers_in(given, new)))
+            await check_answers(directory, session, self.root_agent, list(answers_in(given, new)), past)
 
     def presentation(self, given: RunAgentInput | None = None) -> Presentation:
         """How one stream shows the translator's events: the stream of the request ``given``, or one that joins."""

@@ -173,14 +173,23 @@ def answers_in(given: RunAgentInput, new: Sequence[Message]) -> Iterator[ClientA
 
 
 async def check_answers(
-    directory: Directory, session: Session, agent: BaseNode, answers: Sequence[ClientAnswer]
+    directory: Directory,
+    session: Session,
+    agent: BaseNode,
+    answers: Sequence[ClientAnswer],
+    past: Sequence[Message] = (),
 ) -> None:
     """Raises AnswerRefused for an answer to a call that awaits one, but not this one, not from a client, or not in this
-    session; and if nobody has made any of the calls.
+    session; and if nobody has made any of the calls. ``past``: messages that may yet become an empty session's history.
     """
     in_session = SessionCalls(session)
     named = {id_in_session(session, answer.named) for answer in answers}
-    if answers and not [each for each in named if in_session.named(each) or await directory.find(each)]:
+    is_known = bool(past) and not session.events
+    if (
+        answers
+        and not is_known
+        and not [each for each in named if in_session.named(each) or await directory.find(each)]
+    ):
         raise AnswerRefused(answers[0].named, f"No call {answers[0].named} awaits an answer in this thread.")
     for answer in answers:
         call = await directory.find(id_in_session(session, answer.named))
