@@ -69,6 +69,10 @@ async def test_the_page_takes_back_what_the_model_did_not_finish() -> None:
         async with AsyncAnthropic(base_url=provider.base_url, api_key="none", http_client=cs.http_client()) as client:
             assert await names["ask"](client, "Write about tides.") == "Sorry."
     assert take_document() is None
+    question, note = provider.requests[1].json["messages"]
+    assert question["content"] == "Write about tides."
+    assert [block["type"] for block in note["content"]] == ["text"]
+    assert "were cut off" in note["content"][0]["text"]
     [kept] = await cs.journal.calls()
     assert (kept.state, kept.reason) == (CallState.DISCARDED, "truncated")
     await cs.aclose()
