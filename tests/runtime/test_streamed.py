@@ -133,7 +133,7 @@ async def test_items_come_when_they_are_whole(cs: Callstream) -> None:
         async with run.response(WIRE) as response:
             await feed(response, chunks(Call("add", {"items": [*items, {"name": 5}]}, call_id="c2", size=3)))
         [result] = await run.run_tools()
-        assert "the argument '$.items[2].name' should be a string, got the number 5" in result.text
+        assert "the argument 'items[2].name' should be a string, got the number 5" in result.text
     assert run.call("c2").reason == "invalid"
 
 

@@ -116,7 +116,7 @@ def test_an_optional_argument_may_be_null() -> None:
 
 def test_the_arguments_themselves() -> None:
     assert misfit_of({"type": "object"}, [1]) == "the arguments should be an object, got an array"
-    assert str(Fault(("a", 0), "a string", "null")) == "the argument '$.a[0]' should be a string, got null"
+    assert str(Fault(("a", 0), "a string", "null")) == "the argument 'a[0]' should be a string, got null"
     root = {"$ref": "#/$defs/Args", "$defs": {"Args": only({"type": "string"})}}
     assert [fault.path for fault in faults(root, {})] == [("it",)]
     for schema in (None, True, {"required": "it", "properties": []}, {"required": [7]}):

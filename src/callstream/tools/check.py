@@ -17,9 +17,9 @@ from callstream.tools.judge import Judge
 from callstream.tools.keywords import kind_of
 
 
-def faults(schema: Any, value: Any, *, lenient: bool = True) -> list[Fault]:
-    """What in the arguments does not fit the schema; nothing if they fit."""
-    judge = Judge(schema, lenient=lenient)
+def faults(schema: Any, value: Any, *, lenient: bool = True, formats: bool = False) -> list[Fault]:
+    """What in the arguments does not fit the schema; nothing if they fit. ``formats``: dates and the like are read, too."""
+    judge = Judge(schema, lenient=lenient, formats=formats)
     judge.read(value)
     return judge.faults
 

@@ -78,10 +78,12 @@ class Arguments:
     def convert(self, args: Mapping[str, Any], *, check_names: bool = True) -> dict[str, Any]:
         """All arguments of a call, with values of the annotated types. Raises ``InvalidArguments`` with every fault.
 
-        ``check_names=False`` looks at the values alone: a host fills in some arguments itself.
+        ``check_names=False`` refuses nothing for its name: a host fills in some arguments itself. If a value does not fit,
+        wrong names are told as well.
         """
         converted, faults = self.convert_values(args)
-        faults = (self._name_faults(args) if check_names else []) + faults
+        if check_names or faults:
+            faults = self._name_faults(args, is_hosts=not check_names) + faults
         if faults:
             raise self._invalid(faults)
         return converted
@@ -129,9 +131,7 @@ class Arguments:
         parameter = self._parameters.get(name)
         if parameter is None or isinstance(value, Streamed):
             return value
-        if name not in self._converts:
-            self._converts[name] = converter(parameter.annotation)
-        convert = self._converts[name]
+        convert = self._converter(name)
         if convert is None:
             return value
         try:
@@ -145,9 +145,17 @@ class Arguments:
         """The required parameters without a value: the model left them out, or a host gives them when it calls the tool."""
         return [name for name, p in self._parameters.items() if p.default is p.empty and name not in args]
 
-    def _name_faults(self, args: Mapping[str, Any]) -> list[Fault]:
+    def _converter(self, name: str) -> Convert | None:
+        if name not in self._converts:
+            self._converts[name] = converter(self._parameters[name].annotation)
+        return self._converts[name]
+
+    def _name_faults(self, args: Mapping[str, Any], *, is_hosts: bool) -> list[Fault]:
+        missing = self.missing(args)
+        if is_hosts:  # it fills in what no model can write
+            missing = [name for name in missing if self._converter(name) is not None]
         unknown = [] if self._takes_all else [name for name in args if name not in self._parameters]
-        return [Fault((name,), "a value") for name in self.missing(args)] + [
+        return [Fault((name,), "a value") for name in missing] + [
             UnknownArgument((name,), "nothing", show(args[name])) for name in unknown
         ]
 
@@ -183,7 +191,7 @@ def _msgspec_converter(annotation: Any) -> Convert | None:
     models: dict[type, Convert | None] = {}
 
     def convert_model(class_: type, value: Any) -> Any:
-        convert = models[class_]
+        convert = models.get(class_)  # none for a class that only its own Meta describes
         return value if convert is None else convert(value)
 
     def note_model(class_: type) -> dict[str, Any]:
@@ -203,10 +211,10 @@ def _msgspec_converter(annotation: Any) -> Convert | None:
             return msgspec.convert(value, annotation, strict=True, str_keys=True, dec_hook=convert_model)
         except msgspec.ValidationError as error:
             text, path = _split_path(str(error))
+            # msgspec names the first fault alone, and no keys; the schema tells all but those of models.
+            found = find_faults(root, value, lenient=False, formats=True) if is_json(value) else []
             if isinstance(error.__cause__, Misfit):
-                raise Misfit(error.__cause__.within(path)) from None
-            # msgspec names the first fault alone, and no keys; the schema tells all, but knows no dates and the like.
-            found = find_faults(root, value, lenient=False) if is_json(value) else []
+                found += error.__cause__.within(path)
             raise Misfit(found or [_msgspec_fault(text, path, value)]) from None
 
     return convert

@@ -25,8 +25,7 @@ class Fault(msgspec.Struct, frozen=True):
     rule: str | None = None
 
     def __str__(self) -> str:
-        name = "" if not self.path else self.path[0] if len(self.path) == 1 else format_path(self.path)
-        subject = f"the argument {name!r}" if self.path else "the arguments"
+        subject = f"the argument {_name(self.path)!r}" if self.path else "the arguments"
         if self.rule is not None:
             return f"{subject}: {self.rule}" if self.got is None else f"{subject}: {self.rule}, got {self.got}"
         if self.got is None:
@@ -35,11 +34,15 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class UnknownArgument(Fault, frozen=True):
-    """A name that the tool, or the object at the path, does not have."""
+    """A name that the tool, or the object that it is in, does not have. ``known`` are those that the object has."""
+
+    known: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        name = self.path[-1] if len(self.path) == 1 else format_path(self.path)
-        return f"there is no argument {name!r}"
+        if len(self.path) == 1:
+            return f"there is no argument {_name(self.path)!r}"
+        text = f"there is no field {self.path[-1]!r} in the argument {_name(self.path[:-1])!r}"
+        return f"{text}, whose fields are {', '.join(self.known)}" if self.known else text
 
 
 class Misfit(ValueError):
@@ -52,6 +55,11 @@ class Misfit(ValueError):
     def within(self, path: Path) -> list[Fault]:
         """The faults as seen from where the value is at this path."""
         return [msgspec.structs.replace(fault, path=(*path, *fault.path)) for fault in self.faults]
+
+
+def _name(path: Path) -> str:
+    """``guest.rooms[0]``: a path as it is written in Python, without the root."""
+    return str(path[0]) if len(path) == 1 else format_path(path).removeprefix("$.")
 
 
 def describe(faults: Sequence[Fault], names: Iterable[str] = ()) -> str:

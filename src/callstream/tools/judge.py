@@ -32,13 +32,17 @@ class Judge:
 
     ``lenient``: a member of the root that is not required may be null, because models write null for what they leave out.
     ``outline``: only the types of the root and of its members are judged, and which members are required.
+    ``formats``: strings are read by those of ``FORMATS``, as msgspec reads them.
     """
 
-    def __init__(self, schema: Any, *, eager: bool = False, lenient: bool = False, outline: bool = False) -> None:
+    def __init__(
+        self, schema: Any, *, eager: bool = False, lenient: bool = False, outline: bool = False, formats: bool = False
+    ) -> None:
         self.root = schema
         self.eager = eager
         self.lenient = lenient
         self.outline = outline
+        self.formats = formats
         self.faults: list[Fault] = []
         self._frames: list[Frame] = []
 

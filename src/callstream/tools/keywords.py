@@ -151,17 +151,20 @@ def _is_multiple(value: float, step: float) -> bool:
     return Fraction(Decimal(str(value))) % Fraction(Decimal(str(step))) == 0
 
 
-def string_faults(schema: dict[str, Any], value: str) -> Iterator[str]:
-    """What a whole string should be and is not. Too long was found while it came."""
+def string_faults(schema: dict[str, Any], value: str, *, formats: bool = False) -> Iterator[str]:
+    """What a whole string should be and is not. Too long was found while it came. ``formats``: those of ``FORMATS`` too."""
     least = limit(schema, "minLength")
     if least is not None and len(value) < least:
         yield f"at least {least:g} characters long"
     pattern = schema.get("pattern")
     if isinstance(pattern, str) and not matches(pattern, value):
         yield f"a string that matches {pattern!r}"
+    expected = _format_fault(schema, value) if formats else None
+    if expected is not None:
+        yield expected
 
 
-def format_fault(schema: dict[str, Any], value: str) -> str | None:
+def _format_fault(schema: dict[str, Any], value: str) -> str | None:
     """What a string should be by its format or its encoding, and is not."""
     stated = "base64" if schema.get("contentEncoding") == "base64" else schema.get("format")
     if not isinstance(stated, str) or stated not in FORMATS:

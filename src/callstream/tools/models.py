@@ -12,8 +12,35 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints, is_typeddict
 
 from callstream.jsontext.path import Path
+from callstream.tools.check import faults as find_faults
 from callstream.tools.fault import Fault, Misfit, UnknownArgument, show
+from callstream.tools.keywords import FORMATS
 
+_EXPECTED: Final = {
+    "int": "an integer",
+    "float": "a number",
+    "string": "a string",
+    "bool": "true or false",
+    "list": "an array",
+    "tuple": "an array",
+    "set": "an array",
+    "dict": "an object",
+    "model": "an object",
+    "dataclass": "an object",
+    "date": FORMATS["date"][0],
+    "datetime": FORMATS["date-time"][0],
+    "time": FORMATS["time"][0],
+    "time_delta": FORMATS["duration"][0],
+    "uuid": FORMATS["uuid"][0],
+    "decimal": FORMATS["decimal"][0],
+}
+"""What pydantic's errors of a type, or of reading one, say in our words."""
+_OTHERS: Final = {
+    "int_from_float": "an integer",
+    "none_required": "null",
+    "date_from_datetime_parsing": FORMATS["date"][0],
+    "datetime_from_date_parsing": FORMATS["date-time"][0],
+}
 _JSON: Final = (str, int, float, bool, type(None))
 
 
@@ -61,9 +88,22 @@ def model_converter(annotation: Any) -> Callable[[Any], Any] | None:
         try:
             return _validate(adapter, value)[0]
         except ValidationError as error:
-            raise Misfit([_pydantic_fault(each) for each in error.errors(include_url=False)]) from None
+            found = [_pydantic_fault(each) for each in error.errors(include_url=False)]
+            raise Misfit(_with_known_fields(found, annotation, value)) from None
 
     return convert
+
+
+def _with_known_fields(faults: list[Fault], annotation: Any, value: Any) -> list[Fault]:
+    """The faults, where those of names that are not known say which are: pydantic does not, its schema does."""
+    if not any(isinstance(fault, UnknownArgument) for fault in faults) or not is_json(value):
+        return faults
+    by_schema = {
+        fault.path: fault
+        for fault in find_faults(model_schema(annotation, "#/$defs/{model}"), value, lenient=False)
+        if isinstance(fault, UnknownArgument)
+    }
+    return [by_schema.get(fault.path, fault) if isinstance(fault, UnknownArgument) else fault for fault in faults]
 
 
 def _validate(adapter: Any, value: Any) -> Any:
@@ -85,9 +125,35 @@ def is_json(value: Any) -> bool:
     return type(value) in _JSON
 
 
+def _expected(kind: str, limits: Mapping[str, Any]) -> str | None:
+    """What should have been there, in the words of every other fault; None for what only pydantic has words for."""
+    try:
+        match kind:
+            case "greater_than_equal":
+                return f"at least {limits['ge']}"
+            case "greater_than":
+                return f"greater than {limits['gt']}"
+            case "less_than_equal":
+                return f"at most {limits['le']}"
+            case "less_than":
+                return f"less than {limits['lt']}"
+            case "string_pattern_mismatch":
+                return f"a string that matches {limits['pattern']!r}"
+            case "string_too_short":
+                return f"at least {limits['min_length']} characters long"
+            case "string_too_long":
+                return f"at most {limits['max_length']} characters long"
+    except KeyError:
+        return None
+    return _OTHERS.get(kind) or _EXPECTED.get(kind.removesuffix("_type").removesuffix("_parsing"))
+
+
 def _pydantic_fault(error: Mapping[str, Any]) -> Fault:
     path: Path = tuple(error["loc"][1:])
     message: str = error["msg"]
+    expected = _expected(error["type"], error.get("ctx", {}))
+    if expected is not None:
+        return Fault(path, expected, show(error["input"]))
     match error["type"]:
         case "missing":
             return Fault(path, "a value")

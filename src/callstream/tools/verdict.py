@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import msgspec
+
 from callstream.tools.fault import Fault, UnknownArgument, show
 from callstream.tools.keywords import (
     alternatives_of,
@@ -31,7 +33,7 @@ Hear: TypeAlias = Callable[[list[Fault] | None], None]
 
 _OUTLINE: Final = frozenset({"type", "nullable", "$ref", "allOf", "anyOf", "oneOf"})
 _ROOT_OUTLINE: Final = _OUTLINE | {"properties", "required"}
-_CONTAINERS: Final = {"object": "an object", "array": "an array"}
+_CONTAINERS: Final = {"object": ("an object", "field"), "array": ("an array", "item")}
 
 
 class Verdict:
@@ -173,9 +175,11 @@ class Verdict:
             return
         most = limit(self._schema, "maxProperties" if isinstance(step, str) else "maxItems")
         if most is not None and self._frame.count == int(most) + 1:
-            self.fail(Fault(self._frame.path, f"{_CONTAINERS[self._frame.kind]} of at most {most:g}", _more_than(most)))
+            container, unit = _CONTAINERS[self._frame.kind]
+            limited = _count(most, unit)
+            self.fail(Fault(self._frame.path, f"{container} of at most {limited}", f"more than {limited}"))
         for part in self._parts_at(step, child.kind):
-            child.check(part, self._need)
+            child.check(part, self._need_known if part is False else self._need)
         if isinstance(step, int) and "contains" in self._schema:
             child.check(self._schema["contains"], self._hear_contained)
 
@@ -186,7 +190,7 @@ class Verdict:
         most = limit(self._schema, "maxLength")
         if most is not None and frame.length > most:
             self._is_muted = True
-            got = frame.got if not frame.judge.eager else f"a string of more than {most:g}"
+            got = frame.got if not frame.judge.eager else f"a string of more than {_count(most, 'character')}"
             self.fail(Fault(frame.path, f"at most {most:g} characters long", got))
             return
         choices = choices_of(self._schema)
@@ -230,13 +234,20 @@ class Verdict:
         if faults is not None:
             self.fail(*faults)
 
+    def _need_known(self, faults: list[Fault] | None) -> None:
+        """As ``_need``, of a member that must not be there: the fault names those that may."""
+        known = tuple(part_map(self._schema.get("properties")))
+        self._need([_with_known(fault, known) for fault in faults or ()] or None)
+
     def _hear_contained(self, faults: list[Fault] | None) -> None:
         if faults is not None:
             return
         self._contained += 1
         most = limit(self._schema, "maxContains")
         if most is not None and self._contained == int(most) + 1:
-            self.fail(Fault(self._frame.path, f"an array with at most {most:g} items of that kind", _more_than(most)))
+            self.fail(
+                Fault(self._frame.path, f"an array with at most {most:g} items of that kind", f"more than {most:g}")
+            )
 
     def _exclude(self, excluded: Verdict) -> None:
         if excluded.fits is True:
@@ -281,19 +292,24 @@ class Verdict:
                     return
                 expected = scalar_faults(schema, value)
             case "string":
-                expected = string_faults(schema, value)
+                expected = string_faults(schema, value, formats=frame.judge.formats)
             case "object":
                 yield from self._missing_faults()
                 least = limit(schema, "minProperties")
                 if least is not None and frame.count < least:
-                    yield Fault(frame.path, f"an object of at least {least:g}", f"one of {frame.count}")
+                    yield self._too_few(least)
             case "array":
                 least = limit(schema, "minItems")
                 if least is not None and frame.count < least:
-                    yield Fault(frame.path, f"an array of at least {least:g}", f"one of {frame.count}")
+                    yield self._too_few(least)
                 yield from self._contains_faults()
         for words in expected:
             yield Fault(frame.path, words, show(value))
+
+    def _too_few(self, least: float) -> Fault:
+        container, unit = _CONTAINERS[self._frame.kind]
+        expected = f"{container} of at least {_count(least, unit)}"
+        return Fault(self._frame.path, expected, f"one of {_count(self._frame.count, unit)}")
 
     def _missing_faults(self) -> Iterator[Fault]:
         frame = self._frame
@@ -316,8 +332,12 @@ class Verdict:
             )
 
 
-def _more_than(most: float) -> str:
-    return f"more than {most:g}"
+def _count(number: float, unit: str) -> str:
+    return f"{number:g} {unit}" if number == 1 else f"{number:g} {unit}s"
+
+
+def _with_known(fault: Fault, known: tuple[str, ...]) -> Fault:
+    return msgspec.structs.replace(fault, known=known) if isinstance(fault, UnknownArgument) else fault
 
 
 def _ignore(faults: list[Fault] | None) -> None:

@@ -1,0 +1,119 @@
+"""What a model is told of arguments that do not fit: every fault, in the same words whichever library found it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import Annotated, Any
+
+import msgspec
+import pytest
+from msgspec import Meta
+from pydantic import BaseModel, ConfigDict, Field
+
+from callstream import tool
+from callstream.errors import InvalidArguments
+
+
+@dataclass
+class Trip:
+    name: str
+    leaves: datetime
+    length: timedelta = timedelta()
+
+
+class Ticket(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    seats: Annotated[list[int], Field(min_length=1)]
+    code: Annotated[str, Field(pattern="^a", min_length=1, max_length=3)] = "a"
+    price: Annotated[float, Field(gt=0, lt=10)] = 1
+    until: date | None = None
+
+
+class Seat(msgspec.Struct, forbid_unknown_fields=True):
+    row: int
+    number: int = 1
+
+
+class Trunk(msgspec.Struct):
+    ticket: Ticket
+    weight: int
+
+
+@tool
+def travel(
+    title: str,
+    trips: list[Trip] | None = None,
+    ticket: Ticket | None = None,
+    seat: Seat | None = None,
+    trunk: Trunk | None = None,
+) -> None: ...
+
+
+def refusal(**args: Any) -> str:
+    with pytest.raises(InvalidArguments) as refused:
+        travel.arguments.convert(args)
+    return str(refused.value).removeprefix("travel did not run: ").partition("; its arguments are")[0]
+
+
+def test_every_fault_is_told_whoever_finds_it() -> None:
+    assert refusal(trips=[{"name": 3, "leaves": "x", "length": 5}], zz=1).split(". ") == [
+        "the argument 'title' is missing",
+        "There is no argument 'zz'",
+        "The argument 'trips[0].name' should be a string, got the number 3",
+        "The argument 'trips[0].leaves' should be a date and time such as 2026-01-31T09:30:00Z, got the string 'x'",
+        "The argument 'trips[0].length' should be a duration such as PT5M, got the number 5",
+    ]
+
+
+def test_faults_of_a_model_in_a_struct_are_told_beside_those_of_the_struct() -> None:
+    text = refusal(title="a", trunk={"ticket": {"seats": "x"}, "weight": "y"})
+    assert "'trunk.weight' should be an integer" in text
+    assert "'trunk.ticket.seats' should be an array" in text
+
+
+def test_a_host_is_told_wrong_names_beside_wrong_values() -> None:
+    @tool
+    def act(title: str, context, count: int = 1) -> None: ...  # type: ignore[no-untyped-def]
+
+    assert act.arguments.convert({"zz": 1}, check_names=False) == {"zz": 1}
+    with pytest.raises(InvalidArguments) as refused:
+        act.arguments.convert({"count": "x", "zz": 1}, check_names=False)
+    assert [fault.path for fault in refused.value.faults] == [("title",), ("zz",), ("count",)]
+
+
+def test_an_unknown_field_is_told_with_those_that_there_are() -> None:
+    told = "there is no field 'z' in the argument 'seat', whose fields are row, number"
+    assert refusal(title="a", seat={"row": 1, "z": 1}) == told
+    told = "there is no field 'z' in the argument 'ticket', whose fields are seats, code, price, until"
+    assert refusal(title="a", ticket={"seats": [1], "z": 1}) == told
+
+
+@pytest.mark.parametrize(
+    ("field", "sentence"),
+    [
+        ({"seats": "x"}, "the argument 'ticket.seats' should be an array, got the string 'x'"),
+        ({"seats": [1.5]}, "the argument 'ticket.seats[0]' should be an integer, got the number 1.5"),
+        ({"seats": ["x"]}, "the argument 'ticket.seats[0]' should be an integer, got the string 'x'"),
+        ({"code": "b"}, "the argument 'ticket.code' should be a string that matches '^a', got the string 'b'"),
+        ({"code": "abcd"}, "the argument 'ticket.code' should be at most 3 characters long, got the string 'abcd'"),
+        ({"code": ""}, "the argument 'ticket.code' should be at least 1 characters long, got the string ''"),
+        ({"price": 0}, "the argument 'ticket.price' should be greater than 0.0, got the number 0"),
+        ({"price": 10}, "the argument 'ticket.price' should be less than 10.0, got the number 10"),
+        ({"until": "x"}, "the argument 'ticket.until' should be a date such as 2026-01-31, got the string 'x'"),
+    ],
+)
+def test_faults_that_pydantic_finds_are_told_as_others(field: dict[str, Any], sentence: str) -> None:
+    assert refusal(title="a", ticket={"seats": [1], **field}) == sentence
+
+
+def test_limits_name_their_unit() -> None:
+    @tool
+    def limit(items: Annotated[list[int], Meta(min_length=1)], pair: tuple[int, int]) -> None: ...
+
+    with pytest.raises(InvalidArguments) as refused:
+        limit.arguments.convert({"items": [], "pair": [1]})
+    assert [(fault.expected, fault.got) for fault in refused.value.faults] == [
+        ("an array of at least 1 item", "one of 0 items"),
+        ("an array of at least 2 items", "one of 1 item"),
+    ]
