@@ -12,7 +12,7 @@ from msgspec import Meta
 from pydantic import BaseModel, ConfigDict, Field
 
 from callstream import tool
-from callstream.errors import InvalidArguments
+from callstream.errors import InvalidArguments, UsageError
 
 
 @dataclass
@@ -117,3 +117,28 @@ def test_limits_name_their_unit() -> None:
         ("an array of at least 1 item", "one of 0 items"),
         ("an array of at least 2 items", "one of 1 item"),
     ]
+
+
+class Plain:
+    pass
+
+
+def test_a_class_that_has_no_schema_is_named_as_it_was_written() -> None:
+    @tool
+    def act(plains: list[Plain]) -> None: ...
+
+    with pytest.raises(UsageError) as refused:
+        act.schema("anthropic")
+    assert str(refused.value) == (
+        "parameter 'plains' of tool 'act': no JSON Schema can be made of list[Plain]; "
+        "take a dataclass, a TypedDict, a msgspec struct or a pydantic model"
+    )
+
+
+def test_a_class_that_only_its_meta_describes_passes_as_it_is() -> None:
+    @tool
+    def act(plain: Annotated[Plain, Meta(extra_json_schema={"type": "object"})]) -> Any:
+        return plain
+
+    assert act.schema("anthropic")["input_schema"]["properties"] == {"plain": {"type": "object"}}
+    assert act(plain={"a": 1}) == {"a": 1}  # type: ignore[arg-type]

@@ -189,13 +189,15 @@ def converter(annotation: Any) -> Convert | None:
 
 def _msgspec_converter(annotation: Any) -> Convert | None:
     models: dict[type, Convert | None] = {}
+    unknown: list[type] = []  # a Meta may describe what nobody can make
 
     def convert_model(class_: type, value: Any) -> Any:
-        convert = models.get(class_)  # none for a class that only its own Meta describes
+        convert = models[class_]
         return value if convert is None else convert(value)
 
     def note_model(class_: type) -> dict[str, Any]:
         if not is_of_pydantic(class_):
+            unknown.append(class_)
             raise NotImplementedError
         models[class_] = converter(class_)
         return {"type": "object"}
@@ -203,6 +205,8 @@ def _msgspec_converter(annotation: Any) -> Convert | None:
     try:  # msgspec says by this which types it knows
         schema, definitions = msgspec_schema(annotation, note_model)
     except (TypeError, NotImplementedError, NameError):
+        return None
+    if unknown:
         return None
     root = {"allOf": [schema], "$defs": definitions}
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
 
@@ -137,13 +138,24 @@ def _property(
         try:
             schema, found = msgspec_schema(annotation, _model_schema_into(definitions))
         except (TypeError, NotImplementedError) as error:
-            raise UsageError(f"{where}: no JSON Schema can be made of {annotation!r} ({error})") from error
+            raise UsageError(f"{where}: no JSON Schema can be made of {_short(annotation)}{_reason(error)}") from error
     for name, definition in found.items():
         _define(definitions, name, definition, where)
     if text:
         schema = {**schema, "description": text}
     default = _json_default(parameter.default)
     return schema if default is msgspec.UNSET else {**schema, "default": default}
+
+
+def _short(annotation: Any) -> str:
+    """The annotation as it is written in a program, without modules."""
+    return re.sub(r"\b(?:\w+\.)+(?=\w)", "", inspect.formatannotation(annotation).replace("<locals>.", ""))
+
+
+def _reason(error: Exception) -> str:
+    if "schema_hook" in str(error):  # advice of msgspec's that is none for the author of a tool
+        return "; take a dataclass, a TypedDict, a msgspec struct or a pydantic model"
+    return f" ({error})"
 
 
 def _model_schema_into(definitions: dict[str, Schema]) -> Callable[[type], Schema]:
