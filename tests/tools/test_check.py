@@ -163,3 +163,16 @@ def test_recorded_calls_fit_what_was_declared() -> None:
                 found = faults(declared[call.name], json.loads(call.final_args_json))
                 assert not found or call.name in KNOWN, (capture.file, call.name, found)
     assert checked > 300
+
+
+def test_an_outline_knows_dates_and_decimals_by_their_format() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "at": {"type": "string", "format": "date-time"},
+            "price": {"type": "string", "format": "decimal"},
+        },
+    }
+    assert faults(schema, {"at": "whenever", "price": 1.5}) == []
+    [fault] = faults(schema, {"at": 5})
+    assert fault.expected == "a date and time such as 2026-01-31T09:30:00Z"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Hear: TypeAlias = Callable[[list[Fault] | None], None]
 """Is told of every fault of a check when it is found; with None, once, that it fits."""
 
-_OUTLINE: Final = frozenset({"type", "nullable", "$ref", "allOf", "anyOf", "oneOf"})
+_OUTLINE: Final = frozenset({"type", "format", "nullable", "$ref", "allOf", "anyOf", "oneOf"})
 _ROOT_OUTLINE: Final = _OUTLINE | {"properties", "required"}
 _CONTAINERS: Final = {"object": ("an object", "field"), "array": ("an array", "item")}
 
