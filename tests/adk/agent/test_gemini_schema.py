@@ -15,7 +15,10 @@ from .clienttools import SCHEMA
 def test_gemini_schema() -> None:
     assert gemini_schema(SCHEMA) == {
         "type": "object",
-        "properties": {"color": {"type": "string", "enum": ["red"]}, "size": {"nullable": True, "type": "integer"}},
+        "properties": {
+            "color": {"type": "string", "enum": ["red"]},
+            "size": {"nullable": True, "type": "integer", "minimum": 1},
+        },
         "required": ["color"],
     }
     endless = {"$ref": "#/$defs/a", "$defs": {"a": {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}}}}
