@@ -24,6 +24,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callstream import Callstream
+from callstream.tap.direct import DirectTransport
 from callstream.tap.framing import MAX_LINE, Chunked, Malformed
 from tests.tap.rawserver import CLOSE, RESET, WAIT, RawServer
 
@@ -312,3 +313,15 @@ def _certificate(folder: Path) -> Path:
     )
     file.write_bytes(private + certificate.public_bytes(serialization.Encoding.PEM))
     return file
+
+
+async def test_closing_waits_for_connections_that_were_given_up_just_before() -> None:
+    """A socket is closed one turn of the event loop later, and that loop may have no other."""
+    async with RawServer([b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf", WAIT]).listen() as server:
+        transport = DirectTransport(httpx, {})
+        request = httpx.Request("GET", server.url)
+        response = await transport.handle_async_request(request)
+        used = response.extensions["network_stream"].get_extra_info("socket")
+        await response.aclose()
+        await transport.aclose()
+        assert used.fileno() == -1

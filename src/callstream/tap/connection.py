@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, zip_longest
 from types import ModuleType
@@ -154,6 +154,9 @@ class Connection(asyncio.Protocol):
         self.has_ended = True
         self._error = self._error or ConnectionAbortedError("the connection was closed here")
         self.transport.abort()
+
+    def on_lost(self, callback: Callable[[Connection], object]) -> None:
+        self._lost.add_done_callback(lambda _: callback(self))
 
     async def wait_closed(self) -> None:
         await self._lost

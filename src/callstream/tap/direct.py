@@ -44,6 +44,7 @@ class DirectTransport:
         self._expiry: float | None = limits.keepalive_expiry
         self._idle: deque[Connection] = deque()  # the one that has been idle for longest first
         self._used: set[Connection] = set()
+        self._closing: set[Connection] = set()
         self._turns = asyncio.Semaphore(self._max_connections)  # of those that are in use
 
     async def handle_async_request(self, request: Any) -> Any:
@@ -68,15 +69,14 @@ class DirectTransport:
             self._idle.append(connection)
             self._close_expired()
         else:
-            connection.abort()
+            self._close(connection)
         self._turns.release()
 
     async def aclose(self) -> None:
-        connections = [*self._idle, *self._used]
+        for connection in (*self._idle, *self._used):
+            self._close(connection)
         self._idle.clear()
-        for connection in connections:
-            connection.abort()
-        for connection in connections:
+        for connection in list(self._closing):
             await connection.wait_closed()
 
     async def _acquire(self, origin: Origin, timeouts: Timeouts) -> Connection:
@@ -95,7 +95,7 @@ class DirectTransport:
             raise
         self._used.add(connection)
         while self._idle and len(self._idle) + len(self._used) > self._max_connections:
-            self._idle.popleft().abort()
+            self._close(self._idle.popleft())
         return connection
 
     def _take_idle(self, origin: Origin) -> Connection | None:
@@ -113,12 +113,18 @@ class DirectTransport:
         for connection in self._idle:
             has_expired = self._expiry is not None and now - connection.idle_since > self._expiry
             if has_expired or connection.has_ended:
-                connection.abort()
+                self._close(connection)
             else:
                 kept.append(connection)
         while len(kept) > self._max_idle:
-            kept.popleft().abort()
+            self._close(kept.popleft())
         self._idle = kept
+
+    def _close(self, connection: Connection) -> None:
+        """It takes another turn of the event loop until the socket is closed; ``aclose`` waits for it."""
+        self._closing.add(connection)
+        connection.on_lost(self._closing.discard)
+        connection.abort()
 
     def _tls_context(self) -> ssl.SSLContext:
         if self._context is None:
