@@ -45,7 +45,7 @@ from callstream.runtime.barrier import Write
 from callstream.runtime.ending import Ending
 from callstream.runtime.interruptible import Interruptible
 from callstream.runtime.modelcall import current_model_call
-from callstream.runtime.samecall import means_call
+from callstream.runtime.samecall import began_as, means_call
 from callstream.tools import Joined, Tool, current_joins, starts_early
 
 if TYPE_CHECKING:
@@ -270,6 +270,13 @@ class EarlyRun:
 
     # -- who asks for the result --
 
+    def join(self) -> EarlyRun | None:
+        """This run, for whoever asks first; None if he has to run the tool himself."""
+        if not self.can_be_joined_here():
+            return None
+        self.is_joined = True
+        return self
+
     def can_be_joined_here(self) -> bool:
         """False, and the tool does not run, for a plain function that is called in the loop's thread before it began.
 
@@ -356,18 +363,24 @@ class EarlyRuns:
             await early.settle()
 
     def find(self, tool: Tool[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Joined | None:
-        """The first run of the tool with equal arguments that nobody has asked for."""
+        """The first run of the tool with equal arguments that nobody has asked for.
+
+        Where rejected calls are forwarded, it may be one whose arguments were given up before their end. Of those no more is
+        known than what the tool began with.
+        """
         if self._run.outcome is not None:
             return None
-        for early in self._runs.values():
+        unasked = [
+            early for early in self._runs.values() if early.has_begun and not early.is_joined and early.tool == tool
+        ]
+        for early in unasked:
             call = self._run.call(early.call_id)
-            if not early.has_begun or early.is_joined or early.tool != tool or call.is_being_written:
-                continue
-            if means_call(tool, call.args or {}, early.given, args, kwargs):
-                if not early.can_be_joined_here():
-                    return None
-                early.is_joined = True
-                return early
+            if not call.is_being_written and means_call(tool, call.args or {}, early.given, args, kwargs):
+                return early.join()
+        for early in unasked if self._run.rejected == "forward" else ():
+            call = self._run.call(early.call_id)
+            if call.state is CallState.DISCARDED and began_as(tool, early.given, args, kwargs):
+                return early.join()
         return None
 
     def abort(self, ending: Ending) -> None:

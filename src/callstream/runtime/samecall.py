@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from callstream.tools import Tool
+from callstream.tools import Streamed, Tool
 
 
 def means_call(
@@ -34,6 +34,16 @@ def means_call(
         elif name in bound and parameter.default is not parameter.empty and bound[name] != parameter.default:
             return False
     return True
+
+
+def began_as(tool: Tool[Any], typed: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether a call of the tool in Python has all that an early run of it began with."""
+    try:
+        bound = inspect.signature(tool).bind_partial(*args, **kwargs).arguments
+    except TypeError:
+        return False
+    begun = {name: value for name, value in typed.items() if not isinstance(value, Streamed)}
+    return all(name in bound and _is_equal(bound[name], value, value) for name, value in begun.items())
 
 
 def _is_equal(value: Any, written: Any, converted: Any) -> bool:
