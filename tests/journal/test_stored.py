@@ -7,6 +7,7 @@ import os
 import sqlite3
 import sys
 import threading
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -93,11 +94,14 @@ async def test_a_process_that_was_late_itself_does_not_judge_others(tmp_path: Pa
     other = zombie(url)
     await other.append("r", [RunStarted("t")])
     worker = judge._worker
-    worker._renewed_at -= 60.0
-    await worker.do(worker._tidy, 3600.0)
+
+    async def tidy(renewed_ago: float) -> None:
+        worker._renewed_at = time.time() - renewed_ago
+        await worker._tidy(3600.0)
+
+    await worker.do(tidy, 60.0)
     assert [run.run_id for run in await judge.runs(active=True)] == ["r"]
-    worker._renewed_at += 60.0
-    await worker.do(worker._tidy, 3600.0)
+    await worker.do(tidy, 0.0)
     assert await judge.runs(active=True) == []
     await judge.aclose()
     await other.aclose()
