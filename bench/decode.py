@@ -17,7 +17,7 @@ import httpx
 import httpx2
 
 from bench.table import Table
-from callstream.testing import Call, encode
+from callstream.testing import ToolCall, encode
 from callstream.wire import decoder_for
 
 DELTAS = 20_000
@@ -31,7 +31,7 @@ WANTED = 10.0
 def body(wire: str) -> bytes:
     """One call whose argument text comes in ``DELTAS`` pieces."""
     text = "def f(x):\n    return x + 1\n" * (DELTAS * SIZE // 26 + 1)
-    return b"".join(encode(wire, [Call("write", {"content": text[: (DELTAS - 1) * SIZE]}, size=SIZE)]))
+    return b"".join(encode(wire, [ToolCall("write", {"content": text[: (DELTAS - 1) * SIZE]}, size=SIZE)]))
 
 
 def reads(data: bytes) -> Iterator[bytes]:

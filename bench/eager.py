@@ -18,7 +18,7 @@ from bench.endtoend import model_of, text_of
 from bench.providers import provider
 from bench.table import Table
 from callstream import Callstream
-from callstream.testing import Call, Text
+from callstream.testing import Text, ToolCall
 
 DELTAS_PER_SECOND = 40
 SIZE = 8
@@ -81,7 +81,7 @@ async def by_google_adk(base_url: str, cs: Callstream | None, clock: Clock) -> N
 async def measured(ask: Any, seconds: float, *, tapped: bool) -> float:
     """Seconds to the first piece of the value."""
     content = text_of(round(seconds * DELTAS_PER_SECOND))
-    scripts = [[Call("write", {"content": content}, size=SIZE)], [Text("Done.")]]
+    scripts = [[ToolCall("write", {"content": content}, size=SIZE)], [Text("Done.")]]
     pace = ("--eager", "known", "--deltas-per-second", str(DELTAS_PER_SECOND))
     with provider("anthropic", scripts, *pace) as base_url:
         async with Callstream() as cs:

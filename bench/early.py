@@ -25,7 +25,7 @@ from bench.endtoend import text_of
 from bench.providers import provider
 from bench.table import Table
 from callstream import Callstream, Streamed, tool
-from callstream.testing import Call, Text, Thought
+from callstream.testing import Text, Thought, ToolCall
 
 DELTAS_PER_SECOND = 40
 SIZE = 8
@@ -39,17 +39,17 @@ KINDS: tuple[Kind, ...] = ("plain", "early", "streamed")
 WORDS = "Let me think about what was asked, and about what is known. "
 
 TURNS: dict[str, tuple[Sequence[Any], Kind | None]] = {
-    "one slow tool": ([Call("look", {"city": "Paris"}), Text(WORDS * 4, size=SIZE)], "early"),
+    "one slow tool": ([ToolCall("look", {"city": "Paris"}), Text(WORDS * 4, size=SIZE)], "early"),
     "three parallel calls": (
-        [Call("look", {"city": city, "question": WORDS * 2}, size=SIZE) for city in ("Paris", "Rome", "Oslo")],
+        [ToolCall("look", {"city": city, "question": WORDS * 2}, size=SIZE) for city in ("Paris", "Rome", "Oslo")],
         "early",
     ),
-    "a long document": ([Call("write", {"title": "Tides", "content": text_of(100)}, size=SIZE)], "streamed"),
-    "a tool that fails": ([Call("fail", {"city": "Atlantis"}), Text(WORDS * 4, size=SIZE)], "early"),
+    "a long document": ([ToolCall("write", {"title": "Tides", "content": text_of(100)}, size=SIZE)], "streamed"),
+    "a tool that fails": ([ToolCall("fail", {"city": "Atlantis"}), Text(WORDS * 4, size=SIZE)], "early"),
     "thinking before": (
         [
             Thought(WORDS * 2, size=SIZE, signature="c2ln"),
-            Call("write", {"title": "T", "content": text_of(60)}, size=SIZE),
+            ToolCall("write", {"title": "T", "content": text_of(60)}, size=SIZE),
         ],
         "streamed",
     ),
@@ -109,7 +109,7 @@ async def turn(client: AsyncAnthropic, cs: Callstream) -> None:
 
 async def measure(script: Sequence[Any], kind: Kind) -> float:
     """Seconds of a turn."""
-    scripts = [script, [Text("Done.")]] if any(isinstance(step, Call) for step in script) else [script]
+    scripts = [script, [Text("Done.")]] if any(isinstance(step, ToolCall) for step in script) else [script]
     with provider("anthropic", scripts, "--deltas-per-second", str(DELTAS_PER_SECOND)) as base_url:
         async with Callstream(tools=tools_of(kind)) as cs:
             async with AsyncAnthropic(base_url=base_url, api_key="none", http_client=cs.http_client()) as client:

@@ -23,7 +23,7 @@ import httpx2
 from bench.providers import provider
 from bench.table import Table
 from callstream import Callstream
-from callstream.testing import Call, Text
+from callstream.testing import Text, ToolCall
 from callstream.testing.provider import STAMP
 
 SIZE = 8
@@ -95,7 +95,7 @@ async def turn(model: Any, cs: Callstream | None) -> tuple[float, str]:
 async def measured(wire: str, deltas: int, journal: str | None, *, hooked: bool = False) -> float:
     """CPU microseconds per delta. ``journal``: None for no tap."""
     text = text_of(deltas)
-    scripts = [[Call("write", {"content": text}, size=SIZE)], [Text("Done.")]]
+    scripts = [[ToolCall("write", {"content": text}, size=SIZE)], [Text("Done.")]]
     with provider(wire, scripts, "--stream-args-unasked") as base_url:
         if journal is None:
             seconds, written = await turn(model_of(wire, base_url, None), None)

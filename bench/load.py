@@ -17,7 +17,7 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from bench.many import Latencies
-from callstream.testing import Call
+from callstream.testing import ToolCall
 from callstream.testing.numbering import NumberedFrames
 from callstream.testing.provider import STAMP
 
@@ -33,7 +33,7 @@ class Model:
 
     def __init__(self, pace: float, seconds: float) -> None:
         self.pause = 1 / pace
-        self._script = [Call("write", {"content": STAMP * int(seconds * pace)}, size=len(STAMP))]
+        self._script = [ToolCall("write", {"content": STAMP * int(seconds * pace)}, size=len(STAMP))]
         self._frames = NumberedFrames("gemini", self._script, "gemini-3-flash-preview")
         self._answers = 0
         self._writers: set[_Writer] = set()

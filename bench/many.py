@@ -18,7 +18,7 @@ from typing import Any
 from bench.providers import provider
 from bench.table import Table
 from callstream import Callstream
-from callstream.testing import Call
+from callstream.testing import ToolCall
 from callstream.testing.provider import STAMP
 
 PACE = 50
@@ -57,7 +57,7 @@ async def measured(streams: int, seconds: int) -> tuple[Latencies, float, list[f
     deltas = PACE * min(seconds, RESPONSE_SECONDS)
     until = time.monotonic() + seconds
     text = '{"content":"' + " " * (len(STAMP) - 12) + STAMP * deltas + '"}'
-    script = [Call("write", text=text, size=len(STAMP))]
+    script = [ToolCall("write", text=text, size=len(STAMP))]
     found = Latencies()
     memory: list[float] = []
 

@@ -28,7 +28,7 @@ from bench.comparison import interpreter
 from bench.many import Latencies
 from bench.providers import provider
 from bench.table import Table
-from callstream.testing import Call
+from callstream.testing import ToolCall
 from callstream.testing.provider import STAMP
 
 PACE = 20
@@ -150,7 +150,7 @@ def resident(pid: int) -> float:
 
 def one(which: str, streams: int) -> Measured:
     seconds = streams / STARTS_PER_SECOND + WINDOW + 10
-    script = [Call("write", {"content": STAMP * int(seconds * PACE)}, size=len(STAMP))]
+    script = [ToolCall("write", {"content": STAMP * int(seconds * PACE)}, size=len(STAMP))]
     with (
         provider("gemini", script, "--deltas-per-second", str(PACE), "--stamp", "--stream-args-unasked") as base_url,
         server(which, base_url) as (address, pid),

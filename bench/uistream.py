@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 
 from bench.table import Table
-from callstream.testing import Call
+from callstream.testing import ToolCall
 from callstream.uistream import ChunkTranslator, Merger, Sdk, encode_sse
 from tests import npm
 from tests.agui.judge import NodeProgram
@@ -30,7 +30,7 @@ TEXT = "It rises 🌊, and it falls.\n"
 def bodies(kilobytes: int) -> tuple[str, str, int]:
     """A run with one call of that many arguments as a stream: delta by delta, merged, and the merged deltas' number."""
     text = TEXT * (kilobytes * 1000 // len(TEXT.encode()))
-    [run] = play([Play([Respond([Call("write", {"content": text}, size=DELTA)])])]).runs
+    [run] = play([Play([Respond([ToolCall("write", {"content": text}, size=DELTA)])])]).runs
     translator, merger = ChunkTranslator("message"), Merger()
     plain = [chunk for record in run.records for chunk in translator.feed(record)]
     merged = [chunk for each in plain for chunk in merger.feed([each])]

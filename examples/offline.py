@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from callstream import Callstream
-from callstream.testing import Call, ScriptedProvider, Text
+from callstream.testing import ScriptedProvider, Text, ToolCall
 
 DOCUMENT = {
     "title": "Tea",
@@ -16,11 +16,11 @@ DOCUMENT = {
 
 def scripted(wire: str) -> ScriptedProvider:
     """A model that writes a document, looks two things up at once, and says that it is done."""
-    lookups = [Call("look_up", {"topic": topic}, call_id=f"look_{topic}") for topic in ("water", "leaves")]
+    lookups = [ToolCall("look_up", {"topic": topic}, call_id=f"look_{topic}") for topic in ("water", "leaves")]
     return ScriptedProvider(
         wire,
         [
-            [Text("I will write it down."), Call("write_document", DOCUMENT, call_id="write_1", size=12)],
+            [Text("I will write it down."), ToolCall("write_document", DOCUMENT, call_id="write_1", size=12)],
             [*lookups],
             [Text("The document is written.")],
         ],

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from callstream.testing import Call, Finish, ScriptedProvider, Text
+from callstream.testing import Finish, ScriptedProvider, Text, ToolCall
 from tests.tap.test_signed import KEYS, recomputed
 from tests.test_quickstarts import DOCUMENT, executed
 
 TURN = [
-    [Text("I write."), Call("write_document", DOCUMENT, call_id="c1"), Call("write_document", {"title": 1}, call_id="c2")],
-    [Call("write_document", DOCUMENT, stop_after=2), Finish("length")],
-    [Call("wrote_document", DOCUMENT, call_id="c3", size=4)],
+    [Text("I write."), ToolCall("write_document", DOCUMENT, call_id="c1"), ToolCall("write_document", {"title": 1}, call_id="c2")],
+    [ToolCall("write_document", DOCUMENT, stop_after=2), Finish("length")],
+    [ToolCall("wrote_document", DOCUMENT, call_id="c3", size=4)],
     [Text("Written.")],
 ]  # fmt: skip
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from callstream import Callstream, Reject, Streamed, tool
-from callstream.testing import Call, Finish, ScriptedProvider, Text
+from callstream.testing import Finish, ScriptedProvider, Text, ToolCall
 from tests.captures import ROOT
 from tests.gated import GatedProvider
 
@@ -28,7 +28,7 @@ async def test_the_program_runs(
     pytest.importorskip("langchain_openai", reason="LangChain is not installed here; `make langchain` runs this test")
     from langchain_core.messages import HumanMessage
 
-    script = [[Call("write_document", {"title": "Tides", "content": CONTENT}, size=8)], [Text("Written.")]]
+    script = [[ToolCall("write_document", {"title": "Tides", "content": CONTENT}, size=8)], [Text("Written.")]]
     monkeypatch.chdir(tmp_path)
     with ScriptedProvider("openai_chat", script) as provider:
         monkeypatch.setenv("OPENAI_API_KEY", "none")
@@ -47,10 +47,10 @@ async def test_the_program_tells_the_model_what_was_refused(tmp_path: Path, monk
     pytest.importorskip("langchain_openai", reason="LangChain is not installed here; `make langchain` runs this test")
     from langchain_core.messages import HumanMessage
 
-    sound = Call("write_document", {"title": "Tides", "content": CONTENT}, call_id="c1")
-    rejected = Call("write_document", {"title": "", "content": CONTENT}, call_id="c2")
-    cut_off = Call("write_document", {"title": "Tides", "content": CONTENT}, call_id="c3", stop_after=3)
-    invented = Call("wrote_document", {"title": "Tides", "content": CONTENT}, call_id="c0")
+    sound = ToolCall("write_document", {"title": "Tides", "content": CONTENT}, call_id="c1")
+    rejected = ToolCall("write_document", {"title": "", "content": CONTENT}, call_id="c2")
+    cut_off = ToolCall("write_document", {"title": "Tides", "content": CONTENT}, call_id="c3", stop_after=3)
+    invented = ToolCall("wrote_document", {"title": "Tides", "content": CONTENT}, call_id="c0")
     script = [[invented, sound, rejected], [cut_off, Finish("length")], [Text("Written.")]]
     monkeypatch.chdir(tmp_path)
 
@@ -95,7 +95,7 @@ async def test_a_streamed_parameter_is_read_while_the_model_writes_it() -> None:
     runs: list[str] = []
     pieces: list[str] = []
     document = {"title": "Tides", "content": CONTENT}
-    script = [[Call("write_document", document, size=4)], [Text("Written.")]]
+    script = [[ToolCall("write_document", document, size=4)], [Text("Written.")]]
     with GatedProvider("openai_chat", script, held=4) as provider:
 
         @tool

@@ -32,11 +32,11 @@ from callstream.events import (
     RunEnded,
     RunStarted,
 )
-from callstream.testing import Call, Finish, ScriptedProvider, Text, stream_args
+from callstream.testing import Finish, ScriptedProvider, Text, ToolCall, stream_args
 from tests.captures import ROOT
 
 DOCUMENT = {"title": "Tides", "content": "The moon pulls, and the sea follows.\n" * 12}
-TURN = [[Text("I write."), Call("write_document", DOCUMENT, call_id="c1", size=8)], [Text("Written.")]]
+TURN = [[Text("I write."), ToolCall("write_document", DOCUMENT, call_id="c1", size=8)], [Text("Written.")]]
 
 
 def blocks(page: str, language: str = "python") -> list[str]:
@@ -117,12 +117,12 @@ async def test_the_plain_sdk_loops_tell_the_model_of_every_mistake(
     wire: str, ids: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mistakes = [
-        Call("write_document", {"title": "", "content": "The moon pulls."}),
-        Call("write_document", DOCUMENT),
-        Call("write_document", {"title": "Tides"}),
-        Call("write_document", {"title": "Tides", "content": "", "colour": "blue"}),
-        Call("write_document", {"title": "Tides", "content": 7}),
-        Call("wrote_document", {}),
+        ToolCall("write_document", {"title": "", "content": "The moon pulls."}),
+        ToolCall("write_document", DOCUMENT),
+        ToolCall("write_document", {"title": "Tides"}),
+        ToolCall("write_document", {"title": "Tides", "content": "", "colour": "blue"}),
+        ToolCall("write_document", {"title": "Tides", "content": 7}),
+        ToolCall("wrote_document", {}),
     ]
     if ids:
         mistakes = [msgspec.structs.replace(call, call_id=f"c{number}") for number, call in enumerate(mistakes)]
@@ -134,11 +134,11 @@ async def test_the_plain_sdk_loops_tell_the_model_of_every_mistake(
         "write_document did not run: the argument 'content' should be a string, got the number 7",
         "there is no tool wrote_document; the tools are: write_document",
     ]
-    cut_off = [Call("write_document", DOCUMENT, stop_after=3), Finish("length")]
-    invented = [Text("So."), Call("wrote_document", DOCUMENT, stop_after=3), Finish("length")]
+    cut_off = [ToolCall("write_document", DOCUMENT, stop_after=3), Finish("length")]
+    invented = [Text("So."), ToolCall("wrote_document", DOCUMENT, stop_after=3), Finish("length")]
     script = [[Text("I write."), *mistakes], cut_off, invented, [Text("Written.")]]
     if wire != "gemini":  # there arguments are always an object
-        mistakes.append(Call("write_document", text='["a"]'))
+        mistakes.append(ToolCall("write_document", text='["a"]'))
         texts.append("the arguments of write_document cannot be read (the arguments are not an object)")
         script[0] = [Text("I write."), *mistakes]
     async with plain_sdk(wire, script, monkeypatch) as (provider, names, turn):
@@ -172,7 +172,7 @@ async def test_the_sdks_own_streams_raise_for_what_was_cut_off(
     is_tapped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the tap and without: that is why the loops of the page read the stream as they do."""
-    cut_off = [Call("write_document", DOCUMENT, stop_after=3), Finish("length")]
+    cut_off = [ToolCall("write_document", DOCUMENT, stop_after=3), Finish("length")]
     asked: Any = [{"role": "user", "content": "go"}]
 
     async def chat(client: AsyncOpenAI, tools: Any) -> None:
@@ -257,7 +257,7 @@ async def test_a_tool_of_pydantic_ai_reports_its_progress() -> None:
     names = executed("howto/progress.md")
     reported: list[Any] = []
     cs = Callstream(on_tool_progress=lambda *report: reported.append(report))
-    script = [[Call("print_slowly", {"copies": 3}, call_id="c1")], [Text("Printed.")]]
+    script = [[ToolCall("print_slowly", {"copies": 3}, call_id="c1")], [Text("Printed.")]]
     async with ScriptedProvider("anthropic", script) as provider:
         http = cs.httpx2_client(collapse="all")
         async with AsyncAnthropic(base_url=provider.base_url, api_key="none", http_client=http) as client:
@@ -278,7 +278,7 @@ async def test_a_tool_of_pydantic_ai_reports_its_progress() -> None:
 async def test_a_plain_sdk_program_asks_a_person(approved: bool, state: str, told: str) -> None:
     asking, later = executed("howto/approvals.md"), executed("howto/approvals.md")  # two processes, so to speak
     asked = {"model": "claude", "max_tokens": 100, "messages": [{"role": "user", "content": "go"}]}
-    async with ScriptedProvider("anthropic", [Call("publish", {"title": "Tides"}, call_id="c1")]) as provider:
+    async with ScriptedProvider("anthropic", [ToolCall("publish", {"title": "Tides"}, call_id="c1")]) as provider:
         http = asking["cs"].httpx2_client()
         async with AsyncAnthropic(base_url=provider.base_url, api_key="none", http_client=http) as client:
             async with asking["cs"].run("t") as run:
@@ -297,11 +297,11 @@ async def test_a_plain_sdk_program_asks_a_person(approved: bool, state: str, tol
 async def test_a_plain_sdk_loop_stops_while_a_call_awaits_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every request has a result for each call, whatever the calls of a response wait for."""
     both = [
-        Call("write_document", DOCUMENT, call_id="c1"),
-        Call("publish", {"title": "Tides"}, call_id="c2"),
-        Call("publish", {"title": "Ebb"}, call_id="c3"),
+        ToolCall("write_document", DOCUMENT, call_id="c1"),
+        ToolCall("publish", {"title": "Tides"}, call_id="c2"),
+        ToolCall("publish", {"title": "Ebb"}, call_id="c3"),
     ]
-    cut_off = [Call("write_document", DOCUMENT, stop_after=3), Finish("length")]
+    cut_off = [ToolCall("write_document", DOCUMENT, stop_after=3), Finish("length")]
     async with ScriptedProvider("anthropic", [both, cut_off, [Text("Done.")]]) as provider:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.base_url)
         monkeypatch.setenv("ANTHROPIC_API_KEY", "none")

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from callstream import open_journal
-from callstream.testing import Call, ScriptedProvider
+from callstream.testing import ScriptedProvider, ToolCall
 from tests.captures import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -90,7 +90,7 @@ async def test_the_example_with_the_sdk_shows_content_while_it_is_written(
 ) -> None:
     """The first block as it stands, with the SDK's own environment variables pointing to a scripted provider."""
     document = {"title": "Tides", "content": "The moon pulls.\n" * 20}
-    async with ScriptedProvider("anthropic", [Call("write_document", document, call_id="c1")]) as provider:
+    async with ScriptedProvider("anthropic", [ToolCall("write_document", document, call_id="c1")]) as provider:
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.base_url)
         monkeypatch.setenv("ANTHROPIC_API_KEY", "none")

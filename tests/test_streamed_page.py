@@ -8,7 +8,7 @@ import pytest
 from anthropic import AsyncAnthropic
 
 from callstream import CallState
-from callstream.testing import Call, Finish, ScriptedProvider, Text
+from callstream.testing import Finish, ScriptedProvider, Text, ToolCall
 from tests.gated import GatedProvider
 from tests.test_quickstarts import executed
 
@@ -36,9 +36,9 @@ async def test_the_page_writes_a_document_while_the_model_does() -> None:
     assert names["post"].schema("anthropic")["input_schema"]["properties"]["body"]["maxLength"] == 280
     script = [
         [
-            Call("write_document", {"title": "Tides", "content": CONTENT}, size=4),
-            Call("add_to_cart", {"items": [{"name": "apples", "amount": 2}]}),
-            Call("get_weather", {"city": "Paris"}),
+            ToolCall("write_document", {"title": "Tides", "content": CONTENT}, size=4),
+            ToolCall("add_to_cart", {"items": [{"name": "apples", "amount": 2}]}),
+            ToolCall("get_weather", {"city": "Paris"}),
         ],
         [Text("Written.")],
     ]
@@ -63,7 +63,7 @@ async def test_the_page_writes_a_document_while_the_model_does() -> None:
 
 async def test_the_page_takes_back_what_the_model_did_not_finish() -> None:
     names = executed("howto/streamed.md")
-    call = Call("write_document", {"title": "Tides", "content": CONTENT}, size=4, stop_after=14)
+    call = ToolCall("write_document", {"title": "Tides", "content": CONTENT}, size=4, stop_after=14)
     cs = names["cs"]
     async with ScriptedProvider("anthropic", [[call, Finish("max_tokens")], [Text("Sorry.")]]) as provider:
         async with AsyncAnthropic(base_url=provider.base_url, api_key="none", http_client=cs.http_client()) as client:
@@ -81,17 +81,17 @@ async def test_the_page_takes_back_what_the_model_did_not_finish() -> None:
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (Call("write_document", text='{"title": "Tides", "content": "The moon', size=4), "cannot be read"),
-        (Call("write_document", text='{"title": "Tides", "content": "The moon",}', size=4), "cannot be read"),
-        (Call("write_document", text='["Tides", "The moon"]', size=4), "not an object"),
-        (Call("write_document", {"title": 5, "content": "The moon"}, size=4), "'title'"),
-        (Call("write_document", {"title": "Tides", "content": ["The moon"]}, size=4), "'content'"),
-        (Call("write_document", {"title": "Tides", "content": "The moon", "style": "bold"}, size=4), "'style'"),
-        (Call("write_document", {"content": "The moon"}, size=4), "'title'"),
-        (Call("write_documents", {"title": "Tides"}, size=4), "there is no tool"),
+        (ToolCall("write_document", text='{"title": "Tides", "content": "The moon', size=4), "cannot be read"),
+        (ToolCall("write_document", text='{"title": "Tides", "content": "The moon",}', size=4), "cannot be read"),
+        (ToolCall("write_document", text='["Tides", "The moon"]', size=4), "not an object"),
+        (ToolCall("write_document", {"title": 5, "content": "The moon"}, size=4), "'title'"),
+        (ToolCall("write_document", {"title": "Tides", "content": ["The moon"]}, size=4), "'content'"),
+        (ToolCall("write_document", {"title": "Tides", "content": "The moon", "style": "bold"}, size=4), "'style'"),
+        (ToolCall("write_document", {"content": "The moon"}, size=4), "'title'"),
+        (ToolCall("write_documents", {"title": "Tides"}, size=4), "there is no tool"),
     ],
 )
-async def test_the_loop_tells_the_model_of_each_mistake(call: Call, told: str) -> None:
+async def test_the_loop_tells_the_model_of_each_mistake(call: ToolCall, told: str) -> None:
     names = executed("howto/streamed.md")
     cs = names["cs"]
     async with ScriptedProvider("anthropic", [[call], [Text("Sorry.")]]) as provider:

@@ -14,7 +14,7 @@ import pytest
 
 from callstream import CallState, Callstream, Reject, SyncRun, current_run
 from callstream.errors import RunOver
-from callstream.testing import Call, Finish, ScriptedProvider, Text
+from callstream.testing import Finish, ScriptedProvider, Text, ToolCall
 from tests.test_quickstarts import DOCUMENT, PLAIN, TURN, blocks, executed, told
 
 _SYNC_WORDS = {
@@ -75,10 +75,10 @@ def test_the_plain_sdk_loops_without_async_and_await(
 @pytest.mark.parametrize("wire", PLAIN)
 def test_the_model_is_told_of_what_did_not_run(wire: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = [
-        Call("write_document", {"title": "", "content": "The moon pulls."}, call_id="c1"),
-        Call("write_document", DOCUMENT, call_id="c2"),
+        ToolCall("write_document", {"title": "", "content": "The moon pulls."}, call_id="c1"),
+        ToolCall("write_document", DOCUMENT, call_id="c2"),
     ]
-    cut_off = [Call("write_document", DOCUMENT, stop_after=3), Finish("length")]
+    cut_off = [ToolCall("write_document", DOCUMENT, stop_after=3), Finish("length")]
     with sync_loop(wire, [calls, cut_off, [Text("Written.")]], monkeypatch) as (provider, names, turn):
 
         @names["write_document"].on_args_complete
@@ -121,7 +121,7 @@ def test_the_page_on_sync_programs(
 
 def test_the_page_in_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     def script(request: Any) -> Any:
-        return [Text("Written.")] if b"tool_result" in request.body else [Call("write_document", DOCUMENT)]
+        return [Text("Written.")] if b"tool_result" in request.body else [ToolCall("write_document", DOCUMENT)]
 
     with page(script, monkeypatch) as names:
         assert names["turns_in_threads"](["one", "two", "three"]) == ["Written."] * 3
@@ -139,7 +139,7 @@ def test_approval(wire: str, approved: bool, monkeypatch: pytest.MonkeyPatch) ->
             if call.state is CallState.ARGS_COMPLETE:
                 asked.append(run.await_answer(call.call_id).call_id)
 
-    script = [[Call("write_document", DOCUMENT)]]
+    script = [[ToolCall("write_document", DOCUMENT)]]
     with sync_loop(wire, script, monkeypatch, before_tools=ask) as (_, names, turn):
         cs: Callstream = names["cs"]
         turn("Write of tides.")
@@ -156,7 +156,7 @@ def test_approval(wire: str, approved: bool, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_sync_hook_may_stop_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """It runs in a thread of its own, where a SyncRun may block."""
-    with page([[Call("write_document", DOCUMENT, call_id="c1")]], monkeypatch) as names:
+    with page([[ToolCall("write_document", DOCUMENT, call_id="c1")]], monkeypatch) as names:
         stopping: list[threading.Thread] = []
 
         @names["write_document"].on_args_delta

@@ -26,7 +26,7 @@ import httpx
 
 import callstream
 from callstream import Callstream, FieldDelta, tool
-from callstream.testing import Call, Finish, ScriptedProvider, Text
+from callstream.testing import Finish, ScriptedProvider, Text, ToolCall
 from tests.server.serving import Server, run_input, served, tool_message
 
 PACKAGE = Path(callstream.__file__).parent
@@ -107,7 +107,7 @@ async def write(body: str) -> str:
 
 async def walk_of_a_chunk(journal: str) -> Walk:
     """From a chunk of the provider to the AG-UI client, in the middle of a call's arguments."""
-    scripts = [[Call("write", {"body": "word " * 16}, size=5), Finish()], [Text("Done."), Finish()]]
+    scripts = [[ToolCall("write", {"body": "word " * 16}, size=5), Finish()], [Text("Done."), Finish()]]
     with tracing() as walk:
         async with Callstream(journal, tools=[write]) as cs, serving_agent(cs, scripts, write) as server:
             async with server.run("Go") as stream:
@@ -144,7 +144,7 @@ async def walk_of_a_hook(journal: str) -> Walk:
 
         from anthropic import AsyncAnthropic
 
-        scripts = [[Call("draft", {"body": "word " * 16}, size=5), Finish()]]
+        scripts = [[ToolCall("draft", {"body": "word " * 16}, size=5), Finish()]]
         async with (
             Callstream(journal, tools=[draft]) as cs,
             ScriptedProvider("anthropic", scripts, deltas_per_second=12) as provider,
@@ -170,7 +170,7 @@ async def walk_of_an_answer(journal: str) -> Walk:
             nonlocal requests
             requests += 1
             if requests == 1:
-                return [Call("paint", {"color": "red"}), Finish()]
+                return [ToolCall("paint", {"color": "red"}), Finish()]
             walk.__exit__()
             return [Text("Done."), Finish()]
 

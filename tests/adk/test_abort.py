@@ -13,12 +13,16 @@ from google.adk.agents import SequentialAgent
 
 from callstream import Call, Callstream, FieldDelta, tool
 from callstream.calls import CallState
-from callstream.testing import Call as Calls
-from callstream.testing import Delay, Finish, Text
+from callstream.testing import Delay, Finish, Text, ToolCall
 
 from .hosting import PATHS, Host, Models, agent_of, scripted, text_of
 
-STALLED = [Text("I write."), Calls("write", {"content": "The moon pulls the sea."}, stop_after=3), Delay(30), Finish()]
+STALLED = [
+    Text("I write."),
+    ToolCall("write", {"content": "The moon pulls the sea."}, stop_after=3),
+    Delay(30),
+    Finish(),
+]
 END = [Text("Done."), Finish()]
 
 
@@ -169,7 +173,7 @@ async def test_abort_in_the_middle_of_arguments(
 @pytest.mark.parametrize("break_off", [abort_signal, cancelling, stopping])
 async def test_abort_while_the_tool_runs(break_off: Break, path: str, cs: Callstream, models: Models) -> None:
     watched = Watched("running")
-    async with scripted("gemini", [[Calls("write", {"content": "x"}), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("write", {"content": "x"}), Finish()], END]) as provider:
         host = Host(cs, agent_of(models(provider, path), watched.tool))
         await break_off(host, watched)
 

@@ -13,7 +13,7 @@ from google.adk.tools.function_tool import FunctionTool
 
 from callstream import Callstream, tool
 from callstream.adk import ADKAgent, AGUIToolset, CallstreamPlugin
-from callstream.testing import Call, ScriptedProvider, Text
+from callstream.testing import ScriptedProvider, Text, ToolCall
 
 from .hosting import Host, Models, agent_of
 
@@ -81,7 +81,9 @@ async def test_adk_agent_says_no(cs: Callstream, models: Models, of_app: bool, b
 async def test_a_clients_tool_is_not_asked_with_arguments_that_do_not_fit(cs: Callstream, models: Models) -> None:
     parameters = {"type": "object", "properties": {"color": {"type": "string"}}, "required": ["color"]}
     client_tool = {"name": "pick", "description": "Picks a color.", "parameters": parameters}
-    async with ScriptedProvider("anthropic", [[Call("pick", {"color": 7}, call_id="c1")], [Text("Ok.")]]) as provider:
+    async with ScriptedProvider(
+        "anthropic", [[ToolCall("pick", {"color": 7}, call_id="c1")], [Text("Ok.")]]
+    ) as provider:
         agent = ADKAgent(agent_of(models(provider, "none"), AGUIToolset()), callstream=cs)
         given = RunAgentInput.model_validate({**GO, "tools": [client_tool]})
         shown = [event.model_dump(by_alias=True, mode="json") async for event in agent.run(given)]

@@ -18,8 +18,7 @@ from callstream.events import (
     MessageReceived,
     TextAppended,
 )
-from callstream.testing import Call as Calls
-from callstream.testing import Finish, Text
+from callstream.testing import Finish, Text, ToolCall
 
 from .hosting import PATHS, WHOLE, WIRES, Host, Models, agent_of, function_calls_in, responses_in, scripted
 
@@ -45,7 +44,7 @@ async def test_one_id_from_first_delta_to_result(wire: str, path: str, cs: Calls
     async def complete(call: Call, signal: Any) -> None:
         seen.append(("complete", call.call_id, call.args))
 
-    script = [[Text("I write. "), Calls("write_document", ARGS), Finish()], [Text("Done."), Finish()]]
+    script = [[Text("I write. "), ToolCall("write_document", ARGS), Finish()], [Text("Done."), Finish()]]
     async with scripted(wire, script) as provider:
         host = Host(cs, agent_of(models(provider, path), write_document))
         events = await host.run()
@@ -79,7 +78,7 @@ async def test_same_states_unstreamed(wire: str, path: str, cs: Callstream, mode
     def delta(delta: ArgsDelta, signal: Any) -> None:
         deltas.append(delta.text)
 
-    script = [[Calls("note", {"text": "x"}), Finish()], [Text("Done."), Finish()]]
+    script = [[ToolCall("note", {"text": "x"}), Finish()], [Text("Done."), Finish()]]
     async with scripted(wire, script) as provider:
         host = Host(cs, agent_of(models(provider, path), note))
         await host.run(config=WHOLE)
@@ -118,7 +117,7 @@ async def test_fold_equals_args_that_a_callback_has_changed(
             if part.function_call is not None and not llm_response.partial:
                 part.function_call.args = {"text": "clean"}
 
-    script = [[Calls("note", {"text": "dirty"}), Finish()], [Text("Done."), Finish()]]
+    script = [[ToolCall("note", {"text": "dirty"}), Finish()], [Text("Done."), Finish()]]
     async with scripted(wire, script) as provider:
         agent = agent_of(models(provider, path), note)
         agent.after_model_callback = clean
@@ -159,7 +158,7 @@ async def test_reject_tells_model(wire: str, path: str, cs: Callstream, models: 
         if field.complete:
             raise Reject("nothing under /etc may be deleted")
 
-    script = [[Calls("delete", {"place": "/etc"}), Finish()], [Text("I will not."), Finish()]]
+    script = [[ToolCall("delete", {"place": "/etc"}), Finish()], [Text("I will not."), Finish()]]
     async with scripted(wire, script) as provider:
         host = Host(cs, agent_of(models(provider, path), delete))
         events = await host.run()
@@ -184,7 +183,7 @@ async def test_progress_out_of_band(wire: str, path: str, cs: Callstream, models
         await progress({"any": ["json"]})
         return upto
 
-    script = [[Calls("count", {"upto": 2}, call_id="c1"), Finish()], [Text("Two."), Finish()]]
+    script = [[ToolCall("count", {"upto": 2}, call_id="c1"), Finish()], [Text("Two."), Finish()]]
     async with scripted(wire, script) as provider:
         host = Host(cs, agent_of(models(provider, path), count))
         await host.run()
@@ -201,7 +200,7 @@ async def test_id_reuse_new_call(wire: str, path: str, cs: Callstream, models: M
     def note(text: str) -> str:
         return text
 
-    step = [Calls("note", {"text": "x"}, call_id="0"), Finish()]
+    step = [ToolCall("note", {"text": "x"}, call_id="0"), Finish()]
     end = [Text("Done."), Finish()]
     async with scripted(wire, [step, step, end, step, end]) as provider:
         host = Host(cs, agent_of(models(provider, path), note))

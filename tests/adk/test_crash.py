@@ -13,14 +13,18 @@ import pytest
 from callstream import Callstream, open_journal
 from callstream.calls import CallState
 from callstream.events import ArgsAppended, CallStarted
-from callstream.testing import Call as Calls
-from callstream.testing import Delay, Finish, Text
+from callstream.testing import Delay, Finish, Text, ToolCall
 
 from . import crashing
 from .hosting import PATHS, scripted, text_of
 
-STALLED = [Text("I write."), Calls("write", {"content": "The moon pulls the sea."}, stop_after=4), Delay(30), Finish()]
-AGAIN = [Calls("write", {"content": "The sea."}), Finish()]
+STALLED = [
+    Text("I write."),
+    ToolCall("write", {"content": "The moon pulls the sea."}, stop_after=4),
+    Delay(30),
+    Finish(),
+]
+AGAIN = [ToolCall("write", {"content": "The sea."}), Finish()]
 END = [Text("Done."), Finish()]
 
 

@@ -11,8 +11,7 @@ from google.adk.runners import Runner
 from google.adk.sessions import InMemorySessionService
 from google.genai import types
 
-from callstream.testing import Call as Calls
-from callstream.testing import Finish, Text
+from callstream.testing import Finish, Text, ToolCall
 
 from .hosting import STREAMED, scripted, text_of
 
@@ -25,7 +24,9 @@ async def test_the_first_program(
     (program, *_) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     monkeypatch.chdir(tmp_path)
     args = {"title": "Tides", "content": "The moon pulls the sea."}
-    async with scripted("gemini", [[Calls("write_document", args), Finish()], [Text("Done."), Finish()]]) as provider:
+    async with scripted(
+        "gemini", [[ToolCall("write_document", args), Finish()], [Text("Done."), Finish()]]
+    ) as provider:
         monkeypatch.setenv("GOOGLE_API_KEY", "none")
         monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", provider.base_url)
         made: dict[str, Any] = {"__name__": "program"}

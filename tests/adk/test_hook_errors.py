@@ -9,8 +9,7 @@ import pytest
 
 from callstream import Callstream
 from callstream.calls import CallState
-from callstream.testing import Call as Calls
-from callstream.testing import Finish, Text
+from callstream.testing import Finish, Text, ToolCall
 
 from .hosting import PATHS, Host, Models, agent_of, responses_in, scripted
 
@@ -31,7 +30,7 @@ async def test_the_error_of_a_hook_is_logged_and_not_sent_to_the_provider(
         raise ValueError("the password is 1234")
 
     cs.on_args_complete("note", break_down)
-    calls = [Calls("note", {"text": "a"}, call_id="1"), Calls("other", {"text": "b"}, call_id="2")]
+    calls = [ToolCall("note", {"text": "a"}, call_id="1"), ToolCall("other", {"text": "b"}, call_id="2")]
     async with scripted("gemini", [[*calls, Finish()], [Text("Done."), Finish()]]) as provider:
         host = Host(cs, agent_of(models(provider, path), note, other))
         events = await host.run()

@@ -14,8 +14,7 @@ from callstream import Callstream, FieldDelta, Progress, no_progress, tool
 from callstream.adk import StreamingTool
 from callstream.calls import CallState
 from callstream.events import CallProgressed
-from callstream.testing import Call as Calls
-from callstream.testing import Finish, Text
+from callstream.testing import Finish, Text, ToolCall
 
 from .hosting import PATHS, Host, Models, agent_of, responses_in, scripted, text_of
 
@@ -60,7 +59,7 @@ async def test_progress_out_of_band_of_a_generator_that_yields_three_times(
         "async": count, "sync": count_sync, "decorated": tool(count_decorated),
         "streaming tool": StreamingTool(count), "once": count,
     }[kind]  # fmt: skip
-    async with scripted("gemini", [[Calls("count", {"word": "x"}), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("count", {"word": "x"}), Finish()], END]) as provider:
         host = Host(cs, agent_of(models(provider, path), given))
         events = await host.run()
         assert "progress" not in provider.requests[0].body.decode()
@@ -88,7 +87,7 @@ async def test_progress_out_of_band_from_a_thread(raises: bool, cs: Callstream, 
             progress_callback({"number": number})
         return "counted"
 
-    async with scripted("gemini", [[Calls("count", {}), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("count", {}), Finish()], END]) as provider:
         host = Host(cs, agent_of(models(provider), count))
         events = await host.run()
         assert "progress_callback" not in provider.requests[0].body.decode()
@@ -116,7 +115,7 @@ async def test_result_is_what_the_model_reads(path: str, cs: Callstream, models:
     def redact(tool: Any, args: Any, tool_context: Any, tool_response: Any) -> Any:
         return {"password": "***"} if "password" in tool_response else None
 
-    async with scripted("gemini", [[Calls("secret"), Calls("broken"), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("secret"), ToolCall("broken"), Finish()], END]) as provider:
         agent = agent_of(models(provider, path), secret, broken, after_tool_callback=redact)
         host = Host(cs, agent, plugins=[Recovery("recovery")])
         await host.run()
@@ -133,7 +132,7 @@ async def test_tool_that_raises_fails_its_call_and_the_run(path: str, cs: Callst
         """Breaks."""
         raise RuntimeError("out of paper")
 
-    async with scripted("gemini", [[Calls("broken"), Finish()]]) as provider:
+    async with scripted("gemini", [[ToolCall("broken"), Finish()]]) as provider:
         host = Host(cs, agent_of(models(provider, path), broken))
         with pytest.raises(RuntimeError, match="out of paper"):
             await host.run()
@@ -144,7 +143,7 @@ async def test_tool_that_raises_fails_its_call_and_the_run(path: str, cs: Callst
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_tool_that_does_not_exist(path: str, cs: Callstream, models: Models) -> None:
-    async with scripted("gemini", [[Calls("nonsense", {"a": 1}), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("nonsense", {"a": 1}), Finish()], END]) as provider:
         host = Host(cs, agent_of(models(provider, path), note))
         assert "Done." in text_of(await host.run())
     (call,) = await host.calls()
@@ -160,7 +159,7 @@ async def test_output_schema_still_streams(path: str, cs: Callstream, models: Mo
         word: str
 
     args = {"word": "a long answer of many pieces"}
-    async with scripted("gemini", [[Calls("set_model_response", args), Finish()]]) as provider:
+    async with scripted("gemini", [[ToolCall("set_model_response", args), Finish()]]) as provider:
         agent = agent_of(models(provider, path, "gemini-2.5-flash"), note, output_schema=Answer)
         host = Host(cs, agent)
         events = await host.run()
@@ -185,7 +184,7 @@ async def test_function_tool_keeps_its_hooks_under_another_name(cs: Callstream, 
 
     renamed = FunctionTool(write)
     renamed.name = "docs_write"
-    async with scripted("gemini", [[Calls("docs_write", {"content": "x"}), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("docs_write", {"content": "x"}), Finish()], END]) as provider:
         host = Host(cs, agent_of(models(provider), renamed))
         await host.run()
     assert "".join(seen) == "x"
@@ -203,7 +202,7 @@ async def test_progress_out_of_band_to_a_handler_of_the_run(path: str, cs: Calls
         return "worked"
 
     def script(n: int) -> Any:
-        return [[Calls("work", {"n": n}), Finish()], [Text("Done."), Finish()]]
+        return [[ToolCall("work", {"n": n}), Finish()], [Text("Done."), Finish()]]
 
     async with scripted("gemini", [*script(1), *script(2), *script(3)]) as provider:
         host = Host(cs, agent_of(models(provider, path), work))

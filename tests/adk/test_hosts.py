@@ -17,8 +17,7 @@ from google.genai import types
 from callstream import Callstream, FieldDelta, tool
 from callstream.calls import CallState
 from callstream.events import CallStarted
-from callstream.testing import Call as Calls
-from callstream.testing import Delay, Finish, ReceivedRequest, Text
+from callstream.testing import Delay, Finish, ReceivedRequest, Text, ToolCall
 
 from .hosting import PATHS, STREAMED, WIRES, Host, Models, agent_of, scripted, text_of
 
@@ -44,7 +43,7 @@ async def test_parallel_agents_keep_their_calls_apart(path: str, cs: Callstream,
     """Both read at once, with the same id in both; author and result say whose is whose."""
 
     def script(word: str) -> list[Any]:
-        return [[Text(word), Calls("note", {"text": word}, call_id="0"), Delay(0.05), Finish()], END]
+        return [[Text(word), ToolCall("note", {"text": word}, call_id="0"), Delay(0.05), Finish()], END]
 
     words = ["red", "green", "blue"]
     async with scripted("gemini", by_agent({word.upper(): script(word) for word in words})) as provider:
@@ -65,8 +64,8 @@ async def test_parallel_agents_keep_their_calls_apart(path: str, cs: Callstream,
 @pytest.mark.parametrize("path", PATHS)
 async def test_transfer_to_a_sub_agent(path: str, cs: Callstream, models: Models) -> None:
     scripts = {
-        "HELPER": [[Calls("note", {"text": "x"}), Finish()], END],
-        "BOSS": [[Calls("transfer_to_agent", {"agent_name": "helper"}), Finish()]],
+        "HELPER": [[ToolCall("note", {"text": "x"}), Finish()], END],
+        "BOSS": [[ToolCall("transfer_to_agent", {"agent_name": "helper"}), Finish()]],
     }
     async with scripted("gemini", by_agent(scripts)) as provider:
         model = models(provider, path)
@@ -84,7 +83,7 @@ async def test_transfer_to_a_sub_agent(path: str, cs: Callstream, models: Models
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("build", ["sequence", "workflow"])
 async def test_agents_one_after_another(build: str, path: str, cs: Callstream, models: Models) -> None:
-    step = [Calls("note", {"text": "x"}), Finish()]
+    step = [ToolCall("note", {"text": "x"}), Finish()]
     async with scripted("gemini", [step, END, step, END]) as provider:
         model = models(provider, path)
         first, second = (LlmAgent(name=name, model=model, tools=[note]) for name in ("first", "second"))
@@ -104,8 +103,8 @@ async def test_agents_one_after_another(build: str, path: str, cs: Callstream, m
 @pytest.mark.parametrize("path", PATHS)
 async def test_agent_as_a_tool_belongs_to_the_run(path: str, cs: Callstream, models: Models) -> None:
     scripts = {
-        "HELPER": [[Calls("note", {"text": "x"}), Finish()], [Text("I noted it."), Finish()]],
-        "BOSS": [[Calls("helper", {"request": "note x"}), Finish()], END],
+        "HELPER": [[ToolCall("note", {"text": "x"}), Finish()], [Text("I noted it."), Finish()]],
+        "BOSS": [[ToolCall("helper", {"request": "note x"}), Finish()], END],
     }
     async with scripted("gemini", by_agent(scripts)) as provider:
         model = models(provider, path)
@@ -131,8 +130,8 @@ async def test_call_that_waits_in_an_agent_that_is_a_tool_fails_with_it(
         return ticket
 
     scripts = {
-        "HELPER": [[Calls("ask", {"text": "x"}), Finish()], [Text("I asked."), Finish()]],
-        "BOSS": [[Calls("ask", {"text": "y"}), Calls("helper", {"request": "ask x"}), Finish()], END],
+        "HELPER": [[ToolCall("ask", {"text": "x"}), Finish()], [Text("I asked."), Finish()]],
+        "BOSS": [[ToolCall("ask", {"text": "y"}), ToolCall("helper", {"request": "ask x"}), Finish()], END],
     }
     async with scripted("gemini", by_agent(scripts)) as provider:
         model = models(provider, path)
@@ -154,7 +153,7 @@ async def test_call_that_waits_in_an_agent_that_is_a_tool_fails_with_it(
 def test_runner_without_a_loop(path: str) -> None:
     """Runner.run makes a thread and a loop of its own for every turn; one Callstream serves them all."""
     cs = Callstream()
-    step = [Calls("note", {"text": "x"}), Finish()]
+    step = [ToolCall("note", {"text": "x"}), Finish()]
     with scripted("gemini", [step, END, step, END]) as provider:
         models = Models(cs)
         made = asyncio.run(_made(models, provider, path))
@@ -184,7 +183,7 @@ async def _made(models: Models, provider: Any, path: str) -> Any:
 @pytest.mark.parametrize("build", ["alone", "sequence"])
 async def test_every_step_in_a_task_of_its_own(build: str, path: str, cs: Callstream, models: Models) -> None:
     """A program that waits for each event with a time limit drives the generator from many tasks."""
-    async with scripted("gemini", [[Text("Hm."), Calls("note", {"text": "x"}), Finish()], END]) as provider:
+    async with scripted("gemini", [[Text("Hm."), ToolCall("note", {"text": "x"}), Finish()], END]) as provider:
         agent: Any = agent_of(models(provider, path), note)
         host = Host(cs, agent if build == "alone" else SequentialAgent(name="seq", sub_agents=[agent]))
         stream = host.stream("Go")
@@ -217,7 +216,7 @@ async def test_arguments_are_live(wire: str, path: str, cs: Callstream, models: 
         seen.set()
 
     def script(request: ReceivedRequest) -> Any:
-        return [Calls("write", {"content": "The moon pulls the sea."}, stop_after=3), Delay(30), Finish()]
+        return [ToolCall("write", {"content": "The moon pulls the sea."}, stop_after=3), Delay(30), Finish()]
 
     async with scripted(wire, script) as provider:
         host = Host(cs, agent_of(models(provider, path), write))
@@ -230,7 +229,7 @@ async def test_arguments_are_live(wire: str, path: str, cs: Callstream, models: 
 
 
 async def test_run_of_the_program_is_joined(cs: Callstream, models: Models) -> None:
-    async with scripted("gemini", [[Calls("note", {"text": "x"}), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("note", {"text": "x"}), Finish()], END]) as provider:
         host = Host(cs, agent_of(models(provider), note))
         async with cs.run("my thread", "my run") as run:
             await host.run()

@@ -14,8 +14,7 @@ from google.genai import types
 from callstream import Callstream
 from callstream.calls import CallState
 from callstream.events import ArgsAppended
-from callstream.testing import Call as Calls
-from callstream.testing import Finish, ScriptedProvider, Text, Thought
+from callstream.testing import Finish, ScriptedProvider, Text, Thought, ToolCall
 from callstream.testing.bodies import BodiesProvider
 from callstream.testing.shapes import SHAPES, Shape, ShapeTools
 
@@ -56,10 +55,10 @@ CONVERSATION = [
     [
         Thought("Hm.", signature="c2ln"),
         Text("I look."),
-        Calls("look", {"place": "sea"}),
-        Calls("look", {"place": "sky"}),
+        ToolCall("look", {"place": "sea"}),
+        ToolCall("look", {"place": "sky"}),
     ],
-    [Thought("So.", signature="c28="), Calls("look", {"place": "moon"})],
+    [Thought("So.", signature="c28="), ToolCall("look", {"place": "moon"})],
     [Text("Done.")],
     [Text("Bye.")],
 ]
@@ -108,7 +107,7 @@ async def test_same_requests_and_answers_as_google_adk_alone(
 @pytest.mark.parametrize("path", PATHS)
 async def test_truncated_never_runs(path: str, stop_after: int, cs: Callstream, models: Models) -> None:
     """google-adk alone runs such a call with no arguments, or fails."""
-    cut = Calls("alpha", {"a": "one two three"}, stop_after=stop_after)
+    cut = ToolCall("alpha", {"a": "one two three"}, stop_after=stop_after)
     tools = ShapeTools()
     script = [[Text("I look."), cut, Finish("length")], [Text("Ok.")]]
     async with ScriptedProvider(WIRE, script) as provider:

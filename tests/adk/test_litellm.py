@@ -22,8 +22,7 @@ from google.adk.tools import LongRunningFunctionTool
 from callstream import ArgsDelta, Callstream, Progress, Reject, no_progress, tool
 from callstream.adk import tapped
 from callstream.calls import CallState
-from callstream.testing import Call as Calls
-from callstream.testing import Finish, Text
+from callstream.testing import Finish, Text, ToolCall
 from callstream.testing.provider import ProviderServer
 
 from .hosting import STREAMED, WHOLE, Host, RawProvider, agent_of, answer, function_calls_in, scripted, text_of
@@ -79,7 +78,7 @@ async def test_one_id_from_first_delta_to_result_on_litellm(config: Any, cs: Cal
     async def seen(delta: ArgsDelta, signal: Any) -> None:
         deltas.append(delta)
 
-    script = [[Text("I write."), Calls("write", args, call_id="call_abc"), Finish()], END]
+    script = [[Text("I write."), ToolCall("write", args, call_id="call_abc"), Finish()], END]
     async with scripted("openai_chat", script) as provider:
         model = litellm_model(provider)
         assert tapped(model, cs) is model
@@ -183,7 +182,7 @@ async def test_reject_tells_model_on_litellm(cs: Callstream) -> None:
     async def check(call: Any, signal: Any) -> None:
         raise Reject("not on a Sunday")
 
-    async with scripted("openai_chat", [[Calls("write", {"content": "x"}), Finish()], END]) as provider:
+    async with scripted("openai_chat", [[ToolCall("write", {"content": "x"}), Finish()], END]) as provider:
         host = Host(cs, agent_of(litellm_model(provider), write))
         await host.run()
         ((_, content),) = results_in(provider.requests[1])
@@ -219,7 +218,7 @@ async def test_a_tapped_session_that_litellm_does_not_use_is_warned_of(
     def note(text: str) -> str:
         return text.upper()
 
-    script = [[Calls("note", {"text": "one"}), Finish()], END]
+    script = [[ToolCall("note", {"text": "one"}), Finish()], END]
     model = {"openai_chat": "openai/scripted", "anthropic": "anthropic/claude-scripted"}[wire]
     async with cs.httpx_client() as session, scripted(wire, script) as provider:
         monkeypatch.setattr("litellm.aclient_session", session)

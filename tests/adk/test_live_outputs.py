@@ -19,8 +19,7 @@ from callstream.events import (
     CallProgressed,
     TextAppended,
 )
-from callstream.testing import Call as Calls
-from callstream.testing import Finish, Text
+from callstream.testing import Finish, Text, ToolCall
 
 from .hosting import Host, Models, agent_of, scripted
 from .liveline import MODELS, Line, asked, turn_of
@@ -192,7 +191,7 @@ async def test_output_key_whole_of_a_node_that_is_asked(line: Line, models: Mode
     def note(text: str) -> str:
         return text
 
-    script = [[Text("Intro."), Calls("note", {"text": "x"}), Finish()], [Text("The end."), Finish()]]
+    script = [[Text("Intro."), ToolCall("note", {"text": "x"}), Finish()], [Text("The end."), Finish()]]
     async with scripted("gemini", script) as provider:
         agent = agent_of(models(provider), note, output_key="draft")
         host = Host(line.cs, Workflow(name="flow", edges=[(START, agent)]))

@@ -20,8 +20,7 @@ from mcp import StdioServerParameters
 from callstream import Callstream
 from callstream.adk import mcp_progress
 from callstream.calls import CallState
-from callstream.testing import Call as Calls
-from callstream.testing import Finish, Text
+from callstream.testing import Finish, Text, ToolCall
 
 from .hosting import PATHS, Host, Models, agent_of, scripted, text_of
 
@@ -39,7 +38,9 @@ async def test_progress_out_of_band_from_an_mcp_server(path: str, cs: Callstream
         connection_params=StdioConnectionParams(server_params=server, timeout=30), progress_callback=mcp_progress
     )
     try:
-        async with scripted("gemini", [[Calls("count", {"upto": 3}), Finish()], [Text("Done."), Finish()]]) as provider:
+        async with scripted(
+            "gemini", [[ToolCall("count", {"upto": 3}), Finish()], [Text("Done."), Finish()]]
+        ) as provider:
             host = Host(cs, agent_of(models(provider, path), tools))
             assert "Done." in text_of(await host.run())
             assert "at 3" not in provider.requests[1].body.decode()

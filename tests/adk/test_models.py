@@ -23,8 +23,7 @@ from callstream.adk import ADKAgent, CallstreamPlugin, tapped
 from callstream.cli.demo.agent import Cast, demo_agent
 from callstream.cli.demo.tools import Workshop
 from callstream.tap import TapTransport
-from callstream.testing import Call as Calls
-from callstream.testing import Finish, ScriptedProvider, Text
+from callstream.testing import Finish, ScriptedProvider, Text, ToolCall
 
 from .hosting import FakeLlm, Host, agent_of, text_of
 
@@ -138,7 +137,7 @@ async def test_vertex_streams_arguments_because_the_tap_asks(cs: Callstream) -> 
 
     from callstream.testing import ScriptedProvider
 
-    script = [[Calls("note", {"text": "a text of some length"}), Finish()], [Text("Done."), Finish()]]
+    script = [[ToolCall("note", {"text": "a text of some length"}), Finish()], [Text("Done."), Finish()]]
     async with ScriptedProvider("gemini", script) as provider:
         model = tapped(on_vertex(provider), cs)
         host = Host(cs, agent_of(model, note))
@@ -188,7 +187,7 @@ async def test_asks_for_pieces_once_whatever_the_agent_says_itself(cs: Callstrea
     def note(text: str) -> str:
         return text
 
-    script = [[Calls("note", {"text": "a text of some length"}), Finish()], [Text("Done."), Finish()]]
+    script = [[ToolCall("note", {"text": "a text of some length"}), Finish()], [Text("Done."), Finish()]]
     async with ScriptedProvider("gemini", script) as provider:
         model = tapped(on_vertex(provider), cs)
         calling = types.FunctionCallingConfig(stream_function_call_arguments=asks)

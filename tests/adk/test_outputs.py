@@ -14,14 +14,13 @@ from google.genai import types
 from pydantic import BaseModel
 
 from callstream import Callstream
-from callstream.testing import Call as Calls
-from callstream.testing import Finish, Text
+from callstream.testing import Finish, Text, ToolCall
 
 from .hosting import PATHS, STREAMED, WHOLE, FakeLlm, Host, Models, answer, function_calls_in, scripted
 
 SCRIPT = [
-    [Text("Intro one. Intro two.", size=6), Calls("note", {"text": "x"}), Finish()],
-    [Text("Progress."), Calls("note", {"text": "y"}), Finish()],
+    [Text("Intro one. Intro two.", size=6), ToolCall("note", {"text": "x"}), Finish()],
+    [Text("Progress."), ToolCall("note", {"text": "y"}), Finish()],
     [Text("Conclusion one. Conclusion two."), Finish()],
 ]
 STEPS = ["Intro one. Intro two.", "Intro one. Intro two.Progress."]
@@ -76,7 +75,7 @@ async def test_output_key_whole_across_a_pause(
         """Asks."""
 
     script = [
-        [Text("Before. "), Calls("approve", {"what": "x"}), Finish()],
+        [Text("Before. "), ToolCall("approve", {"what": "x"}), Finish()],
         [Text("After."), Finish()],
     ]
     async with scripted("gemini", script) as provider:
@@ -180,12 +179,12 @@ def said_by_a_callback(model: Any, value: str) -> Any:
     return writer(model, after_agent_callback=append)
 
 
-FIRST = [Text("First. "), Calls("note", {"text": "x"}), Finish()]
+FIRST = [Text("First. "), ToolCall("note", {"text": "x"}), Finish()]
 OTHERS = [
-    (written_by_its_tool, [FIRST, [Text(SAID), Calls("publish", {}), Finish()]]),
+    (written_by_its_tool, [FIRST, [Text(SAID), ToolCall("publish", {}), Finish()]]),
     (
         written_by_another_agents_tool,
-        [FIRST, [Text(SAID), Finish()], [Calls("publish", {}), Finish()], [Text("ok"), Finish()]],
+        [FIRST, [Text(SAID), Finish()], [ToolCall("publish", {}), Finish()], [Text("ok"), Finish()]],
     ),
     (written_by_a_callback, [FIRST, [Text(SAID), Finish()]]),
     (written_by_a_callback_of_a_node, [FIRST, [Text(SAID), Finish()]]),
@@ -233,8 +232,8 @@ async def test_an_answer_without_text_does_not_empty_the_key(build: Any, cs: Cal
 async def test_output_key_whole_around_a_delegated_task(path: str, cs: Callstream, models: Models) -> None:
     """google-adk runs an agent anew after a task that it delegated; it is still the same turn."""
     script = [
-        [Text("Let me ask. "), Calls("researcher", {"request": "moon"}), Finish()],
-        [Calls("finish_task", {"result": "round"}), Finish()],
+        [Text("Let me ask. "), ToolCall("researcher", {"request": "moon"}), Finish()],
+        [ToolCall("finish_task", {"result": "round"}), Finish()],
         [Text("It is round."), Finish()],
     ]
     async with scripted("gemini", script) as provider:

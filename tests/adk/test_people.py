@@ -12,8 +12,7 @@ from google.adk.tools import FunctionTool, LongRunningFunctionTool
 from callstream import Callstream, tool
 from callstream.calls import CallState
 from callstream.events import CallProgressed, MessageReceived
-from callstream.testing import Call as Calls
-from callstream.testing import Finish, Parallel, Text
+from callstream.testing import Finish, Parallel, Text, ToolCall
 
 from .hosting import PATHS, WIRES, Host, Models, agent_of, answer, function_calls_in, responses_in, scripted, text_of
 
@@ -29,7 +28,7 @@ def approve(what: str) -> None:
 @pytest.mark.parametrize("wire", WIRES)
 async def test_answer_after_restart(wire: str, path: str, resumable: bool, tmp_path: Path) -> None:
     """Another process: nothing is left but the session and the journal."""
-    script = [[Text("May I?"), Calls("approve", {"what": "x"}), Finish()], END]
+    script = [[Text("May I?"), ToolCall("approve", {"what": "x"}), Finish()], END]
     async with scripted(wire, script) as provider:
         for round_number in (1, 2):
             async with Callstream(f"sqlite:///{tmp_path}/calls.db") as cs:
@@ -55,7 +54,7 @@ async def test_answer_after_restart(wire: str, path: str, resumable: bool, tmp_p
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_duplicate_answer_ignored(path: str, cs: Callstream, models: Models) -> None:
-    script = [[Calls("approve", {"what": "x"}), Finish()], END, [Text("Next."), Finish()]]
+    script = [[ToolCall("approve", {"what": "x"}), Finish()], END, [Text("Next."), Finish()]]
     async with scripted("gemini", script) as provider:
         host = Host(cs, agent_of(models(provider, path), LongRunningFunctionTool(approve)))
         (asked,) = function_calls_in(await host.run())
@@ -87,7 +86,7 @@ async def test_later_responses_reach_the_model_as_without_the_plugin(path: str, 
 
     heard: dict[str, list[Any]] = {}
     for with_plugin in (False, True):
-        script = [[Calls("export", {"what": "x"}), Finish()], *[[Text(f"{n}."), Finish()] for n in range(5)]]
+        script = [[ToolCall("export", {"what": "x"}), Finish()], *[[Text(f"{n}."), Finish()] for n in range(5)]]
         async with scripted("gemini", script) as provider:
             agent = agent_of(models(provider, path if with_plugin else "partial"), LongRunningFunctionTool(export))
             host = Host(cs, agent)
@@ -124,7 +123,7 @@ async def test_later_responses_reach_the_model_as_without_the_plugin(path: str, 
 
 async def test_answer_that_says_that_more_will_come(cs: Callstream, models: Models) -> None:
     """google-genai has a word for it, which holds for tools that return nothing, too."""
-    async with scripted("gemini", [[Calls("approve", {"what": "x"}), Finish()], END, END]) as provider:
+    async with scripted("gemini", [[ToolCall("approve", {"what": "x"}), Finish()], END, END]) as provider:
         host = Host(cs, agent_of(models(provider), LongRunningFunctionTool(approve)))
         (asked,) = function_calls_in(await host.run())
         part = answer("approve", asked.id, {"seen": True})
@@ -141,7 +140,7 @@ async def test_answer_that_says_that_more_will_come(cs: Callstream, models: Mode
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_foreign_answer_refused(path: str, cs: Callstream, models: Models) -> None:
-    async with scripted("gemini", [[Calls("approve", {"what": "x"}), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("approve", {"what": "x"}), Finish()], END]) as provider:
         host = Host(cs, agent_of(models(provider, path), LongRunningFunctionTool(approve)))
         await host.run()
         with pytest.raises(ValueError, match="somebody else's"):
@@ -155,7 +154,7 @@ async def test_foreign_answer_refused(path: str, cs: Callstream, models: Models)
 @pytest.mark.parametrize("wire", WIRES)
 async def test_id_reuse_new_call_that_awaits_an_answer(wire: str, path: str, cs: Callstream, models: Models) -> None:
     """The id of a call that was answered before: the answer is to the one that awaits it, and counts once."""
-    asking = [[Calls("approve", {"what": what}, call_id="0"), Finish()] for what in ("one", "two")]
+    asking = [[ToolCall("approve", {"what": what}, call_id="0"), Finish()] for what in ("one", "two")]
     async with scripted(wire, [asking[0], END, asking[1], END]) as provider:
         host = Host(cs, agent_of(models(provider, path), LongRunningFunctionTool(approve)))
         for what in ("one", "two"):
@@ -175,7 +174,7 @@ async def test_id_reuse_new_call_that_awaits_an_answer(wire: str, path: str, cs:
 @pytest.mark.parametrize("wire", WIRES)
 async def test_results_by_id(wire: str, path: str, cs: Callstream, models: Models) -> None:
     """Two calls of one tool, answered in the wrong order: each answer reaches the model with its call."""
-    calls = [Calls("approve", {"what": "first"}), Calls("approve", {"what": "second"})]
+    calls = [ToolCall("approve", {"what": "first"}), ToolCall("approve", {"what": "second"})]
     async with scripted(wire, [[Parallel(calls), Finish()], END]) as provider:
         host = Host(cs, agent_of(models(provider, path), LongRunningFunctionTool(approve)))
         first, second = function_calls_in(await host.run())
@@ -195,7 +194,7 @@ async def test_old_thread_goes_on(path: str, cs: Callstream, models: Models) -> 
     from google.adk.runners import Runner
     from google.genai import types
 
-    async with scripted("gemini", [[Calls("approve", {"what": "x"}), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("approve", {"what": "x"}), Finish()], END]) as provider:
         agent = agent_of(models(provider, "partial"), LongRunningFunctionTool(approve))
         host = Host(cs, agent_of(models(provider, path), LongRunningFunctionTool(approve)))
         plain = Runner(app=App(name="app", root_agent=agent), session_service=host.sessions, auto_create_session=True)
@@ -220,7 +219,7 @@ async def test_tool_confirmation(path: str, resumable: bool, confirmed: bool, cs
         ran.append(place)
         return "gone"
 
-    async with scripted("gemini", [[Calls("delete", {"place": "/tmp/x"}), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("delete", {"place": "/tmp/x"}), Finish()], END]) as provider:
         agent = agent_of(models(provider, path), FunctionTool(delete, require_confirmation=True))
         host = Host(cs, agent, resumable=resumable)
         events = await host.run()
@@ -243,7 +242,7 @@ async def test_session_holds_call(path: str, cs: Callstream, models: Models) -> 
     from google.adk.runners import Runner
     from google.genai import types
 
-    async with scripted("gemini", [[Calls("approve", {"what": "x"}), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("approve", {"what": "x"}), Finish()], END]) as provider:
         model: Any = models(provider, path)
         agent = agent_of(model, LongRunningFunctionTool(approve))
         host = Host(cs, agent)

@@ -14,15 +14,14 @@ from google.adk.tools.base_toolset import BaseToolset
 from callstream import Callstream, Progress, no_progress
 from callstream.adk import ADKAgent, StreamingTool
 from callstream.calls import CallState
-from callstream.testing import Call as Calls
-from callstream.testing import Finish, Text
+from callstream.testing import Finish, Text, ToolCall
 
 from .agent.clients import Client
 from .hosting import PATHS, Host, Models, agent_of, responses_in, scripted
 
 Report = Callable[[Any], Awaitable[None]]
 END = [Text("Done."), Finish()]
-CALL = [Calls("work", {"query": "moon"}), Finish()]
+CALL = [ToolCall("work", {"query": "moon"}), Finish()]
 
 
 async def annotated(query: str, tool_context: ToolContext, progress_callback: Report | None = None) -> str:
@@ -90,7 +89,7 @@ async def test_progress_of_a_plain_function(
 ) -> None:
     name = function.__name__ if wrap == "plain" else "work"
     made = function if wrap == "plain" else named(function, wrap)
-    async with scripted("gemini", [[Calls(name, {"query": "moon"}), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall(name, {"query": "moon"}), Finish()], END]) as provider:
         host = Host(cs, agent_of(models(provider, path), made))
         events = await host.run()
         sent = "".join(request.body.decode() for request in provider.requests)
@@ -122,7 +121,7 @@ async def test_a_person_answers_a_plain_function(cs: Callstream, models: Models,
         """Asks."""
         progress_callback("asked")
 
-    async with scripted("gemini", [[Calls("ask", {"query": "moon"}), Finish()]]) as provider:
+    async with scripted("gemini", [[ToolCall("ask", {"query": "moon"}), Finish()]]) as provider:
         host = Host(cs, agent_of(models(provider), LongRunningFunctionTool(ask)))
         await host.run()
     assert told == [("ask", "asked")]
@@ -133,7 +132,7 @@ async def test_a_plain_function_asks_for_confirmation_as_before(
     cs: Callstream, models: Models, told: list[Any]
 ) -> None:
     made = FunctionTool(annotated, require_confirmation=True)
-    async with scripted("gemini", [[Calls("annotated", {"query": "moon"}), Finish()]]) as provider:
+    async with scripted("gemini", [[ToolCall("annotated", {"query": "moon"}), Finish()]]) as provider:
         host = Host(cs, agent_of(models(provider), made))
         events = await host.run()
     asked = [call.name for event in events for call in event.get_function_calls()]
@@ -146,14 +145,14 @@ async def test_a_parameter_that_a_model_fills_in_stays(cs: Callstream, models: M
         """Sets the bar."""
         return f"{progress} %"
 
-    async with scripted("gemini", [[Calls("set_bar", {"progress": 7}), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("set_bar", {"progress": 7}), Finish()], END]) as provider:
         events = await Host(cs, agent_of(models(provider), set_bar)).run()
         assert "progress" in provider.requests[0].body.decode()
     assert [result for _, result in responses_in(events)] == [{"result": "7 %"}]
 
 
 async def test_adk_agent_leaves_the_agents_tools_as_they_are(cs: Callstream, models: Models, told: list[Any]) -> None:
-    async with scripted("gemini", [[Calls("annotated", {"query": "moon"}), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("annotated", {"query": "moon"}), Finish()], END]) as provider:
         agent = agent_of(models(provider), annotated)
         client = Client(ADKAgent(adk_agent=agent, app_name="app", callstream=cs))
         await client.send()

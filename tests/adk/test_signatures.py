@@ -18,12 +18,11 @@ from google.genai import types
 from callstream import Callstream
 from callstream.adk import repair_thought_signatures
 from callstream.adk.signatures import SENTINEL, repair
-from callstream.testing import Call as Calls
-from callstream.testing import Finish, Text
+from callstream.testing import Finish, Text, ToolCall
 
 from .hosting import PATHS, FakeLlm, Host, Models, Untapped, agent_of, scripted
 
-STEP = [Calls("note", {"text": "x"}), Finish()]
+STEP = [ToolCall("note", {"text": "x"}), Finish()]
 END = [Text("Done."), Finish()]
 
 
@@ -57,7 +56,7 @@ async def test_signatures_repaired_nothing_to_do(path: str, cs: Callstream, mode
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_signatures_repaired_by_the_sentinel(path: str, cs: Callstream, models: Models) -> None:
-    unsigned = [Calls("note", {"text": "x"}, signature=""), Finish()]
+    unsigned = [ToolCall("note", {"text": "x"}, signature=""), Finish()]
     async with scripted("gemini", [unsigned, END], strict_signatures=True) as provider:
         host = Host(cs, agent_of(models(provider, path), note))
         await host.run()
@@ -109,7 +108,7 @@ LATEST = ("gemini-flash-latest", "gemini-pro-latest", "gemini-flash-lite-latest"
 @pytest.mark.parametrize("model", LATEST)
 @pytest.mark.parametrize("path", PATHS)
 async def test_signatures_repaired_for_an_alias(path: str, model: str, cs: Callstream, models: Models) -> None:
-    unsigned = [Calls("note", {"text": "x"}, signature=""), Finish()]
+    unsigned = [ToolCall("note", {"text": "x"}, signature=""), Finish()]
     async with scripted("gemini", [unsigned, END], strict_signatures=True) as provider:
         await Host(cs, agent_of(models(provider, path, model), note)).run()
         assert signatures_in(provider.requests[1]) == [SENTINEL]
@@ -121,8 +120,8 @@ async def test_signatures_repaired_where_the_model_has_signed(
     path: str, model: str, cs: Callstream, models: Models
 ) -> None:
     """The name says nothing; what the model sent in the thread does."""
-    signed = [Calls("note", {"text": "x"}, signature="c2lnbmVk"), Finish()]
-    unsigned = [Calls("note", {"text": "y"}, signature=""), Finish()]
+    signed = [ToolCall("note", {"text": "x"}, signature="c2lnbmVk"), Finish()]
+    unsigned = [ToolCall("note", {"text": "y"}, signature=""), Finish()]
     async with scripted("gemini", [signed, unsigned, END, unsigned, END]) as provider:
         renamed = Renamed(model=model, inner=models(provider, path))
         host = Host(cs, agent_of(renamed, note), plugins=[Forgetful("forgetful")])
@@ -137,7 +136,7 @@ async def test_signatures_repaired_where_the_model_has_signed(
 
 @pytest.mark.parametrize("model", [TUNED, "our-gateways-name"])
 async def test_signatures_repaired_never_without_a_sign_of_them(model: str, cs: Callstream, models: Models) -> None:
-    unsigned = [Calls("note", {"text": "x"}, signature=""), Finish()]
+    unsigned = [ToolCall("note", {"text": "x"}, signature=""), Finish()]
     async with scripted("gemini", [unsigned, END]) as provider:
         await Host(cs, agent_of(Renamed(model=model, inner=models(provider, "partial")), note)).run()
         assert signatures_in(provider.requests[1]) == [None]
@@ -172,8 +171,8 @@ async def test_signatures_repaired_by_agent(cs: Callstream) -> None:
 
 
 async def test_real_signatures_come_back_to_gemini_2(cs: Callstream, models: Models) -> None:
-    signed = [Calls("note", {"text": "x"}, signature="c2lnbmVk"), Finish()]
-    unsigned = [Calls("note", {"text": "y"}, signature=""), Finish()]
+    signed = [ToolCall("note", {"text": "x"}, signature="c2lnbmVk"), Finish()]
+    unsigned = [ToolCall("note", {"text": "y"}, signature=""), Finish()]
     async with scripted("gemini", [signed, unsigned, END]) as provider:
         agent = agent_of(models(provider, "partial", "gemini-2.5-flash"), note)
         await Host(cs, agent, plugins=[Forgetful("forgetful")]).run()
@@ -182,7 +181,7 @@ async def test_real_signatures_come_back_to_gemini_2(cs: Callstream, models: Mod
 
 async def test_signatures_repaired_without_the_plugin(cs: Callstream, models: Models) -> None:
     """By itself the function is a before_model_callback."""
-    unsigned = [Calls("note", {"text": "x"}, signature=""), Finish()]
+    unsigned = [ToolCall("note", {"text": "x"}, signature=""), Finish()]
     async with scripted("gemini", [unsigned, END], strict_signatures=True) as provider:
         agent = agent_of(models(provider, "partial"), note, before_model_callback=repair_thought_signatures)
         host = Host(cs, agent, repair_signatures=False)

@@ -6,8 +6,7 @@ import httpx
 import pytest
 
 from callstream import CallState, Callstream, Settings
-from callstream.testing import Call as Calls
-from callstream.testing import Delay, Text
+from callstream.testing import Delay, Text, ToolCall
 
 from .hosting import Host, Models, agent_of, scripted
 
@@ -20,7 +19,7 @@ async def test_a_silent_model_ends_with_a_time_out() -> None:
         """Writes."""
         ran.append(content)
 
-    silent = [Text("I write."), Calls("write", {"content": "The moon pulls the sea."}, stop_after=3), Delay(60)]
+    silent = [Text("I write."), ToolCall("write", {"content": "The moon pulls the sea."}, stop_after=3), Delay(60)]
     async with Callstream(settings=Settings(idle=0.4)) as cs, scripted("gemini", [silent]) as provider:
         cs.on_args_abort("write", lambda call, reason: aborted.append(reason))
         models = Models(cs)

@@ -11,7 +11,7 @@ from google.adk.tools.long_running_tool import LongRunningFunctionTool
 from google.adk.tools.tool_context import ToolContext
 
 from callstream import ArgumentsAborted, CallState, Callstream, Streamed, UsageError, tool
-from callstream.testing import Call, Finish, Text, Truncated
+from callstream.testing import Finish, Text, ToolCall, Truncated
 from tests.gated import GatedProvider
 
 from .hosting import PATHS, WIRES, Host, Models, agent_of, responses_in, scripted, text_of
@@ -52,7 +52,7 @@ async def test_the_tool_reads_before_the_provider_has_sent_the_last(
     cs: Callstream, models: Models, wire: str, path: str
 ) -> None:
     desk = Desk()
-    script = [[Call("write", ARGS, call_id="c1", size=4)], [Text("Done.")]]
+    script = [[ToolCall("write", ARGS, call_id="c1", size=4)], [Text("Done.")]]
     with GatedProvider(wire, script, held=4) as provider:
         desk.provider = provider
         host = Host(cs, agent_of(models(provider, path), desk.write()))
@@ -74,7 +74,7 @@ async def test_a_call_that_is_cut_off_is_aborted_inside_and_never_runs_again(
 ) -> None:
     for stop_after in range(1, 16, 3):
         desk = Desk()
-        script = [[Call("write", ARGS, size=4, stop_after=stop_after), end], [Text("Sorry.")]]
+        script = [[ToolCall("write", ARGS, size=4, stop_after=stop_after), end], [Text("Sorry.")]]
         with scripted("anthropic", script) as provider:
             host = Host(cs, agent_of(models(provider, path), desk.write()))
             try:
@@ -100,7 +100,7 @@ async def test_a_sync_tool_and_its_failure(cs: Callstream, models: Models, path:
             raise LookupError("no such thing")
         return len(content.text)
 
-    calls = [Call("total", {"content": "good news"}, size=3), Call("total", {"content": "bad news"}, size=3)]
+    calls = [ToolCall("total", {"content": "good news"}, size=3), ToolCall("total", {"content": "bad news"}, size=3)]
     with scripted("gemini", [calls, [Text("Done.")]]) as provider:
         host = Host(cs, agent_of(models(provider, path), total))
         with pytest.raises(LookupError):
@@ -123,7 +123,7 @@ async def test_an_ordinary_tool_starts_while_the_response_still_writes(cs: Calls
         await asyncio.sleep(0)
         return f"{city}: sunny"
 
-    script = [[Call("look", {"city": "Paris"}, call_id="c1"), Text("One moment. " * 8, size=6)], [Text("Done.")]]
+    script = [[ToolCall("look", {"city": "Paris"}, call_id="c1"), Text("One moment. " * 8, size=6)], [Text("Done.")]]
     with GatedProvider("anthropic", script, held=6) as provider:
         desk.provider = provider
         host = Host(cs, agent_of(models(provider), look))
@@ -144,7 +144,7 @@ async def test_an_ordinary_tool_runs_once_where_partial_events_bring_it(cs: Call
         cities.append(city)
         return f"{city}: sunny"
 
-    script = [[Call("look", {"city": "Paris"}), Call("look", {"city": "Rome"})], [Text("Done.")]]
+    script = [[ToolCall("look", {"city": "Paris"}), ToolCall("look", {"city": "Rome"})], [Text("Done.")]]
     with scripted("gemini", script) as provider:
         events = await Host(cs, agent_of(models(provider, "partial"), look)).run()
     assert sorted(cities) == ["Paris", "Rome"]
@@ -201,7 +201,7 @@ async def test_a_tool_that_takes_the_context_waits_for_google_adk(
     cs: Callstream, models: Models, caplog: pytest.LogCaptureFixture, function: Any
 ) -> None:
     made = tool(start="early")(function)
-    call = Call(made.__name__, {"content": "one two"}, size=3)
+    call = ToolCall(made.__name__, {"content": "one two"}, size=3)
     with scripted("gemini", [[call], [call], [Text("Done.")]]) as provider:
         host = Host(cs, agent_of(models(provider), made))
         events = await host.run()

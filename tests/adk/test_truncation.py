@@ -9,13 +9,12 @@ from google.adk.events.event import Event
 
 from callstream import Callstream
 from callstream.calls import CallState
-from callstream.testing import Call as Calls
-from callstream.testing import Cut, Failure, Finish, Text, Truncated
+from callstream.testing import Cut, Failure, Finish, Text, ToolCall, Truncated
 
 from .hosting import PATHS, STREAMED, WHOLE, WIRES, Host, Models, RawProvider, agent_of, responses_in, scripted
 
 ARGS = {"title": "Tides", "content": "The moon pulls the sea, and the sea follows."}
-UNFINISHED = Calls("write", ARGS, stop_after=4, size=8)
+UNFINISHED = ToolCall("write", ARGS, stop_after=4, size=8)
 
 
 class Writer:
@@ -37,7 +36,7 @@ async def test_truncated_never_runs_and_the_model_is_told(wire: str, path: str, 
     writer = Writer()
     script = [
         [Text("I write."), UNFINISHED, Finish("length")],
-        [Calls("write", ARGS), Finish()],
+        [ToolCall("write", ARGS), Finish()],
         [Text("Ok."), Finish()],
     ]
     async with scripted(wire, script) as provider:
@@ -147,7 +146,7 @@ async def test_malformed_never_runs_on_openai(
 ) -> None:
     """google-adk itself calls the tool with {}, so with its defaults."""
     writer = Writer()
-    script = [[Calls("write", text='{"title": "Tides", "content": oops}'), Finish()], [Text("Ok."), Finish()]]
+    script = [[ToolCall("write", text='{"title": "Tides", "content": oops}'), Finish()], [Text("Ok."), Finish()]]
     async with scripted(wire, script) as provider:
         host = Host(cs, agent_of(models(provider, path), writer.tool()))
         events = await host.run(config=config)
@@ -170,7 +169,7 @@ async def test_malformed_never_runs_a_tool_that_needs_something(wire: str, cs: C
         ran.append(title)
         return "written"
 
-    script = [[Calls("write", text='{"title": "Tides", "content": oops}'), Finish()], [Text("Ok."), Finish()]]
+    script = [[ToolCall("write", text='{"title": "Tides", "content": oops}'), Finish()], [Text("Ok."), Finish()]]
     async with scripted(wire, script) as provider:
         host = Host(cs, agent_of(models(provider, "partial"), write))
         events = await host.run(config=WHOLE)
@@ -195,7 +194,7 @@ async def test_truncated_never_runs_for_ever(cs: Callstream, models: Models) -> 
 async def test_malformed_never_runs_on_anthropic(path: str, cs: Callstream, models: Models) -> None:
     """google-adk's own class raises, which ends the run; at the wire the model is told, as on all others."""
     writer = Writer()
-    script = [[Calls("write", text='{"title": "Tides", "content": oops}'), Finish()], [Text("Ok."), Finish()]]
+    script = [[ToolCall("write", text='{"title": "Tides", "content": oops}'), Finish()], [Text("Ok."), Finish()]]
     async with scripted("anthropic", script) as provider:
         host = Host(cs, agent_of(models(provider, path), writer.tool()))
         if path == "tap":

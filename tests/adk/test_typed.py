@@ -15,7 +15,7 @@ from google.adk.tools.function_tool import FunctionTool
 from pydantic import BaseModel, Field
 
 from callstream import Callstream, tool
-from callstream.testing import Call, ScriptedProvider, Text
+from callstream.testing import ScriptedProvider, Text, ToolCall
 
 from .hosting import PATHS, Host, Models, agent_of
 
@@ -112,7 +112,7 @@ VALUES = {
 @pytest.mark.parametrize("path", PATHS)
 async def test_the_tool_gets_its_types(cs: Callstream, models: Models, path: str) -> None:
     RAN.clear()
-    async with ScriptedProvider("anthropic", [[Call("act", WRITTEN)], [Text("Ok.")]]) as provider:
+    async with ScriptedProvider("anthropic", [[ToolCall("act", WRITTEN)], [Text("Ok.")]]) as provider:
         await Host(cs, agent_of(models(provider, path), act)).run()
         assert [VALUES] == RAN
         [declared] = provider.requests[0].json["tools"]
@@ -137,7 +137,7 @@ async def test_the_model_reads_what_does_not_fit(
     cs: Callstream, models: Models, path: str, wrong: dict[str, Any], sentence: str
 ) -> None:
     RAN.clear()
-    async with ScriptedProvider("anthropic", [[Call("act", {**WRITTEN, **wrong})], [Text("Ok.")]]) as provider:
+    async with ScriptedProvider("anthropic", [[ToolCall("act", {**WRITTEN, **wrong})], [Text("Ok.")]]) as provider:
         await Host(cs, agent_of(models(provider, path), act)).run()
         assert RAN == []
         assert sentence in provider.requests[1].body.decode()
@@ -150,7 +150,9 @@ async def test_a_tool_is_judged_while_it_is_written(cs: Callstream, models: Mode
     RAN.clear()
     wrong = {"few": 4, "person": {"born": "1990-05-01"}, "note": "long" * 50}
     right = {**wrong, "few": 3}
-    async with ScriptedProvider("anthropic", [[Call("judge", wrong), Call("judge", right)], [Text("Ok.")]]) as provider:
+    async with ScriptedProvider(
+        "anthropic", [[ToolCall("judge", wrong), ToolCall("judge", right)], [Text("Ok.")]]
+    ) as provider:
         await Host(cs, agent_of(models(provider, path), judge)).run()
         assert RAN == [3]
         assert "judge did not run: the argument 'few' should be at most 3, got" in provider.requests[1].body.decode()
@@ -161,7 +163,7 @@ async def test_a_tool_is_judged_while_it_is_written(cs: Callstream, models: Mode
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_toolsets_prefix_changes_nothing(cs: Callstream, models: Models, path: str) -> None:
     RAN.clear()
-    wrong = Call("my_judge", {"few": 4, "person": {"born": "1990-05-01"}})
+    wrong = ToolCall("my_judge", {"few": 4, "person": {"born": "1990-05-01"}})
     async with ScriptedProvider("anthropic", [[wrong], [Text("Ok.")]]) as provider:
         await Host(cs, agent_of(models(provider, path), Prefixed(tool_name_prefix="my"))).run()
         assert RAN == []
@@ -172,7 +174,7 @@ async def test_a_toolsets_prefix_changes_nothing(cs: Callstream, models: Models,
 
 async def test_a_renamed_tool_is_judged_while_it_is_written(cs: Callstream, models: Models) -> None:
     RAN.clear()
-    twice = Call("my_judge", text='{"few": 1, "few": 2, "person": {"born": "1990-05-01"}}')
+    twice = ToolCall("my_judge", text='{"few": 1, "few": 2, "person": {"born": "1990-05-01"}}')
     async with ScriptedProvider("anthropic", [[twice], [Text("Ok.")]]) as provider:
         await Host(cs, agent_of(models(provider), Prefixed(tool_name_prefix="my"))).run()
         [call] = await cs.journal.calls()

@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from callstream import Callstream, Reject, tool
 from callstream.adk import ADKAgent, CallstreamPlugin
 from callstream.ag_ui_adk import add_adk_fastapi_endpoint
-from callstream.testing import Call, Finish, Refusal, ScriptedProvider, Text
+from callstream.testing import Finish, HttpError, ScriptedProvider, Text, ToolCall
 from tests.adk.hosting import STREAMED, Models
 from tests.server.serving import run_input, served, serving
 
@@ -106,14 +106,14 @@ async def main() -> None:
         exporter.clear()
         log.lines.clear()
 
-    calls = [[Call("look_up", {"topic": "tea"}), Finish()], [Text("Done."), Finish()]]
+    calls = [[ToolCall("look_up", {"topic": "tea"}), Finish()], [Text("Done."), Finish()]]
     await ask_server(calls)
     keep("served")
     await ask_server(calls, {"traceparent": f"00-{TRACE}-{PARENT}-01"})
     keep("traceparent")
-    await ask_server([[Call("look_up", {"topic": "secrets"}), Finish()], [Text("Done."), Finish()]])
+    await ask_server([[ToolCall("look_up", {"topic": "secrets"}), Finish()], [Text("Done."), Finish()]])
     keep("rejected")
-    await ask_server([[Refusal(400, "no")]])
+    await ask_server([[HttpError(400, "no")]])
     keep("failed")
     await ask_runner(calls)
     keep("runner")

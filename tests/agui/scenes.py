@@ -15,7 +15,7 @@ from callstream import CallState, Callstream, Record, Reject, Run
 from callstream.agui import Translator, View, encode_sse
 from callstream.errors import CallstreamError
 from callstream.events import MessageReceived, StateChanged
-from callstream.testing import Call, Failure, Finish, Parallel, Script, Text, Thought, Truncated, encode
+from callstream.testing import Failure, Finish, Parallel, Script, Text, Thought, ToolCall, Truncated, encode
 
 CLIENT_TOOL = "pick_colour"
 REJECTED_TOOL = "delete_everything"
@@ -230,25 +230,33 @@ async def _meet(run: Run, call_id: str, fate: str, scene: Scene) -> None:
 
 LONG = {"title": 'A "quoted" title', "content": "line\n" * 12, "nested": {"list": [1, 2.5, None, True, {"k": "🎈"}]}}
 
-_calls = [Call("write", LONG), Call("lookup", {"q": "x"}), Call("write", {"title": "t"}, streamed=False)]
+_calls = [ToolCall("write", LONG), ToolCall("lookup", {"q": "x"}), ToolCall("write", {"title": "t"}, streamed=False)]
 
 SCENES: dict[str, tuple[Sequence[Play], View | None]] = {
     "text": ([Play([Respond([Text("Hello there.", size=3)])])], None),
     "nothing": ([Play()], None),
     "reasoning_then_text": ([Play([Respond([Thought("Hm, let me see.", size=4), Text("Yes.", size=2)])])], None),
     "reasoning_hidden": (
-        [Play([Respond([Thought("Secret."), Text("Yes."), Call("write", {"a": 1})])])],
+        [Play([Respond([Thought("Secret."), Text("Yes."), ToolCall("write", {"a": 1})])])],
         View(reasoning=False),
     ),
-    "one_call": ([Play([Respond([Text("Let me write."), Call("write", LONG)]), Respond([Text("Done.")])])], None),
-    "call_without_text": ([Play([Respond([Call("write", LONG)])])], None),
-    "call_without_arguments": ([Play([Respond([Call("now", {})])])], None),
+    "one_call": ([Play([Respond([Text("Let me write."), ToolCall("write", LONG)]), Respond([Text("Done.")])])], None),
+    "call_without_text": ([Play([Respond([ToolCall("write", LONG)])])], None),
+    "call_without_arguments": ([Play([Respond([ToolCall("now", {})])])], None),
     "text_between_calls": (
-        [Play([Respond([Text("a"), Call("f", {"x": 1}), Text("b"), Call("g", {"y": 2}), Text("c")], "anthropic")])],
+        [
+            Play(
+                [
+                    Respond(
+                        [Text("a"), ToolCall("f", {"x": 1}), Text("b"), ToolCall("g", {"y": 2}), Text("c")], "anthropic"
+                    )
+                ]
+            )
+        ],
         None,
     ),
     "reasoning_between_calls": (
-        [Play([Respond([Thought("a"), Text("b"), Thought("c"), Call("f", {"x": 1}), Thought("d")])])],
+        [Play([Respond([Thought("a"), Text("b"), Thought("c"), ToolCall("f", {"x": 1}), Thought("d")])])],
         None,
     ),
     "parallel_calls": ([Play([Respond([Parallel(_calls)], "openai_chat", FATES[:4])])], None),
@@ -257,69 +265,91 @@ SCENES: dict[str, tuple[Sequence[Play], View | None]] = {
             Play(
                 [
                     Together(
-                        Respond([Thought("one"), Text("left side", size=2), Call("write", LONG)], fates=["progress"]),
-                        Respond([Text("right side", size=3), Call("lookup", {"q": "y"})], "openai_responses"),
+                        Respond(
+                            [Thought("one"), Text("left side", size=2), ToolCall("write", LONG)], fates=["progress"]
+                        ),
+                        Respond([Text("right side", size=3), ToolCall("lookup", {"q": "y"})], "openai_responses"),
                     )
                 ]
             )
         ],
         None,
     ),
-    "signature": ([Play([Respond([Call("write", LONG, signature="c2lnbmF0dXJl")], "gemini")])], None),
+    "signature": ([Play([Respond([ToolCall("write", LONG, signature="c2lnbmF0dXJl")], "gemini")])], None),
     "free_text_tool": (
-        [Play([Respond([Call("shell", custom=True, text='echo "hi"\n\t…🎈', size=3)], "openai_responses", ["ask"])])],
+        [
+            Play(
+                [
+                    Respond(
+                        [ToolCall("shell", custom=True, text='echo "hi"\n\t…🎈', size=3)], "openai_responses", ["ask"]
+                    )
+                ]
+            )
+        ],
         None,
     ),
     "free_text_tool_without_text": (
-        [Play([Respond([Call("shell", custom=True, text="")], "openai_responses", ["ask"])])],
+        [Play([Respond([ToolCall("shell", custom=True, text="")], "openai_responses", ["ask"])])],
         None,
     ),
-    "truncated": ([Play([Respond([Text("x"), Call("write", LONG, stop_after=3), Finish("length")])])], None),
-    "cut_off": ([Play([Respond([Text("x"), Call("write", LONG, stop_after=3), Truncated()])])], None),
-    "provider_fails": ([Play([Respond([Text("x"), Call("write", LONG, stop_after=3), Failure("overloaded")])])], None),
+    "truncated": ([Play([Respond([Text("x"), ToolCall("write", LONG, stop_after=3), Finish("length")])])], None),
+    "cut_off": ([Play([Respond([Text("x"), ToolCall("write", LONG, stop_after=3), Truncated()])])], None),
+    "provider_fails": (
+        [Play([Respond([Text("x"), ToolCall("write", LONG, stop_after=3), Failure("overloaded")])])],
+        None,
+    ),
     "provider_fails_shown": (
-        [Play([Respond([Text("x"), Call("write", LONG, stop_after=3), Failure("overloaded")])])],
+        [Play([Respond([Text("x"), ToolCall("write", LONG, stop_after=3), Failure("overloaded")])])],
         View(errors=True),
     ),
-    "malformed": ([Play([Respond([Call("write", text='{"a": tru}')], "openai_chat")])], None),
-    "rejected": ([Play([Respond([Call(REJECTED_TOOL, {"sure": True})])])], None),
-    "hook_fails": ([Play([Respond([Call(CRASHED_TOOL, {"sure": True}), Call("write", LONG)])])], None),
-    "tool_fails": ([Play([Respond([Call("write", LONG)], fates=["fail"])])], None),
-    "tool_fails_shown": ([Play([Respond([Call("write", LONG)], fates=["fail"])])], View(errors=True)),
-    "progress": ([Play([Respond([Call("write", LONG), Call("lookup", {"q": "z"})], fates=["progress"])])], None),
-    "released": ([Play([Respond([Call("write", LONG), Call("lookup", {})], fates=["release"])])], None),
+    "malformed": ([Play([Respond([ToolCall("write", text='{"a": tru}')], "openai_chat")])], None),
+    "rejected": ([Play([Respond([ToolCall(REJECTED_TOOL, {"sure": True})])])], None),
+    "hook_fails": ([Play([Respond([ToolCall(CRASHED_TOOL, {"sure": True}), ToolCall("write", LONG)])])], None),
+    "tool_fails": ([Play([Respond([ToolCall("write", LONG)], fates=["fail"])])], None),
+    "tool_fails_shown": ([Play([Respond([ToolCall("write", LONG)], fates=["fail"])])], View(errors=True)),
+    "progress": (
+        [Play([Respond([ToolCall("write", LONG), ToolCall("lookup", {"q": "z"})], fates=["progress"])])],
+        None,
+    ),
+    "released": ([Play([Respond([ToolCall("write", LONG), ToolCall("lookup", {})], fates=["release"])])], None),
     "client_tool": (
         [
-            Play([Respond([Text("Which?"), Call(CLIENT_TOOL, {"of": ["red", "blue"]})])]),
+            Play([Respond([Text("Which?"), ToolCall(CLIENT_TOOL, {"of": ["red", "blue"]})])]),
             Play([Respond([Text("Blue it is.")])], says=None),
         ],
         None,
     ),
     "client_tools_answered_in_part": (
         [
-            Play([Respond([Call(CLIENT_TOOL, {"n": 1}), Call(CLIENT_TOOL, {"n": 2}), Call("write", {"n": 3})])]),
+            Play(
+                [
+                    Respond(
+                        [ToolCall(CLIENT_TOOL, {"n": 1}), ToolCall(CLIENT_TOOL, {"n": 2}), ToolCall("write", {"n": 3})]
+                    )
+                ]
+            ),
             Play([Respond([Text("One more.")])], says=None, answers=1),
-            Play([Respond([Text("Thanks."), Call("write", LONG)])], says="Go on"),
+            Play([Respond([Text("Thanks."), ToolCall("write", LONG)])], says="Go on"),
         ],
         None,
     ),
     "approval_pending": (
         [
-            Play([Respond([Call("approve", {"sum": 7})], fates=["await"])]),
+            Play([Respond([ToolCall("approve", {"sum": 7})], fates=["await"])]),
             Play([Respond([Text("Approved.")])], says="Here you are"),
         ],
         None,
     ),
     "approval_interrupts": (
         [
-            Play([Respond([Call("approve", {"sum": 7}), Call("write", LONG)], fates=["ask", "json"])]),
+            Play([Respond([ToolCall("approve", {"sum": 7}), ToolCall("write", LONG)], fates=["ask", "json"])]),
             Play([Respond([Text("Approved.")])], says=None),
         ],
         View(emit_interrupt_outcome=True, response_schemas={"approve": {"type": "object"}}),
     ),
     "approval_beside_a_client_tool": (
         [
-            Play([Respond([Call("approve", {"sum": 7}), Call(CLIENT_TOOL, {"n": 1})], fates=["ask"])]),
+            Play([Respond([ToolCall("approve", {"sum": 7}), ToolCall(CLIENT_TOOL, {"n": 1})], fates=["ask"])]),
             Play([Respond([Text("Both are there.")])], says=None),
         ],
         View(emit_interrupt_outcome=True, client_tools=frozenset({CLIENT_TOOL})),
@@ -340,14 +370,19 @@ SCENES: dict[str, tuple[Sequence[Play], View | None]] = {
         None,
     ),
     "state_without_a_snapshot": ([Play([State(patch=[{"op": "add", "path": "/a", "value": None}])])], None),
-    "stopped_in_arguments": ([Play([Respond([Text("x"), Call("write", LONG)], stop_at=6)])], None),
-    "stopped_between": ([Play([Respond([Call("write", LONG)], fates=["release"]), Stop()])], None),
-    "broken": ([Play([Respond([Text("x"), Call("write", LONG)], fates=["release"]), Break()])], None),
+    "stopped_in_arguments": ([Play([Respond([Text("x"), ToolCall("write", LONG)], stop_at=6)])], None),
+    "stopped_between": ([Play([Respond([ToolCall("write", LONG)], fates=["release"]), Stop()])], None),
+    "broken": ([Play([Respond([Text("x"), ToolCall("write", LONG)], fates=["release"]), Break()])], None),
     "broken_shown": ([Play([Respond([Text("x")]), Break()])], View(errors=True)),
     "overheard": ([Play([Respond([Text("a")]), Overheard("[writer] said: a"), Respond([Text("b")])])], None),
     "many_turns": (
         [
-            Play([Respond([Thought("t"), Text("one"), Call("write", LONG)], wire, FATES), Respond([Text("two")], wire)])
+            Play(
+                [
+                    Respond([Thought("t"), Text("one"), ToolCall("write", LONG)], wire, FATES),
+                    Respond([Text("two")], wire),
+                ]
+            )
             for wire in ("gemini", "anthropic", "openai_chat", "openai_responses")
         ],
         None,

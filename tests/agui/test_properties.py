@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from callstream.agui import AguiEvent, Conversation, Translator, View, encode, merge
 from callstream.agui.events import ToolCallArgs
-from callstream.testing import Call, Failure, Finish, Parallel, Text, Thought, Truncated
+from callstream.testing import Failure, Finish, Parallel, Text, Thought, ToolCall, Truncated
 from callstream.testing.encoders import ENCODERS
 from callstream.wire import WIRES
 from tests.agui.judge import Judge
@@ -43,8 +43,8 @@ values = st.recursive(
 )
 names = st.sampled_from(["write", "lookup", CLIENT_TOOL, REJECTED_TOOL, CRASHED_TOOL])
 calls = st.builds(
-    Call, names, st.dictionaries(st.text(min_size=1, max_size=5), values, max_size=3), size=st.integers(1, 9)
-) | st.builds(Call, names, st.just({"whole": 1}), streamed=st.just(False))
+    ToolCall, names, st.dictionaries(st.text(min_size=1, max_size=5), values, max_size=3), size=st.integers(1, 9)
+) | st.builds(ToolCall, names, st.just({"whole": 1}), streamed=st.just(False))
 texts = st.text(min_size=1, max_size=20)
 sizes = st.none() | st.integers(1, 6)
 steps = st.lists(
@@ -54,7 +54,7 @@ steps = st.lists(
     | st.builds(Parallel, st.lists(calls, min_size=2, max_size=3)),
     max_size=4,
 )
-unfinished = st.builds(Call, names, st.just({"text": "." * 40}), size=st.just(5), stop_after=st.integers(1, 3))
+unfinished = st.builds(ToolCall, names, st.just({"text": "." * 40}), size=st.just(5), stop_after=st.integers(1, 3))
 endings = (
     st.just([Finish()])
     | st.tuples(unfinished, st.sampled_from([Finish("length"), Truncated(), Failure("overloaded")])).map(list)
@@ -285,7 +285,7 @@ def test_official_client_patches_state_as_the_fold_does(
 
 
 def test_args_are_sent_once() -> None:
-    scene = play([Play([Respond([Call("write", {"a": "b" * 50}, size=3)])])])
+    scene = play([Play([Respond([ToolCall("write", {"a": "b" * 50}, size=3)])])])
     [run] = scene.runs
     translator = Translator()
     events = [event for record in run.records for event in translator.feed(record)]

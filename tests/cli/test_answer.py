@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from callstream.testing import Call, Finish, Refusal, ScriptedProvider, Text
+from callstream.testing import Finish, HttpError, ScriptedProvider, Text, ToolCall
 
 from .commands import PATIENCE, Ran, Server, ran, serving
 
@@ -49,15 +49,15 @@ def script(request: Any) -> list[Any]:
     responses = [part["functionResponse"] for part in last if "functionResponse" in part]
     if not responses:
         if last[0]["text"] == "build":
-            return [Call("build", {"what": "it"}), Finish()]
-        return [Call("look", {"at": "it"}), Call("approve", {"action": last[0]["text"]}), Finish()]
+            return [ToolCall("build", {"what": "it"}), Finish()]
+        return [ToolCall("look", {"at": "it"}), ToolCall("approve", {"action": last[0]["text"]}), Finish()]
     answers = [response["response"] for response in responses if response["name"] == "approve"]
     if responses[0]["name"] == "build":
         heard.extend(response["response"] for response in responses)
     if not answers or answers[0] in ({"result": None}, {"status": "pending"}):
         return [Text("I wait."), Finish()]
     heard.extend(answers)
-    return [Refusal(400, "out of order")] if answers == [{"break": True}] else [Text("Done."), Finish()]
+    return [HttpError(400, "out of order")] if answers == [{"break": True}] else [Text("Done."), Finish()]
 
 
 @pytest.fixture(scope="module")

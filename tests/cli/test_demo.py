@@ -19,7 +19,7 @@ from callstream.cli.demo.play import PIECES, play
 from callstream.cli.demo.tools import Workshop, is_approval
 from callstream.errors import UsageError
 from callstream.server.app import PAGE
-from callstream.testing import Call, Parallel, ReceivedRequest, Text, Thought, stream_args
+from callstream.testing import Parallel, ReceivedRequest, Text, Thought, ToolCall, stream_args
 
 from .commands import PATIENCE, Ran, Server, eventually, in_terminal, screen, serving
 
@@ -44,7 +44,7 @@ def told(name: str, **response: Any) -> dict[str, Any]:
 
 def called(steps: list[Any]) -> list[str]:
     found = [step.calls if isinstance(step, Parallel) else [step] for step in steps]
-    return [call.name for calls in found for call in calls if isinstance(call, Call)]
+    return [call.name for calls in found for call in calls if isinstance(call, ToolCall)]
 
 
 LOOKED = [said("How do tides work?"), told("look_up", found="…"), told("look_up", found="…")]
@@ -77,7 +77,7 @@ def test_the_script_goes_on_from_what_was_said_and_done(contents: list[dict[str,
 
 def test_the_script_chooses_its_piece_by_word_or_by_turn() -> None:
     def title(*contents: dict[str, Any]) -> str:
-        [call] = [step for step in asked(*contents, told("look_up")) if isinstance(step, Call)]
+        [call] = [step for step in asked(*contents, told("look_up")) if isinstance(step, ToolCall)]
         return str(call.args["title"])
 
     assert title(said("Tell me about TEA, please")) == "A good cup of tea"

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from callstream.testing import Call, Cut, ScriptedProvider, Text, recording_proxy
+from callstream.testing import Cut, ScriptedProvider, Text, ToolCall, recording_proxy
 
 from .commands import Ran, ran, serving
 
@@ -26,7 +26,7 @@ with client.messages.stream(model="claude", max_tokens=99, messages=[{"role": "u
 print([block.input for block in message.content if block.type == "tool_use"])
 sys.exit(7)
 """
-SCRIPT = [Text("Let me look."), Call("get_weather", {"city": "Paris"})]
+SCRIPT = [Text("Let me look."), ToolCall("get_weather", {"city": "Paris"})]
 BODY = {"model": "claude", "max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
 
 

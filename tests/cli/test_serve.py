@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from callstream.testing import Call, Finish, ScriptedProvider, Text
+from callstream.testing import Finish, ScriptedProvider, Text, ToolCall
 
 from .asking import asked
 from .commands import ran, serving
@@ -50,7 +50,7 @@ def answers(request: Any) -> list[Any]:
     said = json.dumps(request.json["contents"])
     if "functionResponse" in said or "function_response" in said:
         return [Text("It is warm."), Finish()]
-    return [Text("Let me look. "), Call("get_weather", {"city": CITY}, size=4), Finish()]
+    return [Text("Let me look. "), ToolCall("get_weather", {"city": CITY}, size=4), Finish()]
 
 
 @pytest.fixture

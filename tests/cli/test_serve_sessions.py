@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from callstream.testing import Call, Finish, ScriptedProvider, Text
+from callstream.testing import Finish, ScriptedProvider, Text, ToolCall
 
 from .asking import APPROVING, asked
 from .commands import PATIENCE, Server, ran, serving
@@ -22,7 +22,7 @@ def approving(request: Any) -> list[Any]:
     said = json.dumps(request.json["contents"])
     if "functionResponse" in said:
         return [Text("Approved." if '"ok": true' in said else "What?"), Finish()]
-    return [Call("approve", {"what": "x"}), Finish()]
+    return [ToolCall("approve", {"what": "x"}), Finish()]
 
 
 def post_answer(server: Server, call_id: str, content: str = '{"ok": true}') -> httpx.Response:

@@ -16,7 +16,7 @@ from typing import Any
 
 from callstream import Callstream
 from callstream.events import ArgsAppended
-from callstream.testing import Call, ScriptedProvider
+from callstream.testing import ScriptedProvider, ToolCall
 
 ARGS = {"title": "Tides", "content": "The moon pulls, and the sea follows."}
 WIRE = "openai_chat"
@@ -26,7 +26,7 @@ def run(name: str) -> None:
     """Runs the program of a framework. Raises AssertionError if it does not show what it has to."""
     program = importlib.import_module(f"tests.frameworks.{name}")
     wire = getattr(program, "WIRE", WIRE)
-    with ScriptedProvider(wire, [Call("write", ARGS)], stream_args_unasked=True) as provider:
+    with ScriptedProvider(wire, [ToolCall("write", ARGS)], stream_args_unasked=True) as provider:
         asyncio.run(_check(program.ask, provider))
 
 

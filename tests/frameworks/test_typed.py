@@ -15,7 +15,7 @@ from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.providers.anthropic import AnthropicProvider
 
 from callstream import Callstream, tool
-from callstream.testing import Call, ScriptedProvider, Text
+from callstream.testing import ScriptedProvider, Text, ToolCall
 
 RAN: list[Any] = []
 
@@ -66,7 +66,7 @@ VALUES = (Point(1), {"deep": True}, Person(date(1990, 5, 1)), Order(count=1), 3)
 )
 async def test_pydantic_ai(wrong: dict[str, Any], sentence: str | None) -> None:
     RAN.clear()
-    script = [[Call("act", {**WRITTEN, **wrong}, call_id="c1")], [Text("Ok.")], [Text("Ok.")]]
+    script = [[ToolCall("act", {**WRITTEN, **wrong}, call_id="c1")], [Text("Ok.")], [Text("Ok.")]]
     async with ScriptedProvider("anthropic", script) as provider, Callstream(tools=[act]) as cs:
         http = cs.httpx2_client()
         async with AsyncAnthropic(base_url=provider.base_url, api_key="none", http_client=http) as client:

@@ -22,7 +22,7 @@ from google.adk.tools.function_tool import FunctionTool
 from callstream import Callstream, Progress, no_progress, tool
 from callstream.adk import ADKAgent
 from callstream.server import ServerSettings, create_app
-from callstream.testing import Call, Delay, Finish, ReceivedRequest, Script, ScriptedProvider, Text, Thought
+from callstream.testing import Delay, Finish, ReceivedRequest, Script, ScriptedProvider, Text, Thought, ToolCall
 from callstream.testing.httpserver import Frame, HttpAnswer
 from callstream.testing.routes import Route
 
@@ -104,13 +104,13 @@ async def fail(why: str) -> str:
     raise ValueError(f"it could not be done: {why}")
 
 
-_PUBLISH = Call("publish", {"title": "Tides", "audience": ["sailors", "fishermen", "moonstruck poets"]}, size=6)
+_PUBLISH = ToolCall("publish", {"title": "Tides", "audience": ["sailors", "fishermen", "moonstruck poets"]}, size=6)
 SCRIPTS: dict[str, list[Script]] = {
     "write": [
         [
             Thought("They want to know how tides work. I will write it down first.", size=9),
             Text("I will write that down.", size=5),
-            Call("write_document", {"title": "Tides", "content": DOCUMENT}, size=5),
+            ToolCall("write_document", {"title": "Tides", "content": DOCUMENT}, size=5),
         ],
         [Text("Written. Is there anything else?", size=6)],
     ],
@@ -118,31 +118,31 @@ SCRIPTS: dict[str, list[Script]] = {
         [
             Thought("A document first, then some facts, then print it, then ask before it is published.", size=9),
             Text("I will write that down.", size=5),
-            Call("write_document", {"title": "Tides", "content": DOCUMENT}, size=24),
+            ToolCall("write_document", {"title": "Tides", "content": DOCUMENT}, size=24),
         ],
-        [Call("look_up", {"topic": "the moon"}), Call("look_up", {"topic": "the sun"})],
-        [Call("print_copies", {"copies": 20})],
+        [ToolCall("look_up", {"topic": "the moon"}), ToolCall("look_up", {"topic": "the sun"})],
+        [ToolCall("print_copies", {"copies": 20})],
         [Text("Before it is published, somebody has to agree.", size=8), _PUBLISH],
         [Text("Published. The sailors will be glad.", size=6)],
     ],
     "approve": [[Text("May I?"), _PUBLISH], [Text("Published.")]],
-    "fail": [[Call("fail", {"why": "no paper"})], [Text("It failed.")]],
-    "slow": [[Call("print_copies", {"copies": 10_000})], [Text("Printed.")]],
-    "endless": [[Call("write_document", {"title": "Endless", "content": VERSE * 3000}, size=4)], [Text("Done.")]],
-    "cut": [[Call("write_document", {"title": "Cut", "content": VERSE * 3}, stop_after=12), Finish("length")]],
+    "fail": [[ToolCall("fail", {"why": "no paper"})], [Text("It failed.")]],
+    "slow": [[ToolCall("print_copies", {"copies": 10_000})], [Text("Printed.")]],
+    "endless": [[ToolCall("write_document", {"title": "Endless", "content": VERSE * 3000}, size=4)], [Text("Done.")]],
+    "cut": [[ToolCall("write_document", {"title": "Cut", "content": VERSE * 3}, stop_after=12), Finish("length")]],
     "hostile": [
         [
             Text(HOSTILE),
-            Call(
+            ToolCall(
                 "store", {"payload": {"text": HOSTILE, "rtl": RIGHT_TO_LEFT, HOSTILE: [HOSTILE, None, True, 1.5e300]}}
             ),
         ],
         [Text(RIGHT_TO_LEFT)],
     ],
-    "huge": [[Call("store", {"payload": {"text": FIVE_MB}}, size=200_000)], [Text("Huge.")]],
-    "long": [[Call("write_document", {"title": "Long", "content": VERSE * 1450}, size=80)], [Text("Long.")]],
-    "megabyte": [[Call("write_document", {"title": "Long", "content": VERSE * 14_800}, size=80)], [Text("Long.")]],
-    "many": [[Call("store", {"payload": MANY}, size=100)], [Text("Many.")]],
+    "huge": [[ToolCall("store", {"payload": {"text": FIVE_MB}}, size=200_000)], [Text("Huge.")]],
+    "long": [[ToolCall("write_document", {"title": "Long", "content": VERSE * 1450}, size=80)], [Text("Long.")]],
+    "megabyte": [[ToolCall("write_document", {"title": "Long", "content": VERSE * 14_800}, size=80)], [Text("Long.")]],
+    "many": [[ToolCall("store", {"payload": MANY}, size=100)], [Text("Many.")]],
 }
 UNPACED = {"huge", "long", "megabyte", "many", "hostile"}
 

@@ -8,12 +8,12 @@ from callstream import Callstream, Run
 from callstream.events import (
     Record,
 )
-from callstream.testing import Call, encode
+from callstream.testing import ToolCall, encode
 
 ARGS = {"title": "Notes", "content": "one\ntwo ☃ three"}
 
 
-WRITE = Call("write", ARGS, call_id="c1")
+WRITE = ToolCall("write", ARGS, call_id="c1")
 
 
 async def read(run: Run, wire: str, script: list[Any]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from callstream import CallRejected, CallState, Callstream, Reject, UsageError, open_journal, tool
-from callstream.testing import Call, Text
+from callstream.testing import Text, ToolCall
 from tests.gated import GatedProvider
 from tests.runtime import crashing
 from tests.runtime.streaming import WIRE, chunks, feed, until
@@ -36,7 +36,7 @@ async def test_the_tool_starts_while_the_response_writes_other_things(cs: Callst
         return f"{city}: sunny"
 
     cs.add_tool(look)
-    sent = chunks(Call("look", {"city": "Paris"}, call_id="c1"), Text("One moment. " * 5, size=4))
+    sent = chunks(ToolCall("look", {"city": "Paris"}, call_id="c1"), Text("One moment. " * 5, size=4))
     async with cs.run("thread") as run:
         async with run.response(WIRE) as response:
             await feed(response, sent[:-5])
@@ -63,7 +63,7 @@ async def test_three_tools_run_beside_each_other_and_are_asked_for_by_name(cs: C
     cs.add_tool(look)
     async with cs.run("thread") as run:
         async with run.response(WIRE) as response:
-            await feed(response, chunks(*[Call("look", {"city": city}) for city in waiting]))
+            await feed(response, chunks(*[ToolCall("look", {"city": city}) for city in waiting]))
         async with asyncio.timeout(5):
             for _ in waiting:
                 await begun.acquire()
@@ -85,7 +85,7 @@ async def test_a_sync_tool_is_joined_on_the_loop_and_in_a_thread(cs: Callstream)
     cs.add_tool(look)
     async with cs.run("thread") as run:
         async with run.response(WIRE) as response:
-            await feed(response, chunks(Call("look", {"city": "Paris"}), Call("look", {"city": "Rome"})))
+            await feed(response, chunks(ToolCall("look", {"city": "Paris"}), ToolCall("look", {"city": "Rome"})))
         assert look(city="Paris") == "Paris: sunny"
         assert await asyncio.to_thread(look, city="Rome") == "Rome: sunny"
     assert sorted(cities) == ["Paris", "Rome"]
@@ -107,7 +107,7 @@ async def test_a_sync_tool_that_runs_is_joined_on_the_loop(cs: Callstream) -> No
     cs.add_tool(look)
     async with cs.run("thread") as run:
         async with run.response(WIRE) as response:
-            await feed(response, chunks(Call("look", {"city": "Paris"}, call_id="c1")))
+            await feed(response, chunks(ToolCall("look", {"city": "Paris"}, call_id="c1")))
         await until(begun)
         go_on.set()
         assert look(city="Paris") == "Paris: sunny"
@@ -133,7 +133,7 @@ async def test_generators_are_joined(cs: Callstream) -> None:
     cs.add_tool(plain_steps)
     async with cs.run("thread") as run:
         async with run.response(WIRE) as response:
-            await feed(response, chunks(Call("steps", {"count": 2}), Call("plain_steps", {"count": 3})))
+            await feed(response, chunks(ToolCall("steps", {"count": 2}), ToolCall("plain_steps", {"count": 3})))
         assert [item async for item in steps(count=2)] == [0, 1]
         assert await asyncio.to_thread(lambda: list(plain_steps(count=3))) == [0, 1, 2]
     assert sorted(runs) == ["async", "sync"]
@@ -158,7 +158,8 @@ async def test_hooks_settle_before_an_ordinary_tool_starts(cs: Callstream) -> No
     async with cs.run("thread", rejected="forward") as run:
         async with run.response(WIRE) as response:
             await feed(
-                response, chunks(Call("look", {"city": "Rome"}), Call("look", {"city": "Atlantis"}, call_id="c2"))
+                response,
+                chunks(ToolCall("look", {"city": "Rome"}), ToolCall("look", {"city": "Atlantis"}, call_id="c2")),
             )
         rome, atlantis = await run.run_tools()
         assert (rome.value, atlantis.text) == ("Rome", "there is no such place")
@@ -179,7 +180,7 @@ async def test_arguments_that_do_not_fit_start_nothing(cs: Callstream) -> None:
     cs.add_tool(look)
     async with cs.run("thread") as run:
         async with run.response(WIRE) as response:
-            await feed(response, chunks(Call("look", {"days": "many"}, call_id="c1")))
+            await feed(response, chunks(ToolCall("look", {"days": "many"}, call_id="c1")))
         [result] = await run.run_tools()
         assert "should be an integer" in result.text
     assert (runs, run.call("c1").reason) == ([], "invalid")
@@ -192,7 +193,7 @@ async def test_an_argument_that_the_model_left_out_is_told() -> None:
 
     async with Callstream("memory:", tools=[look]) as cs, cs.run("thread") as run:
         async with run.response(WIRE) as response:
-            await feed(response, chunks(Call("look", {}, call_id="c1")))
+            await feed(response, chunks(ToolCall("look", {}, call_id="c1")))
         [result] = await run.run_tools()
     assert result.text == "look did not run: the argument 'city' is missing; its arguments are city"
     assert (run.call("c1").reason, run.call("c1").ran_early) == ("invalid", False)
@@ -206,7 +207,7 @@ def test_start_is_end_or_early() -> None:
 @pytest.mark.slow
 @pytest.mark.subprocess
 async def test_a_process_that_is_killed_while_its_tool_reads(tmp_path: Path) -> None:
-    script = [[Call("write", {"content": "The sea follows the moon, for ever."}, call_id="c1", size=4)]]
+    script = [[ToolCall("write", {"content": "The sea follows the moon, for ever."}, call_id="c1", size=4)]]
     async with GatedProvider(WIRE, script, held=5) as provider:
         file = tmp_path / "calls.db"
         arguments = ["-m", "tests.runtime.crashing", provider.base_url, str(file)]

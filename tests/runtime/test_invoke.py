@@ -15,7 +15,7 @@ from callstream.events import (
     CallProgressed,
     CallReturned,
 )
-from callstream.testing import Call
+from callstream.testing import ToolCall
 
 from .reading import ARGS, WRITE, events, read
 
@@ -55,7 +55,7 @@ async def test_invoke_of_sync_and_generator_tools(journal_url: str) -> None:
 
     async with Callstream(journal_url, tools=[sync, steps]) as cs:
         async with cs.run("thread") as run:
-            await read(run, "anthropic", [Call("sync", ARGS, call_id="a"), Call("steps", ARGS, call_id="b")])
+            await read(run, "anthropic", [ToolCall("sync", ARGS, call_id="a"), ToolCall("steps", ARGS, call_id="b")])
             assert await run.invoke("a") == "Notes"
             assert await run.invoke("b") == ["Notes", ARGS["content"]]
         assert CallProgressed("a", {"at": "work"}) in await events(cs, run)
@@ -123,7 +123,7 @@ async def test_invoke_of_tools_that_hide_what_they_are(journal_url: str) -> None
         return title
 
     async with Callstream(journal_url, tools=[hidden, nameless]) as cs, cs.run("thread") as run:
-        await read(run, "anthropic", [Call("hidden", ARGS, call_id="a"), Call("nameless", ARGS, call_id="b")])
+        await read(run, "anthropic", [ToolCall("hidden", ARGS, call_id="a"), ToolCall("nameless", ARGS, call_id="b")])
         assert await run.invoke("a") == "Notes"
         assert await run.invoke("b") == "Notes"
 
@@ -139,7 +139,7 @@ async def test_a_method_is_the_same_tool_each_time_it_is_asked_for() -> None:
     with pytest.raises(UsageError, match="a tool 'buy' already"):
         cs.add_tool(Shop().buy)
     async with cs, cs.run("thread") as run:
-        await read(run, "anthropic", [Call("buy", {"title": "x"}, call_id="c1")])
+        await read(run, "anthropic", [ToolCall("buy", {"title": "x"}, call_id="c1")])
         assert await run.invoke("c1") == "x"
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from callstream import CallState, Callstream, Reject, Settings
 from callstream.errors import CallstreamError
 from callstream.events import ArgsAppended, CallCompleted, CallDiscarded, CallExecuting, RunEnded
-from callstream.testing import Call, Failure, Finish, Step, Truncated, encode
+from callstream.testing import Failure, Finish, Step, ToolCall, Truncated, encode
 from callstream.testing.encoders import ENCODERS
 from callstream.wire import WIRES
 
@@ -117,7 +117,7 @@ async def run_program(url: str, program: dict[str, Any]) -> None:
             register(cs, name, behaviour, watches[name], journaled)
             cut = program["cut_last"] and number == len(program["calls"]) - 1 and program["ending"] != "finish"
             script.append(
-                Call(
+                ToolCall(
                     name,
                     {"text": text + "." * 20},
                     size=program["size"],

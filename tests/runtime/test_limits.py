@@ -139,7 +139,7 @@ async def test_upstream_is_closed_and_the_tool_never_runs() -> None:
         return "written"
 
     cs = Callstream(tools=[write], settings=Settings(max_args_bytes=1000))
-    script = [testing.Call("write", {"content": "x" * 100_000}), testing.Finish()]
+    script = [testing.ToolCall("write", {"content": "x" * 100_000}), testing.Finish()]
     async with cs, testing.ScriptedProvider("anthropic", script, deltas_per_second=2000) as provider:
         client = AsyncAnthropic(
             api_key="none", base_url=provider.base_url, http_client=cs.httpx2_client(), max_retries=0

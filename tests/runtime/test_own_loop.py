@@ -17,7 +17,7 @@ import pytest
 
 from callstream import Callstream, UsageError, open_journal
 from callstream.runtime.ownloop import OwnLoop, may_wait_for, run_function, run_in
-from callstream.testing import Call, Delay, ScriptedProvider, Text
+from callstream.testing import Delay, ScriptedProvider, Text, ToolCall
 from tests.captures import ROOT
 
 PROGRAM = """
@@ -73,7 +73,7 @@ def read(path: Path, *, sweep: bool = False) -> tuple[list[Any], list[Any]]:
     return asyncio.run(look())
 
 
-WRITE = Call("write", {"title": "x"}, call_id="c1")
+WRITE = ToolCall("write", {"title": "x"}, call_id="c1")
 
 
 @pytest.mark.slow
@@ -106,7 +106,11 @@ def test_a_program_that_fails_without_closing(tmp_path: Path) -> None:
     assert read(tmp_path / "calls.db") == (["failed"], [("discarded", "interrupted", '{"title":"x"}')])
 
 
-STALLED = [Text("Hello."), Call("write", {"title": "The moon pulls the sea."}, call_id="c1", stop_after=3), Delay(60)]
+STALLED = [
+    Text("Hello."),
+    ToolCall("write", {"title": "The moon pulls the sea."}, call_id="c1", stop_after=3),
+    Delay(60),
+]
 
 
 def wait_for_call(process: subprocess.Popen[str], provider: ScriptedProvider, path: Path) -> None:

@@ -16,7 +16,7 @@ from callstream.events import (
     RunEnded,
     RunStarted,
 )
-from callstream.testing import Call, Failure, Finish, Text, Truncated, encode, encode_whole
+from callstream.testing import Failure, Finish, Text, ToolCall, Truncated, encode, encode_whole
 from callstream.testing.encoders import ENCODERS
 from callstream.wire import WIRES
 
@@ -74,7 +74,7 @@ async def test_same_states_unstreamed(cs: Callstream, wire: str, streamed: bool)
 
 async def test_first_record_started_whatever_the_wire_sends_first(cs: Callstream) -> None:
     async with cs.run("thread") as run:
-        await run.response("gemini").whole(encode_whole("gemini", [WRITE, Call("other", {})]))
+        await run.response("gemini").whole(encode_whole("gemini", [WRITE, ToolCall("other", {})]))
     found = await events(cs, run)
     for call in run.calls:
         first = next(event for event in found if getattr(event, "call_id", None) == call.call_id)
@@ -93,11 +93,11 @@ async def test_released_when_unseen(cs: Callstream) -> None:
 async def test_id_reuse_new_call_in_later_turns_runs_and_threads(cs: Callstream, provider_id: str) -> None:
     async with cs.run("one") as run:
         for turn in (1, 2):
-            await read(run, "openai_chat", [Call("write", {"turn": turn}, call_id=provider_id)])
+            await read(run, "openai_chat", [ToolCall("write", {"turn": turn}, call_id=provider_id)])
     async with cs.run("one") as later:
-        await read(later, "openai_chat", [Call("write", {"turn": 3}, call_id=provider_id)])
+        await read(later, "openai_chat", [ToolCall("write", {"turn": 3}, call_id=provider_id)])
     async with cs.run("two") as other:
-        await read(other, "openai_chat", [Call("write", {"turn": 4}, call_id=provider_id)])
+        await read(other, "openai_chat", [ToolCall("write", {"turn": 4}, call_id=provider_id)])
     calls = [*run.calls, *later.calls, *other.calls]
     assert [call.call_id for call in calls] == [provider_id, f"{provider_id}~2", f"{provider_id}~3", f"{provider_id}~4"]
     assert {call.provider_id for call in calls} == {provider_id}
@@ -109,7 +109,7 @@ async def test_one_id_in_hook_journal_and_result(cs: Callstream, wire: str) -> N
     seen: list[str] = []
     cs.on_args_delta("write", lambda delta, signal: seen.append(delta.call_id))
     async with cs.run("thread") as run:
-        await read(run, wire, [Call("write", ARGS, call_id="")])
+        await read(run, wire, [ToolCall("write", ARGS, call_id="")])
         (call,) = run.calls
         await run.execute(call.call_id)
         await run.complete(call.call_id, None)
@@ -122,7 +122,7 @@ async def test_one_id_in_hook_journal_and_result(cs: Callstream, wire: str) -> N
 async def test_truncated_never_runs(cs: Callstream, wire: str) -> None:
     for ending in (Truncated(), Finish("length")):
         async with cs.run("thread") as run:
-            await read(run, wire, [Call("write", ARGS, stop_after=2), ending])
+            await read(run, wire, [ToolCall("write", ARGS, stop_after=2), ending])
             (call,) = run.calls
             assert (call.state, call.reason) == (CallState.DISCARDED, "truncated")
             with pytest.raises(CallRejected, match="arguments of write were cut off"):
@@ -134,7 +134,7 @@ async def test_an_error_in_the_stream_discards_and_rises_unchanged(cs: Callstrea
     cs.on_args_abort("write", lambda call, reason: aborted.append(reason))
     with pytest.raises(WireError, match="overloaded"):
         async with cs.run("thread") as run:
-            await read(run, "anthropic", [Call("write", ARGS, stop_after=2), Failure("overloaded")])
+            await read(run, "anthropic", [ToolCall("write", ARGS, stop_after=2), Failure("overloaded")])
     found = await events(cs, run)
     assert [event.reason for event in found if isinstance(event, CallDiscarded)] == ["interrupted"]
     assert isinstance(found[-1], RunEnded)
@@ -153,7 +153,7 @@ async def test_unfinished_arguments_are_refused_before_the_wire_ends_them(cs: Ca
 
 async def test_malformed_never_runs(cs: Callstream) -> None:
     async with cs.run("thread") as run:
-        await read(run, "openai_chat", [Call("write", call_id="c1", text='{"a": 1,}')])
+        await read(run, "openai_chat", [ToolCall("write", call_id="c1", text='{"a": 1,}')])
         with pytest.raises(CallRejected, match="arguments of write cannot be read"):
             await run.execute("c1")
     kept = await cs.journal.call("c1")
@@ -164,7 +164,9 @@ async def test_malformed_never_runs(cs: Callstream) -> None:
 async def test_arguments_that_are_no_object_never_run(cs: Callstream) -> None:
     async with cs.run("thread") as run:
         await read(
-            run, "openai_chat", [Call("write", call_id="c1", text="[1]"), Call("write", call_id="c2", text="null")]
+            run,
+            "openai_chat",
+            [ToolCall("write", call_id="c1", text="[1]"), ToolCall("write", call_id="c2", text="null")],
         )
         with pytest.raises(CallRejected, match="not an object"):
             await run.execute("c1")
@@ -196,7 +198,7 @@ async def test_nothing_is_parsed_for_a_tool_without_hooks(cs: Callstream, monkey
 
 async def test_equal_pieces_are_kept_as_two(cs: Callstream) -> None:
     async with cs.run("thread") as run:
-        await read(run, "anthropic", [Call("write", call_id="c1", text='{"a":"xxxxxxxx"}', size=1)])
+        await read(run, "anthropic", [ToolCall("write", call_id="c1", text='{"a":"xxxxxxxx"}', size=1)])
     pieces = [event.text for event in await events(cs, run) if isinstance(event, ArgsAppended)]
     assert pieces.count("x") == 8
     assert "".join(pieces) == '{"a":"xxxxxxxx"}'

@@ -14,7 +14,7 @@ from callstream.events import (
     MessageReceived,
     ResultReceived,
 )
-from callstream.testing import Call, Finish
+from callstream.testing import Finish, ToolCall
 from callstream.wire import WIRES, results_in
 
 from .reading import ARGS, WRITE, events, read
@@ -42,7 +42,7 @@ async def test_a_call_is_answered_by_whose_it_is(cs: Callstream) -> None:
 async def test_results_in_a_request_complete_the_calls_that_they_answer(cs: Callstream, wire: str) -> None:
     async with cs.run("thread") as run:
         await run.receive([MessageReceived("user", "write it")])
-        await read(run, wire, [Call("write", ARGS, call_id="a"), Call("write", ARGS, call_id="b")])
+        await read(run, wire, [ToolCall("write", ARGS, call_id="a"), ToolCall("write", ARGS, call_id="b")])
         answers = [ResultReceived("b", "write", "second"), ResultReceived("a", "write", "first")]
         await run.receive([MessageReceived("user", "write it"), *answers])
         await run.receive(answers)
@@ -106,7 +106,7 @@ async def test_an_error_in_a_request_that_is_no_text_is_kept_as_json(cs: Callstr
 
 async def test_results_without_ids_are_told_by_name_and_order(cs: Callstream) -> None:
     async with cs.run("thread") as run:
-        await read(run, "gemini", [Call("look", {"at": 1}), Call("look", {"at": 2}), Call("other", {})])
+        await read(run, "gemini", [ToolCall("look", {"at": 1}), ToolCall("look", {"at": 2}), ToolCall("other", {})])
         request = (
             b'{"contents":[{"role":"model","parts":[]},{"role":"user","parts":['
             b'{"functionResponse":{"name":"look","response":{"r":1}}},'
@@ -157,7 +157,7 @@ async def test_a_call_resumed_by_its_wire_id_has_its_arguments(journal_url: str)
 
 async def test_foreign_answer_refused(cs: Callstream) -> None:
     async with cs.run("mine") as run:
-        await read(run, "anthropic", [WRITE, Call("write", ARGS, call_id="server")])
+        await read(run, "anthropic", [WRITE, ToolCall("write", ARGS, call_id="server")])
         await run.await_answer("c1")
         await run.execute("server")
         with pytest.raises(UsageError, match="does not await"):

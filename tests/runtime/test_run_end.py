@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from callstream import CallState, Callstream, Reject, Run, Settings, current_run
-from callstream.calls import Call as JournalCall
+from callstream.calls import Call
 from callstream.errors import JournalError, RunOver, UsageError
 from callstream.events import (
     ArgsAppended,
@@ -23,7 +23,7 @@ from callstream.events import (
     RunEnded,
     RunStarted,
 )
-from callstream.testing import Call, encode
+from callstream.testing import ToolCall, encode
 
 from .reading import ARGS, WRITE, events, read, records
 
@@ -287,8 +287,8 @@ def test_two_event_loops(journal_url: str) -> None:
     async def program(number: int) -> None:
         for turn in range(5):
             async with cs.run(f"thread-{number}") as run:
-                await read(run, "anthropic", [Call("write", ARGS, call_id=f"{number}-{turn}")])
-                call: JournalCall = await run.execute(f"{number}-{turn}")
+                await read(run, "anthropic", [ToolCall("write", ARGS, call_id=f"{number}-{turn}")])
+                call: Call = await run.execute(f"{number}-{turn}")
                 await run.complete(call.call_id, call.args)
 
     def loop(number: int) -> None:

@@ -18,7 +18,7 @@ from callstream.events import (
     CallStarted,
     RunEnded,
 )
-from callstream.testing import Call
+from callstream.testing import ToolCall
 
 from .reading import ARGS, WRITE, events, read
 
@@ -36,7 +36,7 @@ async def test_a_delta_has_the_number_of_its_record(cs: Callstream, streamed: bo
     cs.on_field("write", "content", lambda field, signal: deltas.append(field))
     async with cs.run("thread") as run:
         if streamed:
-            await read(run, "openai_chat", [Call("write", ARGS, call_id=call_id) for call_id in ("a", "b")])
+            await read(run, "openai_chat", [ToolCall("write", ARGS, call_id=call_id) for call_id in ("a", "b")])
         else:
             for call_id in ("a", "b"):
                 await run.record([CallStarted(call_id, "write"), CallCompleted(call_id, json.dumps(ARGS))])
@@ -65,7 +65,7 @@ async def test_barrier_before_execute_waits_for_the_hooks_of_the_call_alone(cs: 
 
     cs.on_args_delta("slow", slow)
     async with cs.run("thread") as run:
-        await read(run, "openai_chat", [Call("slow", ARGS, call_id="s"), Call("fast", ARGS, call_id="f")])
+        await read(run, "openai_chat", [ToolCall("slow", ARGS, call_id="s"), ToolCall("fast", ARGS, call_id="f")])
         await run.execute("f")
         executing = asyncio.ensure_future(run.execute("s"))
         await asyncio.sleep(0.01)
@@ -210,7 +210,7 @@ async def test_a_hook_that_fails_in_the_middle_drops_the_rest_of_its_call_only(c
 
     cs.on_args_delta("write", broken)
     async with cs.run("thread") as run:
-        await read(run, "anthropic", [WRITE, Call("other", ARGS, call_id="c2")])
+        await read(run, "anthropic", [WRITE, ToolCall("other", ARGS, call_id="c2")])
         with pytest.raises(CallRejected, match="write did not run: the call was interrupted") as raised:
             await run.execute("c1")
         assert "disk full" in str(raised.value.__cause__)

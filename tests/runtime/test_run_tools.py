@@ -13,7 +13,7 @@ from callstream import CallRejected, CallState, Callstream, Reject, Run, Transit
 from callstream.errors import RunOver
 from callstream.events import CallCompleted, CallStarted
 from callstream.runtime.ending import Ending
-from callstream.testing import Call, Finish, encode
+from callstream.testing import Finish, ToolCall, encode
 
 
 @tool
@@ -39,7 +39,7 @@ async def cs() -> AsyncIterator[Callstream]:
         yield callstream
 
 
-async def read(run: Run, *calls: Call, tools: Any = None, finish: Any = None) -> None:
+async def read(run: Run, *calls: ToolCall, tools: Any = None, finish: Any = None) -> None:
     async with run.response("openai_chat", tools=tools) as response:
         for chunk in encode("openai_chat", [*calls, finish or Finish()]):
             await response.feed(chunk)
@@ -48,18 +48,18 @@ async def read(run: Run, *calls: Call, tools: Any = None, finish: Any = None) ->
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (Call("write", {"content": "x"}), "write did not run: the argument 'title' is missing; its arguments are"),
+        (ToolCall("write", {"content": "x"}), "write did not run: the argument 'title' is missing; its arguments are"),
         (
-            Call("write", {"title": "x", "colour": 1}),
+            ToolCall("write", {"title": "x", "colour": 1}),
             "write did not run: there is no argument 'colour'; its arguments are",
         ),
-        (Call("write", {"colour": 1}), "the argument 'title' is missing. There is no argument 'colour'; "),
-        (Call("greet", {}), "greet did not run: the argument 'name' is missing; its arguments are name"),
-        (Call("wrote", {}), "there is no tool wrote; the tools are: write, anything, greet"),
-        (Call("write", text='["a"]'), "the arguments of write cannot be read (the arguments are not an object)"),
+        (ToolCall("write", {"colour": 1}), "the argument 'title' is missing. There is no argument 'colour'; "),
+        (ToolCall("greet", {}), "greet did not run: the argument 'name' is missing; its arguments are name"),
+        (ToolCall("wrote", {}), "there is no tool wrote; the tools are: write, anything, greet"),
+        (ToolCall("write", text='["a"]'), "the arguments of write cannot be read (the arguments are not an object)"),
     ],
 )
-async def test_a_call_that_does_not_fit_its_tool_is_refused(cs: Callstream, call: Call, text: str) -> None:
+async def test_a_call_that_does_not_fit_its_tool_is_refused(cs: Callstream, call: ToolCall, text: str) -> None:
     async with cs.run("thread") as run:
         await read(run, call)
         [made] = run.calls
@@ -78,14 +78,17 @@ async def test_a_call_that_does_not_fit_its_tool_is_refused(cs: Callstream, call
 async def test_arguments_of_any_name(cs: Callstream) -> None:
     async with cs.run("thread") as run:
         await read(
-            run, Call("anything", {"a": 1, "b": 2}), Call("write", {"title": "x"}), Call("greet", {"name": "Ann"})
+            run,
+            ToolCall("anything", {"a": 1, "b": 2}),
+            ToolCall("write", {"title": "x"}),
+            ToolCall("greet", {"name": "Ann"}),
         )
         assert [await run.invoke(call.call_id) for call in run.calls] == [["a", "b"], {"characters": 0}, "Hello, Ann."]
 
 
 async def test_a_tool_that_was_declared_and_not_given_is_the_programs_mistake(cs: Callstream) -> None:
     async with cs.run("thread") as run:
-        await read(run, Call("wrote", {}, call_id="c1"), tools={"wrote": {"type": "object"}})
+        await read(run, ToolCall("wrote", {}, call_id="c1"), tools={"wrote": {"type": "object"}})
         for running in (run.invoke("c1"), run.run_tools()):
             with pytest.raises(UsageError, match="'wrote' was declared to the model but not given to Callstream"):
                 await running
@@ -98,13 +101,13 @@ async def test_run_tools_has_a_result_for_every_call_once(cs: Callstream) -> Non
 
     cs.on_args_complete("write", check)
     calls = [
-        Call("write", {"title": "a", "content": "abc"}, call_id="c1"),
-        Call("write", {"title": ""}, call_id="c2"),
-        Call("write", {"content": "abc"}, call_id="c3"),
-        Call("greet", {"name": ""}, call_id="c4"),
-        Call("greet", {"name": "Ann"}, call_id="c5"),
-        Call("wrote", {}, call_id="c6"),
-        Call("write", {"title": "a", "content": 7}, call_id="c7"),
+        ToolCall("write", {"title": "a", "content": "abc"}, call_id="c1"),
+        ToolCall("write", {"title": ""}, call_id="c2"),
+        ToolCall("write", {"content": "abc"}, call_id="c3"),
+        ToolCall("greet", {"name": ""}, call_id="c4"),
+        ToolCall("greet", {"name": "Ann"}, call_id="c5"),
+        ToolCall("wrote", {}, call_id="c6"),
+        ToolCall("write", {"title": "a", "content": 7}, call_id="c7"),
     ]
     async with cs.run("thread", rejected="forward") as run:
         await read(run, *calls)
@@ -118,7 +121,7 @@ async def test_run_tools_has_a_result_for_every_call_once(cs: Callstream) -> Non
         assert told.pop("c7")[0].startswith("write did not run: the argument 'content' should be a string, got")
         assert told == {}
         assert await run.run_tools() == []
-        await read(run, Call("greet", {"name": "Bob"}, call_id="d1", stop_after=2), finish=Finish("length"))
+        await read(run, ToolCall("greet", {"name": "Bob"}, call_id="d1", stop_after=2), finish=Finish("length"))
         [cut] = await run.run_tools()
         assert (cut.call_id, cut.name, cut.is_error) == ("d1", "greet", True)
         assert cut.text.startswith("the arguments of greet were cut off")
@@ -127,7 +130,9 @@ async def test_run_tools_has_a_result_for_every_call_once(cs: Callstream) -> Non
 
 async def test_run_tools_leaves_alone_what_awaits_an_answer(cs: Callstream) -> None:
     async with cs.run("thread") as run:
-        await read(run, Call("write", {"title": "a"}, call_id="c1"), Call("greet", {"name": "Ann"}, call_id="c2"))
+        await read(
+            run, ToolCall("write", {"title": "a"}, call_id="c1"), ToolCall("greet", {"name": "Ann"}, call_id="c2")
+        )
         await run.await_answer("c1")
         assert [(result.call_id, result.value) for result in await run.run_tools()] == [("c2", "Hello, Ann.")]
 
@@ -142,7 +147,7 @@ async def test_run_tools_ends_with_the_run() -> None:
 
     async with Callstream(tools=[wait]) as cs:
         async with cs.run("thread") as run:
-            await read(run, Call("wait", {}))
+            await read(run, ToolCall("wait", {}))
             running = asyncio.create_task(run.run_tools())
             await begun.wait()
             await run.stop("enough")
@@ -160,7 +165,7 @@ async def test_of_several_who_run_tools_at_once_one_gets_a_call() -> None:
         return number
 
     async with Callstream(tools=[count]) as cs, cs.run("thread") as run:
-        await read(run, *(Call("count", {"number": number}, call_id=f"c{number}") for number in range(6)))
+        await read(run, *(ToolCall("count", {"number": number}, call_id=f"c{number}") for number in range(6)))
         lists = await asyncio.gather(run.invoke("c3"), *(run.run_tools() for _ in range(3)))
         assert lists.pop(0) == 3
         assert sorted(result.value for results in lists for result in results) == [0, 1, 2, 4, 5]
@@ -170,7 +175,7 @@ async def test_of_several_who_run_tools_at_once_one_gets_a_call() -> None:
 
 async def test_a_call_that_another_run_has_taken_up_is_not_resumed(cs: Callstream) -> None:
     async with cs.run("thread") as run:
-        await read(run, Call("greet", {"name": "Ann"}, call_id="c1"))
+        await read(run, ToolCall("greet", {"name": "Ann"}, call_id="c1"))
         await run.await_answer("c1")
     async with cs.run("thread") as first, cs.run("thread") as second, cs.run("thread") as third:
         assert await first.resume("c1") is not None

@@ -14,8 +14,7 @@ from pydantic import BaseModel, Field
 
 from callstream import Call, CallRejected, CallState, Callstream, FieldDelta, Reject, Run, UsageError, tool
 from callstream.events import ArgsAppended, CallCompleted, CallStarted
-from callstream.testing import Call as Scripted
-from callstream.testing import Finish, encode
+from callstream.testing import Finish, ToolCall, encode
 
 
 class Table(BaseModel):
@@ -64,7 +63,7 @@ async def desk() -> AsyncIterator[Desk]:
         yield made
 
 
-async def feed(run: Run, *calls: Scripted, wire: str = "anthropic") -> None:
+async def feed(run: Run, *calls: ToolCall, wire: str = "anthropic") -> None:
     async with run.response(wire) as response:
         for chunk in encode(wire, [*calls, Finish()]):
             await response.feed(chunk)
@@ -75,7 +74,7 @@ GOOD = {"area": "hall", "table": {"seats": 4}, "note": "by the window"}
 
 async def test_what_fits_runs(desk: Desk) -> None:
     async with desk.cs.run("t") as run:
-        await feed(run, Scripted("reserve", GOOD))
+        await feed(run, ToolCall("reserve", GOOD))
         assert await run.invoke(run.calls[0].call_id) == "reserved"
     assert [("hall", Table(seats=4), "by the window")] == desk.ran
     assert "".join(desk.fields) == "by the window"
@@ -112,7 +111,7 @@ async def test_a_call_is_discarded_where_the_fault_is(desk: Desk, written: str, 
 
 async def test_calls_beside_it_run(desk: Desk) -> None:
     async with desk.cs.run("t") as run:
-        await feed(run, Scripted("reserve", {"area": "roof"}), Scripted("later", {"count": 5}))
+        await feed(run, ToolCall("reserve", {"area": "roof"}), ToolCall("later", {"count": 5}))
         results = {result.name: (result.text, result.is_error) for result in await run.run_tools()}
     assert results["later"] == ("5", False)
     assert results["reserve"][0].startswith("reserve did not run: the argument 'area' should be one of")
@@ -121,14 +120,14 @@ async def test_calls_beside_it_run(desk: Desk) -> None:
 
 async def test_a_name_that_comes_twice_is_malformed(desk: Desk) -> None:
     async with desk.cs.run("t") as run:
-        await feed(run, Scripted("reserve", text='{"area": "hall", "area": "garden"}'))
+        await feed(run, ToolCall("reserve", text='{"area": "hall", "area": "garden"}'))
         assert (run.calls[0].reason, run.calls[0].detail) == ("malformed", "the name 'area' comes twice in an object")
     assert desk.ran == []
 
 
 async def test_a_hook_rejects_by_its_own_rules(desk: Desk) -> None:
     async with desk.cs.run("t") as run:
-        await feed(run, Scripted("reserve", {**GOOD, "note": "please"}))
+        await feed(run, ToolCall("reserve", {**GOOD, "note": "please"}))
         with pytest.raises(CallRejected, match="do not beg"):
             await run.invoke(run.calls[0].call_id)
     assert desk.aborted == ["rejected"]
@@ -177,7 +176,7 @@ async def test_nothing_invalid_runs_whatever_is_written(data: Any) -> None:
         expected = []
     async with Callstream(tools=[reserve]) as cs, cs.run("t") as run:
         async with run.response(wire) as response:
-            body = b"".join(encode(wire, [Scripted("reserve", written), Finish()]))
+            body = b"".join(encode(wire, [ToolCall("reserve", written), Finish()]))
             cuts = sorted(data.draw(st.lists(st.integers(0, len(body)), max_size=5)))
             for start, end in zip([0, *cuts], [*cuts, len(body)], strict=True):
                 await response.feed(body[start:end])

@@ -8,7 +8,7 @@ import pytest
 
 from callstream import CallRejected, CallState, Callstream, Streamed, tool
 from callstream.errors import ArgumentsAborted
-from callstream.testing import Call, Finish, encode
+from callstream.testing import Finish, ToolCall, encode
 
 
 async def test_a_fault_ends_a_tool_that_has_begun() -> None:
@@ -29,7 +29,7 @@ async def test_a_fault_ends_a_tool_that_has_begun() -> None:
         return "written"
 
     text = '{"title": "Tides", "content": "The moon pulls.", "copies": "two", "more": "much more"}'
-    chunks = list(encode("anthropic", [Call("write", text=text, call_id="c1"), Finish()]))
+    chunks = list(encode("anthropic", [ToolCall("write", text=text, call_id="c1"), Finish()]))
     middle = len(chunks) // 2
     async with Callstream(tools=[write]) as cs, cs.run("t") as run:
         async with run.response("anthropic") as response:

@@ -19,7 +19,7 @@ from callstream import (
     tool,
 )
 from callstream.events import ArgsAppended, CallRunningEarly
-from callstream.testing import Call, Finish, encode, encode_whole
+from callstream.testing import Finish, ToolCall, encode, encode_whole
 from callstream.tools import Progress, no_progress
 from tests.runtime.streaming import ARGS, WIRE, Desk, Item, chunks, feed, until
 
@@ -41,7 +41,7 @@ async def test_the_tool_reads_what_the_model_is_still_writing(journal_url: str, 
 
 
 async def read_while_it_is_written(cs: Callstream, desk: Desk) -> None:
-    sent = chunks(Call("write", ARGS, call_id="c1", size=4))
+    sent = chunks(ToolCall("write", ARGS, call_id="c1", size=4))
     async with cs.run("thread") as run:
         async with run.response(WIRE) as response:
             await feed(response, sent[:-4])
@@ -84,7 +84,7 @@ async def test_pieces_are_in_the_journal_before_the_tool_sees_them(cs: Callstrea
     cs.add_tool(note)
     async with cs.run("thread") as run:
         async with run.response(WIRE) as response:
-            await feed(response, chunks(Call("note", {"content": "one two three"}, size=3)))
+            await feed(response, chunks(ToolCall("note", {"content": "one two three"}, size=3)))
         assert [result.is_error for result in await run.run_tools()] == [False]
     assert seen[-1] == "one two three"
 
@@ -102,7 +102,7 @@ async def test_pieces_are_in_the_journal_before_the_tool_sees_them(cs: Callstrea
 async def test_arguments_may_come_in_any_order(cs: Callstream, desk: Desk, text: str, style: str) -> None:
     async with cs.run("thread") as run:
         async with run.response(WIRE) as response:
-            await feed(response, chunks(Call("write", text=text, call_id="c1", size=3)))
+            await feed(response, chunks(ToolCall("write", text=text, call_id="c1", size=3)))
         [result] = await run.run_tools()
         assert result.is_error is False
         assert run.call("c1").ran_early
@@ -122,7 +122,7 @@ async def test_items_come_when_they_are_whole(cs: Callstream) -> None:
     items = [{"name": "apples", "count": 3}, {"name": "pears"}]
     async with cs.run("thread") as run:
         async with run.response(WIRE) as response:
-            for chunk in chunks(Call("add", {"items": items}, call_id="c1", size=3)):
+            for chunk in chunks(ToolCall("add", {"items": items}, call_id="c1", size=3)):
                 await response.feed(chunk)
                 await asyncio.sleep(0)
                 if run.calls and run.call("c1").is_being_written and seen:
@@ -131,7 +131,7 @@ async def test_items_come_when_they_are_whole(cs: Callstream) -> None:
         assert result.value == 2
         assert seen == [Item("apples", 3), Item("pears", 1)]
         async with run.response(WIRE) as response:
-            await feed(response, chunks(Call("add", {"items": [*items, {"name": 5}]}, call_id="c2", size=3)))
+            await feed(response, chunks(ToolCall("add", {"items": [*items, {"name": 5}]}, call_id="c2", size=3)))
         [result] = await run.run_tools()
         assert "the argument 'items[2].name' should be a string, got the number 5" in result.text
     assert run.call("c2").reason == "invalid"
@@ -153,7 +153,9 @@ async def test_a_sync_tool_reads_in_its_thread(cs: Callstream, streamed: bool) -
     cs.add_tool(join)
     async with cs.run("thread") as run:
         async with run.response(WIRE) as response:
-            await feed(response, chunks(Call("join", {"content": "abcdef"}, call_id="c1", size=3, streamed=streamed)))
+            await feed(
+                response, chunks(ToolCall("join", {"content": "abcdef"}, call_id="c1", size=3, streamed=streamed))
+            )
         [result] = await run.run_tools()
         assert result.text.replace("|", "") == "abcdef"
     assert threading.main_thread() not in threads
@@ -162,7 +164,7 @@ async def test_a_sync_tool_reads_in_its_thread(cs: Callstream, streamed: bool) -
 async def test_a_call_that_came_whole_works_the_same(cs: Callstream, desk: Desk) -> None:
     async with cs.run("thread") as run:
         async with run.response(WIRE) as response:
-            await response.whole(encode_whole(WIRE, [Call("write", ARGS), Finish()]))
+            await response.whole(encode_whole(WIRE, [ToolCall("write", ARGS), Finish()]))
         [result] = await run.run_tools()
         assert result.value == {"characters": 18}
     assert desk.pieces == [ARGS["content"]]
@@ -171,7 +173,7 @@ async def test_a_call_that_came_whole_works_the_same(cs: Callstream, desk: Desk)
 async def test_who_runs_tools_himself_cannot_run_it_again(cs: Callstream, desk: Desk) -> None:
     async with cs.run("thread") as run:
         async with run.response(WIRE) as response:
-            await feed(response, chunks(Call("write", ARGS, call_id="c1")))
+            await feed(response, chunks(ToolCall("write", ARGS, call_id="c1")))
         with pytest.raises(TransitionError, match="has begun early"):
             await run.execute("c1")
         with pytest.raises(UsageError, match="nobody can be asked"):
@@ -184,7 +186,7 @@ async def test_a_tool_that_is_called_in_the_run_gives_the_result_of_the_early_on
     write = cs.tools["write"]
     async with cs.run("thread") as run:
         async with run.response(WIRE) as response:
-            await feed(response, chunks(Call("write", ARGS, call_id="c1")))
+            await feed(response, chunks(ToolCall("write", ARGS, call_id="c1")))
         assert await write(**ARGS) == {"characters": 18}
         assert len(desk.runs) == 1
         assert await write("Notes", ARGS["content"], style="plain") == {
@@ -212,7 +214,7 @@ async def test_two_calls_with_equal_arguments_are_two_results(cs: Callstream) ->
     async with cs.run("thread") as run:
         async with run.response(WIRE) as response:
             same = {"content": "how many?"}
-            await feed(response, chunks(Call("ask", same, call_id="c1"), Call("ask", same, call_id="c2")))
+            await feed(response, chunks(ToolCall("ask", same, call_id="c1"), ToolCall("ask", same, call_id="c2")))
         assert {await ask(**same), await ask(**same)} == {1, 2}
     assert count == 2
 
@@ -227,7 +229,7 @@ async def test_a_free_text_tool_is_streamed(cs: Callstream) -> None:
     cs.add_tool(patch)
     async with cs.run("thread") as run:
         async with run.response("openai_responses") as response:
-            script = [Call("patch", text="*** Begin\n*** End", custom=True, call_id="c1", size=4), Finish()]
+            script = [ToolCall("patch", text="*** Begin\n*** End", custom=True, call_id="c1", size=4), Finish()]
             for chunk in encode("openai_responses", script):
                 await response.feed(chunk)
         [result] = await run.run_tools()

@@ -16,7 +16,7 @@ from callstream import (
     Streamed,
     tool,
 )
-from callstream.testing import Call
+from callstream.testing import ToolCall
 from tests.runtime.streaming import WIRE, Desk, chunks, feed, until
 
 
@@ -49,7 +49,7 @@ async def test_a_tool_that_does_not_end_after_an_abort_is_left_alone(
     cs.add_tool(stubborn)
     run = await cs.start("thread")
     response = run.response(WIRE)
-    await feed(response, chunks(Call("stubborn", {"content": "one two three"}, call_id="c1"))[:-4])
+    await feed(response, chunks(ToolCall("stubborn", {"content": "one two three"}, call_id="c1"))[:-4])
     await until(begun)
     await run.stop()
     assert "does not end, and is left alone" in caplog.text
@@ -71,7 +71,7 @@ async def test_what_a_tool_raises_after_an_abort_is_logged(
     cs.add_tool(clumsy)
     async with cs.run("thread") as run:
         async with run.response(WIRE) as response:
-            await feed(response, chunks(Call("clumsy", {"content": "one two three"}, call_id="c1"))[:-4])
+            await feed(response, chunks(ToolCall("clumsy", {"content": "one two three"}, call_id="c1"))[:-4])
             await until(desk.first)
         with pytest.raises(CallRejected):
             await run.invoke("c1")
@@ -89,7 +89,7 @@ async def test_a_run_that_finishes_before_its_tool_fails_the_call(cs: Callstream
     cs.add_tool(slow)
     async with cs.run("thread") as run:
         async with run.response(WIRE) as response:
-            await feed(response, chunks(Call("slow", {"content": "one two three"}, call_id="c1")))
+            await feed(response, chunks(ToolCall("slow", {"content": "one two three"}, call_id="c1")))
         await until(desk.first)
     call = run.call("c1")
     assert (call.state, call.error) == (CallState.FAILED, "the run ended before the tool did")
@@ -108,7 +108,7 @@ async def test_a_nested_key_that_comes_twice_is_malformed(cs: Callstream) -> Non
     text = '{"items": [{"a": 1}, {"a": 1, "a": 2}]}'
     async with cs.run("thread") as run:
         async with run.response(WIRE) as response:
-            await feed(response, chunks(Call("add", text=text, call_id="c1", size=4)))
+            await feed(response, chunks(ToolCall("add", text=text, call_id="c1", size=4)))
         [result] = await run.run_tools()
         assert "the key 'a' comes twice" in result.text
     assert run.call("c1").reason == "malformed"
@@ -124,7 +124,7 @@ async def test_nothing_starts_on_null_or_where_there_is_no_object(cs: Callstream
     cs.add_tool(note)
     async with cs.run("thread") as run:
         async with run.response(WIRE) as response:
-            sent = [Call("note", {"content": None}, call_id="c1"), Call("note", text='["a"]', call_id="c2")]
+            sent = [ToolCall("note", {"content": None}, call_id="c1"), ToolCall("note", text='["a"]', call_id="c2")]
             await feed(response, chunks(*sent))
         null, array = await run.run_tools()
         assert (null.is_error, array.is_error) == (False, True)
@@ -158,7 +158,7 @@ async def test_a_task_group_is_left_whole(cs: Callstream, desk: Desk) -> None:
     cs.add_tool(copy)
     async with cs.run("thread") as run:
         async with run.response(WIRE) as response:
-            await feed(response, chunks(Call("copy", {"content": "one two three"}, call_id="c1"))[:-4])
+            await feed(response, chunks(ToolCall("copy", {"content": "one two three"}, call_id="c1"))[:-4])
             await until(desk.first)
             await asyncio.sleep(0)
     assert ended == ["beside it", "truncated: the stream ended in the middle of the message"]
@@ -180,7 +180,7 @@ async def test_chunk_boundaries_mean_nothing(cs: Callstream, text: str, reason: 
     """What counts as late, or as twice, is decided by the text and not by how it was cut."""
     async with cs.run("thread") as run:
         async with run.response(WIRE) as response:
-            await feed(response, chunks(Call("write", text=text, call_id="c1", size=size)))
+            await feed(response, chunks(ToolCall("write", text=text, call_id="c1", size=size)))
         [result] = await run.run_tools()
         assert result.is_error is (reason is not None)
     state = CallState.COMPLETED if reason is None else CallState.DISCARDED

@@ -21,7 +21,7 @@ from callstream import (
     tool,
 )
 from callstream.errors import RunOver
-from callstream.testing import Call, Failure, Truncated
+from callstream.testing import Failure, ToolCall, Truncated
 from tests.runtime.streaming import ARGS, WIRE, Desk, chunks, feed, until
 
 
@@ -51,7 +51,7 @@ async def cs(desk: Desk) -> AsyncIterator[Callstream]:
 async def test_arguments_that_turn_out_wrong_abort_the_tool(cs: Callstream, desk: Desk, text: str, reason: str) -> None:
     async with cs.run("thread") as run:
         async with run.response(WIRE) as response:
-            await feed(response, chunks(Call("write", text=text, call_id="c1", size=3)))
+            await feed(response, chunks(ToolCall("write", text=text, call_id="c1", size=3)))
         [result] = await run.run_tools()
         assert result.is_error
         assert "result of write does not count" in result.text or "so its result does not count" in result.text
@@ -79,7 +79,7 @@ async def test_a_tool_does_not_start_on_arguments_that_do_not_fit(cs: Callstream
     tools = {"write": desk.write().schema("anthropic")["input_schema"]}
     async with cs.run("thread") as run:
         async with run.response(WIRE, tools=tools) as response:
-            await feed(response, chunks(Call("write", text=text, call_id="c1", size=3)))
+            await feed(response, chunks(ToolCall("write", text=text, call_id="c1", size=3)))
         if "colour" in text or "title" not in text:
             [result] = await run.run_tools()
             assert result.is_error
@@ -89,7 +89,7 @@ async def test_a_tool_does_not_start_on_arguments_that_do_not_fit(cs: Callstream
 
 
 async def test_cut_at_every_delta_there_is_never_a_result(cs: Callstream, desk: Desk) -> None:
-    sent = chunks(Call("write", ARGS, size=4))
+    sent = chunks(ToolCall("write", ARGS, size=4))
     ended = next(place for place, chunk in enumerate(sent) if b"content_block_stop" in chunk)
     began = 0
     for cut in range(1, ended):
@@ -116,7 +116,7 @@ async def test_a_response_that_breaks_aborts_the_tool(cs: Callstream, desk: Desk
     async with cs.run("thread") as run:
         try:
             async with run.response(WIRE) as response:
-                sent = chunks(Call("write", ARGS, call_id="c1", size=4, stop_after=11), error)
+                sent = chunks(ToolCall("write", ARGS, call_id="c1", size=4, stop_after=11), error)
                 await feed(response, sent[:12])
                 await until(desk.first)
                 await feed(response, sent[12:])
@@ -143,7 +143,7 @@ async def test_a_stop_aborts_the_tool_and_waits_for_what_it_undoes(cs: Callstrea
     cs.add_tool(publish)
     run = await cs.start("thread")
     response = run.response(WIRE)
-    await feed(response, chunks(Call("publish", {"content": "one two three"}, call_id="c1"))[:-4])
+    await feed(response, chunks(ToolCall("publish", {"content": "one two three"}, call_id="c1"))[:-4])
     await until(begun)
     await run.stop()
     assert undone == ["aborted"]
@@ -172,7 +172,7 @@ async def test_a_stop_while_the_tool_runs_on_whole_arguments_fails_the_call(cs: 
     cs.add_tool(publish)
     run = await cs.start("thread")
     async with run.response(WIRE) as response:
-        await feed(response, chunks(Call("publish", {"content": "one two three"}, call_id="c1")))
+        await feed(response, chunks(ToolCall("publish", {"content": "one two three"}, call_id="c1")))
     await until(begun)
     asking = asyncio.create_task(run.invoke("c1"))
     await asyncio.sleep(0)
@@ -195,7 +195,7 @@ async def test_a_tool_that_fails_or_returns_before_the_end_waits_for_it(cs: Call
     cs.add_tool(fail)
     cs.add_tool(skip)
     sent = chunks(
-        Call("fail", {"content": "one two three"}, call_id="c1"), Call("skip", {"content": "one"}, call_id="c2")
+        ToolCall("fail", {"content": "one two three"}, call_id="c1"), ToolCall("skip", {"content": "one"}, call_id="c2")
     )
     async with cs.run("thread") as run:
         async with run.response(WIRE) as response:
@@ -233,7 +233,7 @@ async def test_a_sync_tool_is_aborted_where_it_reads(cs: Callstream) -> None:
     cs.add_tool(join)
     async with cs.run("thread") as run:
         async with run.response(WIRE) as response:
-            await feed(response, chunks(Call("join", {"content": "abcdefghi"}, size=3, stop_after=7), Truncated()))
+            await feed(response, chunks(ToolCall("join", {"content": "abcdefghi"}, size=3, stop_after=7), Truncated()))
             await until(begun)
     assert ended.is_set()
     assert reasons == ["truncated"]
@@ -255,7 +255,7 @@ async def test_hooks_for_the_end_gate_the_result_and_not_the_start(cs: Callstrea
     cs.on_args_complete("write", judge)
     async with cs.run("thread", rejected="forward") as run:
         async with run.response(WIRE) as response:
-            await feed(response, chunks(Call("write", ARGS, call_id="c1", size=4)))
+            await feed(response, chunks(ToolCall("write", ARGS, call_id="c1", size=4)))
         await until(desk.first)
         assert run.call("c1").state is CallState.RUNNING_EARLY
         gate.set()
@@ -275,7 +275,7 @@ async def test_a_hook_that_rejects_a_piece_aborts_the_tool(cs: Callstream, desk:
     cs.on_field("write", "content", refuse)
     async with cs.run("thread", rejected="forward") as run:
         async with run.response(WIRE) as response:
-            await feed(response, chunks(Call("write", ARGS, call_id="c1", size=4)))
+            await feed(response, chunks(ToolCall("write", ARGS, call_id="c1", size=4)))
         [result] = await run.run_tools()
         assert result.text == "no threes"
     assert desk.aborted == ["rejected"]
@@ -296,7 +296,7 @@ async def test_what_a_cancelled_caller_waited_for_is_cancelled(cs: Callstream) -
     cs.add_tool(hang)
     async with cs.run("thread") as run:
         async with run.response(WIRE) as response:
-            await feed(response, chunks(Call("hang", {"content": "x"}, call_id="c1")))
+            await feed(response, chunks(ToolCall("hang", {"content": "x"}, call_id="c1")))
         asking = asyncio.create_task(run.invoke("c1"))
         for _ in range(10):
             await asyncio.sleep(0)
@@ -315,7 +315,7 @@ async def test_a_result_that_is_no_json_fails_the_call(cs: Callstream) -> None:
     cs.add_tool(odd)
     async with cs.run("thread") as run:
         async with run.response(WIRE) as response:
-            await feed(response, chunks(Call("odd", {"content": "x"}, call_id="c1")))
+            await feed(response, chunks(ToolCall("odd", {"content": "x"}, call_id="c1")))
         with pytest.raises(UsageError):
             await run.invoke("c1")
         assert run.call("c1").state is CallState.FAILED
@@ -329,7 +329,7 @@ async def test_a_late_argument_that_changes_nothing_is_no_fault(
     text = f'{{"title": "Notes", "content": "one two", "style": {late}}}'
     async with cs.run("thread") as run:
         async with run.response(WIRE) as response:
-            await feed(response, chunks(Call("write", text=text, call_id="c1", size=size)))
+            await feed(response, chunks(ToolCall("write", text=text, call_id="c1", size=size)))
         [result] = await run.run_tools()
     assert (result.is_error, result.value) == (False, {"characters": 7})
     assert desk.runs == [{"title": "Notes", "style": "plain"}]
@@ -341,7 +341,7 @@ async def test_the_model_is_told_to_write_a_late_argument_first(cs: Callstream, 
     text = f'{{"title": "Notes", "content": "one two", "style": {late}}}'
     async with cs.run("thread") as run:
         async with run.response(WIRE) as response:
-            await feed(response, chunks(Call("write", text=text, call_id="c1", size=3)))
+            await feed(response, chunks(ToolCall("write", text=text, call_id="c1", size=3)))
         [result] = await run.run_tools()
     assert desk.aborted == ["invalid"]
     assert ("write 'style' before 'content'" in result.text) is (late == '"bold"')
@@ -355,7 +355,9 @@ async def test_a_tool_that_takes_anything_is_not_given_more_later(cs: Callstream
     cs.add_tool(note)
     async with cs.run("thread") as run:
         async with run.response(WIRE) as response:
-            await feed(response, chunks(Call("note", text='{"content": "one two", "by": "me"}', call_id="c1", size=3)))
+            await feed(
+                response, chunks(ToolCall("note", text='{"content": "one two", "by": "me"}', call_id="c1", size=3))
+            )
         [result] = await run.run_tools()
     assert "write 'by' before 'content'" in result.text
 
@@ -366,7 +368,7 @@ async def test_a_framework_that_fills_in_the_default_for_null_means_the_running_
     text = '{"title": "Notes", "content": "one two", "style": null}'
     async with cs.run("thread") as run:
         async with run.response(WIRE) as response:
-            await feed(response, chunks(Call("write", text=text, call_id="c1", size=3)))
+            await feed(response, chunks(ToolCall("write", text=text, call_id="c1", size=3)))
         result = await cs.tools["write"](title="Notes", content="one two", style="plain")
     assert result == {"characters": 7}
     assert len(desk.runs) == 1

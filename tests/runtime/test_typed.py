@@ -11,7 +11,7 @@ import pydantic
 import pytest
 
 from callstream import CallRejected, Callstream, Run, tool
-from callstream.testing import Call, Finish, encode
+from callstream.testing import Finish, ToolCall, encode
 
 RAN: list[Any] = []
 
@@ -44,7 +44,7 @@ async def run() -> AsyncIterator[Run]:
         yield run
 
 
-async def read(run: Run, *calls: Call) -> list[str]:
+async def read(run: Run, *calls: ToolCall) -> list[str]:
     async with run.response("anthropic") as response:
         for chunk in encode("anthropic", [*calls, Finish()]):
             await response.feed(chunk)
@@ -55,20 +55,20 @@ GUEST = {"name": "Ann", "born": "1990-05-01"}
 
 
 async def test_the_tool_gets_its_types(run: Run) -> None:
-    [call_id] = await read(run, Call("book", {"guest": GUEST, "room": {"beds": 2}, "nights": None}))
+    [call_id] = await read(run, ToolCall("book", {"guest": GUEST, "room": {"beds": 2}, "nights": None}))
     assert await run.invoke(call_id) == "booked"
     assert [(Guest("Ann", date(1990, 5, 1)), Room(beds=2), 1)] == RAN
     assert run.call(call_id).args == {"guest": GUEST, "room": {"beds": 2}, "nights": None}, "what the model wrote"
 
 
 async def test_a_value_is_converted_once(run: Run) -> None:
-    [call_id] = await read(run, Call("shout", {"text": "hi"}))
+    [call_id] = await read(run, ToolCall("shout", {"text": "hi"}))
     assert await run.invoke(call_id) == "hi!"
 
 
 async def test_what_does_not_fit_never_reaches_the_tool(run: Run) -> None:
     [call_id] = await read(
-        run, Call("book", {"guest": {**GUEST, "born": "long ago"}, "room": {"beds": 0}, "nights": "3"})
+        run, ToolCall("book", {"guest": {**GUEST, "born": "long ago"}, "room": {"beds": 0}, "nights": "3"})
     )
     with pytest.raises(CallRejected) as rejected:
         await run.invoke(call_id)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from callstream import Callstream, tool
 from callstream.errors import InvalidArguments
-from callstream.testing import Call, Finish, encode
+from callstream.testing import Finish, ToolCall, encode
 
 COUNT = count()  # a schema has no two types of one name
 
@@ -171,7 +171,7 @@ async def test_the_tool_gets_what_the_library_makes_of_it(
 
     wire = data.draw(st.sampled_from(["anthropic", "openai_chat", "openai_responses", "gemini"]))
     # In pieces, Gemini's wire has no value for an empty container: which it is the schema says.
-    body = b"".join(encode(wire, [Call("act", {"it": value}, streamed=wire != "gemini"), Finish()]))
+    body = b"".join(encode(wire, [ToolCall("act", {"it": value}, streamed=wire != "gemini"), Finish()]))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(body)), max_size=4)))
     async with Callstream(tools=[made]) as cs, cs.run("t") as run:
         async with run.response(wire) as response:

@@ -17,8 +17,7 @@ from callstream.events import (
     CallReturned,
     CallStarted,
 )
-from callstream.testing import Call as Calls
-from callstream.testing import Finish, Text
+from callstream.testing import Finish, Text, ToolCall
 from tests.adk.hosting import PATHS, STREAMED, WHOLE, WIRES, Host, Models, agent_of, scripted
 
 ARGS = {"document_id": "doc-1", "content": "The moon pulls the sea. " * 8}
@@ -69,7 +68,7 @@ async def test_the_draft_grows_and_is_finished(
     path: str, wire: str, config: Any, cs: Callstream, models: Models
 ) -> None:
     drafts = Drafts()
-    async with scripted(wire, [[Calls("streaming_draft", ARGS), Finish()], END]) as provider:
+    async with scripted(wire, [[ToolCall("streaming_draft", ARGS), Finish()], END]) as provider:
         host = Host(cs, agent_of(models(provider, path), drafts.tool()))
         await host.run(config=config)
     assert drafts.finished == {"doc-1": ARGS["content"]}
@@ -90,7 +89,7 @@ async def test_the_draft_grows_and_is_finished(
 async def test_the_pieces_are_durable_rows(tmp_path: Path, cs: Callstream, models: Models) -> None:
     drafts = Drafts()
     url = f"sqlite:///{tmp_path}/calls.db"
-    async with scripted("gemini", [[Calls("streaming_draft", ARGS), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("streaming_draft", ARGS), Finish()], END]) as provider:
         async with Callstream(journal=url) as kept:
             tapping = Models(kept)
             await Host(kept, agent_of(tapping(provider), drafts.tool())).run()
@@ -109,7 +108,9 @@ async def test_the_pieces_are_durable_rows(tmp_path: Path, cs: Callstream, model
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_draft_that_breaks_off_leaves_nothing(path: str, cs: Callstream, models: Models) -> None:
     drafts = Drafts()
-    async with scripted("gemini", [[Calls("streaming_draft", ARGS, stop_after=12), Finish("length")], END]) as provider:
+    async with scripted(
+        "gemini", [[ToolCall("streaming_draft", ARGS, stop_after=12), Finish("length")], END]
+    ) as provider:
         host = Host(cs, agent_of(models(provider, path), drafts.tool()))
         await host.run()
     assert drafts.finished == {}
@@ -136,7 +137,7 @@ async def test_a_hook_that_raises_is_logged_and_its_tool_does_not_run(
     async def grow(delta: ArgsDelta, signal: AbortSignal) -> None:
         raise RuntimeError("no room for drafts")
 
-    async with scripted("gemini", [[Calls("streaming_draft", ARGS), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("streaming_draft", ARGS), Finish()], END]) as provider:
         host = Host(cs, agent_of(models(provider, path), streaming_draft))
         await host.run()
         assert "no room for drafts" not in provider.requests[1].body.decode()

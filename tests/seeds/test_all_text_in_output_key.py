@@ -10,13 +10,12 @@ from google.adk.tools import ToolContext
 from pydantic import BaseModel
 
 from callstream import Callstream
-from callstream.testing import Call as Calls
-from callstream.testing import Finish, Text, Thought
+from callstream.testing import Finish, Text, Thought, ToolCall
 from tests.adk.hosting import PATHS, Host, Models, scripted
 
 SCRIPT = [
-    [Thought("Hm."), Text("Intro one. Intro two.", size=5), Calls("lookup", {"topic": "moon"}), Finish()],
-    [Text("Progress.", size=3), Calls("lookup", {"topic": "tides"}), Finish()],
+    [Thought("Hm."), Text("Intro one. Intro two.", size=5), ToolCall("lookup", {"topic": "moon"}), Finish()],
+    [Text("Progress.", size=3), ToolCall("lookup", {"topic": "tides"}), Finish()],
     [Text("Conclusion one. Conclusion two.", size=5), Finish()],
 ]
 ALL = "Intro one. Intro two.Progress.Conclusion one. Conclusion two."
@@ -65,7 +64,7 @@ async def test_a_tool_may_read_what_was_said_before(cs: Callstream, models: Mode
         return "fine"
 
     async with scripted(
-        "gemini", [[Text("Draft."), Calls("review", {}), Finish()], [Text("Ok."), Finish()]]
+        "gemini", [[Text("Draft."), ToolCall("review", {}), Finish()], [Text("Ok."), Finish()]]
     ) as provider:
         agent = LlmAgent(name="writer", model=models(provider), tools=[review], output_key="report")
         await Host(cs, agent).run("Write")

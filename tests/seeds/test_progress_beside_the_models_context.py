@@ -10,8 +10,7 @@ import pytest
 from google.adk.tools import ToolContext
 
 from callstream import Callstream
-from callstream.testing import Call as Calls
-from callstream.testing import Finish, Text
+from callstream.testing import Finish, Text, ToolCall
 from tests.adk.hosting import PATHS, Host, Models, agent_of, responses_in, scripted
 from tests.adk.liveline import Line, asked, line
 from tests.adk.liveprovider import COMPLETE, calls, text
@@ -78,7 +77,7 @@ async def test_every_report_reaches_the_handler(path: str, task: Any, cs: Callst
     heard = Heard()
     cs.on_tool_progress = heard.handler
     name = task.__name__
-    script = [[Calls(name, {"query": "moon"}), Finish()], [Text("Done."), Finish()]]
+    script = [[ToolCall(name, {"query": "moon"}), Finish()], [Text("Done."), Finish()]]
     async with scripted("gemini", script) as provider:
         host = Host(cs, agent_of(models(provider, path), task))
         events = await host.run()
@@ -98,7 +97,7 @@ async def test_the_handler_may_take_keywords_only(cs: Callstream, models: Models
         reports.append((tool_name, data))
 
     cs.on_tool_progress = handler  # type: ignore[assignment]
-    script = [[Calls("long_running_task", {"query": "moon"}), Finish()], [Text("Done."), Finish()]]
+    script = [[ToolCall("long_running_task", {"query": "moon"}), Finish()], [Text("Done."), Finish()]]
     async with scripted("gemini", script) as provider:
         await Host(cs, agent_of(models(provider), long_running_task)).run()
     assert reports == [("long_running_task", ONE), ("long_running_task", TWO)]

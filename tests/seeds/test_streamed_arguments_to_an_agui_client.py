@@ -15,8 +15,7 @@ from google.adk.sessions import InMemorySessionService
 from google.genai import types
 
 from callstream.ag_ui_adk import ADKAgent, AGUIToolset
-from callstream.testing import Call as Calls
-from callstream.testing import Finish, Text
+from callstream.testing import Finish, Text, ToolCall
 from callstream.testing.shapes import called, piece, pieces, text
 from tests.adk.agent.clients import Client, kinds
 from tests.adk.hosting import STREAMED, RawProvider, Untapped, scripted
@@ -104,8 +103,8 @@ async def test_a_backend_tool_and_a_client_tool(path: str, kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 async def test_the_second_turn_has_the_signatures_that_the_model_demands(kind: str) -> None:
     script = [
-        [Calls("write_document", DOCUMENT), Finish()],
-        [Calls("paint", {"color": "red"}), Finish()],
+        [ToolCall("write_document", DOCUMENT), Finish()],
+        [ToolCall("paint", {"color": "red"}), Finish()],
         [Text("Painted."), Finish()],
         [Text("Again."), Finish()],
     ]

@@ -13,7 +13,7 @@ from anthropic import AsyncAnthropic
 
 from callstream import Callstream, Reject, current_run, tool
 from callstream.events import ArgsAppended, CallCompleted, CallStarted
-from callstream.testing import Call, ScriptedProvider
+from callstream.testing import ScriptedProvider, ToolCall
 
 from .agents import Scripted
 from .serving import Server, served, tool_message
@@ -153,7 +153,7 @@ async def test_a_client_tool_that_a_hook_rejects_is_told_to_the_client_and_fails
 
 async def test_a_client_tool_that_a_tapped_model_calls_awaits_its_answer(cs: Callstream) -> None:
     """Whether the agent is a generator or a coroutine that only asks."""
-    async with ScriptedProvider("anthropic", [Call("pick", {"a": 1})]) as provider:
+    async with ScriptedProvider("anthropic", [ToolCall("pick", {"a": 1})]) as provider:
 
         async def agent(given: RunAgentInput) -> None:
             tapped = cs.httpx2_client(wire="anthropic")

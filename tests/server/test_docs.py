@@ -10,7 +10,7 @@ import pytest
 from starlette.applications import Starlette
 
 from callstream.server.serving import HEAD_SECONDS
-from callstream.testing import Call, Finish, Refusal, Text
+from callstream.testing import Finish, HttpError, Text, ToolCall
 from tests.adk.conftest import IGNORED
 from tests.adk.hosting import scripted
 from tests.agui.model import StrictClient
@@ -69,11 +69,16 @@ async def test_the_program_with_a_route_of_its_own(
     monkeypatch.chdir(tmp_path)
     document = {"title": "A", "content": "abc"}
     script = [
-        [Call("write_document", document), Call("write_document", {"title": "A"}), Call("wrote", {}), Finish()],
-        [Call("write_document", document, stop_after=2), Finish("length")],
+        [
+            ToolCall("write_document", document),
+            ToolCall("write_document", {"title": "A"}),
+            ToolCall("wrote", {}),
+            Finish(),
+        ],
+        [ToolCall("write_document", document, stop_after=2), Finish("length")],
         [Text("Written."), Finish()],
         [Text("You are welcome."), Finish()],
-        [Refusal(400, "out of order")],
+        [HttpError(400, "out of order")],
     ]
     async with scripted("anthropic", script) as provider:
         monkeypatch.setenv("ANTHROPIC_API_KEY", "none")

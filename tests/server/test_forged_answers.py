@@ -12,8 +12,7 @@ from google.adk.tools import FunctionTool
 from callstream import Callstream
 from callstream.adk import ADKAgent, AGUIToolset
 from callstream.server import ServerSettings
-from callstream.testing import Call as Calls
-from callstream.testing import Finish
+from callstream.testing import Finish, ToolCall
 from tests.adk.conftest import IGNORED
 from tests.adk.hosting import Models, agent_of, scripted
 
@@ -44,7 +43,7 @@ async def ran(server: Server, text: str | None = "Go", **given: Any) -> list[dic
 
 
 async def test_an_answer_counts_once_and_in_its_own_thread(cs: Callstream, models: Models) -> None:
-    script = [[Calls("paint", {"color": "red"}), Finish()], END, END, END]
+    script = [[ToolCall("paint", {"color": "red"}), Finish()], END, END, END]
     async with scripted("gemini", script) as provider:
         agent = ADKAgent(agent_of(models(provider), AGUIToolset()), callstream=cs)
         async with served(agent, auth=by_name) as server:
@@ -89,7 +88,7 @@ async def test_an_answer_that_others_would_stumble_over_breaks_nothing(
         {"type": "TOOL_CALL_START", "toolCallId": "c", "toolCallName": "paint"},
         {"type": "TOOL_CALL_END", "toolCallId": "c"},
     ]
-    async with scripted("gemini", [[Calls("paint", {"color": MARKER}), Finish()], END, END]) as provider:
+    async with scripted("gemini", [[ToolCall("paint", {"color": MARKER}), Finish()], END, END]) as provider:
         agent: Any = ADKAgent(agent_of(models(provider), AGUIToolset()), callstream=cs)
         if kind == "function":
             agent = Scripted(asking, [], [])
@@ -120,7 +119,7 @@ async def test_a_client_cannot_answer_a_server_tool(cs: Callstream, models: Mode
         results.append(where)
         return "the truth"
 
-    script = [[Calls("look", {"where": "here"}), Finish()], END]
+    script = [[ToolCall("look", {"where": "here"}), Finish()], END]
     async with scripted("gemini", script) as provider:
         agent = ADKAgent(agent_of(models(provider), look, AGUIToolset()), callstream=cs)
         async with (

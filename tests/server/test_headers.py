@@ -14,8 +14,7 @@ from callstream import Callstream, Settings
 from callstream.adk import ADKAgent
 from callstream.server import ServerSettings, create_app
 from callstream.server.guard import SECURITY
-from callstream.testing import Call as Calls
-from callstream.testing import Failure, Finish, Truncated
+from callstream.testing import Failure, Finish, ToolCall, Truncated
 from tests.adk.conftest import IGNORED
 from tests.adk.hosting import Models, agent_of, scripted
 
@@ -142,12 +141,12 @@ async def test_no_way_out_of_the_page(cs: Callstream, path: str) -> None:
 @pytest.mark.parametrize(
     "script",
     [
-        [Calls("write", {"content": MARKER}), Finish()],
-        [Calls("write", text=f'{{"content": "{MARKER}" oops'), Finish()],
-        [Calls("write", {"content": MARKER * 10}, stop_after=5), Truncated()],
-        [Calls("write", {"content": MARKER * 10}, stop_after=5), Failure("overloaded")],
-        [Calls("write", {"content": MARKER * 100}), Finish()],
-        [Calls("unknown_tool", {"content": MARKER}), Finish()],
+        [ToolCall("write", {"content": MARKER}), Finish()],
+        [ToolCall("write", text=f'{{"content": "{MARKER}" oops'), Finish()],
+        [ToolCall("write", {"content": MARKER * 10}, stop_after=5), Truncated()],
+        [ToolCall("write", {"content": MARKER * 10}, stop_after=5), Failure("overloaded")],
+        [ToolCall("write", {"content": MARKER * 100}), Finish()],
+        [ToolCall("unknown_tool", {"content": MARKER}), Finish()],
     ],
     ids=["whole", "malformed", "truncated", "failed", "too long", "unknown"],
 )

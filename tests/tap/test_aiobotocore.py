@@ -11,7 +11,7 @@ import pytest
 
 from callstream import CallState, Callstream, Reject
 from callstream.errors import CallRejected
-from callstream.testing import Call, Failure, Finish, ScriptedProvider, Text
+from callstream.testing import Failure, Finish, ScriptedProvider, Text, ToolCall
 from tests.sdks.bedrock import KEYS, MESSAGES, TOOLS, fold_converse, fold_whole
 from tests.tap.test_boto import ANTHROPIC, ARGS, BETA, SCRIPT, WRITE
 from tests.tap.test_signed import recomputed
@@ -66,7 +66,7 @@ async def test_truncated_failed_and_rejected_calls() -> None:
     def refuse(call: Any, signal: Any) -> None:
         raise Reject("not today")
 
-    cut = Call("other", ARGS, stop_after=2)
+    cut = ToolCall("other", ARGS, stop_after=2)
     for end, error in ((Finish("length"), None), (Failure("Too slow."), Exception)):
         async with Callstream() as cs, ScriptedProvider("bedrock_converse", [cut, end]) as provider:
             async with cs.run("thread") as run, client_of(provider, cs, collapse="all") as client:
@@ -99,7 +99,7 @@ async def test_whole_answers_are_read() -> None:
 
 
 async def test_leaving_early_ends_the_reading() -> None:
-    script = [Text("Hi."), Call("write", ARGS, call_id="c1", size=1), Text("and so on. " * 200, size=1)]
+    script = [Text("Hi."), ToolCall("write", ARGS, call_id="c1", size=1), Text("and so on. " * 200, size=1)]
     async with Callstream() as cs, ScriptedProvider("bedrock_converse", script, deltas_per_second=200) as provider:
         async with cs.run("thread") as run, client_of(provider, cs, collapse="all") as client:
             response = await client.converse_stream(modelId="claude", messages=MESSAGES, toolConfig=TOOLS)

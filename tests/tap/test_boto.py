@@ -16,7 +16,18 @@ from botocore.exceptions import ClientError, EventStreamError
 from callstream import CallState, Callstream, Reject
 from callstream.errors import CallRejected, UsageError
 from callstream.tap import Limits, TapSettings
-from callstream.testing import Call, Cut, Delay, Failure, Finish, Parallel, Refusal, ScriptedProvider, Text, Thought
+from callstream.testing import (
+    Cut,
+    Delay,
+    Failure,
+    Finish,
+    HttpError,
+    Parallel,
+    ScriptedProvider,
+    Text,
+    Thought,
+    ToolCall,
+)
 from tests.sdks.bedrock import (
     MESSAGES,
     TOOLS,
@@ -29,8 +40,8 @@ from tests.sdks.sdk import SCHEMA
 from tests.tap.test_signed import recomputed
 
 ARGS = {"title": "Notes", "content": "one two three"}
-WRITE = Call("write", ARGS, call_id="c1", size=4)
-SCRIPT = [Thought("Hm."), Text("Let me write."), WRITE, Call("other", {"title": "x"}, call_id="c2")]
+WRITE = ToolCall("write", ARGS, call_id="c1", size=4)
+SCRIPT = [Thought("Hm."), Text("Let me write."), WRITE, ToolCall("other", {"title": "x"}, call_id="c2")]
 
 
 @pytest.fixture
@@ -117,7 +128,7 @@ def test_a_model_may_be_named_by_its_arn(cs: Callstream) -> None:
 
 def test_truncated_never_runs(cs: Callstream) -> None:
     for end in (Finish("length"), Finish("malformed_tool_use")):
-        script = [Text("Hi."), Call("write", ARGS, stop_after=2 if end.reason == "length" else None), end]
+        script = [Text("Hi."), ToolCall("write", ARGS, stop_after=2 if end.reason == "length" else None), end]
         with ScriptedProvider("bedrock_converse", script) as provider, cs.run("thread") as run:
             answer = ask(provider, cs, collapse="all")
         assert (answer.text, answer.calls, answer.finish) == ("Hi.", [], ask_finish(end))
@@ -131,7 +142,7 @@ def ask_finish(end: Finish) -> str:
 def test_an_exception_in_the_stream_is_the_sdk_s_to_raise(cs: Callstream) -> None:
     script = [
         Text("Hi."),
-        Call("write", ARGS, call_id="c1", stop_after=3),
+        ToolCall("write", ARGS, call_id="c1", stop_after=3),
         Failure("Too slow.", "modelStreamErrorException"),
     ]
     with ScriptedProvider("bedrock_converse", script) as provider:
@@ -141,7 +152,7 @@ def test_an_exception_in_the_stream_is_the_sdk_s_to_raise(cs: Callstream) -> Non
 
 
 def test_a_broken_connection_is_the_sdk_s_error(cs: Callstream) -> None:
-    with ScriptedProvider("bedrock_converse", [Text("Hi."), Call("write", ARGS, stop_after=3), Cut()]) as provider:
+    with ScriptedProvider("bedrock_converse", [Text("Hi."), ToolCall("write", ARGS, stop_after=3), Cut()]) as provider:
         with pytest.raises(Exception) as plain:
             ask(provider)
         with cs.run("thread") as run, pytest.raises(type(plain.value)):
@@ -150,7 +161,7 @@ def test_a_broken_connection_is_the_sdk_s_error(cs: Callstream) -> None:
 
 
 def test_leaving_early_ends_the_reading(cs: Callstream) -> None:
-    script = [Text("Hi."), Call("write", ARGS, call_id="c1", stop_after=2), Delay(60)]
+    script = [Text("Hi."), ToolCall("write", ARGS, call_id="c1", stop_after=2), Delay(60)]
     with ScriptedProvider("bedrock_converse", script) as provider, cs.run("thread") as run:
         stream = client_of(provider, cs, collapse="all").converse_stream(
             modelId="claude", messages=MESSAGES, toolConfig=TOOLS
@@ -213,11 +224,11 @@ def test_whole_answers_are_read(cs: Callstream) -> None:
 
 
 def test_a_refused_request_is_tried_again_and_read_once(cs: Callstream) -> None:
-    with ScriptedProvider("bedrock_converse", [[Refusal(503)], [WRITE]]) as provider, cs.run("thread") as run:
+    with ScriptedProvider("bedrock_converse", [[HttpError(503)], [WRITE]]) as provider, cs.run("thread") as run:
         assert ask(provider, cs, retries=1, collapse="all").calls == [("c1", "write", ARGS)]
         assert len(provider.requests) == 2
     assert len(run.calls) == 1
-    with ScriptedProvider("bedrock_converse", [Refusal(400, "no such model")]) as provider, cs.run("thread") as run:
+    with ScriptedProvider("bedrock_converse", [HttpError(400, "no such model")]) as provider, cs.run("thread") as run:
         with pytest.raises(ClientError, match=r"ValidationException.*no such model"):
             ask(provider, cs)
 
@@ -283,7 +294,7 @@ def test_what_cannot_be_tapped(cs: Callstream) -> None:
 
 
 def test_from_several_threads_at_once(cs: Callstream) -> None:
-    with ScriptedProvider("bedrock_converse", [Parallel([WRITE, Call("other", {"title": "x"})])]) as provider:
+    with ScriptedProvider("bedrock_converse", [Parallel([WRITE, ToolCall("other", {"title": "x"})])]) as provider:
         client = client_of(provider, cs, collapse="all")
         found: list[Any] = []
 
@@ -352,7 +363,7 @@ def test_the_beta_of_invoke_model(cs: Callstream) -> None:
 
 
 def test_the_model_is_told_of_calls_that_never_reached_the_program(cs: Callstream) -> None:
-    bad = Call("write", {"title": 5}, call_id="c1")
+    bad = ToolCall("write", {"title": 5}, call_id="c1")
     with ScriptedProvider("bedrock_converse", [[bad], [Text("Sorry.")]]) as provider:
         client = client_of(provider, cs, collapse="all")
         with cs.run("thread") as run:

@@ -13,10 +13,10 @@ from openai import AsyncOpenAI
 
 from callstream import Callstream, FieldDelta, tool
 from callstream.tap import TapSettings
-from callstream.testing import Call, ReceivedRequest, Refusal, ScriptedProvider, Text, eager_refusal, eager_tools
+from callstream.testing import HttpError, ReceivedRequest, ScriptedProvider, Text, ToolCall, eager_refusal, eager_tools
 
 ARGS = {"title": "Tides", "content": "The moon pulls, and the sea follows. " * 6}
-SCRIPT = [Call("write", ARGS)]
+SCRIPT = [ToolCall("write", ARGS)]
 EAGER = "eager_input_streaming"
 
 
@@ -130,7 +130,7 @@ async def test_requests_at_once_are_all_answered_and_logged_once(
 
 
 async def test_an_error_of_another_kind_is_the_sdks(cs: Callstream) -> None:
-    async with ScriptedProvider("anthropic", [Refusal(400, "max_tokens: too large")]) as provider:
+    async with ScriptedProvider("anthropic", [HttpError(400, "max_tokens: too large")]) as provider:
         with pytest.raises(BadRequestError, match="max_tokens: too large"):
             await ask(cs, provider, [DECLARED])
         assert len(provider.requests) == 1
@@ -138,8 +138,8 @@ async def test_an_error_of_another_kind_is_the_sdks(cs: Callstream) -> None:
 
 async def test_a_request_that_is_refused_without_the_field_too_may_be_asked_again(cs: Callstream) -> None:
     """An error that repeats the request names the field without meaning it."""
-    echo = [Refusal(400, f"cannot read: {EAGER}")]
-    async with ScriptedProvider("anthropic", [echo, [Refusal(400, "too long")], SCRIPT]) as provider:
+    echo = [HttpError(400, f"cannot read: {EAGER}")]
+    async with ScriptedProvider("anthropic", [echo, [HttpError(400, "too long")], SCRIPT]) as provider:
         with pytest.raises(BadRequestError, match="too long"):
             await ask(cs, provider, [DECLARED])
         await ask(cs, provider, [DECLARED])
@@ -150,7 +150,7 @@ async def test_the_sdks_own_retry_follows_a_refusal(cs: Callstream) -> None:
     def script(request: ReceivedRequest) -> Any:
         if (refusal := eager_refusal(request)) is not None:
             return [refusal]
-        return [Refusal(529, "overloaded", retry_after=0.01)] if len(provider.requests) == 2 else SCRIPT
+        return [HttpError(529, "overloaded", retry_after=0.01)] if len(provider.requests) == 2 else SCRIPT
 
     async with ScriptedProvider("anthropic", script) as provider:
         answer = await ask(cs, provider, [DECLARED])
@@ -187,7 +187,7 @@ async def test_a_sync_client_asks_and_is_refused_alike() -> None:
 @pytest.mark.parametrize("opted", [True, False])
 async def test_bedrock_is_asked_by_beta_where_that_is_wanted(cs: Callstream, opted: bool) -> None:
     def script(request: ReceivedRequest) -> Any:
-        return [Refusal(400, "invalid beta flag")] if request.json.get("anthropic_beta") else SCRIPT
+        return [HttpError(400, "invalid beta flag")] if request.json.get("anthropic_beta") else SCRIPT
 
     settings = TapSettings(bedrock_beta=opted)
     async with (
@@ -247,7 +247,7 @@ async def test_glm_goes_by_what_the_request_says(cs: Callstream, said: bool) -> 
 
 async def test_a_server_that_does_not_know_glms_field(cs: Callstream) -> None:
     def script(request: ReceivedRequest) -> Any:
-        return [Refusal(422, "body.tool_stream: extra inputs")] if "tool_stream" in request.json else [Text("Yes.")]
+        return [HttpError(422, "body.tool_stream: extra inputs")] if "tool_stream" in request.json else [Text("Yes.")]
 
     async with ScriptedProvider("openai_chat", script) as provider:
         for _ in range(2):

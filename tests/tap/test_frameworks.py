@@ -9,7 +9,7 @@ import pytest
 from anthropic import AsyncAnthropic
 
 from callstream import CallState, Callstream
-from callstream.testing import Call, ScriptedProvider
+from callstream.testing import ScriptedProvider, ToolCall
 
 pydantic_ai = pytest.importorskip("pydantic_ai")
 pydantic = pytest.importorskip("pydantic")
@@ -34,7 +34,7 @@ async def partials(cs: Callstream | None) -> list[Any]:
     from pydantic_ai.models.anthropic import AnthropicModel
     from pydantic_ai.providers.anthropic import AnthropicProvider
 
-    async with ScriptedProvider("anthropic", [Call("final_result", REPORT, call_id="c1")]) as provider:
+    async with ScriptedProvider("anthropic", [ToolCall("final_result", REPORT, call_id="c1")]) as provider:
         http_client = None if cs is None else cs.httpx2_client()
         async with AsyncAnthropic(base_url=provider.base_url, api_key="none", http_client=http_client) as client:
             model = AnthropicModel("claude-sonnet-5-5", provider=AnthropicProvider(anthropic_client=client))

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from callstream import Callstream, UsageError
-from callstream.testing import Call, ScriptedProvider, Text
+from callstream.testing import ScriptedProvider, Text, ToolCall
 from tests.tap.clients import ask
 
 
@@ -17,7 +17,7 @@ from tests.tap.clients import ask
 async def test_every_sdk_accepts_it(wire: str) -> None:
     cs = Callstream()
     cs.on_args_delta("write", lambda delta, signal: None)
-    script = [Text("I write."), Call("write", {"text": "Tides"}, call_id="c1", size=3)]
+    script = [Text("I write."), ToolCall("write", {"text": "Tides"}, call_id="c1", size=3)]
     async with ScriptedProvider(wire, script) as provider:
         answer = await ask(wire, provider, cs, client=cs.http_client)
     assert answer.text == "I write."

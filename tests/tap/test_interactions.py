@@ -11,7 +11,7 @@ from google.oauth2.credentials import Credentials
 
 from callstream import Callstream
 from callstream.calls import CallState
-from callstream.testing import Call, Finish, ReceivedRequest, ScriptedProvider, Text
+from callstream.testing import Finish, ReceivedRequest, ScriptedProvider, Text, ToolCall
 from callstream.testing.bodies import BodiesProvider
 from callstream.testing.encoders import encode
 from tests.sdks import SDKS
@@ -24,14 +24,14 @@ ARGS = {"title": "Notes", "content": "one two three"}
 async def test_continuation_is_two_exchanges_of_one_stream(cs: Callstream) -> None:
     """The SDK sends the second request itself, and yields both streams as one."""
 
-    def hop(call: Call, token: bytes) -> list[bytes]:
+    def hop(call: ToolCall, token: bytes) -> list[bytes]:
         status = b'"status":"requires_continuation"'
         frames = encode(WIRE, [call, Finish("requires_continuation")])
         return [frame.replace(status, status + b',"continuation_token":"' + token + b'"') for frame in frames]
 
     bodies = [
-        hop(Call("write", ARGS, call_id="a"), b"t1"),
-        hop(Call("write", ARGS, call_id="b", stop_after=2), b"t2"),
+        hop(ToolCall("write", ARGS, call_id="a"), b"t1"),
+        hop(ToolCall("write", ARGS, call_id="b", stop_after=2), b"t2"),
     ]
     last = list(encode(WIRE, [Text("Done.")], first_id=3))
     async with BodiesProvider(WIRE, [*bodies, last]) as provider:
@@ -51,7 +51,7 @@ async def test_continuation_is_two_exchanges_of_one_stream(cs: Callstream) -> No
 
 
 async def test_stream_is_taken_up_again_with_get(cs: Callstream) -> None:
-    async with ScriptedProvider(WIRE, [Text("Here."), Call("write", ARGS, call_id="a")]) as provider:
+    async with ScriptedProvider(WIRE, [Text("Here."), ToolCall("write", ARGS, call_id="a")]) as provider:
         async with SDK.client(provider.base_url, cs.httpx_client(collapse="all"), 0) as client:
             stream = await client.aio.interactions.get("v1_abc", stream=True, last_event_id="e7")
             answer = SDK.fold([event async for event in stream])
@@ -66,7 +66,7 @@ async def test_stream_is_taken_up_again_with_get(cs: Callstream) -> None:
 
 
 async def test_a_stated_wire_reads_get_too(cs: Callstream) -> None:
-    async with ScriptedProvider(WIRE, [Call("write", ARGS, call_id="a")]) as provider:
+    async with ScriptedProvider(WIRE, [ToolCall("write", ARGS, call_id="a")]) as provider:
         async with cs.httpx_client(wire=WIRE, collapse="all") as client:
             await client.get(f"{provider.base_url}/v1/interactions/v1_abc", params={"stream": "true"})
             await client.get(f"{provider.base_url}/v1/elsewhere")
@@ -74,7 +74,7 @@ async def test_a_stated_wire_reads_get_too(cs: Callstream) -> None:
 
 
 async def test_vertex(cs: Callstream) -> None:
-    async with ScriptedProvider(WIRE, [Call("write", ARGS, call_id="a")]) as provider:
+    async with ScriptedProvider(WIRE, [ToolCall("write", ARGS, call_id="a")]) as provider:
         async with cs.httpx_client(collapse="all") as http:
             options = types.HttpOptions(base_url=provider.base_url, httpx_async_client=http)
             credentials: Any = Credentials("none")  # type: ignore[no-untyped-call]
@@ -91,7 +91,7 @@ async def test_vertex(cs: Callstream) -> None:
 
 async def test_results_of_a_program_complete_its_calls(cs: Callstream) -> None:
     def script(request: ReceivedRequest) -> list[Any]:
-        return [Text("Done.")] if isinstance(request.json["input"], list) else [Call("write", ARGS, call_id="a")]
+        return [Text("Done.")] if isinstance(request.json["input"], list) else [ToolCall("write", ARGS, call_id="a")]
 
     async with ScriptedProvider(WIRE, script) as provider:
         async with SDK.client(provider.base_url, cs.httpx_client(), 0) as client, cs.run("thread"):
@@ -105,7 +105,7 @@ async def test_results_of_a_program_complete_its_calls(cs: Callstream) -> None:
 
 
 async def test_sync_client(cs: Callstream) -> None:
-    with ScriptedProvider(WIRE, [Call("write", ARGS, call_id="a")]) as provider:
+    with ScriptedProvider(WIRE, [ToolCall("write", ARGS, call_id="a")]) as provider:
         with httpx.Client(transport=cs.transport(collapse="all")) as http:  # type: ignore[arg-type]
             options = types.HttpOptions(base_url=provider.base_url, httpx_client=http)
             client = genai.Client(api_key="none", http_options=options)

@@ -11,18 +11,18 @@ from anthropic import AsyncAnthropic
 
 from callstream import CallRejected, CallState, Callstream, tool
 from callstream.events import ResultReceived
-from callstream.testing import Call, Finish, ScriptedProvider, Text
+from callstream.testing import Finish, ScriptedProvider, Text, ToolCall
 from tests.sdks.bedrock import bedrock_client, converse_events, fold_converse
 from tests.tap import sync_clients
 from tests.tap.clients import WIRES, ask
 
 ARGS = {"title": "Tides", "content": "The moon pulls."}
 ANSWERS: dict[str, list[Any]] = {
-    "whole": [Text("So."), Call("wrote", ARGS, size=4)],
-    "cut off": [Text("So."), Call("wrote", ARGS, size=4, stop_after=3), Finish("length")],
-    "not JSON": [Text("So."), Call("wrote", text='{"title": "Tides", content: 3}', size=4)],
-    "not an object": [Text("So."), Call("wrote", text='["Tides"]', size=4)],
-    "beside a known one": [Call("write", ARGS, size=4), Call("wrote", ARGS, size=4)],
+    "whole": [Text("So."), ToolCall("wrote", ARGS, size=4)],
+    "cut off": [Text("So."), ToolCall("wrote", ARGS, size=4, stop_after=3), Finish("length")],
+    "not JSON": [Text("So."), ToolCall("wrote", text='{"title": "Tides", content: 3}', size=4)],
+    "not an object": [Text("So."), ToolCall("wrote", text='["Tides"]', size=4)],
+    "beside a known one": [ToolCall("write", ARGS, size=4), ToolCall("wrote", ARGS, size=4)],
 }
 NAMES = {"whole": ["wrote"], "beside a known one": ["write", "wrote"]}
 each_answer = pytest.mark.parametrize("kind", ANSWERS)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from callstream import Callstream
-from callstream.testing import Call, ScriptedProvider, Text
+from callstream.testing import ScriptedProvider, Text, ToolCall
 from tests.sdks import SDKS
 from tests.tap.clients import WIRES, sdk
 
-SCRIPT = [Text("one two three " * 20, size=4), Call("write", {"text": "x" * 500}, call_id="c1")]
+SCRIPT = [Text("one two three " * 20, size=4), ToolCall("write", {"text": "x" * 500}, call_id="c1")]
 
 
 async def first_event(wire: str, client: Any) -> None:

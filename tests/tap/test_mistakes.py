@@ -10,15 +10,15 @@ import pytest
 from anthropic import AsyncAnthropic
 
 from callstream import Callstream, tool
-from callstream.testing import Call, Finish, ReceivedRequest, Refusal, ScriptedProvider, Text, garble
+from callstream.testing import Finish, HttpError, ReceivedRequest, ScriptedProvider, Text, ToolCall, garble
 
 GOOD = {"title": "Tides", "content": "The moon pulls.", "tags": ["sea", "moon"]}
 BAD = {"title": "Storms", "content": "The wind blows.", "tags": ["wind"]}
-SOUND = Call("write", GOOD, call_id="good")
+SOUND = ToolCall("write", GOOD, call_id="good")
 
 
-def broken(text: str) -> Call:
-    return Call("write", text=text, call_id="bad")
+def broken(text: str) -> ToolCall:
+    return ToolCall("write", text=text, call_id="bad")
 
 
 # What came, why it must not run, and what the model reads of it.
@@ -43,7 +43,7 @@ MISTAKES: dict[str, tuple[list[Any], str, str]] = {
     ),
     "not an object": ([broken('["Storms"]'), SOUND], "malformed", "the arguments are not an object"),
     "cut off": (
-        [SOUND, Call("write", BAD, call_id="bad", stop_after=4), Finish("length")],
+        [SOUND, ToolCall("write", BAD, call_id="bad", stop_after=4), Finish("length")],
         "truncated",
         "were cut off",
     ),
@@ -194,7 +194,7 @@ async def test_the_bare_sdk_raises_in_the_middle_of_the_stream(mistake: str) -> 
 async def test_a_note_is_in_the_sdks_retry_too_and_then_no_more(desk: Desk) -> None:
     """A program that asks nothing of its run: the note is the tap's."""
     mistaken, _, told = MISTAKES["one field swallows the rest"]
-    overloaded = [Refusal(529, "overloaded", retry_after=0.01)]
+    overloaded = [HttpError(529, "overloaded", retry_after=0.01)]
     scripts = [mistaken, overloaded, [Text("Done.")], [Text("And again.")]]
     async with (
         ScriptedProvider("anthropic", scripts) as provider,

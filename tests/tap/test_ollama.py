@@ -12,11 +12,16 @@ from callstream import Callstream, Reject
 from callstream.calls import CallState
 from callstream.errors import CallRejected
 from callstream.tap import Limits, TapSettings
-from callstream.testing import Call, Failure, ReceivedRequest, ScriptedProvider, Text, Thought
+from callstream.testing import Failure, ReceivedRequest, ScriptedProvider, Text, Thought, ToolCall
 from tests.tap.clients import ask, sdk
 
 ARGS = {"title": "Notes", "content": "one\u2028two ☃"}
-SCRIPT = [Thought("Hm."), Text("Let me see.", size=4), Call("write", ARGS, call_id="c1"), Call("other", {}, call_id="")]
+SCRIPT = [
+    Thought("Hm."),
+    Text("Let me see.", size=4),
+    ToolCall("write", ARGS, call_id="c1"),
+    ToolCall("other", {}, call_id=""),
+]
 
 
 @pytest.mark.parametrize("collapse", ["known", "all", "none"])
@@ -64,7 +69,7 @@ async def test_results_without_ids_complete_their_calls(stream: bool) -> None:
     def script(request: ReceivedRequest) -> list[Any]:
         if request.json["messages"][-1]["role"] == "tool":
             return [Text("Done.")]
-        return [Call("add", {"x": 1}), Call("look", {"y": 2}), Call("add", {"x": 3})]
+        return [ToolCall("add", {"x": 1}), ToolCall("look", {"y": 2}), ToolCall("add", {"x": 3})]
 
     async with Callstream() as cs, ScriptedProvider("ollama", script) as provider:
         async with sdk("ollama", provider, cs) as client, cs.run("thread"):

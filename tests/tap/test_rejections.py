@@ -14,13 +14,13 @@ import pytest
 
 from callstream import CallState, Callstream, Reject, Settings, tool
 from callstream.errors import CallRejected, RunOver, UsageError
-from callstream.testing import Call, Cut, Finish, ScriptedProvider, Text
+from callstream.testing import Cut, Finish, ScriptedProvider, Text, ToolCall
 from tests.sdks import SDKS
 from tests.tap.clients import ASK, WIRES, ask, sdk
 
 ARGS = {"title": "Notes", "content": "one\ntwo ☃ three" * 5}
 OTHER = {"title": "x"}
-SCRIPT = [Text("Let me see."), Call("write", ARGS, call_id="c1"), Call("other", OTHER, call_id="c2")]
+SCRIPT = [Text("Let me see."), ToolCall("write", ARGS, call_id="c1"), ToolCall("other", OTHER, call_id="c2")]
 
 
 @tool
@@ -157,7 +157,7 @@ async def test_a_sibling_is_still_there_where_the_rejection_rises(cs: Callstream
 
 
 async def test_nothing_is_refused_by_what_only_broke_off(cs: Callstream) -> None:
-    async with serving("openai_chat", [Call("write", ARGS, call_id="c1", stop_after=2), Cut()]) as provider:
+    async with serving("openai_chat", [ToolCall("write", ARGS, call_id="c1", stop_after=2), Cut()]) as provider:
         async with cs.run("thread") as run:
             with pytest.raises(openai.APIConnectionError):
                 await ask("openai_chat", provider, cs)
@@ -168,8 +168,8 @@ async def test_nothing_is_refused_by_what_only_broke_off(cs: Callstream) -> None
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
-        ([Call("write", ARGS, call_id="c1", stop_after=2), Finish("length")], "truncated"),
-        ([Call("write", text='{"title": 1,}', call_id="c1")], "malformed"),
+        ([ToolCall("write", ARGS, call_id="c1", stop_after=2), Finish("length")], "truncated"),
+        ([ToolCall("write", text='{"title": 1,}', call_id="c1")], "malformed"),
     ],
 )
 async def test_a_discarded_call_is_logged_and_can_be_told(

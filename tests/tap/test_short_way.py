@@ -13,11 +13,11 @@ from callstream import Callstream
 from callstream.errors import LimitExceeded
 from callstream.events import ArgsAppended
 from callstream.runtime import TextLimits
-from callstream.testing import Call, ScriptedProvider
+from callstream.testing import ScriptedProvider, ToolCall
 
 DELTAS = 40
 TEXT = "0123456789" * DELTAS
-SCRIPT = [Call("write", {"content": TEXT}, size=10, call_id="c1")]
+SCRIPT = [ToolCall("write", {"content": TEXT}, size=10, call_id="c1")]
 
 
 async def read(cs: Callstream, provider: ScriptedProvider) -> bytes:

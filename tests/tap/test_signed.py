@@ -14,13 +14,13 @@ from botocore.credentials import Credentials
 from openai.providers import bedrock
 
 from callstream import Callstream
-from callstream.testing import Call, ReceivedRequest, ScriptedProvider
+from callstream.testing import ReceivedRequest, ScriptedProvider, ToolCall
 
 from .clients import ASK
 
 KEYS = {"aws_access_key": "AKIDEXAMPLE", "aws_secret_key": "a secret", "aws_region": "us-east-1"}
 CREDENTIALS = Credentials("AKIDEXAMPLE", "a secret")
-WRITE = Call("write", {"title": "T", "content": "some text"}, call_id="c1")
+WRITE = ToolCall("write", {"title": "T", "content": "some text"}, call_id="c1")
 
 
 def bedrock_client(url: str, http: Any) -> Any:

@@ -16,7 +16,7 @@ import pytest
 
 from callstream import CallState, Callstream, Settings, UsageError
 from callstream.tap import Limits, TapSettings
-from callstream.testing import Call, Delay, ScriptedProvider, Text, encode
+from callstream.testing import Delay, ScriptedProvider, Text, ToolCall, encode
 from callstream.wire import WIRES, provider_of
 from callstream.wire.requests import Request
 from tests.captures import ROOT
@@ -26,7 +26,7 @@ from tests.tap.clients import ask, sdk
 from tests.tap.sync_clients import ask as ask_sync
 
 ARGS = {"title": "Notes", "content": "one two three"}
-SILENT = [Text("Hello."), Call("write", ARGS, call_id="c1", stop_after=3), Delay(60)]
+SILENT = [Text("Hello."), ToolCall("write", ARGS, call_id="c1", stop_after=3), Delay(60)]
 
 
 class Paced(httpx.AsyncBaseTransport, httpx.AsyncByteStream):

@@ -16,10 +16,10 @@ import pytest
 
 from callstream import CallState, Callstream, JournalError, open_journal
 from callstream.runtime.waiting import MOMENT
-from callstream.testing import Call, Delay, ScriptedProvider, Text
+from callstream.testing import Delay, ScriptedProvider, Text, ToolCall
 from tests.tap.clients import ASK, WIRES, sdk
 
-WRITE = Call("write", {"title": "Notes", "content": "one two three"}, call_id="c1")
+WRITE = ToolCall("write", {"title": "Notes", "content": "one two three"}, call_id="c1")
 FOREVER = Delay(600)
 
 
@@ -142,7 +142,7 @@ async def test_cancel_is_cancel_in_the_middle_of_a_response(
         else:
             await ASK[wire](client)
 
-    script = [Call("write", {"content": "one piece after another " * 50}, call_id="c1")]
+    script = [ToolCall("write", {"content": "one piece after another " * 50}, call_id="c1")]
     async with ScriptedProvider(wire, script, stream_args_unasked=True, deltas_per_second=50) as provider:
         async with sdk(wire, provider, cs, max_retries=2) as client:
             asking = asyncio.create_task(program(client))

@@ -11,12 +11,12 @@ from openai import AsyncOpenAI
 
 from callstream import ArgumentsAborted, CallState, Callstream, Streamed, tool
 from callstream.errors import CallRejected
-from callstream.testing import Call, Finish, ScriptedProvider, Text, Truncated
+from callstream.testing import Finish, ScriptedProvider, Text, ToolCall, Truncated
 from tests.gated import GatedProvider
 
 ARGS = {"title": "Tides", "content": "It rises and it falls, twice a day, for ever."}
 RESULT = {"characters": len(ARGS["content"])}
-SCRIPT = [[Call("write_document", ARGS, call_id="c1", size=4)], [Text("Done.")]]
+SCRIPT = [[ToolCall("write_document", ARGS, call_id="c1", size=4)], [Text("Done.")]]
 MESSAGES: Any = [{"role": "user", "content": "Write."}]
 
 
@@ -137,7 +137,7 @@ async def test_without_a_run_the_tool_waits_for_its_caller(cs: Callstream, desk:
 @pytest.mark.parametrize("stop_after", [3, 6, 9, 12, 15])
 async def test_cut_off_it_is_aborted_inside_and_has_no_result(desk: Desk, end: Any, stop_after: int) -> None:
     async with Callstream(tools=[desk.async_tool()]) as cs:
-        call = Call("write_document", ARGS, size=4, stop_after=stop_after)
+        call = ToolCall("write_document", ARGS, size=4, stop_after=stop_after)
         with ScriptedProvider("openai_chat", [[call, end], [Text("Sorry.")]]) as provider:
             async with AsyncOpenAI(
                 base_url=provider.base_url, api_key="none", http_client=cs.http_client(), max_retries=0
@@ -197,7 +197,7 @@ async def test_a_tool_that_takes_the_context_of_its_framework_waits_for_it(kind:
     function: Any = read if kind == "early" else stream
     function.__annotations__["context"] = pydantic_ai.RunContext[None]
     made = tool(start="early")(function)
-    script = [[Call(made.__name__, {"city": "Paris"}, size=3)], [Text("Done.")]]
+    script = [[ToolCall(made.__name__, {"city": "Paris"}, size=3)], [Text("Done.")]]
     async with Callstream(tools=[made]) as cs, ScriptedProvider("anthropic", script) as provider:
         async with AsyncAnthropic(base_url=provider.base_url, api_key="none", http_client=cs.http_client()) as client:
             model = AnthropicModel("claude-sonnet-5-5", provider=AnthropicProvider(anthropic_client=client))
@@ -214,7 +214,9 @@ async def test_openai_agents(cs: Callstream, desk: Desk) -> None:
     from agents import OpenAIChatCompletionsModel, RunConfig, Runner
 
     strict = {"title": ARGS["title"], "style": "plain", "content": ARGS["content"]}  # strict schemas leave nothing out
-    with GatedProvider("openai_chat", [[Call("write_document", strict, size=4)], SCRIPT[1]], held=4) as desk.provider:
+    with GatedProvider(
+        "openai_chat", [[ToolCall("write_document", strict, size=4)], SCRIPT[1]], held=4
+    ) as desk.provider:
         async with AsyncOpenAI(base_url=desk.provider.base_url, api_key="none", http_client=cs.http_client()) as client:
             model = OpenAIChatCompletionsModel("gpt-5", client)
             agent = agents.Agent(name="writer", model=model, tools=[agents.function_tool(cs.tools["write_document"])])
@@ -233,7 +235,7 @@ async def test_a_framework_is_told_why_there_is_no_result(desk: Desk) -> None:
     from pydantic_ai.models.anthropic import AnthropicModel
     from pydantic_ai.providers.anthropic import AnthropicProvider
 
-    late = Call("write_document", text='{"title": "Tides", "content": "one", "style": "bold"}', size=4)
+    late = ToolCall("write_document", text='{"title": "Tides", "content": "one", "style": "bold"}', size=4)
     async with Callstream(tools=[desk.async_tool()]) as cs:
         with ScriptedProvider("anthropic", [[late], [Text("Done.")]]) as provider:
             async with AsyncAnthropic(

@@ -16,11 +16,11 @@ import pytest
 
 from callstream import CallState, Callstream, Reject
 from callstream.errors import CallRejected, RunOver
-from callstream.testing import Call, Cut, Delay, Refusal, ScriptedProvider, Text, Truncated
+from callstream.testing import Cut, Delay, HttpError, ScriptedProvider, Text, ToolCall, Truncated
 from tests.tap.sync_clients import WIRES, ask, ask_client, sdk
 
 ARGS = {"title": "Notes", "content": "one\ntwo ☃ three" * 5}
-WRITE = Call("write", ARGS, call_id="c1")
+WRITE = ToolCall("write", ARGS, call_id="c1")
 BODY = {"model": "m", "stream": True, "messages": []}
 
 
@@ -55,7 +55,7 @@ def ask_whole(client: Any) -> None:
 @pytest.mark.parametrize("wire", WIRES)
 def test_the_sdk_puts_together_what_it_would_without_the_tap(cs: Callstream, wire: str, collapse: str) -> None:
     cs.on_args_delta("write", lambda delta, signal: None)
-    script = [Text("Let me see.", size=4), WRITE, Call("other", {"title": "x"}, call_id="c2")]
+    script = [Text("Let me see.", size=4), WRITE, ToolCall("other", {"title": "x"}, call_id="c2")]
     with serving(wire, script) as provider:
         tapped = ask(wire, provider, cs, collapse=collapse)
         plain = ask(wire, provider, None)
@@ -93,7 +93,7 @@ def test_a_slow_hook_does_not_hold_up_the_hooks_of_the_next_call(cs: Callstream,
     second = threading.Event()
     cs.on_args_delta("slow", lambda delta, signal: second.wait(20) and None)
     cs.on_args_complete("fast", lambda call, signal: second.set())
-    script = [Call("slow", {"title": "a"}, call_id="c1"), Call("fast", {"title": "b"}, call_id="c2")]
+    script = [ToolCall("slow", {"title": "a"}, call_id="c1"), ToolCall("fast", {"title": "b"}, call_id="c2")]
     with serving(wire, script) as provider:
         answer = ask(wire, provider, cs)
     assert second.is_set()
@@ -116,7 +116,9 @@ def test_a_rejected_call_raises_after_one_request(cs: Callstream, wire: str, str
 
 @pytest.mark.parametrize("wire", [wire for wire in WIRES if wire != "ollama"])  # there calls come whole
 def test_a_truncated_call_does_not_arrive(cs: Callstream, wire: str) -> None:
-    with serving(wire, [Text("I write."), Call("write", ARGS, call_id="c1", stop_after=3), Truncated()]) as provider:
+    with serving(
+        wire, [Text("I write."), ToolCall("write", ARGS, call_id="c1", stop_after=3), Truncated()]
+    ) as provider:
         answer = ask(wire, provider, cs, collapse="all")
     assert (answer.text, answer.calls) == ("I write.", [])
     assert [(call.state, call.reason) for call in journaled(cs)] == [(CallState.DISCARDED, "truncated")]
@@ -125,7 +127,7 @@ def test_a_truncated_call_does_not_arrive(cs: Callstream, wire: str) -> None:
 def test_what_a_broken_connection_raises_is_the_librarys(cs: Callstream) -> None:
     aborted: list[str] = []
     cs.on_args_abort("write", lambda call, reason: aborted.append(reason))
-    with serving("openai_chat", [Call("write", ARGS, call_id="c1", stop_after=3), Cut()]) as provider:
+    with serving("openai_chat", [ToolCall("write", ARGS, call_id="c1", stop_after=3), Cut()]) as provider:
         for client in (cs.sync_http_client(), httpx.Client(transport=cs.transport())):
             library = httpx2 if isinstance(client, httpx2.Client) else httpx
             with client, post(client, provider) as response, pytest.raises(library.RemoteProtocolError):
@@ -134,7 +136,7 @@ def test_what_a_broken_connection_raises_is_the_librarys(cs: Callstream) -> None
 
 
 def test_errors_and_retries_are_the_sdks_own(cs: Callstream) -> None:
-    script = [[Refusal(503, "busy", retry_after=0.01)], [Refusal(400, "no such model")]]
+    script = [[HttpError(503, "busy", retry_after=0.01)], [HttpError(400, "no such model")]]
     with serving("openai_chat", script) as provider, sdk("openai_chat", provider, cs, max_retries=1) as client:
         with pytest.raises(openai.BadRequestError, match="no such model"):
             client.chat.completions.create(model="gpt", messages=[], stream=True)
@@ -222,7 +224,7 @@ def wait_for(condition: Any) -> bool:
 def test_closing_early_ends_the_reading_and_discards_what_is_open(cs: Callstream, inner: Any) -> None:
     aborted = threading.Event()
     cs.on_args_abort("write", lambda call, reason: aborted.set())
-    script = [Text("Hello."), Call("write", ARGS, call_id="c1", stop_after=3), Delay(60)]
+    script = [Text("Hello."), ToolCall("write", ARGS, call_id="c1", stop_after=3), Delay(60)]
     with serving("openai_chat", script) as provider:
         with httpx.Client(transport=cs.transport(inner and inner())) as client, cs.run("t") as run:
             with post(client, provider) as response:
@@ -236,7 +238,7 @@ def test_closing_early_ends_the_reading_and_discards_what_is_open(cs: Callstream
 
 def test_closing_waits_for_nothing_in_a_thread_of_callstreams_own(cs: Callstream) -> None:
     """Where an SDK closes what it forgot while garbage is collected, such as on the journal's thread."""
-    script = [Text("Hello."), Call("write", ARGS, call_id="c1", stop_after=3), Delay(60)]
+    script = [Text("Hello."), ToolCall("write", ARGS, call_id="c1", stop_after=3), Delay(60)]
     with serving("openai_chat", script) as provider, cs.sync_http_client() as client, cs.run("t") as run:
         with post(client, provider) as response:
             chunks = response.iter_bytes()
@@ -252,7 +254,7 @@ def test_closing_waits_for_nothing_in_a_thread_of_callstreams_own(cs: Callstream
 
 
 def test_a_stream_that_is_forgotten_ends_too(cs: Callstream) -> None:
-    script = [Text("Hello."), Call("write", ARGS, call_id="c1", stop_after=3), Delay(60)]
+    script = [Text("Hello."), ToolCall("write", ARGS, call_id="c1", stop_after=3), Delay(60)]
     with serving("openai_chat", script) as provider, cs.sync_http_client() as client, cs.run("t") as run:
         request = client.build_request("POST", f"{provider.base_url}/chat/completions", json=BODY)
         response = client.send(request, stream=True)
@@ -264,7 +266,7 @@ def test_a_stream_that_is_forgotten_ends_too(cs: Callstream) -> None:
 
 
 def test_stopping_a_run_in_another_thread_ends_its_stream(cs: Callstream) -> None:
-    script = [Text("Hello."), Call("write", ARGS, call_id="c1", stop_after=3), Delay(60)]
+    script = [Text("Hello."), ToolCall("write", ARGS, call_id="c1", stop_after=3), Delay(60)]
     with serving("openai_chat", script) as provider, cs.run("t") as run:
         stopper = threading.Thread(target=lambda: wait_for(lambda: run.calls) and run.stop("enough"))
         stopper.start()

@@ -15,7 +15,7 @@ import pytest
 from callstream import CallState, Callstream, current_run, tool
 from callstream.errors import UsageError
 from callstream.runtime import ownloop
-from callstream.testing import Call, Parallel, Text
+from callstream.testing import Parallel, Text, ToolCall
 from tests.tap.clients import ask as ask_async
 from tests.tap.sync_clients import WIRES, ask, ask_client, sdk
 from tests.tap.test_sync import ARGS, WRITE, journaled, serving
@@ -35,7 +35,7 @@ def test_several_threads_at_once_each_in_its_run(cs: Callstream) -> None:
     cs.add_tool(write)
 
     def script(request: Any) -> list[Any]:
-        return [Call("write", {"title": request.json["model"], "content": "x" * 50})]
+        return [ToolCall("write", {"title": request.json["model"], "content": "x" * 50})]
 
     def turn(number: int) -> tuple[str, list[str], str]:
         with cs.run(f"thread-{number}") as run:
@@ -91,7 +91,7 @@ def test_a_response_may_be_read_in_another_thread_than_the_one_that_asked(cs: Ca
 
 
 def test_the_current_run_is_that_of_the_calling_thread(cs: Callstream) -> None:
-    with serving("openai_chat", [Text("Hello."), Call("write", ARGS)]) as provider:
+    with serving("openai_chat", [Text("Hello."), ToolCall("write", ARGS)]) as provider:
         with cs.run("t") as run, ThreadPoolExecutor(1) as pool:
             current = current_run()
             assert current is not None
@@ -185,7 +185,7 @@ async def test_a_sync_client_in_a_thread_belongs_to_the_run_of_the_loop() -> Non
 
 
 async def test_one_callstream_serves_both_kinds_of_client() -> None:
-    async with Callstream() as cs, serving("openai_chat", [Call("write", ARGS)]) as provider:
+    async with Callstream() as cs, serving("openai_chat", [ToolCall("write", ARGS)]) as provider:
         await ask_async("openai_chat", provider, cs)
         await asyncio.to_thread(ask, "openai_chat", provider, cs)
         ask("openai_chat", provider, cs)
@@ -195,7 +195,7 @@ async def test_one_callstream_serves_both_kinds_of_client() -> None:
 
 
 def test_parallel_calls_of_a_program_without_runs_are_answered_by_its_next_request(cs: Callstream) -> None:
-    calls = [Call("write", {"title": title}, call_id=title) for title in ("a", "b")]
+    calls = [ToolCall("write", {"title": title}, call_id=title) for title in ("a", "b")]
     with (
         serving("anthropic", [[Parallel(calls)], [Text("Thanks.")]]) as provider,
         sdk("anthropic", provider, cs) as client,

@@ -15,13 +15,13 @@ from callstream import CallState, Callstream, Reject, runtime
 from callstream.errors import CallRejected, RunOver, UsageError, WireError
 from callstream.tap import TapSettings
 from callstream.tap.body import Limits
-from callstream.testing import Call, Cut, Delay, Failure, Finish, ScriptedProvider, Text, Truncated, encode
+from callstream.testing import Cut, Delay, Failure, Finish, ScriptedProvider, Text, ToolCall, Truncated, encode
 from callstream.wire import decoder_for
 from tests.sdks import SDKS
 from tests.tap.clients import ASK, WIRES, ask, sdk
 
 ARGS = {"title": "Notes", "content": "one\ntwo ☃ three" * 5}
-WRITE = Call("write", ARGS, call_id="c1")
+WRITE = ToolCall("write", ARGS, call_id="c1")
 
 
 def test_a_callstream_with_the_tap_takes_what_one_without_takes() -> None:
@@ -61,7 +61,7 @@ async def left(provider: ScriptedProvider) -> bool:
 @pytest.mark.parametrize("wire", WIRES)
 async def test_the_sdk_puts_together_what_it_would_without_the_tap(cs: Callstream, wire: str, collapse: str) -> None:
     cs.on_args_delta("write", lambda delta, signal: None)
-    script = [Text("Let me see.", size=4), WRITE, Call("other", {"title": "x"}, call_id="c2")]
+    script = [Text("Let me see.", size=4), WRITE, ToolCall("other", {"title": "x"}, call_id="c2")]
     async with serving(wire, script) as provider:
         tapped = await ask(wire, provider, cs, collapse=collapse)
         plain = await ask(wire, provider, None)
@@ -85,7 +85,7 @@ async def test_the_sdk_puts_together_what_it_would_without_the_tap(cs: Callstrea
 
 @pytest.mark.parametrize("wire", ["gemini", "openai_chat"])  # the other two have no form without an id
 async def test_one_id_at_the_sdk_and_in_the_journal(cs: Callstream, wire: str) -> None:
-    async with serving(wire, [Call("write", ARGS, call_id="")]) as provider:
+    async with serving(wire, [ToolCall("write", ARGS, call_id="")]) as provider:
         answer = await ask(wire, provider, cs, collapse="all")
     ((wire_id, _, args),) = answer.calls
     (call,) = await cs.journal.calls()
@@ -96,7 +96,7 @@ async def test_one_id_at_the_sdk_and_in_the_journal(cs: Callstream, wire: str) -
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("ending", [Truncated(), Finish("length")], ids=["truncated", "length"])
 async def test_truncated_never_runs_over_the_tap(cs: Callstream, wire: str, ending: Any) -> None:
-    script = [Text("Writing."), Call("write", ARGS, call_id="c1", stop_after=3), ending]
+    script = [Text("Writing."), ToolCall("write", ARGS, call_id="c1", stop_after=3), ending]
     async with serving(wire, script) as provider:
         answer = await ask(wire, provider, cs, collapse="all")
     assert answer.calls == []
@@ -107,7 +107,7 @@ async def test_truncated_never_runs_over_the_tap(cs: Callstream, wire: str, endi
 
 @pytest.mark.parametrize("wire", ["anthropic", "openai_chat", "openai_responses", "cohere", "gemini_interactions"])
 async def test_malformed_never_runs_over_the_tap(cs: Callstream, wire: str) -> None:
-    script = [Call("write", call_id="c1", text='{"title": 1,}'), Call("other", {"title": "x"}, call_id="c2")]
+    script = [ToolCall("write", call_id="c1", text='{"title": 1,}'), ToolCall("other", {"title": "x"}, call_id="c2")]
     async with serving(wire, script) as provider:
         answer = await ask(wire, provider, cs, collapse="all")
     assert [name for _, name, _ in answer.calls] == ["other"]
@@ -130,7 +130,7 @@ async def test_slow_hook_beside_second_call(cs: Callstream, wire: str) -> None:
 
     cs.on_args_delta("slow", slow)
     cs.on_args_complete("fast", fast)
-    script = [Call("slow", ARGS, call_id="s"), Call("fast", ARGS, call_id="f")]
+    script = [ToolCall("slow", ARGS, call_id="s"), ToolCall("fast", ARGS, call_id="f")]
     async with serving(wire, script) as provider:
         asking = asyncio.create_task(ask(wire, provider, cs))
         await asyncio.wait_for(second.wait(), 5)
@@ -289,7 +289,7 @@ async def test_the_reader_stops_when_too_much_waits_for_the_sdk(cs: Callstream) 
 
 @pytest.mark.parametrize("wire", WIRES)
 async def test_the_consumers_end_closes_upstream_and_discards(cs: Callstream, wire: str) -> None:
-    script = [Text("Hello. "), Call("write", ARGS, call_id="c1", stop_after=2), Delay(30), Finish()]
+    script = [Text("Hello. "), ToolCall("write", ARGS, call_id="c1", stop_after=2), Delay(30), Finish()]
     async with serving(wire, script) as provider:
         async with sdk(wire, provider, cs) as client:
             asking = asyncio.create_task(ASK[wire](client))
@@ -306,7 +306,7 @@ async def test_the_consumers_end_closes_upstream_and_discards(cs: Callstream, wi
 
 @pytest.mark.parametrize("wire", WIRES)
 async def test_stopping_the_run_closes_upstream(cs: Callstream, wire: str) -> None:
-    script = [Call("write", ARGS, call_id="c1", stop_after=2), Delay(30), Finish()]
+    script = [ToolCall("write", ARGS, call_id="c1", stop_after=2), Delay(30), Finish()]
     async with serving(wire, script) as provider:
         run = await cs.start("thread")
         asking = asyncio.create_task(ask(wire, provider, cs))
@@ -342,7 +342,7 @@ async def test_the_environments_proxies_count(cs: Callstream, monkeypatch: pytes
 def test_two_event_loops_share_one_client() -> None:
     """One Callstream and one SDK client, from two loops one after the other and at once."""
     cs = Callstream()
-    with ScriptedProvider("anthropic", [Call("write", ARGS)]) as provider:
+    with ScriptedProvider("anthropic", [ToolCall("write", ARGS)]) as provider:
         client = anthropic.AsyncAnthropic(
             base_url=provider.base_url,
             api_key="none",
@@ -373,7 +373,7 @@ def test_two_event_loops_share_one_client() -> None:
 
 @pytest.mark.slow
 async def test_many_streams_at_once_through_one_client(cs: Callstream) -> None:
-    async with ScriptedProvider("openai_chat", [Call("write", ARGS, size=20)]) as provider:
+    async with ScriptedProvider("openai_chat", [ToolCall("write", ARGS, size=20)]) as provider:
         async with sdk("openai_chat", provider, cs, collapse="all") as client:
             answers = await asyncio.gather(*(ASK["openai_chat"](client) for _ in range(300)))
     assert all([args for _, _, args in answer.calls] == [ARGS] for answer in answers)

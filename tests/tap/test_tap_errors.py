@@ -15,7 +15,7 @@ from callstream.errors import WireError
 from callstream.events import ArgsAppended, CallDiscarded
 from callstream.tap import TapSettings
 from callstream.tap.body import Limits
-from callstream.testing import Call, Cut, Failure, Refusal, ScriptedProvider, Text, encode
+from callstream.testing import Cut, Failure, HttpError, ScriptedProvider, Text, ToolCall, encode
 from callstream.testing.encoders import ENCODERS
 from tests.sdks import SDKS
 from tests.tap.clients import WIRES, ask
@@ -24,7 +24,7 @@ from tests.tap.test_tap import ARGS, WRITE, journaled, serving
 
 @pytest.mark.parametrize("wire", WIRES)
 async def test_an_error_in_the_stream_is_the_sdks_to_raise(cs: Callstream, wire: str) -> None:
-    script = [Text("Hello. "), Call("write", ARGS, call_id="c1", stop_after=2), Failure("overloaded today")]
+    script = [Text("Hello. "), ToolCall("write", ARGS, call_id="c1", stop_after=2), Failure("overloaded today")]
 
     async def outcome(callstream: Callstream | None) -> str:
         try:
@@ -43,7 +43,7 @@ async def test_an_error_in_the_stream_is_the_sdks_to_raise(cs: Callstream, wire:
 
 @pytest.mark.parametrize("wire", WIRES)
 async def test_a_broken_connection_behaves_as_without_the_tap(cs: Callstream, wire: str) -> None:
-    script = [Text("Hello. "), Call("write", ARGS, call_id="c1", stop_after=2), Cut()]
+    script = [Text("Hello. "), ToolCall("write", ARGS, call_id="c1", stop_after=2), Cut()]
 
     async def outcome(callstream: Callstream | None) -> type[BaseException]:
         with pytest.raises(Exception) as raised:  # the SDK's own; which one is compared
@@ -58,7 +58,7 @@ async def test_a_broken_connection_behaves_as_without_the_tap(cs: Callstream, wi
 
 @pytest.mark.parametrize("wire", [wire for wire in WIRES if SDKS[wire].retries_streams])
 async def test_refusals_are_retried_by_the_sdk_and_leave_one_run(cs: Callstream, wire: str) -> None:
-    scripts = [[Refusal(429, "slow down", retry_after=0)], [WRITE]]
+    scripts = [[HttpError(429, "slow down", retry_after=0)], [WRITE]]
     async with serving(wire, scripts) as provider:
         answer = await ask(wire, provider, cs, collapse="all", max_retries=2)
         assert len(provider.requests) == 2
@@ -67,7 +67,7 @@ async def test_refusals_are_retried_by_the_sdk_and_leave_one_run(cs: Callstream,
 
 
 async def test_4xx_pass_untouched(cs: Callstream) -> None:
-    async with ScriptedProvider("openai_chat", [Refusal(400, "no such model")]) as provider:
+    async with ScriptedProvider("openai_chat", [HttpError(400, "no such model")]) as provider:
         with pytest.raises(openai.BadRequestError, match="no such model"):
             await ask("openai_chat", provider, cs)
     assert await cs.journal.runs() == []

@@ -11,7 +11,7 @@ from callstream import CallState, Callstream
 from callstream.errors import UsageError
 from callstream.events import ArgsAppended, MessageReceived
 from callstream.tap import TapSettings
-from callstream.testing import Call, ScriptedProvider, Text, encode
+from callstream.testing import ScriptedProvider, Text, ToolCall, encode
 from tests.tap.clients import SCHEMA, ask, sdk
 from tests.tap.test_tap import ARGS, WRITE, journaled
 
@@ -128,7 +128,7 @@ async def test_lost_signatures_are_repaired_where_it_is_asked_for(cs: Callstream
         {"role": "model", "parts": [{"functionCall": {"name": "write", "args": {}, "id": "c1"}}]},
         {"role": "user", "parts": [{"functionResponse": {"name": "write", "id": "c1", "response": {}}}]},
     ]
-    scripts = [[Call("write", {}, call_id="c1")], [Text("Done.")]]
+    scripts = [[ToolCall("write", {}, call_id="c1")], [Text("Done.")]]
     async with ScriptedProvider("gemini", scripts, strict_signatures=True) as provider:
         settings = TapSettings(repair_gemini_signatures=True)
         async with cs.run("thread"), httpx.AsyncClient(transport=cs.transport(settings=settings)) as client:

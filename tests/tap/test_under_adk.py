@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from callstream import CallState, Callstream
-from callstream.testing import Call, Finish, ScriptedProvider, Text, Truncated
+from callstream.testing import Finish, ScriptedProvider, Text, ToolCall, Truncated
 from tests.adk.hosting import WIRES
 
 pytest.importorskip("google.adk")
@@ -84,10 +84,10 @@ class Host:
 
 
 CUTS: dict[str, list[Any]] = {
-    "length": [Text("Writing. "), Call("write", ARGS, stop_after=2), Finish("length")],
-    "truncated": [Text("Writing. "), Call("write", ARGS, stop_after=2), Truncated()],
-    "blank": [Text("Writing. "), Call("write", ARGS, stop_after=0), Finish("length")],
-    "malformed": [Text("Writing. "), Call("write", text='{"title": 1,}')],
+    "length": [Text("Writing. "), ToolCall("write", ARGS, stop_after=2), Finish("length")],
+    "truncated": [Text("Writing. "), ToolCall("write", ARGS, stop_after=2), Truncated()],
+    "blank": [Text("Writing. "), ToolCall("write", ARGS, stop_after=0), Finish("length")],
+    "malformed": [Text("Writing. "), ToolCall("write", text='{"title": 1,}')],
 }
 
 
@@ -96,7 +96,7 @@ CUTS: dict[str, list[Any]] = {
 async def test_truncated_never_runs_and_the_next_turn_works(cs: Callstream, wire: str, cut: str) -> None:
     if wire == "gemini" and cut == "malformed":
         pytest.skip("Gemini sends arguments as values: they cannot be malformed text")
-    scripts = [CUTS[cut], [Call("write", ARGS)], [Text("Done.")]]
+    scripts = [CUTS[cut], [ToolCall("write", ARGS)], [Text("Done.")]]
     async with ScriptedProvider(wire, scripts, stream_args_unasked=True) as provider:
         host = Host(wire, provider, cs)
         await host.turn("go")

@@ -9,10 +9,10 @@ from google import genai
 from google.genai import types
 
 from callstream import Callstream, tool
-from callstream.testing import Call, ScriptedProvider
+from callstream.testing import ScriptedProvider, ToolCall
 
 ARGS = {"title": "Notes", "content": "one two three " * 5}
-SCRIPT = [Call("write", ARGS, call_id="c1")]
+SCRIPT = [ToolCall("write", ARGS, call_id="c1")]
 PROJECT = "/v1beta1/projects/p/locations/global/publishers/google/models/gemini-3:streamGenerateContent"
 API_KEY = "/v1beta1/publishers/google/models/gemini-3:streamGenerateContent"
 TUNED = "/v1beta1/projects/p/locations/global/endpoints/123:streamGenerateContent"

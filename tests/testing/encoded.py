@@ -16,9 +16,9 @@ from google.genai import types as genai_types
 
 from callstream.jsontext.writer import EMPTY, JsonWriter
 from callstream.testing import (
-    Call,
     Parallel,
     Script,
+    ToolCall,
     encode,
     encode_whole,
 )
@@ -125,7 +125,7 @@ def gemini_answer(script: Script, stream: bool) -> Answer:
     thought = text = finish = ""
     calls: list[tuple[str | None, str, Any]] = []
     wanted = [call for step in script for call in (step.calls if isinstance(step, Parallel) else [step])]
-    schemas = [schema_of(call.args) for call in wanted if isinstance(call, Call)]
+    schemas = [schema_of(call.args) for call in wanted if isinstance(call, ToolCall)]
     writing: JsonWriter | None = None
     written = ""
     for chunk in gemini_chunks(script, stream):

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from callstream.errors import UsageError
 from callstream.testing import (
     WIRES,
-    Call,
     Cut,
     Finish,
     Parallel,
     Script,
     Text,
     Thought,
+    ToolCall,
     Truncated,
     encode,
     encode_whole,
@@ -55,7 +55,7 @@ arguments = st.dictionaries(st.text(max_size=6), values, max_size=4)
 @given(arguments, st.integers(1, 20), st.booleans())
 @examples(30)
 def test_the_sdk_puts_the_arguments_together(wire: str, args: Any, size: int, streamed: bool) -> None:
-    answer = ANSWER[wire]([Call("tool", args, size=size, streamed=streamed)], True)
+    answer = ANSWER[wire]([ToolCall("tool", args, size=size, streamed=streamed)], True)
     assert [(name, found) for _, name, found in answer.calls] == [("tool", args)]
 
 
@@ -66,8 +66,8 @@ def test_the_sdk_sees_all_that_was_scripted(wire: str, stream: bool) -> None:
         Thought("Hm. Let me think.", 5),
         Text("I will look\nin both – ", 4),
         Text("places."),
-        Call("get_weather", {"city": "Paris", "days": [1, 2]}),
-        Call("get_time", {}),
+        ToolCall("get_weather", {"city": "Paris", "days": [1, 2]}),
+        ToolCall("get_time", {}),
     ]
     ids = IDS.get(wire, ["call_1", "call_2"])
     assert ANSWER[wire](script, stream) == Answer(
@@ -81,7 +81,7 @@ def test_the_sdk_sees_all_that_was_scripted(wire: str, stream: bool) -> None:
 @every_wire
 def test_the_sdk_reads_awkward_text(wire: str) -> None:
     awkward = "\x00\t\r\n\x0b\x0c\x1c\x7f\x85\xa0\u2028\u2029\ufeff\uffff<>&'\"\\/data: 😀 é"
-    answer = ANSWER[wire]([Text(awkward, 1), Call("a", {awkward: awkward}, size=1)], True)
+    answer = ANSWER[wire]([Text(awkward, 1), ToolCall("a", {awkward: awkward}, size=1)], True)
     assert answer.text == awkward
     assert answer.calls[0][2] == {awkward: awkward}
 
@@ -101,15 +101,15 @@ def test_an_answer_of_nothing(wire: str, stream: bool) -> None:
 @every_wire
 @streamed_or_whole
 def test_parallel_calls_each_keep_their_own_arguments(wire: str, stream: bool) -> None:
-    calls = [Call("a", {"x": "first call"}, size=3), Call("b", {"y": [{}, {"z": 1}]}, size=3, streamed=False),
-             Call("a", {"x": "third"}, size=2, call_id="mine")]  # fmt: skip
+    calls = [ToolCall("a", {"x": "first call"}, size=3), ToolCall("b", {"y": [{}, {"z": 1}]}, size=3, streamed=False),
+             ToolCall("a", {"x": "third"}, size=2, call_id="mine")]  # fmt: skip
     answer = ANSWER[wire]([Parallel(calls)], stream)
     assert [(name, args) for _, name, args in answer.calls] == [(call.name, call.args) for call in calls]
     assert answer.calls[2][0] == ("mine" if wire != "ollama" else None)
 
 
 def test_parallel_calls_alternate_where_the_wire_can() -> None:
-    script = [Parallel([Call("a", {"x": 1}, size=3), Call("b", {"y": 2}, size=3)])]
+    script = [Parallel([ToolCall("a", {"x": 1}, size=3), ToolCall("b", {"y": 2}, size=3)])]
     chat = [payload["choices"][0]["delta"] for payload in payloads("openai_chat", script) if payload["choices"]]
     assert [delta["tool_calls"][0]["index"] for delta in chat if "tool_calls" in delta] == [0, 1, 0, 1, 0, 1, 0, 1]
     events = payloads("openai_responses", script)
@@ -117,8 +117,8 @@ def test_parallel_calls_alternate_where_the_wire_can() -> None:
 
 
 def test_whole_gemini_calls_share_a_chunk_until_a_streamed_one() -> None:
-    whole = Call("a", {"x": 1}, streamed=False)
-    chunks = payloads("gemini", [Parallel([whole, whole, Call("b", {"y": 2}), whole])])
+    whole = ToolCall("a", {"x": 1}, streamed=False)
+    chunks = payloads("gemini", [Parallel([whole, whole, ToolCall("b", {"y": 2}), whole])])
     assert [len(chunk["candidates"][0]["content"]["parts"]) for chunk in chunks] == [2, 1, 1, 1, 1, 1]
 
 
@@ -127,7 +127,7 @@ def test_whole_gemini_calls_share_a_chunk_until_a_streamed_one() -> None:
 
 @every_wire
 def test_an_id_may_be_given_left_out_or_numbered(wire: str) -> None:
-    script = [Call("a", call_id="given"), Call("b", call_id=""), Call("c")]
+    script = [ToolCall("a", call_id="given"), ToolCall("b", call_id=""), ToolCall("c")]
     found = [call_id for payload in payloads(wire, script, first_id=7) for call_id in ids_in(payload)]
     prefixes = {"gemini": None, "anthropic": "toolu_", "cohere": "c_", "gemini_interactions": "fc_",
                 "bedrock_converse": "tooluse_", "bedrock_invoke": "toolu_"}  # fmt: skip
@@ -156,7 +156,7 @@ def ids_in(payload: Any) -> list[str]:
 
 
 def test_signatures_are_where_the_wire_puts_them() -> None:
-    script = [Thought("Hm.", signature="dGhvdWdodA=="), Call("a", {"x": 1}, signature="Y2FsbA==")]
+    script = [Thought("Hm.", signature="dGhvdWdodA=="), ToolCall("a", {"x": 1}, signature="Y2FsbA==")]
     parts = [part for chunk in gemini_chunks(script, True) for part in chunk.candidates[0].content.parts]  # type: ignore
     assert [part.thought_signature for part in parts if part.thought_signature] == [b"thought", b"call"]
     assert parts[2].function_call.name == "a"
@@ -172,7 +172,7 @@ def test_signatures_are_where_the_wire_puts_them() -> None:
 def test_argument_text_is_sent_as_it_is(wire: str, text: str, streamed: bool) -> None:
     """The one exception: Anthropic's whole calls carry values."""
     sent = ""
-    for payload in payloads(wire, [Call("a", text=text, size=3, streamed=streamed)]):
+    for payload in payloads(wire, [ToolCall("a", text=text, size=3, streamed=streamed)]):
         if wire == "anthropic":
             sent += payload.get("delta", {}).get("partial_json", "")
         elif wire == "cohere":
@@ -188,17 +188,17 @@ def test_argument_text_is_sent_as_it_is(wire: str, text: str, streamed: bool) ->
 
 def test_a_whole_anthropic_answer_carries_values() -> None:
     with pytest.raises(UsageError, match="cannot carry text that is not JSON"):
-        encode_whole("anthropic", [Call("a", text='{"x": 1'), Call("b", {"y": 1})])
+        encode_whole("anthropic", [ToolCall("a", text='{"x": 1'), ToolCall("b", {"y": 1})])
 
 
 def test_gemini_takes_argument_text_that_is_json() -> None:
-    assert gemini_answer([Call("a", {"x": 1}, text='{ "x" : 1 }')], True).calls == [(None, "a", {"x": 1})]
+    assert gemini_answer([ToolCall("a", {"x": 1}, text='{ "x" : 1 }')], True).calls == [(None, "a", {"x": 1})]
 
 
 def test_custom_tool_text_is_the_input_of_a_free_text_tool() -> None:
     script = [
-        Call("patch", "*** Begin\n+x", size=5, custom=True),
-        Call("code", text="print(1)", custom=True, streamed=False),
+        ToolCall("patch", "*** Begin\n+x", size=5, custom=True),
+        ToolCall("code", text="print(1)", custom=True, streamed=False),
     ]
     with openai_client(script, "openai_responses", True).responses.stream(model="-", input="-") as running:
         deltas = [event.delta for event in running if event.type == "response.custom_tool_call_input.delta"]
@@ -213,16 +213,16 @@ def test_custom_tool_text_is_the_input_of_a_free_text_tool() -> None:
 @pytest.mark.parametrize(
     ("wire", "script", "message"),
     [
-        ("gemini", [Call("a", text="{")], "cannot carry argument text that is not JSON"),
-        ("gemini", [Call("a", [1])], "arguments are an object"),
-        ("gemini", [Call("a", "x", custom=True)], "no free-text tools"),
-        ("anthropic", [Call("a", "x", custom=True)], "no free-text tools"),
-        ("openai_chat", [Call("a", "x", custom=True)], "no free-text tools"),
-        ("cohere", [Call("a", "x", custom=True)], "no free-text tools"),
-        ("ollama", [Call("a", "x", custom=True)], "no free-text tools"),
-        ("ollama", [Call("a", text="{}")], "arguments as an object"),
-        ("gemini_interactions", [Call("a", "x", custom=True)], "no free-text tools"),
-        ("openai_responses", [Call("a", {}, custom=True)], "has to be a string"),
+        ("gemini", [ToolCall("a", text="{")], "cannot carry argument text that is not JSON"),
+        ("gemini", [ToolCall("a", [1])], "arguments are an object"),
+        ("gemini", [ToolCall("a", "x", custom=True)], "no free-text tools"),
+        ("anthropic", [ToolCall("a", "x", custom=True)], "no free-text tools"),
+        ("openai_chat", [ToolCall("a", "x", custom=True)], "no free-text tools"),
+        ("cohere", [ToolCall("a", "x", custom=True)], "no free-text tools"),
+        ("ollama", [ToolCall("a", "x", custom=True)], "no free-text tools"),
+        ("ollama", [ToolCall("a", text="{}")], "arguments as an object"),
+        ("gemini_interactions", [ToolCall("a", "x", custom=True)], "no free-text tools"),
+        ("openai_responses", [ToolCall("a", {}, custom=True)], "has to be a string"),
         ("openai_chat", [Finish(), Text("x")], "goes on after it"),
         ("cobol", [], "no encoder for the wire 'cobol'"),
     ],

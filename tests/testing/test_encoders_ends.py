@@ -11,12 +11,12 @@ from google.genai import errors as genai_errors
 
 from callstream.testing import (
     WIRES,
-    Call,
     Cut,
     Delay,
     Failure,
     Finish,
     Text,
+    ToolCall,
     Truncated,
     encode,
     encode_whole,
@@ -63,7 +63,7 @@ def test_finish_in_the_wires_own_word(wire: str) -> None:
 
 @every_wire
 def test_a_body_that_is_truncated_has_no_finish(wire: str) -> None:
-    script = [Text("Hel"), Call("a", {"x": "some text"})]
+    script = [Text("Hel"), ToolCall("a", {"x": "some text"})]
     whole = list(encode(wire, script))
     truncated = list(encode(wire, [*script, Truncated()]))
     assert truncated == whole[: len(truncated)]
@@ -73,7 +73,7 @@ def test_a_body_that_is_truncated_has_no_finish(wire: str) -> None:
 
 @pytest.mark.parametrize("wire", [wire for wire in WIRES if ENCODERS[wire].streams_arguments])
 def test_a_call_that_stops_short(wire: str) -> None:
-    script = [Call("a", {"x": "some text"}, size=4, stop_after=2)]
+    script = [ToolCall("a", {"x": "some text"}, size=4, stop_after=2)]
     cut, finished = list(encode(wire, [*script, Truncated()])), list(encode(wire, [*script, Finish("length")]))
     assert finished[: len(cut)] == cut
     assert any(begun in sent_by(wire, cut) for begun in (b'"so', b'\\"s'))
@@ -92,7 +92,7 @@ def test_a_call_that_stops_short(wire: str) -> None:
 
 
 def test_a_call_that_stops_short_in_the_output_of_a_response() -> None:
-    response = payloads("openai_responses", [Call("a", {"x": 1}, size=4, stop_after=1), Finish("length")])[-1][
+    response = payloads("openai_responses", [ToolCall("a", {"x": 1}, size=4, stop_after=1), Finish("length")])[-1][
         "response"
     ]
     assert response["incomplete_details"] == {"reason": "max_output_tokens"}

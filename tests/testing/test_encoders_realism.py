@@ -9,10 +9,10 @@ import pytest
 
 from callstream.testing import (
     WIRES,
-    Call,
     Script,
     Text,
     Thought,
+    ToolCall,
     encode,
     encode_whole,
 )
@@ -27,9 +27,9 @@ from tests.testing.test_encoders import RECORDINGS, every_wire
 FULL: Script = [
     Thought("Let me think.", 6),
     Text("I will look.", 6),
-    Call("cook", {"recipe": {"steps": [{"a": "boil", "n": 2}, {"a": "eat", "n": 0.5}]}, "for": "two"}),
-    Call("read_theme"),
-    Call("get_weather", {"city": "Paris"}, streamed=False),
+    ToolCall("cook", {"recipe": {"steps": [{"a": "boil", "n": 2}, {"a": "eat", "n": 0.5}]}, "for": "two"}),
+    ToolCall("read_theme"),
+    ToolCall("get_weather", {"city": "Paris"}, streamed=False),
 ]
 
 

@@ -13,15 +13,15 @@ from google.genai import errors as genai_errors
 
 from callstream.errors import UsageError
 from callstream.testing import (
-    Call,
     Delay,
     Finish,
+    HttpError,
     Parallel,
     ReceivedRequest,
-    Refusal,
     ScriptedProvider,
     Text,
     Thought,
+    ToolCall,
     frames,
 )
 from callstream.testing.numbering import NumberedFrames, numbers_used
@@ -48,7 +48,7 @@ async def test_text_and_thoughts_arrive(wire: str, stream: bool) -> None:
 @each_wire
 @either_form
 async def test_calls_arrive_with_their_arguments(wire: str, stream: bool) -> None:
-    async with scripted(wire, [Text("Let me look. "), Call("get_weather", PARIS)]) as provider:
+    async with scripted(wire, [Text("Let me look. "), ToolCall("get_weather", PARIS)]) as provider:
         said = await asked(provider, stream=stream)
     assert said.calls == [("get_weather", PARIS)]
     assert said.text == "Let me look. "
@@ -58,7 +58,7 @@ async def test_calls_arrive_with_their_arguments(wire: str, stream: bool) -> Non
 
 @each_wire
 async def test_calls_that_come_whole_have_at_most_one_piece(wire: str) -> None:
-    async with scripted(wire, [Call("get_weather", PARIS, streamed=False)]) as provider:
+    async with scripted(wire, [ToolCall("get_weather", PARIS, streamed=False)]) as provider:
         said = await asked(provider)
     assert said.calls == [("get_weather", PARIS)]
     assert said.pieces <= 1
@@ -67,7 +67,7 @@ async def test_calls_that_come_whole_have_at_most_one_piece(wire: str) -> None:
 @each_wire
 @either_form
 async def test_parallel_calls_keep_apart(wire: str, stream: bool) -> None:
-    calls = [Call("get_weather", {"city": "Paris"}, size=2), Call("get_weather", {"city": "Rome"}, size=2)]
+    calls = [ToolCall("get_weather", {"city": "Paris"}, size=2), ToolCall("get_weather", {"city": "Rome"}, size=2)]
     async with scripted(wire, [Parallel(calls)]) as provider:
         said = await asked(provider, stream=stream)
     assert said.calls == [("get_weather", {"city": "Paris"}), ("get_weather", {"city": "Rome"})]
@@ -77,7 +77,7 @@ async def test_parallel_calls_keep_apart(wire: str, stream: bool) -> None:
 
 @each_wire
 async def test_a_missing_id_is_missing(wire: str) -> None:
-    async with scripted(wire, [Call("get_weather", {"city": "Paris"}, call_id="")]) as provider:
+    async with scripted(wire, [ToolCall("get_weather", {"city": "Paris"}, call_id="")]) as provider:
         said = await asked(provider)
     assert said.calls == [("get_weather", {"city": "Paris"})]
     assert said.call_ids == [None]
@@ -85,7 +85,7 @@ async def test_a_missing_id_is_missing(wire: str) -> None:
 
 @each_wire
 async def test_a_truncated_call_ends_for_lack_of_tokens(wire: str) -> None:
-    script = [Call("get_weather", {"city": "Paris"}, size=2, stop_after=2), Finish("length")]
+    script = [ToolCall("get_weather", {"city": "Paris"}, size=2, stop_after=2), Finish("length")]
     async with scripted(wire, script) as provider:
         said = await asked(provider)
     assert said.finish == LENGTH[wire]
@@ -94,7 +94,7 @@ async def test_a_truncated_call_ends_for_lack_of_tokens(wire: str) -> None:
 
 @each_wire
 async def test_ids_are_not_used_twice(wire: str) -> None:
-    script = [Parallel([Call("a", {"x": "1"}), Call("b", {"x": "2"})])]
+    script = [Parallel([ToolCall("a", {"x": "1"}), ToolCall("b", {"x": "2"})])]
     async with scripted(wire, script) as provider:
         bodies = [(await posted(provider)).text for _ in range(3)]
     assert len(set(bodies)) == 3
@@ -109,12 +109,18 @@ async def test_ids_are_not_used_twice(wire: str) -> None:
 @each_wire
 @pytest.mark.parametrize("text", ["plain", "looks like 918273645000001"], ids=["renumbered", "encoded anew"])
 def test_numbered_frames_are_those_of_the_encoder(wire: str, text: str) -> None:
-    script = [Delay(0), Text(text), Parallel([Call("a", {"x": "1"}), Call("b", {"x": "2"})]), Call("c", {}), Finish()]
+    script = [
+        Delay(0),
+        Text(text),
+        Parallel([ToolCall("a", {"x": "1"}), ToolCall("b", {"x": "2"})]),
+        ToolCall("c", {}),
+        Finish(),
+    ]
     numbered = NumberedFrames(wire, script, "some-model")
     for first in (1, 4, 1000):
         assert list(numbered.frames(first)) == list(frames(wire, script, model="some-model", first_id=first))
     assert numbers_used(script) == 3
-    assert numbers_used([Text("x"), Call("a", call_id="mine")]) == 1
+    assert numbers_used([Text("x"), ToolCall("a", call_id="mine")]) == 1
 
 
 @each_wire
@@ -126,7 +132,7 @@ async def test_the_answer_names_the_model_that_was_asked(wire: str) -> None:
 
 
 async def test_the_helper_of_responses_puts_together_what_was_streamed() -> None:
-    async with ScriptedProvider("openai_responses", [Text("Hm. ", size=1), Call("a", PARIS)]) as provider:
+    async with ScriptedProvider("openai_responses", [Text("Hm. ", size=1), ToolCall("a", PARIS)]) as provider:
         async with client_of(provider) as client, client.responses.stream(model="m", input="x") as events:
             response = await events.get_final_response()
     assert response.output_text == "Hm. "
@@ -166,7 +172,7 @@ async def test_a_request_after_the_last_script_is_an_error_there_and_here(wire: 
 async def test_a_function_of_the_request_answers_a_conversation() -> None:
     def script(request: ReceivedRequest) -> list[Any]:
         last = request.json["messages"][-1]["content"]
-        return [Text("The result is " + last[0]["content"])] if isinstance(last, list) else [Call("add", {"a": 1})]
+        return [Text("The result is " + last[0]["content"])] if isinstance(last, list) else [ToolCall("add", {"a": 1})]
 
     async with ScriptedProvider("anthropic", script) as provider, client_of(provider) as client:
         messages: list[Any] = [{"role": "user", "content": "1 + 1?"}]
@@ -211,7 +217,7 @@ async def test_a_failure_of_the_provider_is_a_note_on_the_error_of_the_test() ->
 
 
 async def test_a_script_that_cannot_be_encoded_breaks_the_answer_and_is_raised() -> None:
-    provider = ScriptedProvider("anthropic", [[Text("x"), Call("a", "free", custom=True)]]).start()
+    provider = ScriptedProvider("anthropic", [[Text("x"), ToolCall("a", "free", custom=True)]]).start()
     with pytest.raises(BROKEN):
         await asked(provider)
     with pytest.raises(UsageError, match="no free-text tools"):
@@ -228,7 +234,7 @@ async def test_a_script_that_cannot_be_encoded_breaks_the_answer_and_is_raised()
         ("gemini", ["text"], {}, "a list of both or of something else"),
         ("gemini", [["text"]], {}, "each a list of steps"),
         ("gemini", [[Finish(), Text("x")]], {}, "the script goes on"),
-        ("gemini", [Text("x"), Refusal(429)], {}, "instead of any content"),
+        ("gemini", [Text("x"), HttpError(429)], {}, "instead of any content"),
         ("gemini", [Text("x")], {"encoding": "br"}, "expected encoding"),
         ("gemini", [Text("x")], {"deltas_per_second": 0}, "expected deltas_per_second"),
         ("anthropic", [Text("x")], {"strict_signatures": True}, "Gemini's law"),

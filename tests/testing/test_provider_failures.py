@@ -14,7 +14,7 @@ from callstream.testing import (
     Cut,
     Delay,
     Failure,
-    Refusal,
+    HttpError,
     Text,
     Truncated,
     frames,
@@ -31,7 +31,7 @@ async def test_a_refusal_is_retried_by_the_sdk(wire: str) -> None:
         options = {
             "retry_options": genai_types.HttpRetryOptions(attempts=2, initial_delay=0.01, http_status_codes=[429])
         }
-    script = [[Refusal(429, "Slow down.", retry_after=0.01)], [Text("Now then.")]]
+    script = [[HttpError(429, "Slow down.", retry_after=0.01)], [Text("Now then.")]]
     async with scripted(wire, script) as provider:
         assert (await asked(provider, **options)).text == "Now then."
         assert len(provider.requests) == 2
@@ -41,7 +41,7 @@ async def test_a_refusal_is_retried_by_the_sdk(wire: str) -> None:
 @either_form
 @pytest.mark.parametrize("status", [400, 401, 404, 418])
 async def test_a_refusal_is_the_sdks_own_error(wire: str, stream: bool, status: int) -> None:
-    async with scripted(wire, [Delay(0.001), Refusal(status, "Not like this.")]) as provider:
+    async with scripted(wire, [Delay(0.001), HttpError(status, "Not like this.")]) as provider:
         with pytest.raises((anthropic.APIStatusError, openai.APIStatusError, genai_errors.ClientError)) as raised:
             await asked(provider, stream=stream)
     error: Any = raised.value
@@ -59,7 +59,7 @@ async def test_a_refusal_is_the_sdks_own_error(wire: str, stream: bool, status: 
     ],
 )
 async def test_a_refusal_has_the_wires_words(wire: str, status: int, kind: Any) -> None:
-    async with scripted(wire, [Refusal(status, "m", retry_after=3)]) as provider:
+    async with scripted(wire, [HttpError(status, "m", retry_after=3)]) as provider:
         answer = await posted(provider)
     assert (answer.status_code, answer.headers["retry-after"]) == (status, "3")
     assert answer.json()["error"] == kind

@@ -15,15 +15,15 @@ from google.oauth2.credentials import Credentials
 
 from callstream.testing import (
     STAMP,
-    Call,
     Delay,
     Failure,
     Finish,
+    HttpError,
     Parallel,
-    Refusal,
     ScriptedProvider,
     Text,
     Thought,
+    ToolCall,
     Truncated,
 )
 from tests.testing.asking import QUESTION, asked, client_of, gemini, gemini_options, gemini_said
@@ -35,7 +35,7 @@ from .answering import PARIS, each_wire, either_form, posted, scripted
 @either_form
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
 async def test_compressed_answers_are_read(wire: str, stream: bool, encoding: Any) -> None:
-    async with scripted(wire, [Text("Short. " * 20, size=9), Call("a", PARIS)], encoding=encoding) as provider:
+    async with scripted(wire, [Text("Short. " * 20, size=9), ToolCall("a", PARIS)], encoding=encoding) as provider:
         said = await asked(provider, stream=stream)
     assert (said.text, said.calls) == ("Short. " * 20, [("a", PARIS)])
 
@@ -74,14 +74,14 @@ async def test_a_json_array_is_whole_only_if_the_stream_is(end: Any, is_json: bo
 
 
 async def test_a_refusal_of_a_json_array_is_in_an_array() -> None:
-    async with ScriptedProvider("gemini", [Refusal(503)]) as provider:
+    async with ScriptedProvider("gemini", [HttpError(503)]) as provider:
         answer = await posted(provider, path="/v1beta/models/m:streamGenerateContent")
     assert answer.json()[0]["error"]["status"] == "UNAVAILABLE"
 
 
 @either_form
 async def test_gemini_on_vertex_streams_arguments_when_the_sdk_asks_for_it(stream: bool) -> None:
-    async with ScriptedProvider("gemini", [Call("get_weather", PARIS)]) as provider:
+    async with ScriptedProvider("gemini", [ToolCall("get_weather", PARIS)]) as provider:
         client = genai.Client(
             vertexai=True,
             project="p",
@@ -114,7 +114,7 @@ async def test_anthropic_on_vertex(stream: bool) -> None:
 
 
 def test_gemini_from_a_sync_client() -> None:
-    with ScriptedProvider("gemini", [Thought("Hm."), Text("Hello", size=2), Call("a", {"x": "y"})]) as provider:
+    with ScriptedProvider("gemini", [Thought("Hm."), Text("Hello", size=2), ToolCall("a", {"x": "y"})]) as provider:
         with genai.Client(api_key="none", http_options=gemini_options(provider)) as client:
             chunks = list(client.models.generate_content_stream(model="gemini-3-pro", contents=QUESTION))
             whole = client.models.generate_content(model="gemini-3-pro", contents=QUESTION)
@@ -124,7 +124,10 @@ def test_gemini_from_a_sync_client() -> None:
 
 @pytest.mark.parametrize("asks", [True, False])
 async def test_gemini_streams_arguments_when_asked(asks: bool) -> None:
-    script = [Parallel([Call("a", {"x": "long enough"}), Call("b", {"x": "long enough"})]), Call("c", {"x": "long"})]
+    script = [
+        Parallel([ToolCall("a", {"x": "long enough"}), ToolCall("b", {"x": "long enough"})]),
+        ToolCall("c", {"x": "long"}),
+    ]
     body = {"toolConfig": {"functionCallingConfig": {"streamFunctionCallArguments": asks}}}
     async with ScriptedProvider("gemini", script) as provider:
         assert ("partialArgs" in (await posted(provider, body)).text) is asks
@@ -132,7 +135,7 @@ async def test_gemini_streams_arguments_when_asked(asks: bool) -> None:
 
 
 async def test_gemini_does_not_tell_of_a_call_that_never_ends_unless_it_streams_it() -> None:
-    script = [Call("a", {"x": "long enough"}, stop_after=1), Finish("length")]
+    script = [ToolCall("a", {"x": "long enough"}, stop_after=1), Finish("length")]
     async with ScriptedProvider("gemini", script) as provider:
         said = await asked(provider)
     assert (said.calls, said.finish) == ([], "MAX_TOKENS")

@@ -12,10 +12,10 @@ import pytest
 
 from callstream.errors import UsageError
 from callstream.testing import (
-    Call,
     Delay,
     ScriptedProvider,
     Text,
+    ToolCall,
 )
 from tests.testing.asking import QUESTION, WIRES, Said, ask, asked, client_of
 
@@ -78,7 +78,7 @@ async def test_a_body_that_is_no_object_is_refused() -> None:
 @pytest.mark.slow
 @each_wire
 async def test_two_hundred_streams_at_once(wire: str) -> None:
-    script = [Text("abcdefgh" * 5, size=8), Call("write", {"content": "x" * 24})]
+    script = [Text("abcdefgh" * 5, size=8), ToolCall("write", {"content": "x" * 24})]
     async with scripted(wire, script) as provider, client_of(provider) as client:
         said: list[Said] = await asyncio.gather(*[ask(client, wire) for _ in range(200)])
         assert len(provider.requests) == 200

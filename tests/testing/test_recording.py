@@ -18,13 +18,13 @@ from google import genai
 
 from callstream.errors import UsageError
 from callstream.testing import (
-    Call,
     Cut,
     Delay,
+    HttpError,
     Recording,
-    Refusal,
     ScriptedProvider,
     Text,
+    ToolCall,
     encode,
     record,
     replay,
@@ -63,7 +63,7 @@ async def recorded(place: Path, wire: str, script: Any, **options: Any) -> list[
 @each_wire
 @pytest.mark.parametrize("encoding", [None, "gzip"])
 async def test_round_trip(wire: str, encoding: Any, tmp_path: Path) -> None:
-    said = await recorded(tmp_path, wire, [Text("Let me look: ☀️", size=2), Call("a", PARIS)], encoding=encoding)
+    said = await recorded(tmp_path, wire, [Text("Let me look: ☀️", size=2), ToolCall("a", PARIS)], encoding=encoding)
     assert said[0].text == said[1].text == "Let me look: ☀️"
     async with replay(tmp_path) as provider:
         again = [await asked(provider, stream=stream) for stream in (True, False)]
@@ -123,7 +123,7 @@ async def test_an_inner_transport_does_the_work(tmp_path: Path) -> None:
 
 
 async def test_refusals_are_recorded_and_replayed(tmp_path: Path) -> None:
-    script = [[Refusal(429, "Slow down.", retry_after=0.01)], [Text("Now.")]]
+    script = [[HttpError(429, "Slow down.", retry_after=0.01)], [Text("Now.")]]
     async with ScriptedProvider("openai_chat", script) as provider:
         async with recording_client(provider, tmp_path) as client:
             assert (await ask(client, "openai_chat")).text == "Now."
@@ -201,7 +201,7 @@ async def test_recordings_of_one_wire_are_served_of_a_folder_of_many(tmp_path: P
 
 @pytest.mark.parametrize("size", [None, 1, 7, 100_000])
 async def test_a_plain_body_is_served_in_pieces_of_any_size(size: int | None, tmp_path: Path) -> None:
-    (tmp_path / "some.sse").write_bytes(b"".join(encode("openai_chat", [Text("Hé", size=1), Call("a", PARIS)])))
+    (tmp_path / "some.sse").write_bytes(b"".join(encode("openai_chat", [Text("Hé", size=1), ToolCall("a", PARIS)])))
     async with replay(tmp_path / "some.sse", wire="openai_chat", size=size) as provider, client_of(provider) as client:
         # Recorded with the usage that this client did not ask for, so the helper that expects a choice is not used.
         stream = await client.chat.completions.create(model="m", messages=[], stream=True)

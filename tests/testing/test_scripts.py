@@ -11,17 +11,18 @@ from typing import Any
 
 import pytest
 
+from callstream import testing
 from callstream.errors import UsageError
 from callstream.testing import (
-    Call,
     Cut,
     Delay,
     Failure,
     Finish,
+    HttpError,
     Parallel,
-    Refusal,
     Text,
     Thought,
+    ToolCall,
     Truncated,
     encode,
     encode_whole,
@@ -35,14 +36,14 @@ from tests.testing.asking import WIRES, Said, ask, client_of
 EVERY_STEP: list[Any] = [
     Text("a", size=1),
     Thought("b", signature="c2ln"),
-    Call("c", {"d": [1, None]}, call_id="", stop_after=1),
-    Parallel([Call("e"), Call("f", text="{}")]),
+    ToolCall("c", {"d": [1, None]}, call_id="", stop_after=1),
+    Parallel([ToolCall("e"), ToolCall("f", text="{}")]),
     Delay(0.5),
     Finish("length"),
     Failure("g", "h"),
     Truncated(),
     Cut(reset=True),
-    Refusal(429, retry_after=1.5),
+    HttpError(429, retry_after=1.5),
 ]
 
 
@@ -53,7 +54,12 @@ def test_scripts_come_back_from_json(script: Any) -> None:
 
 def test_scripts_can_be_written_by_hand() -> None:
     text = '[{"step": "text", "text": "Hi"}, {"step": "call", "name": "a", "args": {"b": 1}}, {"step": "cut"}]'
-    assert script_from_json(text) == [Text("Hi"), Call("a", {"b": 1}), Cut()]
+    assert script_from_json(text) == [Text("Hi"), ToolCall("a", {"b": 1}), Cut()]
+    assert script_from_json('[{"step": "refusal", "status": 503}]') == [HttpError(503)]
+
+
+def test_the_names_that_steps_had_before_still_work() -> None:
+    assert (testing.Call, testing.Refusal) == (ToolCall, HttpError)
 
 
 @pytest.mark.parametrize("text", ["{", "{}", '[{"step": "jump"}]', '[{"step": "text"}]', "[1]", b"\xff"])
@@ -64,9 +70,9 @@ def test_what_is_no_script_is_told(text: Any) -> None:
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_a_refusal_has_a_body_and_no_stream(wire: str) -> None:
-    assert b"Slow down" in encode_whole(wire, [Refusal(429, "Slow down")])
+    assert b"Slow down" in encode_whole(wire, [HttpError(429, "Slow down")])
     with pytest.raises(UsageError, match="has no stream"):
-        encode(wire, [Refusal(429)])
+        encode(wire, [HttpError(429)])
 
 
 # -- as a process ------------------------------------------------------------------------------------------------------

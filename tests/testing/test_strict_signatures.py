@@ -9,10 +9,10 @@ from google.genai import errors as genai_errors
 from google.genai import types as genai_types
 
 from callstream.testing import (
-    Call,
     Parallel,
     ScriptedProvider,
     Text,
+    ToolCall,
 )
 from tests.testing.asking import QUESTION, client_of
 
@@ -28,8 +28,8 @@ USER = content("user", genai_types.Part(text=QUESTION))
 
 async def test_strict_signatures_take_what_was_sent() -> None:
     scripts = [
-        [Text("Hm."), Parallel([Call("a", {"x": "1"}), Call("b", {"x": "2"})])],
-        [Call("c", {"x": "3"})],
+        [Text("Hm."), Parallel([ToolCall("a", {"x": "1"}), ToolCall("b", {"x": "2"})])],
+        [ToolCall("c", {"x": "3"})],
         [Text("Done.")],
     ]
     async with ScriptedProvider("gemini", scripts, strict_signatures=True) as provider, client_of(provider) as client:
@@ -104,12 +104,12 @@ async def test_strict_signatures_let_pass(contents: Any) -> None:
     ],
 )
 async def test_strict_signatures_know_both_spellings(contents: Any, status: int) -> None:
-    async with ScriptedProvider("gemini", [Call("a", signature="c2ln")], strict_signatures=True) as provider:
+    async with ScriptedProvider("gemini", [ToolCall("a", signature="c2ln")], strict_signatures=True) as provider:
         await posted(provider)
         answer = await posted(provider, {"contents": contents})
     assert answer.status_code == status
 
 
 async def test_a_call_can_be_left_unsigned() -> None:
-    async with ScriptedProvider("gemini", [Call("a", {"x": 1}, signature="")], strict_signatures=True) as provider:
+    async with ScriptedProvider("gemini", [ToolCall("a", {"x": 1}, signature="")], strict_signatures=True) as provider:
         assert "thoughtSignature" not in (await posted(provider)).text

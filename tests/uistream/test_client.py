@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from callstream import codec
-from callstream.testing import Call
+from callstream.testing import ToolCall
 from callstream.uistream import ChatTurn, ChunkTranslator, Merger, Sdk, encode_sse, fold, turns
 from callstream.view import RunView
 from tests.agui.judge import NodeProgram
@@ -116,7 +116,7 @@ def test_answered_client_tools_are_not_run_again_by_a_replay(judge: NodeProgram)
 def test_a_long_argument_is_read_in_little_time(judge: NodeProgram, sdk: Sdk) -> None:
     """100 KB in pieces of 8 characters: the SDK's reader would need 12 s for them one by one."""
     text = "It rises, and it falls.\n" * 4300
-    [run] = play([Play([Respond([Call("write", {"content": text}, size=8)])])]).runs
+    [run] = play([Play([Respond([ToolCall("write", {"content": text}, size=8)])])]).runs
     assert len(run.records) > 10_000
     translator, merger = ChunkTranslator("m"), Merger()
     chunks = [chunk for record in run.records for chunk in merger.feed(translator.feed(record))]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from callstream.events import CallDiscarded, DiscardReason
-from callstream.testing import Call, Text, encode, encode_whole
+from callstream.testing import Text, ToolCall, encode, encode_whole
 from callstream.testing.encoders import WIRES
 from callstream.wire import decoder_for, provider_of
 from callstream.wire.collapsing import discard_invalid
@@ -17,9 +17,9 @@ from tests.wire.collapsing import every, named, no
 
 SCRIPT = [
     Text("I write."),
-    Call("write", {"title": 7}, call_id="c1"),
-    Call("write", {"title": "Tides"}, call_id="c2"),
-    Call("other", {"title": 7}, call_id="c3"),
+    ToolCall("write", {"title": 7}, call_id="c1"),
+    ToolCall("write", {"title": "Tides"}, call_id="c2"),
+    ToolCall("other", {"title": 7}, call_id="c3"),
 ]
 
 
@@ -84,7 +84,7 @@ def test_an_answer_that_is_not_streamed(wire: str) -> None:
 
 def test_free_text_has_no_schema() -> None:
     wire = "openai_responses"
-    script = [Call("patch", custom=True, text="*** Begin", call_id="c1")]
+    script = [ToolCall("patch", custom=True, text="*** Begin", call_id="c1")]
     provider, decoder = provider_of(wire), decoder_for(wire)
     collapser = provider.collapser(decoder, collapse=every, check=lambda name, text: ("invalid", name))
     events = [event for frame in encode(wire, script) for event in collapser.feed(frame).events]

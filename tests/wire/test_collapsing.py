@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from callstream.testing import Call, Text, encode
+from callstream.testing import Text, ToolCall, encode
 from callstream.wire import WIRES, decoder_for, provider_of
 from tests.decoding import calls, sse
 from tests.wire.collapsing import Tap, every, payloads, tapped
 from tests.wire.payloads import block_stop, message, partial_json, tool_use
 
-SCRIPT = [Text("Hello there.", size=4), Call("write", {"title": "Notes"}, call_id="c1")]
+SCRIPT = [Text("Hello there.", size=4), ToolCall("write", {"title": "Notes"}, call_id="c1")]
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -43,7 +43,7 @@ def test_what_follows_an_error_passes_as_it_comes(wire: str, collapse: Any) -> N
 @pytest.mark.parametrize("wire", ["gemini", "openai_chat"])
 def test_a_withheld_delta_is_decoded_once(wire: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tap = Tap(wire)
-    frames = list(encode(wire, [Call("write", {"content": "one two three " * 40}, size=8)]))
+    frames = list(encode(wire, [ToolCall("write", {"content": "one two three " * 40}, size=8)]))
     bare = []
     for frame in frames:
         tap.feed(frame)
@@ -55,7 +55,7 @@ def test_a_withheld_delta_is_decoded_once(wire: str, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("wire", ["gemini", "openai_chat"])
 def test_text_after_a_call_is_not_taken_for_a_piece_of_it(wire: str) -> None:
-    script = [Call("write", {"content": "one two three"}, size=2), Text("And so on. " * 3, size=3)]
+    script = [ToolCall("write", {"content": "one two three"}, size=2), Text("And so on. " * 3, size=3)]
     tap = Tap(wire)
     for frame in encode(wire, script):
         tap.feed(frame)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from callstream.testing import Call, Text, encode
+from callstream.testing import Text, ToolCall, encode
 from callstream.testing.encoders import ENCODERS
 from callstream.wire import WIRES
 from callstream.wire.framing import Frame
@@ -16,7 +16,7 @@ from tests.wire.collapsing import Tap, named
 
 @pytest.mark.parametrize("wire", [wire for wire in WIRES if ENCODERS[wire].streams_arguments])
 def test_withheld_delta_is_not_taken_apart(wire: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    frames = list(encode(wire, [Call("write", {"content": 'x\n"y\\' * 400}, size=8)]))
+    frames = list(encode(wire, [ToolCall("write", {"content": 'x\n"y\\' * 400}, size=8)]))
     assert len(frames) > 200
     tap = Tap(wire)
     taken: list[bytes] = []

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from callstream.errors import UsageError
 from callstream.events import CallCompleted
-from callstream.testing import Call, Failure, Finish, Parallel, Text, Thought, Truncated, encode
+from callstream.testing import Failure, Finish, Parallel, Text, Thought, ToolCall, Truncated, encode
 from callstream.wire import WIRES
 from tests.decoding import calls, cut
 from tests.wire.collapsing import named, no, tapped, told, told_by
@@ -24,8 +24,8 @@ names = st.sampled_from(["write", "read", "other"])
 
 
 @st.composite
-def a_call(draw: st.DrawFn) -> Call:
-    return Call(
+def a_call(draw: st.DrawFn) -> ToolCall:
+    return ToolCall(
         draw(names),
         draw(st.dictionaries(st.text("abc", min_size=1, max_size=3), values, max_size=3)),
         call_id=draw(st.sampled_from([None, ""])),

@@ -9,7 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callstream.testing import WIRES, Call, Failure, Finish, Parallel, Text, Thought, Truncated, encode, encode_whole
+from callstream.testing import (
+    WIRES,
+    Failure,
+    Finish,
+    Parallel,
+    Text,
+    Thought,
+    ToolCall,
+    Truncated,
+    encode,
+    encode_whole,
+)
 from callstream.testing.encoders import ENCODERS
 from callstream.wire import decoder_for
 from tests.decoding import Folded, bytewise, calls, check_order, cut, ended, fed, merged, reasoning, text
@@ -28,7 +39,7 @@ VALUES = st.recursive(
 )
 ARGS = st.dictionaries(WORDS, VALUES, max_size=4)
 CALLS = st.builds(
-    Call,
+    ToolCall,
     st.sampled_from(["get_weather", "write-file", "x"]),
     ARGS,
     size=st.integers(1, 9),
@@ -45,9 +56,9 @@ STEPS = st.lists(
 
 def scripted(steps: list[Any]) -> tuple[str, str, list[tuple[str, Any]]]:
     """Text, reasoning and calls of a script."""
-    made: list[Call] = []
+    made: list[ToolCall] = []
     for step in steps:
-        made += step.calls if isinstance(step, Parallel) else [step] if isinstance(step, Call) else []
+        made += step.calls if isinstance(step, Parallel) else [step] if isinstance(step, ToolCall) else []
     said = "".join(step.text for step in steps if isinstance(step, Text))
     thought = "".join(step.text for step in steps if isinstance(step, Thought))
     return said, thought, [(call.name, call.args) for call in made]
@@ -115,9 +126,9 @@ def test_truncated_anywhere_completes_nothing_unfinished(
 @pytest.mark.parametrize("finish", [Finish("length"), Truncated(), Failure("no")])
 @given(before=st.lists(CALLS, max_size=2), args=ARGS.filter(bool), stop_after=st.integers(0, 3))
 def test_truncated_call_is_discarded_and_those_before_it_are_not(
-    wire: str, finish: Any, before: list[Call], args: Any, stop_after: int
+    wire: str, finish: Any, before: list[ToolCall], args: Any, stop_after: int
 ) -> None:
-    steps = [*before, Call("cut", args, stop_after=stop_after, size=2), finish]
+    steps = [*before, ToolCall("cut", args, stop_after=stop_after, size=2), finish]
     events, error = fed(decoder_for(wire), encode(wire, steps))
     assert (error is not None) is isinstance(finish, Failure)
     *finished, last = calls(events)
@@ -134,7 +145,7 @@ def test_truncated_call_is_discarded_and_those_before_it_are_not(
 @given(free_text=st.text(CHARACTERS), size=st.integers(1, 9), streamed=st.booleans())
 def test_custom_tool_text(free_text: str, size: int, streamed: bool) -> None:
     wire = "openai_responses"
-    script = [Call("patch", text=free_text, custom=True, size=size, streamed=streamed)]
+    script = [ToolCall("patch", text=free_text, custom=True, size=size, streamed=streamed)]
     for events in (
         fed(decoder_for(wire), encode(wire, script))[0],
         decoder_for(wire).whole(encode_whole(wire, script)),
@@ -147,7 +158,7 @@ def test_custom_tool_text(free_text: str, size: int, streamed: bool) -> None:
 @given(args=ARGS, indent=st.sampled_from([None, 0, 2]), size=st.integers(1, 9))
 def test_argument_text_is_kept_as_it_was_written(wire: str, args: Any, indent: int | None, size: int) -> None:
     written = json.dumps(args, indent=indent, ensure_ascii=False)
-    events, error = fed(decoder_for(wire), encode(wire, [Call("f", text=f" {written}\n", size=size)]))
+    events, error = fed(decoder_for(wire), encode(wire, [ToolCall("f", text=f" {written}\n", size=size)]))
     assert error is None
     (call,) = calls(events)
     assert (call.text, call.args) == (f" {written}\n", args)

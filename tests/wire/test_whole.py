@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from callstream import CallState, Callstream
-from callstream.testing import Call, Finish, ScriptedProvider, Text
+from callstream.testing import Finish, ScriptedProvider, Text, ToolCall
 from callstream.wire import decoder_for, provider_of
 from tests.sdks import SDKS
 from tests.tap.clients import sdk
@@ -25,7 +25,7 @@ async def calls_of(wire: str, client: Any) -> list[str]:
 
 @pytest.mark.parametrize("wire", WIRES)
 async def test_truncated_never_runs_on_a_whole_answer(wire: str) -> None:
-    cut = Call("write", {"title": "Notes", "content": "long"}, call_id="c1", stop_after=2)
+    cut = ToolCall("write", {"title": "Notes", "content": "long"}, call_id="c1", stop_after=2)
     async with Callstream() as cs, ScriptedProvider(wire, [Text("Hello."), cut, Finish("length")]) as provider:
         async with sdk(wire, provider, cs, collapse="all") as client:
             assert await calls_of(wire, client) == []
@@ -40,7 +40,11 @@ async def test_truncated_never_runs_on_a_whole_answer(wire: str) -> None:
     "wire", ["openai_chat", "openai_responses", "cohere"]
 )  # the others have arguments as an object
 async def test_malformed_never_runs_on_a_whole_answer(wire: str) -> None:
-    script = [Call("write", text='{"title": nothing}', call_id="c1"), Call("other", {}, call_id="c2"), Finish("length")]
+    script = [
+        ToolCall("write", text='{"title": nothing}', call_id="c1"),
+        ToolCall("other", {}, call_id="c2"),
+        Finish("length"),
+    ]
     async with Callstream() as cs, ScriptedProvider(wire, script) as provider:
         async with sdk(wire, provider, cs, collapse="all") as client:
             assert "write" not in await calls_of(wire, client)

@@ -37,7 +37,7 @@ from callstream.errors import CallRejected, RunOver, UsageError
 from callstream.runtime import Run
 from callstream.runtime.early import OneJoin
 from callstream.runtime.modelcall import current_model_call
-from callstream.tools import current_joins, current_progress, is_tool, starts_early
+from callstream.tools import begun_tools, current_progress, is_tool, starts_early
 
 logger = logging.getLogger("callstream")
 
@@ -68,7 +68,7 @@ class Execution:
                 await early.wait_until_over()
                 await run.ready(call.call_id)
                 run.make_current()
-                current_joins.set(OneJoin(early))  # google-adk calls the tool, and that gives its result
+                begun_tools.set(OneJoin(early))  # google-adk calls the tool, and that gives its result
                 return None
             function = function_of(tool)
             if function is not None:

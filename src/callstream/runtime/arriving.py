@@ -20,7 +20,7 @@ from callstream.tools.convert import converter
 from callstream.tools.fault import Misfit, describe
 
 
-class Fault(Exception):
+class UnusableArguments(Exception):
     """Why the tool must not run on these arguments, or not any longer."""
 
     def __init__(self, reason: DiscardReason, detail: str) -> None:
@@ -56,7 +56,7 @@ class ArrivingArguments:
         return {**self._given, self._streamed.name: self.stream}
 
     def feed(self, text: str) -> None:
-        """Reads more of the text. Raises Fault."""
+        """Reads more of the text. Raises UnusableArguments."""
         if self._is_text:
             self.is_ready = True
             if text:
@@ -65,34 +65,34 @@ class ArrivingArguments:
         try:
             changes = self._json.feed(text)
         except WireError as error:
-            raise Fault("malformed", str(error)) from error
+            raise UnusableArguments("malformed", str(error)) from error
         for change in changes:
             self._take(change)
             self.is_ready = self.is_ready or (
                 self._streamed.name in self._begun and self._required <= self._given.keys()
             )
         if self._json.error is not None:
-            raise Fault("malformed", str(self._json.error))
+            raise UnusableArguments("malformed", str(self._json.error))
 
     def end(self, call: Call) -> None:
-        """The wire has ended the arguments. Raises Fault if the tool should not have started."""
+        """The wire has ended the arguments. Raises UnusableArguments if the tool should not have started."""
         if not self._is_text:
             try:
                 json.loads(call.args_json or "{}", object_pairs_hook=_without_duplicates)
             except (ValueError, RecursionError) as error:
-                raise Fault("malformed", str(error)) from error
+                raise UnusableArguments("malformed", str(error)) from error
         self.stream.end()
 
     def _take(self, change: Change) -> None:
         path = change.path
         if not path:
             if not isinstance(change.value, dict):
-                raise Fault("malformed", "the arguments are not an object")
+                raise UnusableArguments("malformed", "the arguments are not an object")
             return
         name = str(path[0])
         if self._open != name:
             if name in self._begun:
-                raise Fault("malformed", f"the argument {name!r} comes twice")
+                raise UnusableArguments("malformed", f"the argument {name!r} comes twice")
             self._open = name
             self._begin(name)
         if name == self._streamed.name:
@@ -104,7 +104,9 @@ class ArrivingArguments:
 
     def _begin(self, name: str) -> None:
         if name not in self._named and not self._takes_all:
-            raise Fault("invalid", f"there is no argument {name!r}; its arguments are {', '.join(self._named)}")
+            raise UnusableArguments(
+                "invalid", f"there is no argument {name!r}; its arguments are {', '.join(self._named)}"
+            )
         if self.is_ready and name not in self._named:
             raise self._too_late(name)
         self._begun.add(name)
@@ -115,8 +117,8 @@ class ArrivingArguments:
         elif not _is_same(value, self._named[name].default):
             raise self._too_late(name)
 
-    def _too_late(self, name: str) -> Fault:
-        return Fault(
+    def _too_late(self, name: str) -> UnusableArguments:
+        return UnusableArguments(
             "invalid",
             f"the argument {name!r} came after the tool had started; write {name!r} before {self._streamed.name!r}",
         )
@@ -131,7 +133,7 @@ class ArrivingArguments:
                     self._begun.discard(streamed.name)  # nothing is streamed, so nothing starts early
                     return
                 expected = "a string" if streamed.is_text else "an array"
-                raise Fault("invalid", f"the argument {streamed.name!r} should be {expected}")
+                raise UnusableArguments("invalid", f"the argument {streamed.name!r} should be {expected}")
             if streamed.is_text and change.value:
                 self.stream.put(change.value)
         elif not streamed.is_text and len(change.path) == 2 and change.kind in ("set", "close"):
@@ -141,13 +143,13 @@ class ArrivingArguments:
         try:
             return self._tool.arguments.convert_one(name, value)
         except InvalidArguments as invalid:
-            raise Fault("invalid", invalid.detail) from invalid
+            raise UnusableArguments("invalid", invalid.detail) from invalid
 
     def _convert_item(self, change: Change) -> Any:
         try:
             return change.value if self._convert_value is None else self._convert_value(change.value)
         except Misfit as misfit:
-            raise Fault("invalid", describe(misfit.within(change.path), self._named)) from misfit
+            raise UnusableArguments("invalid", describe(misfit.within(change.path), self._named)) from misfit
 
 
 def _is_same(value: Any, default: Any) -> bool:

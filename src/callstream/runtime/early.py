@@ -40,13 +40,13 @@ from callstream.events import (
     DiscardReason,
 )
 from callstream.hooks.thread import HookThread
-from callstream.runtime.arriving import ArrivingArguments, Fault
+from callstream.runtime.arriving import ArrivingArguments, UnusableArguments
 from callstream.runtime.barrier import Write
 from callstream.runtime.ending import Ending
 from callstream.runtime.interruptible import Interruptible
 from callstream.runtime.modelcall import current_model_call
 from callstream.runtime.samecall import began_as, means_call
-from callstream.tools import Joined, Tool, current_joins, starts_early
+from callstream.tools import Joined, Tool, begun_tools, starts_early
 
 if TYPE_CHECKING:
     from callstream.runtime.run import Run
@@ -146,7 +146,7 @@ class EarlyRun:
             return
         try:
             read(self._args)
-        except Fault as fault:
+        except UnusableArguments as fault:
             if self._args.is_ready or fault.reason == "malformed":
                 self._refusal = asyncio.create_task(self._refuse(fault.reason, fault.detail))
             else:
@@ -221,7 +221,7 @@ class EarlyRun:
         if run.call(self.call_id).state is not CallState.RUNNING_EARLY:
             raise run.rejection(self.call_id)
         run.make_current()
-        current_joins.set(None)  # this is the tool itself
+        begun_tools.set(None)  # this is the tool itself
         current_model_call.set(None)
 
     async def _call_tool(self) -> Any:

@@ -52,7 +52,7 @@ from callstream.runtime.response import Response
 from callstream.runtime.runlog import EventsThen, RunLog
 from callstream.runtime.tooluse import ToolUse
 from callstream.runtime.waiting import wait_for_result
-from callstream.tools import Joins, Progress, current_joins
+from callstream.tools import BegunTools, Progress, begun_tools
 
 if TYPE_CHECKING:
     from callstream.runtime.callstream import Callstream
@@ -124,7 +124,7 @@ class Run:
         self.starts_early = True
         """Whether tools may do that. Not in a run that nobody opened, since nobody would wait for them."""
         self._token: Token[Run | None] | None = None
-        self._joins: Token[Joins | None] | None = None
+        self._begun_tools: Token[BegunTools | None] | None = None
         self._leave: Callable[[], None] | None = None
 
     # -- what is known --
@@ -176,7 +176,7 @@ class Run:
     def make_current(self) -> None:
         """Makes this the current run of the calling task, and of those that it starts from now on."""
         _current_run.set(self)
-        current_joins.set(self.early)
+        begun_tools.set(self.early)
 
     # -- what happens to it --
 
@@ -410,15 +410,15 @@ class Run:
     def enter(self) -> None:
         """Makes this the current run of the calling task or thread until ``leave``, with the observers around it."""
         self._token = _current_run.set(self)
-        self._joins = current_joins.set(self.early)
+        self._begun_tools = begun_tools.set(self.early)
         self._leave = self.callstream.observers.run_entered(self)
 
     def leave(self) -> None:
         if self._token is not None:
             try:
                 _current_run.reset(self._token)
-                if self._joins is not None:
-                    current_joins.reset(self._joins)
+                if self._begun_tools is not None:
+                    begun_tools.reset(self._begun_tools)
                 if self._leave is not None:
                     self._leave()
             except ValueError:

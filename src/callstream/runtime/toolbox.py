@@ -28,8 +28,8 @@ from callstream.tools import (
     Progress,
     StreamCheck,
     Tool,
+    begun_tools,
     check_field,
-    current_joins,
     current_progress,
     is_tool,
     tool,
@@ -175,7 +175,7 @@ class Toolbox:
 
         ``typed``: those of them that have their annotated types already. ``run_plain`` runs plain functions.
         """
-        tokens = current_progress.set(progress), typed_arguments.set(typed), current_joins.set(None)
+        tokens = current_progress.set(progress), typed_arguments.set(typed), begun_tools.set(None)
         try:
             if isinstance(given, dict):
                 return await _call(made, *_place(made, given), run_plain)
@@ -183,7 +183,7 @@ class Toolbox:
         finally:
             current_progress.reset(tokens[0])
             typed_arguments.reset(tokens[1])
-            current_joins.reset(tokens[2])
+            begun_tools.reset(tokens[2])
 
     async def report_progress(self, call: Call, data: Any, handler: ProgressHandler | None = None) -> None:
         """Calls the application's handler, or the one given. What it raises is logged and changes nothing."""

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import h11
 
-from callstream.tap.framing import Framing, framing_of
+from callstream.tap.framing import BodyFraming, framing_of
 
 Timeouts: TypeAlias = Mapping[str, float | None]
 """Seconds, as httpx puts them into a request: connect, read, write and pool."""
@@ -43,7 +43,7 @@ class Head(NamedTuple):
     status: int
     headers: list[tuple[bytes, bytes]]
     extensions: dict[str, Any]
-    body: Framing
+    body: BodyFraming
     begun: bytes
     """What has come of the body."""
     keeps_alive: bool

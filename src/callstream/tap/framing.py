@@ -21,7 +21,7 @@ class Malformed(Exception):
     """The body is not what its framing says."""
 
 
-class Framing(Protocol):
+class BodyFraming(Protocol):
     """``rest``: what came after the end. ``missing`` says what was left out when the connection closes; None if nothing."""
 
     is_complete: bool
@@ -122,7 +122,7 @@ class UntilClose:
         return None
 
 
-def framing_of(method: str, status: int, headers: Iterable[tuple[bytes, bytes]]) -> Framing:
+def framing_of(method: str, status: int, headers: Iterable[tuple[bytes, bytes]]) -> BodyFraming:
     """The framing that a checked head declares, its names in lower case."""
     if method == "HEAD" or status in _WITHOUT_BODY:
         return Counted(0)

@@ -83,10 +83,10 @@ class BodyStream:
 
 @cache
 def _stream_class(library: ModuleType) -> Any:
-    class LibraryStream(BodyStream, library.AsyncByteStream, library.SyncByteStream):  # type: ignore[misc, name-defined]
+    class LibraryBodyStream(BodyStream, library.AsyncByteStream, library.SyncByteStream):  # type: ignore[misc, name-defined]
         """What the library takes for a stream of its own."""
 
-    return LibraryStream
+    return LibraryBodyStream
 
 
 class _Chunks:

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from callstream.testing.encoders import WIRES, encode, encode_whole, frames
 from callstream.testing.script import (
-    Call,
     Cut,
     Delay,
     Failure,
     Finish,
+    HttpError,
     Parallel,
-    Refusal,
     Script,
     Step,
     Text,
     Thought,
+    ToolCall,
     Truncated,
     script_from_json,
     script_to_json,
@@ -41,14 +41,14 @@ __all__ = [
     "Step",
     "Text",
     "Thought",
-    "Call",
+    "ToolCall",
     "Parallel",
     "Finish",
     "Failure",
     "Truncated",
     "Delay",
     "Cut",
-    "Refusal",
+    "HttpError",
     "script_from_json",
     "script_to_json",
     "garble",
@@ -89,8 +89,13 @@ _LATER = {
     "stream_args": "driving",
 }
 
+# What steps were called before they had names of their own, beside `callstream.Call` and `callstream.Refusal`.
+_RENAMED = {"Call": ToolCall, "Refusal": HttpError}
+
 
 def __getattr__(name: str) -> Any:
+    if name in _RENAMED:
+        return _RENAMED[name]
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)

@@ -9,10 +9,10 @@ import msgspec
 from callstream.testing.encoders import ENCODERS, encode_whole
 from callstream.testing.httpserver import Frame, HttpAnswer, ReceivedRequest
 from callstream.testing.routes import Route
-from callstream.testing.script import Call, Delay, Parallel, Refusal, Step
+from callstream.testing.script import Delay, HttpError, Parallel, Step, ToolCall
 
 
-def refused(wire: str, refusal: Refusal, route: Route | None = None, *, retry: bool = True) -> HttpAnswer:
+def refused(wire: str, refusal: HttpError, route: Route | None = None, *, retry: bool = True) -> HttpAnswer:
     """A refusal as the wire's error answer. ``retry=False`` tells SDKs that look for it not to try again."""
     body = encode_whole(wire, [refusal])
     if route is not None and route.form == "array":
@@ -43,12 +43,12 @@ def first_waits(steps: list[Step]) -> list[Delay]:
 def unstreamed(steps: list[Step]) -> list[Step]:
     """The steps with all calls whole; a call that never ends is not there at all then."""
 
-    def whole(calls: Sequence[Call]) -> list[Call]:
+    def whole(calls: Sequence[ToolCall]) -> list[ToolCall]:
         return [msgspec.structs.replace(call, streamed=False) for call in calls if call.stop_after is None]
 
     made: list[Step] = []
     for step in steps:
-        if isinstance(step, Call):
+        if isinstance(step, ToolCall):
             made += whole([step])
         elif isinstance(step, Parallel):
             made.append(Parallel(whole(step.calls)))

@@ -14,7 +14,7 @@ from callstream.errors import UsageError, WireError
 from callstream.jsontext import JsonStream
 from callstream.testing.encoders.encoder import payload_of, with_payload
 from callstream.testing.httpserver import Frame, ReceivedRequest
-from callstream.testing.script import Delay, Refusal
+from callstream.testing.script import Delay, HttpError
 
 FIELD = "eager_input_streaming"
 BETA = "fine-grained-tool-streaming-2025-05-14"
@@ -36,7 +36,7 @@ def eager_tools(request: ReceivedRequest) -> frozenset[str]:
     )
 
 
-def eager_refusal(request: ReceivedRequest, *, wrapped: int = 0) -> Refusal | None:
+def eager_refusal(request: ReceivedRequest, *, wrapped: int = 0) -> HttpError | None:
     """How a server that does not know the field refuses a request that has it; None if the request does not.
 
     ``wrapped``: how often the error stands as text inside another, as gateways do it.
@@ -48,7 +48,7 @@ def eager_refusal(request: ReceivedRequest, *, wrapped: int = 0) -> Refusal | No
     for _ in range(wrapped):
         inner = {"type": "error", "error": {"type": "invalid_request_error", "message": message}}
         message = f"upstream error 400: {json.dumps(inner)}"
-    return Refusal(400, message)
+    return HttpError(400, message)
 
 
 def _tools(request: ReceivedRequest) -> list[dict[str, Any]]:

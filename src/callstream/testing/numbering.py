@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from callstream.testing.encoders import ENCODERS, frames
-from callstream.testing.script import Call, Cut, Delay, Parallel, Script, script_to_json
+from callstream.testing.script import Cut, Delay, Parallel, Script, ToolCall, script_to_json
 
 _PREFIX = "918273645"
 _FIRST = int(f"{_PREFIX}000000")
@@ -16,7 +16,7 @@ _NUMBER = re.compile(rf"{_PREFIX}(\d{{6}})".encode())
 def numbers_used(script: Script) -> int:
     """How many numbers the ids of one response take: the next response begins after them."""
     calls = [call for step in script for call in (step.calls if isinstance(step, Parallel) else [step])]
-    return max(1, sum(isinstance(call, Call) and call.call_id is None for call in calls))
+    return max(1, sum(isinstance(call, ToolCall) and call.call_id is None for call in calls))
 
 
 class NumberedFrames:

@@ -50,7 +50,7 @@ from callstream.testing.script import (
     Delay,
     Failure,
     Finish,
-    Refusal,
+    HttpError,
     Step,
     Truncated,
     checked,
@@ -153,15 +153,15 @@ class ProviderServer(ABC):
                 f"this is a scripted provider of the wire {self.wire!r}: expected POST {place_of(self.wire)}, "
                 f"got {request.method} {request.path}"
             )
-            return refused(self.wire, Refusal(404, message))
+            return refused(self.wire, HttpError(404, message))
         if request.method == "POST" and not isinstance(request.json, dict):
-            return refused(self.wire, Refusal(400, f"expected a JSON object, got {request.body[:80]!r}"), route)
+            return refused(self.wire, HttpError(400, f"expected a JSON object, got {request.body[:80]!r}"), route)
         try:
             return await self.answer(request, route)
         except Exception as error:  # noqa: BLE001  # it is the test's own, and close() raises it there
             self._server.errors.append(error)
             message = str(error) if isinstance(error, CallstreamError) else f"{type(error).__name__}: {error}"
-            return refused(self.wire, Refusal(500, f"the scripted provider failed: {message}"), route, retry=False)
+            return refused(self.wire, HttpError(500, f"the scripted provider failed: {message}"), route, retry=False)
 
 
 class ScriptedProvider(ProviderServer):
@@ -241,7 +241,7 @@ class ScriptedProvider(ProviderServer):
             steps = unstreamed(steps)
         first = first_waits(steps)
         rest = steps[len(first) :]
-        if isinstance(rest[-1], Refusal):
+        if isinstance(rest[-1], HttpError):
             answer = refused(self.wire, rest[-1], route)
         elif isinstance(rest[0], Cut):
             answer = HttpAnswer(200, [], [rest[0]])

@@ -5,14 +5,15 @@
     [
         Thought("Where does the user live?"),
         Text("Let me look."),
-        Call("get_weather", {"city": "Paris"}),
+        ToolCall("get_weather", {"city": "Paris"}),
         Finish(),
     ]
 
-``Finish``, ``Failure``, ``Truncated``, ``Cut`` and ``Refusal`` end a response; a script that has none of them ends with
+``Finish``, ``Failure``, ``Truncated``, ``Cut`` and ``HttpError`` end a response; a script that has none of them ends with
 ``Finish()``. ``encoders`` turns a script into the bytes of each wire.
 
-A script can be kept as JSON: a list of objects, each with the name of its step in lower case as ``step``.
+A script can be kept as JSON: a list of objects, each with the name of its step in lower case as ``step``; there a
+``ToolCall`` is a ``call``, and an ``HttpError`` a ``refusal``.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Thought(_Step, frozen=True):
     signature: str | None = None
 
 
-class Call(_Step, frozen=True):
+class ToolCall(_Step, frozen=True, tag="call"):
     """A tool call.
 
     ``call_id``: None lets the encoder number it where the wire has ids, "" leaves the id out of the bytes. ``size``:
@@ -68,7 +69,7 @@ class Call(_Step, frozen=True):
 class Parallel(_Step, frozen=True):
     """Calls whose deltas alternate, on the wires that tell them apart; on the others one call after another."""
 
-    calls: Sequence[Call]
+    calls: Sequence[ToolCall]
 
 
 class Finish(_Step, frozen=True):
@@ -104,7 +105,7 @@ class Cut(_Step, frozen=True):
     reset: bool = False
 
 
-class Refusal(_Step, frozen=True):
+class HttpError(_Step, frozen=True, tag="refusal"):
     """The request is refused: an answer with that HTTP status and the wire's error body, instead of any content.
 
     ``kind`` is the wire's name for the error; None is the one that fits the status. ``retry_after`` is in seconds.
@@ -116,9 +117,9 @@ class Refusal(_Step, frozen=True):
     retry_after: float | None = None
 
 
-Step: TypeAlias = Text | Thought | Call | Parallel | Finish | Failure | Truncated | Delay | Cut | Refusal
+Step: TypeAlias = Text | Thought | ToolCall | Parallel | Finish | Failure | Truncated | Delay | Cut | HttpError
 Script: TypeAlias = Sequence[Step]
-_ENDS = (Finish, Failure, Truncated, Cut, Refusal)
+_ENDS = (Finish, Failure, Truncated, Cut, HttpError)
 
 
 def checked(script: Script) -> list[Step]:
@@ -129,7 +130,7 @@ def checked(script: Script) -> list[Step]:
             raise UsageError(f"{step!r} ends the response, but the script goes on after it")
     if not steps or not isinstance(steps[-1], _ENDS):
         steps.append(Finish())
-    if isinstance(steps[-1], Refusal) and not all(isinstance(step, Delay) for step in steps[:-1]):
+    if isinstance(steps[-1], HttpError) and not all(isinstance(step, Delay) for step in steps[:-1]):
         raise UsageError(f"{steps[-1]!r} comes instead of any content, but the script has content before it")
     return steps
 

@@ -22,7 +22,7 @@ import msgspec
 
 from callstream.testing.encoders import ENCODERS, encode
 from callstream.testing.encoders.encoder import Carrying
-from callstream.testing.script import Call, Finish, Parallel, Step, Text
+from callstream.testing.script import Finish, Parallel, Step, Text, ToolCall
 
 FunctionCall: TypeAlias = dict[str, Any]
 Frames: TypeAlias = list[bytes]
@@ -103,16 +103,20 @@ def _one(name: str, args: dict[str, Any], *chunks: FunctionCall, size: int = 3, 
     """A shape with one call of the tool ``alpha``."""
     calls = (("alpha", args),)
     streamed = not rest.pop("whole", False)
-    steps = (Call("alpha", args, size=size, streamed=streamed),)
+    steps = (ToolCall("alpha", args, size=size, streamed=streamed),)
     return Shape(name=name, calls=calls, chunks=chunks, steps=steps, **rest)
 
 
-def _two(name: str, first: Call, second: Call, *chunks: FunctionCall, **rest: Any) -> Shape:
+def _two(name: str, first: ToolCall, second: ToolCall, *chunks: FunctionCall, **rest: Any) -> Shape:
     calls = tuple((call.name, call.args) for call in (first, second))
     return Shape(name=name, calls=calls, chunks=chunks, steps=(first, second), **rest)
 
 
-_AX, _AY, _BY = Call("alpha", {"a": "x"}, size=3), Call("alpha", {"a": "y"}, size=3), Call("beta", {"b": "y"}, size=3)
+_AX, _AY, _BY = (
+    ToolCall("alpha", {"a": "x"}, size=3),
+    ToolCall("alpha", {"a": "y"}, size=3),
+    ToolCall("beta", {"b": "y"}, size=3),
+)
 _WHOLE_AY, _WHOLE_BY = (msgspec.structs.replace(call, streamed=False) for call in (_AY, _BY))
 _STREAMED_AX = called("alpha", *text("$.a", "x"))
 

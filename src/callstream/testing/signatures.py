@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from callstream.testing.script import Call, Parallel, Refusal, Step
+from callstream.testing.script import HttpError, Parallel, Step, ToolCall
 
 SENTINEL = b"skip_thought_signature_validator"
 """What the API takes in place of a signature that never was."""
@@ -32,7 +32,7 @@ class Signatures:
         signed: list[Step] = []
         is_first = True
         for step in steps:
-            if isinstance(step, Call):
+            if isinstance(step, ToolCall):
                 step, is_first = self._signed_call(step, is_first, number), False
             elif isinstance(step, Parallel):
                 calls = []
@@ -43,7 +43,7 @@ class Signatures:
             signed.append(step)
         return signed
 
-    def _signed_call(self, call: Call, is_first: bool, number: int) -> Call:
+    def _signed_call(self, call: ToolCall, is_first: bool, number: int) -> ToolCall:
         signature = call.signature
         if signature is None and is_first:
             signature = base64.b64encode(f"thought signature {number}".encode()).decode()
@@ -51,14 +51,14 @@ class Signatures:
             self._sent.add(_normal(signature))
         return msgspec.structs.replace(call, signature=signature or None)
 
-    def fault_in(self, request: Any) -> Refusal | None:
+    def fault_in(self, request: Any) -> HttpError | None:
         """The refusal that the API would answer the request with; None if nothing is wrong with it."""
         contents = request.get("contents") if isinstance(request, dict) else None
         for position, part in _first_calls(contents if isinstance(contents, list) else []):
             name = _either(part, "functionCall", "function_call").get("name")
             signature = _either(part, "thoughtSignature", "thought_signature")
             if not signature:
-                return Refusal(
+                return HttpError(
                     400,
                     "Function call is missing a thought_signature in functionCall parts. This is required for tools to "
                     "work correctly, and missing thought_signature may lead to degraded model performance. Additional "
@@ -66,7 +66,7 @@ class Signatures:
                     "https://ai.google.dev/gemini-api/docs/thought-signatures for more details.",
                 )
             if _normal(signature) not in self._sent | _ACCEPTED:
-                return Refusal(400, "Corrupted thought signature.")
+                return HttpError(400, "Corrupted thought signature.")
         return None
 
 

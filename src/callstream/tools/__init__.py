@@ -8,7 +8,7 @@ from callstream.tools.convert import Arguments, typed_arguments
 from callstream.tools.fault import Fault, describe
 from callstream.tools.progress import Progress, current_progress, no_progress
 from callstream.tools.schema import Provider
-from callstream.tools.streamed import Joined, Joins, Streamed, StreamedParameter, current_joins
+from callstream.tools.streamed import BegunTools, Joined, Streamed, StreamedParameter, begun_tools
 from callstream.tools.tool import (
     ArgsAbortHook,
     ArgsCompleteHook,
@@ -32,13 +32,13 @@ __all__ = [
     "ArgsCompleteHook",
     "ArgsDeltaHook",
     "Arguments",
+    "BegunTools",
     "ErrorPolicy",
     "Fault",
     "FieldHook",
     "Hook",
     "Hooks",
     "Joined",
-    "Joins",
     "Progress",
     "Provider",
     "Start",
@@ -46,9 +46,9 @@ __all__ = [
     "StreamedParameter",
     "StreamCheck",
     "Tool",
+    "begun_tools",
     "check_field",
     "check_hook_settings",
-    "current_joins",
     "current_progress",
     "describe",
     "is_tool",

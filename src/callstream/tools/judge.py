@@ -44,7 +44,7 @@ class Judge:
         self.outline = outline
         self.formats = formats
         self.faults: list[Fault] = []
-        self._frames: list[Frame] = []
+        self._frames: list[ValueFrame] = []
 
     def begin(self, step: str | int | None, kind: str, got: str) -> None:
         """A value begins: the root (``step`` is None), or a member or an item of the open container.
@@ -52,11 +52,11 @@ class Judge:
         ``kind`` is its type by the words of JSON Schema, where integers are numbers; ``got`` names it in sentences.
         """
         if step is None or not self._frames:
-            frame = Frame(self, (), kind, got)
+            frame = ValueFrame(self, (), kind, got)
             frame.check(self.root, self._hear_root)
         else:
             parent = self._frames[-1]
-            frame = Frame(self, (*parent.path, step), kind, got)
+            frame = ValueFrame(self, (*parent.path, step), kind, got)
             parent.begin_child(step, frame)
         self._frames.append(frame)
         for check in frame.list_checks():
@@ -96,7 +96,7 @@ class Judge:
             self.faults += [fault for fault in faults or () if fault not in self.faults]
 
 
-class Frame:
+class ValueFrame:
     """One value that is open: what has come of it, and a check for each schema that applies to it."""
 
     __slots__ = ("_checks", "count", "got", "judge", "kind", "length", "names", "path", "seen", "text")
@@ -130,7 +130,7 @@ class Frame:
     def list_checks(self) -> list[Verdict]:
         return list(self._checks.values())
 
-    def begin_child(self, step: str | int, child: Frame) -> None:
+    def begin_child(self, step: str | int, child: ValueFrame) -> None:
         self.count += 1
         if isinstance(step, str):
             self.names.add(step)

@@ -282,7 +282,7 @@ class Joined(Protocol):
         ...
 
 
-class Joins(Protocol):
+class BegunTools(Protocol):
     """The tools that have begun in a run."""
 
     def find(self, tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Joined | None:
@@ -290,5 +290,5 @@ class Joins(Protocol):
         ...
 
 
-current_joins: ContextVar[Joins | None] = ContextVar("callstream_joins", default=None)
+begun_tools: ContextVar[BegunTools | None] = ContextVar("callstream_begun_tools", default=None)
 """Where a tool that is called in this context looks whether it has begun already."""

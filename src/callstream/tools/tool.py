@@ -46,7 +46,7 @@ from callstream.tools.streamed import (
     Joined,
     StreamedFilling,
     StreamedParameter,
-    current_joins,
+    begun_tools,
     declare_last,
     streamed_parameter,
 )
@@ -284,7 +284,7 @@ def _made(function: Callable[..., Any], name: str | None, description: str | Non
     arguments = Arguments(tool_name, without_receiver(signature))
 
     def join(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Joined | None:
-        begun = current_joins.get() if starts_early(made) else None
+        begun = begun_tools.get() if starts_early(made) else None
         return None if begun is None else begun.find(made, args, kwargs)
 
     made: Any = same_kind(function, _Filling(function, hidden, arguments, streamed), join)

@@ -26,7 +26,7 @@ from callstream.tools.keywords import (
 )
 
 if TYPE_CHECKING:
-    from callstream.tools.judge import Frame
+    from callstream.tools.judge import ValueFrame
 
 Hear: TypeAlias = Callable[[list[Fault] | None], None]
 """Is told of every fault of a check when it is found; with None, once, that it fits."""
@@ -55,7 +55,7 @@ class Verdict:
         "watches_text",
     )
 
-    def __init__(self, frame: Frame, schema: Any) -> None:
+    def __init__(self, frame: ValueFrame, schema: Any) -> None:
         self._frame = frame
         self._schema: dict[str, Any] = schema if isinstance(schema, dict) else {}
         if frame.judge.outline:
@@ -169,7 +169,7 @@ class Verdict:
             choices is not None or limit(self._schema, "maxLength") is not None
         )
 
-    def begin_child(self, step: str | int, child: Frame) -> None:
+    def begin_child(self, step: str | int, child: ValueFrame) -> None:
         """A member or an item begins."""
         if self._is_muted:
             return
@@ -344,7 +344,7 @@ def _ignore(faults: list[Fault] | None) -> None:
     """The verdict is asked for later."""
 
 
-def _merge(branches: list[list[Fault]], frame: Frame) -> list[Fault]:
+def _merge(branches: list[list[Fault]], frame: ValueFrame) -> list[Fault]:
     """The faults of a value that fits no branch. The branch that comes nearest is the one that was meant."""
     if all(faults[0].path == frame.path for faults in branches):
         expected = list(dict.fromkeys(faults[0].expected for faults in branches))

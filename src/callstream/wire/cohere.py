@@ -36,7 +36,7 @@ class Function(msgspec.Struct, gc=False):
     arguments: Any = None
 
 
-class ToolCall(msgspec.Struct, gc=False):
+class CohereToolCall(msgspec.Struct, gc=False):
     id: str | None = None
     function: Function | None = None
 
@@ -51,7 +51,7 @@ class MessageDelta(msgspec.Struct, gc=False):
 
     content: Content | list[Any] | str | None = None
     tool_plan: str | None = None
-    tool_calls: ToolCall | list[Any] | None = None
+    tool_calls: CohereToolCall | list[Any] | None = None
 
 
 class Delta(msgspec.Struct, gc=False):
@@ -73,7 +73,7 @@ class StreamEvent(msgspec.Struct, gc=False):
 class Message(msgspec.Struct):
     content: list[Content] | str | None = None
     tool_plan: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: list[CohereToolCall] | None = None
 
 
 class Answer(msgspec.Struct):
@@ -139,7 +139,7 @@ class CohereDecoder(Decoder[StreamEvent]):
                 self._transcript.append_reasoning(content.thinking)
 
     def _start_call(self, index: int | None, started: Any) -> None:
-        if not isinstance(started, ToolCall):
+        if not isinstance(started, CohereToolCall):
             raise WireError(f"expected the call of tool-call-start {index}, got {started!r:.80}")
         self._transcript.believe_ends()
         function = started.function or Function()
@@ -152,7 +152,7 @@ class CohereDecoder(Decoder[StreamEvent]):
         if call is None:
             raise WireError(f"expected tool-call-start before the arguments of call {index}, got a piece of them")
         self._transcript.piece_of(call)
-        if isinstance(message.tool_calls, ToolCall) and message.tool_calls.function is not None:
+        if isinstance(message.tool_calls, CohereToolCall) and message.tool_calls.function is not None:
             self._transcript.append_args(call, text_of(message.tool_calls.function.arguments))
 
     def _end_call(self, index: int | None) -> None:

@@ -75,8 +75,8 @@ class Read(msgspec.Struct):
 CallState: TypeAlias = Literal["open", "completed", "left_out"]
 
 
-class Call:
-    """A call on its way through. A wire adds what it keeps of the call's frames."""
+class CollapsibleCall:
+    """A call on its way through the collapser. A wire adds what it keeps of the call's frames."""
 
     def __init__(self, call_id: str, *, collapsed: bool = True) -> None:
         self.call_id = call_id
@@ -101,7 +101,7 @@ class Call:
         return self.args_json if self.encoding == "json" else msgspec.json.decode(self.args_json, type=str)
 
 
-class NumberedCall(Call):
+class NumberedCall(CollapsibleCall):
     """A call whose block or item has a number in the response."""
 
     index: int | None = None
@@ -122,7 +122,7 @@ class CallSlot:
 
     __slots__ = ("call",)
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: CollapsibleCall) -> None:
         self.call = call
 
 
@@ -152,7 +152,7 @@ Arrival: TypeAlias = tuple[Frame | None, Any, Sequence[str | None], bool]
 """A frame, what the decoder has read in it, whose pieces are in it, and whether the response is over with it."""
 Slot: TypeAlias = Passing | CallSlot | Reasoning | Over
 T = TypeVar("T")
-C = TypeVar("C", bound=Call)
+C = TypeVar("C", bound=CollapsibleCall)
 N = TypeVar("N", bound=NumberedCall)
 
 
@@ -165,7 +165,7 @@ class Collapser(ABC, Generic[C]):
     refuses is discarded, and forwarded all the same.
     """
 
-    _call_type: ClassVar[type[Any]] = Call
+    _call_type: ClassVar[type[Any]] = CollapsibleCall
 
     def __init__(
         self,
@@ -477,7 +477,7 @@ def changed(before: Any, after: Any) -> Any:
     return None if before == after else after
 
 
-def _judge(completed: CallCompleted, call: Call | CallStarted, check: Check | None) -> CallDiscarded | None:
+def _judge(completed: CallCompleted, call: CollapsibleCall | CallStarted, check: Check | None) -> CallDiscarded | None:
     """What becomes of a completed call that its tool must not run on."""
     wrong = check(call.name, completed.args_json or "") if check is not None and call.encoding == "json" else None
     return None if wrong is None else CallDiscarded(completed.call_id, *wrong)

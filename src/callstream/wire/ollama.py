@@ -16,7 +16,7 @@ import msgspec
 from callstream.errors import WireError
 from callstream.events import ResultReceived
 from callstream.wire.argtext import text_of
-from callstream.wire.collapsing import Call, Collapser, IsLeftOut, Output, Passing, read_json
+from callstream.wire.collapsing import Collapser, CollapsibleCall, IsLeftOut, Output, Passing, read_json
 from callstream.wire.decoder import Decoder, reported
 from callstream.wire.framing import Frame, Framing
 from callstream.wire.jsonlines import JsonLinesFraming
@@ -41,7 +41,7 @@ class Function(msgspec.Struct):
     arguments: Any = None
 
 
-class ToolCall(msgspec.Struct):
+class OllamaToolCall(msgspec.Struct):
     id: str | None = None
     function: Function | None = None
 
@@ -49,7 +49,7 @@ class ToolCall(msgspec.Struct):
 class Message(msgspec.Struct):
     content: str | None = None
     thinking: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: list[OllamaToolCall] | None = None
 
 
 class Line(msgspec.Struct):
@@ -115,7 +115,7 @@ class OllamaDecoder(Decoder[Line]):
 # -- collapsing --------------------------------------------------------------------------------------------------------
 
 
-class LineCall(Call):
+class LineCall(CollapsibleCall):
     """A call and the line that it leaves in, alone. ``frame``: the one that it came in; ``is_alone``: without others."""
 
     line: dict[str, Any]
@@ -180,7 +180,7 @@ class RequestMessage(msgspec.Struct):
     images: list[Any] | None = None
     tool_name: str | None = None
     tool_call_id: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: list[OllamaToolCall] | None = None
 
 
 class OllamaRequest(msgspec.Struct):

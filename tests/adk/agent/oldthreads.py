@@ -131,30 +131,35 @@ async def _record() -> None:
     from google.adk.tools import FunctionTool, LongRunningFunctionTool
     from google.genai import types
 
-    from callstream.testing import Call, Finish, Parallel, ScriptedProvider, Text
+    from callstream.testing import Finish, Parallel, ScriptedProvider, Text, ToolCall
 
     end = [Text("Done."), Finish()]
     document = PredictStateMapping(state_key="document", tool="write_document", tool_argument="document")
-    two = [Parallel([Call("approve", {"plan": "a"}), Call("approve", {"plan": "b"})]), Finish()]
+    two = [Parallel([ToolCall("approve", {"plan": "a"}), ToolCall("approve", {"plan": "b"})]), Finish()]
     scenes: dict[str, tuple[list[Any], list[Any], bool, dict[str, Any]]] = {
-        "client_tool": ([AGUIToolset()], [[Call("paint", {"color": "red"}), Finish()]], False, {}),
-        "client_tool_after_a_turn": ([AGUIToolset()], [end, [Call("paint", {"color": "red"}), Finish()]], False, {}),
+        "client_tool": ([AGUIToolset()], [[ToolCall("paint", {"color": "red"}), Finish()]], False, {}),
+        "client_tool_after_a_turn": (
+            [AGUIToolset()],
+            [end, [ToolCall("paint", {"color": "red"}), Finish()]],
+            False,
+            {},
+        ),
         "one_of_two_answered": ([LongRunningFunctionTool(approve)], [two], True, {}),
         "confirm_changes": (
             [write_document],
-            [[Call("write_document", {"document": "A wave."}), Finish()], end],
+            [[ToolCall("write_document", {"document": "A wave."}), Finish()], end],
             False,
             {"predict_state": [document]},
         ),
         "confirmation": (
             [FunctionTool(delete, require_confirmation=True)],
-            [[Call("delete", {"path": "a.txt"}), Finish()]],
+            [[ToolCall("delete", {"path": "a.txt"}), Finish()]],
             True,
             {},
         ),
         "confirmation_from_within": (
             [remove_tool()],
-            [[Call("remove", {"path": "a.txt"}), Finish()], end],
+            [[ToolCall("remove", {"path": "a.txt"}), Finish()], end],
             False,
             {},
         ),

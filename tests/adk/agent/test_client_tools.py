@@ -11,8 +11,7 @@ from google.adk.tools import FunctionTool
 from callstream import Callstream
 from callstream.adk import ADKAgent, AGUIToolset
 from callstream.calls import CallState
-from callstream.testing import Call as Calls
-from callstream.testing import Finish, Parallel, Text
+from callstream.testing import Finish, Parallel, Text, ToolCall
 from tests.adk.hosting import WIRES, Models, agent_of, scripted
 
 from .agents import END, adk_agent, gemini
@@ -24,7 +23,7 @@ ERASE = Tool(name="erase", description="Erases the page.", parameters={})
 
 @pytest.mark.parametrize("wire", WIRES)
 async def test_client_tool_round_trip(wire: str, cs: Callstream, models: Models) -> None:
-    script = [[Text("I paint."), Calls("paint", {"color": "red", "size": 3}), Finish()], END]
+    script = [[Text("I paint."), ToolCall("paint", {"color": "red", "size": 3}), Finish()], END]
     async with scripted(wire, script) as provider:
         client = Client(adk_agent(cs, agent_of(gemini(models, provider), AGUIToolset())), tools=[PAINT])
         events = await client.send()
@@ -58,7 +57,7 @@ async def test_client_schemas_are_cleaned(cs: Callstream, models: Models) -> Non
 
 
 async def test_an_answer_may_bring_other_client_tools(cs: Callstream, models: Models) -> None:
-    script = [[Calls("paint", {"color": "red"}), Finish()], END]
+    script = [[ToolCall("paint", {"color": "red"}), Finish()], END]
     async with scripted("gemini", script) as provider:
         client = Client(adk_agent(cs, agent_of(gemini(models, provider), AGUIToolset())), tools=[PAINT])
         await client.send()
@@ -73,7 +72,7 @@ async def test_server_tool_wins_over_client_tool_of_its_name(cs: Callstream, mod
         """Paints."""
         return f"painted {color}"
 
-    async with scripted("gemini", [[Calls("paint", {"color": "red"}), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("paint", {"color": "red"}), Finish()], END]) as provider:
         client = Client(adk_agent(cs, agent_of(gemini(models, provider), paint, AGUIToolset())), tools=[PAINT, ERASE])
         await client.send()
         declared = json.loads(provider.requests[0].body)["tools"][0]["functionDeclarations"]
@@ -82,7 +81,7 @@ async def test_server_tool_wins_over_client_tool_of_its_name(cs: Callstream, mod
 
 
 async def test_results_by_id_in_any_order(cs: Callstream, models: Models) -> None:
-    calls = [Calls("paint", {"color": "first"}), Calls("paint", {"color": "second"})]
+    calls = [ToolCall("paint", {"color": "first"}), ToolCall("paint", {"color": "second"})]
     async with scripted("gemini", [[Parallel(calls), Finish()], END]) as provider:
         client = Client(adk_agent(cs, agent_of(gemini(models, provider), AGUIToolset())), tools=[PAINT])
         await client.send()
@@ -94,7 +93,7 @@ async def test_results_by_id_in_any_order(cs: Callstream, models: Models) -> Non
 
 async def test_partial_answers_wait(cs: Callstream, models: Models) -> None:
     """No model takes a request in which one of two calls is answered."""
-    calls = [Calls("paint", {"color": "first"}), Calls("paint", {"color": "second"})]
+    calls = [ToolCall("paint", {"color": "first"}), ToolCall("paint", {"color": "second"})]
     async with scripted("gemini", [[Parallel(calls), Finish()], END]) as provider:
         client = Client(adk_agent(cs, agent_of(gemini(models, provider), AGUIToolset())), tools=[PAINT])
         await client.send()
@@ -108,7 +107,7 @@ async def test_partial_answers_wait(cs: Callstream, models: Models) -> None:
 
 async def test_answers_to_several_turns_at_once(cs: Callstream, models: Models) -> None:
     """A question was passed over, and is answered together with a later one."""
-    paints = [[Calls("paint", {"color": color}), Finish()] for color in ("first", "second")]
+    paints = [[ToolCall("paint", {"color": color}), Finish()] for color in ("first", "second")]
     async with scripted("gemini", [*paints, END]) as provider:
         client = Client(adk_agent(cs, agent_of(gemini(models, provider), AGUIToolset())), tools=[PAINT])
         await client.send()
@@ -126,7 +125,7 @@ async def test_server_and_client_tool_in_one_turn(cs: Callstream, models: Models
         """Looks."""
         return "seen"
 
-    calls = [Calls("look", {}), Calls("paint", {"color": "red"})]
+    calls = [ToolCall("look", {}), ToolCall("paint", {"color": "red"})]
     async with scripted("gemini", [[Parallel(calls), Finish()], END]) as provider:
         client = Client(adk_agent(cs, agent_of(gemini(models, provider), look, AGUIToolset())), tools=[PAINT])
         await client.send()
@@ -138,7 +137,7 @@ async def test_server_and_client_tool_in_one_turn(cs: Callstream, models: Models
 
 
 async def test_answer_with_a_new_message(cs: Callstream, models: Models) -> None:
-    async with scripted("gemini", [[Calls("paint", {"color": "red"}), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("paint", {"color": "red"}), Finish()], END]) as provider:
         client = Client(adk_agent(cs, agent_of(gemini(models, provider), AGUIToolset())), tools=[PAINT])
         await client.send()
         (pending,) = client.pending()
@@ -151,7 +150,7 @@ async def test_answer_with_a_new_message(cs: Callstream, models: Models) -> None
 
 
 async def test_foreign_answer_refused(cs: Callstream, models: Models, caplog: pytest.LogCaptureFixture) -> None:
-    async with scripted("gemini", [[Calls("paint", {"color": "red"}), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("paint", {"color": "red"}), Finish()], END]) as provider:
         agent = adk_agent(cs, agent_of(gemini(models, provider), AGUIToolset()))
         client = Client(agent, tools=[PAINT])
         await client.send()
@@ -197,7 +196,7 @@ async def test_old_thread_goes_on_with_a_pending_call(cs: Callstream, models: Mo
 
 async def test_answer_that_a_crash_kept_from_the_session(cs: Callstream, models: Models) -> None:
     """The journal has the answer, google-adk has not: sent again, it reaches the model, and as it was the first time."""
-    async with scripted("gemini", [[Calls("paint", {"color": "red"}), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("paint", {"color": "red"}), Finish()], END]) as provider:
         client = Client(adk_agent(cs, agent_of(gemini(models, provider), AGUIToolset())), tools=[PAINT])
         await client.send()
         (pending,) = client.pending()
@@ -212,7 +211,7 @@ async def test_calls_of_another_person_cannot_be_answered(
     cs: Callstream, models: Models, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Even in a thread of the same name."""
-    async with scripted("gemini", [[Calls("paint", {"color": "red"}), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("paint", {"color": "red"}), Finish()], END]) as provider:
         root = agent_of(gemini(models, provider), AGUIToolset())
         client = Client(adk_agent(cs, root), tools=[PAINT])
         await client.send()
@@ -231,7 +230,7 @@ async def test_message_while_an_answer_is_awaited(wire: str, cs: Callstream, mod
         """Looks."""
         return "seen"
 
-    calls = Parallel([Calls("look", {}), Calls("paint", {"color": "red"})])
+    calls = Parallel([ToolCall("look", {}), ToolCall("paint", {"color": "red"})])
     script = [[calls, Finish()], [Text("I wait."), Finish()], END]
     async with scripted(wire, script) as provider:
         client = Client(adk_agent(cs, agent_of(gemini(models, provider), look, AGUIToolset())), tools=[PAINT])
@@ -261,7 +260,7 @@ async def test_client_tool_in_a_workflow(cs: Callstream, models: Models) -> None
     """The client's tools are there wherever an agent has a place for them."""
     from google.adk.workflow import Workflow
 
-    async with scripted("gemini", [[Calls("paint", {"color": "red"}), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("paint", {"color": "red"}), Finish()], END]) as provider:
         node = agent_of(models(provider), AGUIToolset())
         flow = Workflow(name="flow", edges=[("START", node)])
         client = Client(ADKAgent(adk_agent=flow, app_name="app", user_id="user", callstream=cs), tools=[PAINT])
@@ -276,7 +275,7 @@ async def test_client_tool_in_a_workflow(cs: Callstream, models: Models) -> None
 
 async def test_duplicate_answer_ignored(cs: Callstream, models: Models) -> None:
     """The same answer in another message: the first one counts, and the model is not asked again."""
-    async with scripted("gemini", [[Calls("paint", {"color": "red"}), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("paint", {"color": "red"}), Finish()], END]) as provider:
         client = Client(adk_agent(cs, agent_of(gemini(models, provider), AGUIToolset())), tools=[PAINT])
         await client.send()
         (call_id,) = client.pending()
@@ -291,7 +290,7 @@ async def test_duplicate_answer_ignored(cs: Callstream, models: Models) -> None:
 
 async def test_id_reuse_new_call_of_a_client_tool(cs: Callstream, models: Models) -> None:
     """The client sees two calls with ids of their own, the model two with the id that it gave both."""
-    asking = [[Calls("paint", {"color": color}, call_id="0"), Finish()] for color in ("red", "blue")]
+    asking = [[ToolCall("paint", {"color": color}, call_id="0"), Finish()] for color in ("red", "blue")]
     async with scripted("openai_chat", [asking[0], END, asking[1], END]) as provider:
         agent = ADKAgent(
             adk_agent=agent_of(gemini(models, provider), AGUIToolset()), app_name="app", user_id="user", callstream=cs
@@ -322,7 +321,7 @@ async def test_threads_of_one_name_have_calls_of_their_own(
         done.append(what)
         return f"wiped {what}"
 
-    asking = [[Calls("wipe", {"what": f"{user}'s"}, call_id="0"), Finish()] for user in ("ann", "bob")]
+    asking = [[ToolCall("wipe", {"what": f"{user}'s"}, call_id="0"), Finish()] for user in ("ann", "bob")]
     async with scripted("openai_chat", [*asking, END, END]) as provider:
         agent = ADKAgent(
             agent_of(gemini(models, provider), FunctionTool(wipe, require_confirmation=True)),

@@ -17,8 +17,7 @@ from google.genai import types
 from callstream import Callstream
 from callstream.adk import ADKAgent
 from callstream.calls import CallState
-from callstream.testing import Call as Calls
-from callstream.testing import Finish
+from callstream.testing import Finish, ToolCall
 from tests.adk.hosting import Models, agent_of, scripted
 
 from .agents import END, adk_agent, gemini
@@ -35,7 +34,7 @@ async def test_questions_reach_the_client_confirmation(
     interrupts: bool, resumable: bool, cs: Callstream, models: Models
 ) -> None:
     time_off = TimeOff()
-    script = [[Calls("time_off", {"days": 5}), Finish()], *([] if resumable else [ASKED]), END]
+    script = [[ToolCall("time_off", {"days": 5}), Finish()], *([] if resumable else [ASKED]), END]
     async with scripted("gemini", script) as provider:
         root = agent_of(gemini(models, provider), FunctionTool(time_off.tool()))
         app = App(name="app", root_agent=root, resumability_config=ResumabilityConfig(is_resumable=resumable))
@@ -69,7 +68,7 @@ async def test_questions_reach_the_client_confirmation(
 
 async def test_confirmation_answered_under_the_call_that_is_paused(cs: Callstream, models: Models) -> None:
     time_off = TimeOff()
-    async with scripted("gemini", [[Calls("time_off", {"days": 5}), Finish()], ASKED, END]) as provider:
+    async with scripted("gemini", [[ToolCall("time_off", {"days": 5}), Finish()], ASKED, END]) as provider:
         client = Client(adk_agent(cs, agent_of(gemini(models, provider), FunctionTool(time_off.tool()))))
         await client.send()
         paused = next(call["id"] for call in client.calls() if call["name"] == "time_off")
@@ -98,7 +97,7 @@ async def test_confirmation_in_other_words(said: Any, confirmed: bool, cs: Calls
         ran.append(path)
         return "removed"
 
-    async with scripted("gemini", [[Calls("remove", {"path": "/x"}), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("remove", {"path": "/x"}), Finish()], END]) as provider:
         tool = FunctionTool(remove, require_confirmation=True)
         client = Client(adk_agent(cs, agent_of(gemini(models, provider), tool)))
         await client.send()
@@ -113,7 +112,7 @@ async def test_confirmation_that_says_neither_yes_nor_no_is_refused(said: Any, c
         """Removes."""
         return "removed"
 
-    async with scripted("gemini", [[Calls("remove", {"path": "/x"}), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("remove", {"path": "/x"}), Finish()], END]) as provider:
         tool = FunctionTool(remove, require_confirmation=True)
         client = Client(adk_agent(cs, agent_of(gemini(models, provider), tool)))
         await client.send()
@@ -128,7 +127,7 @@ async def test_confirmation_that_says_neither_yes_nor_no_is_refused(said: Any, c
 
 @pytest.mark.parametrize("show_errors", [False, True])
 async def test_cancelled_question_says_so(show_errors: bool, cs: Callstream, models: Models) -> None:
-    async with scripted("gemini", [[Calls("buy", {}), Finish()], ASKED, END]) as provider:
+    async with scripted("gemini", [[ToolCall("buy", {}), Finish()], ASKED, END]) as provider:
         root = agent_of(gemini(models, provider), FunctionTool(Doubtful().confirmation()))
         client = Client(adk_agent(cs, root, emit_interrupt_outcome=True, show_errors=show_errors))
         await client.send()
@@ -148,7 +147,7 @@ async def test_confirmations_answered_one_by_one_by_a_client_that_repeats_nothin
         ran.append(path)
         return "removed"
 
-    calls = [Calls("remove", {"path": path}) for path in ("/x", "/y")]
+    calls = [ToolCall("remove", {"path": path}) for path in ("/x", "/y")]
     async with scripted("gemini", [[*calls, Finish()], END]) as provider:
         tool = FunctionTool(remove, require_confirmation=True)
         client = Client(adk_agent(cs, agent_of(gemini(models, provider), tool)))
@@ -196,7 +195,7 @@ async def test_tool_that_asks_again_has_the_result_that_the_model_reads(
     doubtful = Doubtful()
     buy = doubtful.confirmation() if kind == "confirmation" else doubtful.credential()
     asks_model = kind == "confirmation" and not resumable
-    script = [[Calls("buy", {}), Finish()], *([ASKED] if asks_model else []), END]
+    script = [[ToolCall("buy", {}), Finish()], *([ASKED] if asks_model else []), END]
     async with scripted("gemini", script) as provider:
         root = agent_of(gemini(models, provider), FunctionTool(buy))
         app = App(name="app", root_agent=root, resumability_config=ResumabilityConfig(is_resumable=resumable))
@@ -224,7 +223,7 @@ async def test_tool_that_asks_beside_one_that_returns(cs: Callstream, models: Mo
         """Says the date."""
         return "Monday"
 
-    calls = [Calls("today", {}), Calls("time_off", {"days": 5})]
+    calls = [ToolCall("today", {}), ToolCall("time_off", {"days": 5})]
     async with scripted("gemini", [[*calls, Finish()], END]) as provider:
         client = Client(adk_agent(cs, agent_of(gemini(models, provider), today, FunctionTool(time_off.tool()))))
         await client.send()
@@ -243,7 +242,7 @@ async def test_long_running_tool_is_confirmed_and_then_awaits_its_result(cs: Cal
             return {"status": "a manager is asked"}
         return None
 
-    async with scripted("gemini", [[Calls("order", {"item": "pen"}), Finish()], ASKED, ASKED, END]) as provider:
+    async with scripted("gemini", [[ToolCall("order", {"item": "pen"}), Finish()], ASKED, ASKED, END]) as provider:
         client = Client(adk_agent(cs, agent_of(gemini(models, provider), LongRunningFunctionTool(order))))
         await client.send()
         ordered = next(call["id"] for call in client.calls() if call["name"] == "order")
@@ -260,7 +259,7 @@ async def test_client_cannot_answer_for_a_tool_that_has_still_to_run(cs: Callstr
     """Its question has its answer, and the server was stopped before google-adk ran the tool."""
     time_off = TimeOff()
     sessions = InMemorySessionService()
-    async with scripted("gemini", [[Calls("time_off", {"days": 5}), Finish()], ASKED, END]) as provider:
+    async with scripted("gemini", [[ToolCall("time_off", {"days": 5}), Finish()], ASKED, END]) as provider:
         client = Client(
             adk_agent(cs, agent_of(gemini(models, provider), FunctionTool(time_off.tool())), session_service=sessions)
         )

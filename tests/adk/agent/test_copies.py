@@ -12,8 +12,7 @@ from google.adk.workflow import START, Workflow
 
 from callstream import Callstream, UsageError
 from callstream.adk import ADKAgent, CallstreamPlugin
-from callstream.testing import Call as Calls
-from callstream.testing import Finish, Text
+from callstream.testing import Finish, Text, ToolCall
 from tests.adk.hosting import Models, agent_of, scripted
 
 from .agents import END, adk_agent, gemini
@@ -89,7 +88,7 @@ async def test_workflow_is_copied(cs: Callstream, models: Models, caplog: pytest
 
     script = [
         [Text("draft"), Finish()],
-        [Calls("write", {"body": "a long body of text"}), Finish()],
+        [ToolCall("write", {"body": "a long body of text"}), Finish()],
         [Text("Written."), Finish()],
         [Text("Checked."), Finish()],
     ]

@@ -18,8 +18,7 @@ from google.adk.tools import FunctionTool, ToolContext
 from callstream import Callstream
 from callstream.adk import ADKAgent
 from callstream.calls import CallState
-from callstream.testing import Call as Calls
-from callstream.testing import Finish, Text
+from callstream.testing import Finish, Text, ToolCall
 from tests.adk.hosting import Models, agent_of, scripted
 
 from .agents import END, adk_agent, gemini
@@ -68,7 +67,7 @@ class Calendar:
 @pytest.mark.parametrize("interrupts", [False, True])
 async def test_questions_reach_the_client_credential(interrupts: bool, cs: Callstream, models: Models) -> None:
     calendar = Calendar(API_KEY)
-    async with scripted("gemini", [[Calls("read_calendar", {}), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("read_calendar", {}), Finish()], END]) as provider:
         root = agent_of(gemini(models, provider), FunctionTool(calendar.tool()))
         client = Client(adk_agent(cs, root, emit_interrupt_outcome=interrupts))
         await client.send()
@@ -92,7 +91,7 @@ async def test_questions_reach_the_client_credential(interrupts: bool, cs: Calls
 @pytest.mark.parametrize("form", ["config", "address"])
 async def test_oauth_link_reaches_the_client(form: str, cs: Callstream, models: Models) -> None:
     calendar = Calendar(OAUTH)
-    async with scripted("gemini", [[Calls("read_calendar", {}), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("read_calendar", {}), Finish()], END]) as provider:
         root = agent_of(gemini(models, provider), FunctionTool(calendar.tool()))
         client = Client(adk_agent(cs, root))
         await client.send()
@@ -114,7 +113,7 @@ async def test_oauth_link_reaches_the_client(form: str, cs: Callstream, models: 
 @pytest.mark.parametrize("wrong", ["?code=c0de&state=another", "?code=c0de", "", "?code=c0de&state=one&state=two"])
 async def test_an_address_of_another_login_is_refused(form: str, wrong: str, cs: Callstream, models: Models) -> None:
     calendar = Calendar(OAUTH)
-    async with scripted("gemini", [[Calls("read_calendar", {}), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("read_calendar", {}), Finish()], END]) as provider:
         root = agent_of(gemini(models, provider), FunctionTool(calendar.tool()))
         client = Client(adk_agent(cs, root))
         await client.send()
@@ -142,7 +141,7 @@ async def test_an_address_of_another_login_is_refused(form: str, wrong: str, cs:
 async def test_questions_reach_the_client_after_a_restart(what: str, tmp_path: Path) -> None:
     """Another process: nothing is left but the sessions and the journal."""
     painting, time_off, calendar = Painting(response_schema=COLOR), TimeOff(), Calendar(API_KEY)
-    call = {"confirmation": Calls("time_off", {"days": 5}), "credential": Calls("read_calendar", {})}.get(what)
+    call = {"confirmation": ToolCall("time_off", {"days": 5}), "credential": ToolCall("read_calendar", {})}.get(what)
     said = {
         "input": {"color": "red"},
         "confirmation": {"confirmed": True, "payload": {"approved_days": 2}},

@@ -21,8 +21,7 @@ from google.adk.tools.tool_context import ToolContext
 from callstream import Callstream
 from callstream.adk.serving import open_sessions, prepare_sessions, sessions_beside
 from callstream.calls import CallState
-from callstream.testing import Call as Calls
-from callstream.testing import Finish, Parallel, Text
+from callstream.testing import Finish, Parallel, Text, ToolCall
 from tests.adk.hosting import PATHS, Host, Models, agent_of, answer, function_calls_in, scripted, text_of
 from tests.journal.server import postgres_server
 
@@ -69,7 +68,7 @@ def approve(what: str) -> None:
 @pytest.mark.parametrize("path", PATHS)
 async def test_answer_after_restart_with_database_sessions(path: str, sessions_in: Any, tmp_path: Path) -> None:
     """Two calls of one tool, answered by another process in the wrong order, once."""
-    asking = [Calls("approve", {"what": "first"}), Calls("approve", {"what": "second"})]
+    asking = [ToolCall("approve", {"what": "first"}), ToolCall("approve", {"what": "second"})]
     async with scripted("gemini", [[Parallel(asking), Finish()], END]) as provider:
         asked: list[Any] = []
         for number in (1, 2):
@@ -105,9 +104,9 @@ async def test_thread_and_state_after_restart_with_database_sessions(
         return int(tool_context.state["n"])
 
     script = [
-        [Calls("count", {}), Finish()],
+        [ToolCall("count", {}), Finish()],
         [Text("One."), Finish()],
-        [Calls("count", {}), Calls("approve", {"what": "x"}), Finish()],
+        [ToolCall("count", {}), ToolCall("approve", {"what": "x"}), Finish()],
         [Text("Approved."), Finish()],
     ]
     thread, messages, pending = f"thread-{uuid.uuid4()}", [], ""
@@ -147,7 +146,7 @@ async def test_sessions_beside_a_journal_in_postgres(postgres_uri: str, models: 
     """They are in the journal's database, in a schema of their own."""
     url = f"{postgres_uri}{'&' if '?' in postgres_uri else '?'}schema=beside"
     assert sessions_beside(url) == url
-    async with scripted("gemini", [[Calls("approve", {"what": "x"}), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("approve", {"what": "x"}), Finish()], END]) as provider:
         for number in (1, 2):
             async with Callstream(url) as cs:
                 sessions: Any = open_sessions(url)

@@ -22,8 +22,7 @@ from callstream.ag_ui_adk import (
 )
 from callstream.errors import ThreadBusy
 from callstream.server import ServerSettings
-from callstream.testing import Call as Calls
-from callstream.testing import Finish
+from callstream.testing import Finish, ToolCall
 from tests.adk.hosting import Models, agent_of, scripted
 
 from .agents import END, adk_agent, gemini
@@ -79,7 +78,7 @@ async def test_first_agent_of_an_app_answers_for_its_threads(cs: Callstream, mod
 
 @pytest.mark.parametrize("on_router", [False, True])
 async def test_endpoint_streams(on_router: bool, cs: Callstream, models: Models) -> None:
-    async with scripted("gemini", [[Calls("write", {"body": "a long text"}), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("write", {"body": "a long text"}), Finish()], END]) as provider:
         agent = adk_agent(cs, agent_of(gemini(models, provider), write), capabilities={"custom": {"x": 1}})
         app = FastAPI()
         if on_router:

@@ -21,8 +21,7 @@ from pydantic import BaseModel
 from callstream import Callstream
 from callstream.adk import ADKAgent
 from callstream.events import TextAppended
-from callstream.testing import Call as Calls
-from callstream.testing import Finish, Refusal, Text, Thought
+from callstream.testing import Finish, HttpError, Text, Thought, ToolCall
 from tests.adk.hosting import PATHS, STREAMED, WHOLE, Models, agent_of, scripted
 
 from .clients import Client, kinds
@@ -223,7 +222,7 @@ async def test_a_callback_after_a_model_failed(path: str, cs: Callstream, models
     def make(model: Any) -> Any:
         return agent_of(model, on_model_error_callback=failed)
 
-    assert await check(cs, models, make, [[Refusal(500, "broken")]], path=path) == ["Try again later."]
+    assert await check(cs, models, make, [[HttpError(500, "broken")]], path=path) == ["Try again later."]
 
 
 class EarlyEnd(BasePlugin):
@@ -282,7 +281,7 @@ async def test_calls_of_a_redacted_answer_stay_live(path: str, cs: Callstream, m
         return "written"
 
     args = {"title": "A wave", "body": "It rises, and it falls.\n" * 5}
-    script = [[Text("I write 1."), Calls("write", args), Finish()], [Text("Done 2."), Finish()]]
+    script = [[Text("I write 1."), ToolCall("write", args), Finish()], [Text("Done 2."), Finish()]]
     async with scripted("gemini", script) as provider, gemini_on(path, models, provider) as model:
         agent = agent_of(model, write, after_model_callback=redact)
         client = Client(ADKAgent(adk_agent=agent, app_name="app", user_id="user", callstream=cs))
@@ -330,7 +329,7 @@ async def test_a_result_with_a_schema(path: str, cs: Callstream, models: Models)
     def make(model: Any) -> Any:
         return agent_of(model, look, output_schema=Found, output_key="found")
 
-    script = [[Calls("set_model_response", {"city": "Rome"}), Finish()], ANSWER]
+    script = [[ToolCall("set_model_response", {"city": "Rome"}), Finish()], ANSWER]
     await check(cs, models, make, script, path=path)
 
 

@@ -12,8 +12,7 @@ from google.adk.tools import LongRunningFunctionTool
 from callstream import Callstream, UsageError
 from callstream.adk import ADKAgent
 from callstream.adk.threads import IdleThreads, Threads
-from callstream.testing import Call as Calls
-from callstream.testing import Finish, Text
+from callstream.testing import Finish, Text, ToolCall
 from tests.adk.hosting import FakeLlm, Models, agent_of, scripted
 
 from .agents import END, gemini
@@ -76,7 +75,10 @@ async def test_a_thread_that_awaits_an_answer_is_kept_for_a_day(models: Models) 
     clock = Clock()
     service = InMemorySessionService()
     threads = Threads(service, thread_is_session=None)
-    async with scripted("gemini", [[Calls("approve", {"what": "x"}), Finish()], END]) as provider, Callstream() as cs:
+    async with (
+        scripted("gemini", [[ToolCall("approve", {"what": "x"}), Finish()], END]) as provider,
+        Callstream() as cs,
+    ):
         root = agent_of(gemini(models, provider), LongRunningFunctionTool(approve))
         agent = ADKAgent(root, app_name="app", user_id="user", callstream=cs, session_service=service)
         idle = IdleThreads(60, cs.journal, threads, owns_journal=True, clock=clock)

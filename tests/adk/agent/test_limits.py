@@ -10,8 +10,7 @@ from google.adk.sessions import InMemorySessionService
 
 from callstream import Callstream
 from callstream.adk.threads import Threads
-from callstream.testing import Call as Calls
-from callstream.testing import Delay, Finish, Text
+from callstream.testing import Delay, Finish, Text, ToolCall
 from tests.adk.hosting import Models, agent_of, scripted
 
 from .agents import END, adk_agent, gemini, texts_in
@@ -65,7 +64,7 @@ async def test_runs_of_one_thread_take_turns(cs: Callstream, models: Models) -> 
         await gate.wait()
         return "waited"
 
-    script = [[Text("One"), Calls("wait", {}), Finish()], END, END, [Text("Two"), Finish()]]
+    script = [[Text("One"), ToolCall("wait", {}), Finish()], END, END, [Text("Two"), Finish()]]
     async with scripted("gemini", script) as provider:
         agent = adk_agent(cs, agent_of(gemini(models, provider), wait))
         messages = [{"id": "m1", "role": "user", "content": "first"}]

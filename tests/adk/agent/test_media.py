@@ -13,8 +13,7 @@ from google.adk.tools import LongRunningFunctionTool
 
 from callstream import Callstream
 from callstream.adk import AGUIToolset
-from callstream.testing import Call as Calls
-from callstream.testing import Finish, Parallel
+from callstream.testing import Finish, Parallel, ToolCall
 from tests.adk.hosting import WIRES, Models, agent_of, scripted
 
 from .agents import END, adk_agent, gemini
@@ -120,7 +119,7 @@ async def test_media_are_journaled_by_their_kind(cs: Callstream, models: Models)
 
 
 async def test_media_in_a_client_s_answer(cs: Callstream, models: Models) -> None:
-    async with scripted("gemini", [[Calls("look", {"at": "it"}), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("look", {"at": "it"}), Finish()], END]) as provider:
         client = Client(adk_agent(cs, agent_of(gemini(models, provider), AGUIToolset())), tools=[LOOK])
         await client.send()
         (call_id,) = client.pending()
@@ -137,7 +136,7 @@ async def test_media_in_a_client_s_answer(cs: Callstream, models: Models) -> Non
 
 async def test_media_in_an_answer_that_had_to_wait(cs: Callstream, models: Models) -> None:
     """The other call's answer comes with another run; the image of the first is still there."""
-    calls = Parallel([Calls("look", {"at": "a"}), Calls("look", {"at": "b"})])
+    calls = Parallel([ToolCall("look", {"at": "a"}), ToolCall("look", {"at": "b"})])
     async with scripted("gemini", [[calls, Finish()], END]) as provider:
         client = Client(adk_agent(cs, agent_of(gemini(models, provider), AGUIToolset())), tools=[LOOK])
         await client.send()
@@ -157,7 +156,7 @@ async def test_media_in_the_answer_to_a_long_running_tool(cs: Callstream, models
     def photograph(what: str) -> None:
         """Asks a person for a photograph."""
 
-    async with scripted("gemini", [[Calls("photograph", {"what": "it"}), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("photograph", {"what": "it"}), Finish()], END]) as provider:
         root = agent_of(gemini(models, provider), LongRunningFunctionTool(photograph))
         client = Client(adk_agent(cs, root))
         await client.send()
@@ -179,7 +178,7 @@ async def test_bytes_in_a_tool_s_result(streaming: bool, cs: Callstream, models:
         """Draws."""
         return {"name": "a.png", "image": base64.b64decode(PIXEL)}
 
-    async with scripted("gemini", [[Calls("draw", {}), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("draw", {}), Finish()], END]) as provider:
         agent = adk_agent(cs, agent_of(gemini(models, provider), draw), streaming_function_call_arguments=streaming)
         client = Client(agent)
         await client.send()

@@ -9,8 +9,7 @@ from google.adk.tools import ToolContext
 
 from callstream import Callstream, Progress, no_progress, tool
 from callstream.adk import AGUIToolset
-from callstream.testing import Call as Calls
-from callstream.testing import Finish, Text, Thought
+from callstream.testing import Finish, Text, Thought, ToolCall
 from tests.adk.hosting import Models, agent_of, scripted
 from tests.agui.judge import Judge
 from tests.agui.test_client import accepted, calls_in
@@ -32,8 +31,8 @@ async def test_official_client_accepts_an_agent(judge: Judge, cs: Callstream, mo
         return "written"
 
     script = [
-        [Thought("Hm."), Text("I write."), Calls("write", {"body": "wave 🌊 \n" * 4}), Finish()],
-        [Text("I paint."), Calls("paint", {"color": "red", "size": 1}), Finish()],
+        [Thought("Hm."), Text("I write."), ToolCall("write", {"body": "wave 🌊 \n" * 4}), Finish()],
+        [Text("I paint."), ToolCall("paint", {"color": "red", "size": 1}), Finish()],
         [Text("Done."), Finish()],
     ]
     steps: list[dict[str, Any]] = []

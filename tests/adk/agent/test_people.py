@@ -15,8 +15,7 @@ from google.adk.tools import FunctionTool, LongRunningFunctionTool
 from callstream import Callstream
 from callstream.adk import ADKAgent, AGUIToolset
 from callstream.calls import CallState
-from callstream.testing import Call as Calls
-from callstream.testing import Failure, Finish, Text
+from callstream.testing import Failure, Finish, Text, ToolCall
 from tests.adk.hosting import Models, agent_of, scripted
 
 from .agents import END, adk_agent, gemini
@@ -33,7 +32,7 @@ def approve(what: str) -> None:
 async def test_long_running_answer_after_restart(
     interrupts: bool, resumable: bool, tmp_path: Path, models: Models
 ) -> None:
-    script = [[Text("May I?"), Calls("approve", {"what": "x"}), Finish()], END]
+    script = [[Text("May I?"), ToolCall("approve", {"what": "x"}), Finish()], END]
     messages: list[Any] = []
     async with scripted("gemini", script) as provider:
         for number in (1, 2):
@@ -74,7 +73,7 @@ async def test_a_jobs_updates_reach_the_model_until_its_result(cs: Callstream, m
         """Begins a job."""
         return {"status": "pending"}
 
-    script = [[Calls("export", {}), Finish()], *[[Text(f"{n}."), Finish()] for n in range(3)]]
+    script = [[ToolCall("export", {}), Finish()], *[[Text(f"{n}."), Finish()] for n in range(3)]]
     async with scripted("gemini", script) as provider:
         client = Client(adk_agent(cs, agent_of(gemini(models, provider), LongRunningFunctionTool(export))))
         await client.send()
@@ -99,7 +98,7 @@ async def test_tool_confirmation(interrupts: bool, confirmed: bool, cs: Callstre
         ran.append(path)
         return "removed"
 
-    async with scripted("gemini", [[Calls("remove", {"path": "/x"}), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("remove", {"path": "/x"}), Finish()], END]) as provider:
         tool = FunctionTool(remove, require_confirmation=True)
         agent = adk_agent(cs, agent_of(gemini(models, provider), tool), emit_interrupt_outcome=interrupts)
         client = Client(agent)
@@ -127,7 +126,7 @@ async def test_tool_confirmations_answered_one_by_one(cs: Callstream, models: Mo
         ran.append(path)
         return "removed"
 
-    calls = [Calls("remove", {"path": path}) for path in ("/x", "/y")]
+    calls = [ToolCall("remove", {"path": path}) for path in ("/x", "/y")]
     async with scripted("gemini", [[*calls, Finish()], END]) as provider:
         client = Client(
             adk_agent(cs, agent_of(gemini(models, provider), FunctionTool(remove, require_confirmation=True)))
@@ -158,7 +157,7 @@ async def test_tool_confirmation_beside_a_client_tool(
         """Removes."""
         return "removed"
 
-    calls = [Calls("remove", {"path": "/x"}), Calls("paint", {"color": "red"})]
+    calls = [ToolCall("remove", {"path": "/x"}), ToolCall("paint", {"color": "red"})]
     async with scripted("gemini", [[*calls, Finish()], END]) as provider:
         root = agent_of(gemini(models, provider), FunctionTool(remove, require_confirmation=True), AGUIToolset())
         app = App(name="app", root_agent=root, resumability_config=ResumabilityConfig(is_resumable=resumable))
@@ -181,7 +180,7 @@ async def test_tool_confirmation_with_a_new_message(resumable: bool, cs: Callstr
         """Removes."""
         return "removed"
 
-    async with scripted("gemini", [[Calls("remove", {"path": "/x"}), Finish()], END, END]) as provider:
+    async with scripted("gemini", [[ToolCall("remove", {"path": "/x"}), Finish()], END, END]) as provider:
         root = agent_of(gemini(models, provider), FunctionTool(remove, require_confirmation=True))
         app = App(name="app", root_agent=root, resumability_config=ResumabilityConfig(is_resumable=resumable))
         client = Client(ADKAgent.from_app(app, user_id="user", callstream=cs))
@@ -207,7 +206,7 @@ async def test_new_message_beside_a_tool_confirmation_is_heard_after_that_failed
         return "removed"
 
     ran: list[str] = []
-    script = [[Calls("remove", {"path": "/x"}), Finish()], [Failure("overloaded")], END, END]
+    script = [[ToolCall("remove", {"path": "/x"}), Finish()], [Failure("overloaded")], END, END]
     async with scripted("gemini", script) as provider:
         client = Client(
             adk_agent(cs, agent_of(gemini(models, provider), FunctionTool(remove, require_confirmation=True)))
@@ -236,7 +235,7 @@ async def test_answers_one_by_one_to_calls_that_a_callback_has_changed(
             if part.function_call is not None and not llm_response.partial:
                 part.function_call.args = {"color": part.function_call.args["color"].upper()}
 
-    script = [[Calls("paint", {"color": "red"}), Calls("paint", {"color": "blue"}), Finish()], END]
+    script = [[ToolCall("paint", {"color": "red"}), ToolCall("paint", {"color": "blue"}), Finish()], END]
     async with scripted("gemini", script) as provider:
         root = agent_of(gemini(models, provider), AGUIToolset())
         root.after_model_callback = repaint

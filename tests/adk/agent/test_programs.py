@@ -6,8 +6,7 @@ import json
 
 from ag_ui.core import Tool
 
-from callstream.testing import Call as Calls
-from callstream.testing import Finish, Parallel, Text
+from callstream.testing import Finish, Parallel, Text, ToolCall
 from tests.adk.hosting import scripted
 
 from .agents import END
@@ -52,10 +51,10 @@ async def test_backend_tools_and_sub_agents(program: Program) -> None:
     agent = ADKAgent(adk_agent=root, app_name="app", user_id="user")
     """
     script = [
-        [Calls("poet", {"request": "a poem"}), Finish()],
+        [ToolCall("poet", {"request": "a poem"}), Finish()],
         [Text("Waves."), Finish()],
-        [Calls("transfer_to_agent", {"agent_name": "forecaster"}), Finish()],
-        [Calls("get_weather", {"city": "Paris"}), Finish()],
+        [ToolCall("transfer_to_agent", {"agent_name": "forecaster"}), Finish()],
+        [ToolCall("get_weather", {"city": "Paris"}), Finish()],
         END,
     ]
     async with scripted("gemini", script) as provider:
@@ -95,7 +94,7 @@ async def test_frontend_tools(program: Program) -> None:
                      tool_timeout_seconds=30)
     """
     tools = [Tool(name=name, description="…", parameters={}) for name in ("change_background", "other")]
-    async with scripted("gemini", [[Calls("change_background", {}), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("change_background", {}), Finish()], END]) as provider:
         client = Client(program.run(source, provider.base_url)["agent"], tools=tools)
         await client.send("Blue, please")
         await client.answer({client.pending()[0]: "done"})
@@ -119,7 +118,7 @@ async def test_human_in_the_loop(program: Program) -> None:
     app = App(name="planner", root_agent=root, resumability_config=ResumabilityConfig(is_resumable=True))
     agent = ADKAgent.from_app(app, user_id="user")
     """
-    calls = Parallel([Calls("approve", {"plan": "a"}), Calls("approve", {"plan": "b"})])
+    calls = Parallel([ToolCall("approve", {"plan": "a"}), ToolCall("approve", {"plan": "b"})])
     async with scripted("gemini", [[calls, Finish()], END]) as provider:
         client = Client(program.run(source, provider.base_url)["agent"])
         await client.send("Plan")
@@ -151,7 +150,7 @@ async def test_shared_state(program: Program) -> None:
                     instruction="The recipe: {recipe}")
     agent = ADKAgent(adk_agent=root, app_name="app", user_id="user")
     """
-    async with scripted("gemini", [[Calls("set_recipe", {"title": "Soup"}), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("set_recipe", {"title": "Soup"}), Finish()], END]) as provider:
         client = Client(program.run(source, provider.base_url)["agent"])
         client.state = {"servings": 2}
         events = await client.send("Cook")
@@ -176,7 +175,9 @@ async def test_predictive_state(program: Program) -> None:
                                            emit_confirm_tool=True)],
     )
     """
-    async with scripted("gemini", [[Calls("write_document", {"document": "x" * 40}), Finish()], END, END]) as provider:
+    async with scripted(
+        "gemini", [[ToolCall("write_document", {"document": "x" * 40}), Finish()], END, END]
+    ) as provider:
         client = Client(program.run(source, provider.base_url)["agent"])
         await client.send("Write")
         assert [event["name"] for event in client.custom] == ["PredictState"]

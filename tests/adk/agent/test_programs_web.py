@@ -16,8 +16,7 @@ from callstream.adk import ADKAgent
 from callstream.ag_ui_adk import ADKAgent as CompatibleAgent
 from callstream.ag_ui_adk.agent import CompatibleOptions
 from callstream.errors import UsageError
-from callstream.testing import Call as Calls
-from callstream.testing import Finish
+from callstream.testing import Finish, ToolCall
 from tests.adk.hosting import scripted
 
 from .agents import END
@@ -79,7 +78,7 @@ async def test_context_in_tools_and_instructions(program: Program) -> None:
         user_id="user",
     )
     """
-    async with scripted("gemini", [[Calls("describe", {}), Finish()], END, END]) as provider:
+    async with scripted("gemini", [[ToolCall("describe", {}), Finish()], END, END]) as provider:
         client = Client(program.run(source, provider.base_url)["agent"])
         await client.send("Who am I?", context=[{"description": "name", "value": "Ada"}])
         assert json.loads(client.calls()[0]["result"]) == {"result": "Ada"}
@@ -119,7 +118,7 @@ async def test_several_agents_in_one_web_app(program: Program) -> None:
     general, technical = registry.values()
     """
     tools = [Tool(name="pick", description="Picks.", parameters={})]
-    async with scripted("gemini", [END, [Calls("pick", {}), Finish()], END]) as provider:
+    async with scripted("gemini", [END, [ToolCall("pick", {}), Finish()], END]) as provider:
         made = program.run(source, provider.base_url)
         transport = httpx.ASGITransport(made["app"])
         async with httpx.AsyncClient(
@@ -171,7 +170,7 @@ async def test_run_config(program: Program) -> None:
         run_config_factory=lambda input: RunConfig(streaming_mode=StreamingMode.NONE, max_llm_calls=1),
     )
     """
-    async with scripted("gemini", [[Calls("look", {}), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("look", {}), Finish()], END]) as provider:
         client = Client(program.run(source, provider.base_url)["agent"])
         events = await client.send("Look")
         assert len(provider.requests) == 1
@@ -207,7 +206,7 @@ async def test_services_and_artifacts(program: Program, tmp_path: Path, monkeypa
         use_in_memory_services=False,
     )
     """
-    async with scripted("gemini", [[Calls("save", {}), Finish()], END, END]) as provider:
+    async with scripted("gemini", [[ToolCall("save", {}), Finish()], END, END]) as provider:
         made = program.run(source, provider.base_url)
         client = Client(made["agent"])
         await client.send("Save")

@@ -10,8 +10,7 @@ from google.adk.workflow import START, FunctionNode, Workflow
 
 from callstream import Callstream
 from callstream.calls import CallState
-from callstream.testing import Call as Calls
-from callstream.testing import Finish
+from callstream.testing import Finish, ToolCall
 from tests.adk.hosting import Host, Models, agent_of, function_calls_in, scripted
 from tests.adk.hosting import answer as response
 
@@ -201,7 +200,7 @@ async def test_model_asks_with_the_tool_of_google_adk(cs: Callstream, models: Mo
     from google.adk.tools import request_input
 
     args = {"message": "Which color?", "response_schema": {"type": "string"}}
-    async with scripted("gemini", [[Calls("adk_request_input", args), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("adk_request_input", args), Finish()], END]) as provider:
         root = agent_of(gemini(models, provider), request_input)
         client = Client(adk_agent(cs, root, emit_interrupt_outcome=True))
         await client.send()

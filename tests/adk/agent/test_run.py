@@ -19,8 +19,7 @@ from google.adk.models import Gemini
 
 from callstream import Callstream, Progress, Streamed, no_progress, tool
 from callstream.adk import ADKAgent
-from callstream.testing import Call as Calls
-from callstream.testing import Finish, Refusal, Text
+from callstream.testing import Finish, HttpError, Text, ToolCall
 from tests.adk.hosting import PATHS, FakeLlm, Models, agent_of, scripted
 from tests.adk.test_signatures import Forgetful, signatures_in
 
@@ -64,7 +63,7 @@ async def test_run_streams_text_call_and_result(cs: Callstream, models: Models) 
         return "written"
 
     args = {"title": "A wave", "body": "It rises 🌊, and it falls.\n" * 5}
-    script = [[Text("I write."), Calls("write", args), Finish()], END]
+    script = [[Text("I write."), ToolCall("write", args), Finish()], END]
     async with scripted("gemini", script) as provider:
         client = Client(adk_agent(cs, agent_of(gemini(models, provider), write)))
         events = await client.send("Write")
@@ -89,7 +88,7 @@ async def test_a_tool_that_runs_early_is_shown_between_its_arguments(cs: Callstr
         return sum([len(piece) async for piece in body])
 
     args = {"title": "A wave", "body": "It rises, and it falls.\n" * 5}
-    async with scripted("gemini", [[Calls("write", args), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("write", args), Finish()], END]) as provider:
         async with gemini_on(path, models, provider) as model:
             client = Client(adk_agent(cs, agent_of(model, write)))
             events = await client.send("Write")
@@ -134,7 +133,7 @@ async def test_other_wires_through_run(wire: str, cs: Callstream, models: Models
         ran.append(body)
         return "written"
 
-    script = [[Text("I write."), Calls("write", {"body": "a long body of text"}), Finish()], END]
+    script = [[Text("I write."), ToolCall("write", {"body": "a long body of text"}), Finish()], END]
     async with scripted(wire, script) as provider:
         client = Client(adk_agent(cs, agent_of(gemini(models, provider), write)))
         events = await client.send()
@@ -210,7 +209,7 @@ async def test_image_reaches_model(cs: Callstream, models: Models) -> None:
 
 
 async def test_error_is_run_error(cs: Callstream, models: Models, caplog: pytest.LogCaptureFixture) -> None:
-    async with scripted("gemini", [[Refusal(400, "no such thing")], END]) as provider:
+    async with scripted("gemini", [[HttpError(400, "no such thing")], END]) as provider:
         agent = adk_agent(cs, agent_of(gemini(models, provider)), show_errors=True)
         client = Client(agent)
         events = await client.send()
@@ -228,7 +227,7 @@ async def test_progress_is_activity(cs: Callstream, models: Models) -> None:
         await progress(n, 2, "half")
         return "worked"
 
-    async with scripted("gemini", [[Calls("work", {"n": 1}), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("work", {"n": 1}), Finish()], END]) as provider:
         client = Client(adk_agent(cs, agent_of(gemini(models, provider), work)))
         events = await client.send()
     (activity,) = [event for event in events if event["type"] == "ACTIVITY_SNAPSHOT"]
@@ -241,7 +240,7 @@ async def test_flag_off_whole(path: str, cs: Callstream, models: Models) -> None
         """Writes."""
         return "written"
 
-    async with scripted("gemini", [[Calls("write", {"body": "a long body of text"}), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("write", {"body": "a long body of text"}), Finish()], END]) as provider:
         async with gemini_on(path, models, provider) as model:
             client = Client(adk_agent(cs, agent_of(model, write), streaming_function_call_arguments=False))
             events = await client.send()
@@ -258,7 +257,7 @@ async def test_two_settings_one_process(path: str, cs: Callstream, models: Model
         """Writes."""
         return "written"
 
-    calling = [Calls("write", {"body": "a long body of text"}), Finish()]
+    calling = [ToolCall("write", {"body": "a long body of text"}), Finish()]
     async with scripted("gemini", [calling, calling, END, END]) as provider:
         async with gemini_on(path, models, provider) as model:
             root = agent_of(model, write)
@@ -294,7 +293,7 @@ async def test_signatures_repaired_where_the_session_has_another_name(
     def note(text: str) -> str:
         return text
 
-    calling = [Calls("note", {"text": "x"}), Finish()]
+    calling = [ToolCall("note", {"text": "x"}), Finish()]
     async with scripted("gemini", [calling, END], strict_signatures=True) as provider:
         async with gemini_on(path, models, provider) as model:
             app = App(name="app", root_agent=agent_of(model, note), plugins=[Forgetful("forgetful")])

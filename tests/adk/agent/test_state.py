@@ -10,8 +10,7 @@ from google.adk.tools import ToolContext
 from callstream import Callstream
 from callstream.adk import PredictStateMapping
 from callstream.calls import CallState
-from callstream.testing import Call as Calls
-from callstream.testing import Finish, Refusal, Text
+from callstream.testing import Finish, HttpError, Text, ToolCall
 from tests.adk.hosting import Models, agent_of, scripted
 
 from .agents import END, adk_agent, gemini
@@ -25,7 +24,7 @@ def remember(key: str, value: str, tool_context: ToolContext) -> str:
 
 
 async def test_state_in_and_out(cs: Callstream, models: Models) -> None:
-    script = [[Calls("remember", {"key": "a/b~c", "value": "x"}), Finish()], END, END, END]
+    script = [[ToolCall("remember", {"key": "a/b~c", "value": "x"}), Finish()], END, END, END]
     async with scripted("gemini", script) as provider:
         sessions = InMemorySessionService()
         agent = agent_of(gemini(models, provider), remember, instruction="Color: {color}")
@@ -71,7 +70,7 @@ async def test_state_of_one_run(cs: Callstream, models: Models) -> None:
         """Tells."""
         return str(tool_context.state.get("temp:token"))
 
-    script = [[Calls("token", {}), Finish()], END] * 2
+    script = [[ToolCall("token", {}), Finish()], END] * 2
     async with scripted("gemini", script) as provider:
         sessions = InMemorySessionService()
         client = Client(adk_agent(cs, agent_of(gemini(models, provider), token), session_service=sessions))
@@ -107,7 +106,7 @@ async def test_predicted_state_is_announced_and_confirmed(cs: Callstream, models
         return "written"
 
     mapping = PredictStateMapping(state_key="document", tool="write", tool_argument="body")
-    script = [[Calls("write", {"body": "a long text"}), Finish()], END, END]
+    script = [[ToolCall("write", {"body": "a long text"}), Finish()], END, END]
     async with scripted("gemini", script) as provider:
         client = Client(adk_agent(cs, agent_of(gemini(models, provider), write), predict_state=[mapping]))
         events = await client.send()
@@ -140,8 +139,8 @@ async def test_changes_are_confirmed_last_and_once_per_tool(cs: Callstream, mode
 
     mappings = [PredictStateMapping("document", "write", "body"), PredictStateMapping("title", "entitle", "title")]
     script = [
-        [Text("Writing."), Calls("write", {"body": "a"}), Calls("write", {"body": "b"}), Finish()],
-        [Calls("entitle", {"title": "t"}), Calls("look", {}), Finish()],
+        [Text("Writing."), ToolCall("write", {"body": "a"}), ToolCall("write", {"body": "b"}), Finish()],
+        [ToolCall("entitle", {"title": "t"}), ToolCall("look", {}), Finish()],
         [Text("Written."), Finish()],
         END,
     ]
@@ -171,7 +170,7 @@ async def test_changes_are_confirmed_as_an_interrupt(cs: Callstream, models: Mod
         return "written"
 
     mapping = PredictStateMapping("document", "write", "body")
-    script = [[Calls("write", {"body": "a"}), Finish()], END]
+    script = [[ToolCall("write", {"body": "a"}), Finish()], END]
     async with scripted("gemini", script) as provider:
         agent = agent_of(gemini(models, provider), write)
         client = Client(adk_agent(cs, agent, predict_state=mapping, emit_interrupt_outcome=True))
@@ -189,7 +188,7 @@ async def test_changes_of_a_run_that_failed_are_not_confirmed(cs: Callstream, mo
         return "written"
 
     mapping = PredictStateMapping("document", "write", "body")
-    async with scripted("gemini", [[Calls("write", {"body": "a"}), Finish()], [Refusal(500)]]) as provider:
+    async with scripted("gemini", [[ToolCall("write", {"body": "a"}), Finish()], [HttpError(500)]]) as provider:
         client = Client(adk_agent(cs, agent_of(gemini(models, provider), write), predict_state=mapping))
         events = await client.send()
     assert kinds(events)[-1] == "RUN_ERROR"
@@ -202,7 +201,7 @@ async def test_prediction_without_question(cs: Callstream, models: Models) -> No
         return "written"
 
     mapping = PredictStateMapping("document", "write", "body", emit_confirm_tool=False)
-    async with scripted("gemini", [[Calls("write", {"body": "a"}), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("write", {"body": "a"}), Finish()], END]) as provider:
         client = Client(adk_agent(cs, agent_of(gemini(models, provider), write), predict_state=mapping))
         await client.send()
     assert len(client.custom) == 1

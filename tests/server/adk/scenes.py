@@ -11,7 +11,7 @@ from google.adk.tools import FunctionTool, LongRunningFunctionTool, ToolContext
 
 from callstream import Callstream, Progress, Reject, no_progress, tool
 from callstream.adk import AGUIToolset
-from callstream.testing import Call, Delay, Failure, Finish, Parallel, Refusal, Script, Text, Thought, Truncated
+from callstream.testing import Delay, Failure, Finish, HttpError, Parallel, Script, Text, Thought, ToolCall, Truncated
 
 LONG = {"title": 'A "quoted" title', "body": "wave 🌊 \n" * 6}
 END = [Text("Done.", size=2), Finish()]
@@ -42,32 +42,32 @@ def answers(content: str, which: str = "$0") -> dict[str, Any]:
     return {"id": f"answer-{which[1:]}", "role": "tool", "toolCallId": which, "content": content}
 
 
-_two = [Call("write", LONG), Call("write", {"title": "t", "body": ""})]
-_paint = [Text("I paint."), Call("paint", {"color": "red", "size": 3}), Finish()]
-_ask = [Text("May I?"), Call("ask", {"question": "Really?"}), Finish()]
+_two = [ToolCall("write", LONG), ToolCall("write", {"title": "t", "body": ""})]
+_paint = [Text("I paint."), ToolCall("paint", {"color": "red", "size": 3}), Finish()]
+_ask = [Text("May I?"), ToolCall("ask", {"question": "Really?"}), Finish()]
 
 SCENES: dict[str, Scene] = {
     "text": Scene([[Text("Hello there.", size=3), Finish()]]),
     "reasoning": Scene([[Thought("Hm, let me see.", size=4), Text("Yes.", size=2), Finish()]]),
-    "one_call": Scene([[Text("I write."), Call("write", LONG), Finish()], END]),
-    "call_that_came_whole": Scene([[Call("write", LONG, streamed=False), Finish()], END]),
-    "call_without_arguments": Scene([[Call("now", {}), Finish()], END]),
+    "one_call": Scene([[Text("I write."), ToolCall("write", LONG), Finish()], END]),
+    "call_that_came_whole": Scene([[ToolCall("write", LONG, streamed=False), Finish()], END]),
+    "call_without_arguments": Scene([[ToolCall("now", {}), Finish()], END]),
     "parallel_calls": Scene([[Thought("Two."), Parallel(_two), Finish()], END]),
     "parallel_calls_of_another_wire": Scene([[Text("Two."), Parallel(_two), Finish()], END], wire="openai_chat"),
-    "anthropic": Scene([[Thought("Hm."), Text("I write."), Call("write", LONG), Finish()], END], wire="anthropic"),
-    "responses": Scene([[Text("I write."), Call("write", LONG), Finish()], END], wire="openai_responses"),
-    "truncated_call": Scene([[Text("I write."), Call("write", LONG, stop_after=3), Finish("length")], END]),
-    "call_cut_off": Scene([[Call("write", LONG, stop_after=3), Truncated()], END]),
-    "rejected_call": Scene([[Call("erase", {"path": "/"}), Finish()], END]),
-    "failing_tool": Scene([[Call("fail", {}), Finish()], END], ends=("error",)),
-    "progress": Scene([[Call("slow", {"steps": 3}), Finish()], END]),
-    "state": Scene([[Call("remember", {"key": "colour", "value": "red"}), Finish()], END]),
+    "anthropic": Scene([[Thought("Hm."), Text("I write."), ToolCall("write", LONG), Finish()], END], wire="anthropic"),
+    "responses": Scene([[Text("I write."), ToolCall("write", LONG), Finish()], END], wire="openai_responses"),
+    "truncated_call": Scene([[Text("I write."), ToolCall("write", LONG, stop_after=3), Finish("length")], END]),
+    "call_cut_off": Scene([[ToolCall("write", LONG, stop_after=3), Truncated()], END]),
+    "rejected_call": Scene([[ToolCall("erase", {"path": "/"}), Finish()], END]),
+    "failing_tool": Scene([[ToolCall("fail", {}), Finish()], END], ends=("error",)),
+    "progress": Scene([[ToolCall("slow", {"steps": 3}), Finish()], END]),
+    "state": Scene([[ToolCall("remember", {"key": "colour", "value": "red"}), Finish()], END]),
     "error_in_the_stream": Scene(
-        [[Text("I begin"), Call("write", LONG, stop_after=2), Failure("overloaded")]], ends=("error",)
+        [[Text("I begin"), ToolCall("write", LONG, stop_after=2), Failure("overloaded")]], ends=("error",)
     ),
-    "refused_request": Scene([[Refusal(400, "no")]], ends=("error",)),
+    "refused_request": Scene([[HttpError(400, "no")]], ends=("error",)),
     "stop": Scene(
-        [[Text("I begin.", size=4), Call("write", {"title": "x", "body": "long " * 400}, size=4), Finish()]],
+        [[Text("I begin.", size=4), ToolCall("write", {"title": "x", "body": "long " * 400}, size=4), Finish()]],
         steps=[{"how": "run", "stop": 9}],
         ends=("cancelled",),
     ),
@@ -77,12 +77,12 @@ SCENES: dict[str, Scene] = {
         ends=("success", "success"),
     ),
     "client_tools_answered_in_reverse": Scene(
-        [[Parallel([Call("paint", {"color": "red"}), Call("paint", {"color": "blue"})]), Finish()], END],
+        [[Parallel([ToolCall("paint", {"color": "red"}), ToolCall("paint", {"color": "blue"})]), Finish()], END],
         steps=[{"how": "run"}, {"how": "run", "add": [answers("second", "$1"), answers("first", "$0")]}],
         ends=("success", "success"),
     ),
     "client_and_server_tool": Scene(
-        [[Parallel([Call("write", LONG), Call("paint", {"color": "red"})]), Finish()], END],
+        [[Parallel([ToolCall("write", LONG), ToolCall("paint", {"color": "red"})]), Finish()], END],
         steps=[{"how": "run"}, {"how": "run", "add": [answers("ok")]}],
         ends=("success", "success"),
     ),
@@ -116,7 +116,7 @@ SCENES: dict[str, Scene] = {
         ends=("interrupt", "success"),
     ),
     "interrupt_of_a_confirmation": Scene(
-        [[Call("sign", {"name": "x"}), Finish()], END],
+        [[ToolCall("sign", {"name": "x"}), Finish()], END],
         steps=[
             {"how": "run"},
             {"how": "run", "resume": [{"interruptId": "$0", "status": "resolved", "payload": {"confirmed": True}}]},
@@ -198,19 +198,19 @@ def random_scene(seed: int) -> Scene:
     def text() -> str:
         return "".join(chance.choices('abc \n"\\é🌊{}[],:0', k=chance.randrange(1, 40)))
 
-    def call() -> Call:
+    def call() -> ToolCall:
         size = chance.randrange(1, 12)
         match chance.randrange(5):
             case 0:
-                return Call("now", {}, size=size)
+                return ToolCall("now", {}, size=size)
             case 1:
-                return Call("remember", {"key": f"k{chance.randrange(3)}", "value": text()}, size=size)
+                return ToolCall("remember", {"key": f"k{chance.randrange(3)}", "value": text()}, size=size)
             case 2:
-                return Call("erase", {"path": text()}, size=size)
+                return ToolCall("erase", {"path": text()}, size=size)
             case 3:
-                return Call("slow", {"steps": chance.randrange(4)}, size=size, streamed=chance.random() < 0.7)
+                return ToolCall("slow", {"steps": chance.randrange(4)}, size=size, streamed=chance.random() < 0.7)
             case _:
-                return Call("write", {"title": text(), "body": text() * 3}, size=size)
+                return ToolCall("write", {"title": text(), "body": text() * 3}, size=size)
 
     def response(*, last: bool) -> list[Any]:
         made: list[Any] = []

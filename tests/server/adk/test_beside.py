@@ -15,7 +15,7 @@ from callstream import Callstream, UsageError
 from callstream.ag_ui_adk import add_adk_fastapi_endpoint
 from callstream.calls import CallState
 from callstream.journal import open_journal
-from callstream.testing import Call, Finish, Text
+from callstream.testing import Finish, Text, ToolCall
 from tests.adk.agent.agents import adk_agent, gemini
 from tests.adk.hosting import Models, agent_of, scripted
 from tests.agui.model import StrictClient
@@ -24,7 +24,7 @@ from tests.server.serving import Server, run_input, serving
 
 END = [Text("Done.", size=2), Finish()]
 ARGS = {"body": "a long text " * 6}
-SCRIPT = [[Text("I write."), Call("write", ARGS), Finish()], END]
+SCRIPT = [[Text("I write."), ToolCall("write", ARGS), Finish()], END]
 
 
 @asynccontextmanager

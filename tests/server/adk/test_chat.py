@@ -12,7 +12,7 @@ import pytest
 
 from callstream import Callstream
 from callstream.calls import CallState
-from callstream.testing import Call, Finish, Text, Thought
+from callstream.testing import Finish, Text, Thought, ToolCall
 from tests.adk.agent.test_run import adk_agent, gemini
 from tests.adk.hosting import Models, agent_of, scripted
 from tests.agui.judge import NodeProgram
@@ -24,9 +24,9 @@ from .scenes import LONG, PAINT, tools_of
 __all__ = ["ai_sdk"]
 
 END = [Text("Done.", size=2), Finish()]
-WRITE = [Thought("Hm."), Text("I write.", size=3), Call("write", LONG), Finish()]
-SIGN = [Text("May I?"), Call("sign", {"name": "Ada"}), Finish()]
-PICK = [Text("I paint."), Call("paint", {"color": "red", "size": 3}), Finish()]
+WRITE = [Thought("Hm."), Text("I write.", size=3), ToolCall("write", LONG), Finish()]
+SIGN = [Text("May I?"), ToolCall("sign", {"name": "Ada"}), Finish()]
+PICK = [Text("I paint."), ToolCall("paint", {"color": "red", "size": 3}), Finish()]
 
 
 @pytest.fixture(scope="module")

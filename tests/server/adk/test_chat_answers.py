@@ -9,7 +9,7 @@ import pytest
 
 from callstream import Callstream
 from callstream.calls import CallState
-from callstream.testing import Call, Finish, Parallel, Text
+from callstream.testing import Finish, Parallel, Text, ToolCall
 from tests.adk.hosting import Models
 from tests.agui.judge import NodeProgram
 from tests.server.agents import Stepping
@@ -34,7 +34,7 @@ async def test_an_approval_and_a_tool_of_the_page_in_one_step(
     cs: Callstream, models: Models, chats: NodeProgram, sdk: int
 ) -> None:
     """Nothing is sent before both are answered; then both count, once."""
-    both = [Parallel([Call("paint", {"color": "red"}), Call("sign", {"name": "Ada"})]), Finish()]
+    both = [Parallel([ToolCall("paint", {"color": "red"}), ToolCall("sign", {"name": "Ada"})]), Finish()]
     async with staged(cs, models, chats, both, END, END) as stage:
         told = await stage.live({"send": "Go"}, sdk=sdk, answers={"paint": {"painted": True}}, **TOOLS)
         assert (told["calls"].count("paint"), told["errors"], len(await stage.runs())) == (1, [], 1)

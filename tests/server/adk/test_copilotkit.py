@@ -20,7 +20,7 @@ import pytest
 from callstream import Callstream
 from callstream.calls import CallState
 from callstream.server import ServerSettings
-from callstream.testing import Call, Finish, Text
+from callstream.testing import Finish, Text, ToolCall
 from tests.adk.agent.agents import adk_agent, gemini
 from tests.adk.hosting import Models, agent_of, scripted
 from tests.agui.model import StrictClient
@@ -115,7 +115,7 @@ def arguments(client: StrictClient) -> list[Any]:
 
 async def test_copilotkit_streams(cs: Callstream, models: Models) -> None:
     ran: list[Any] = []
-    script = [[Text("I write.", size=2), Call("write", WRITE), Finish()], END]
+    script = [[Text("I write.", size=2), ToolCall("write", WRITE), Finish()], END]
     async with copilotkit(script, cs, models, ran, pace=30) as (_, runtime):
         client = user("Go")
         events = await runtime.run(client)
@@ -129,7 +129,7 @@ async def test_copilotkit_streams(cs: Callstream, models: Models) -> None:
 async def test_copilotkit_stops(cs: Callstream, models: Models) -> None:
     ran: list[Any] = []
     long = {"title": "x", "body": "long " * 2000}
-    async with copilotkit([[Call("write", long), Finish()]], cs, models, ran, pace=50) as (server, runtime):
+    async with copilotkit([[ToolCall("write", long), Finish()]], cs, models, ran, pace=50) as (server, runtime):
         body = as_copilotkit(messages=user("Go").messages)
         async with runtime.stream("run", body) as stream:
             await stream.until("TOOL_CALL_ARGS")
@@ -143,7 +143,7 @@ async def test_copilotkit_stops(cs: Callstream, models: Models) -> None:
 
 async def test_copilotkit_reloads_in_the_middle_of_arguments(cs: Callstream, models: Models) -> None:
     ran: list[Any] = []
-    script = [[Text("I write."), Call("write", WRITE), Finish()], END]
+    script = [[Text("I write."), ToolCall("write", WRITE), Finish()], END]
     async with copilotkit(script, cs, models, ran, pace=30) as (_, runtime):
         body = as_copilotkit(messages=user("Go").messages)
         async with runtime.stream("run", body) as stream:
@@ -168,7 +168,7 @@ async def test_copilotkit_reloads_in_the_middle_of_arguments(cs: Callstream, mod
 
 
 async def test_copilotkit_answers_a_client_tool(cs: Callstream, models: Models) -> None:
-    script = [[Text("I paint."), Call("paint", {"color": "red", "size": 3}), Finish()], END]
+    script = [[Text("I paint."), ToolCall("paint", {"color": "red", "size": 3}), Finish()], END]
     async with copilotkit(script, cs, models, []) as (_, runtime):
         client = user("Go")
         await runtime.run(client, tools=[PAINT])

@@ -14,7 +14,7 @@ import pytest
 
 from callstream import Callstream
 from callstream.calls import CallState
-from callstream.testing import Call, Finish, Text
+from callstream.testing import Finish, Text, ToolCall
 from tests import npm
 from tests.adk.agent.agents import adk_agent, gemini
 from tests.adk.hosting import Models, agent_of, scripted
@@ -27,9 +27,9 @@ from .scenes import LONG, tools_of
 
 FOLDER = Path(__file__).parents[1] / "copilotkit" / "core"
 END = [Text("Done.", size=2), Finish()]
-WRITE = [Text("I write.", size=3), Call("write", LONG), Finish()]
-SIGN = [Text("May I?"), Call("sign", {"name": "Ada"}), Finish()]
-PAINT = [Text("I paint."), Call("paint", {"color": "red", "size": 3}), Finish()]
+WRITE = [Text("I write.", size=3), ToolCall("write", LONG), Finish()]
+SIGN = [Text("May I?"), ToolCall("sign", {"name": "Ada"}), Finish()]
+PAINT = [Text("I paint."), ToolCall("paint", {"color": "red", "size": 3}), Finish()]
 
 
 @pytest.fixture(scope="module")

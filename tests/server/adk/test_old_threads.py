@@ -23,8 +23,7 @@ from callstream.adk import ADKAgent, AGUIToolset
 from callstream.calls import CallState
 from callstream.events import CallCompleted, CallStarted
 from callstream.server import ServerSettings
-from callstream.testing import Call as Calls
-from callstream.testing import Finish, Parallel, Text, Thought
+from callstream.testing import Finish, Parallel, Text, Thought, ToolCall
 from tests.adk.hosting import STREAMED, Models, agent_of, scripted
 from tests.agui.model import StrictClient
 from tests.server.serving import Server, served, tool_message
@@ -99,8 +98,8 @@ async def run_all(server: Server, **given: Any) -> list[dict[str, Any]]:
 
 
 SCRIPT = [
-    [Thought("Hm."), Text("I look."), Calls("look", {"place": "here 🌊"}), Finish()],
-    [Text("And I ask."), Calls("ask", {"question": "May I?"}), Finish()],
+    [Thought("Hm."), Text("I look."), ToolCall("look", {"place": "here 🌊"}), Finish()],
+    [Text("And I ask."), ToolCall("ask", {"question": "May I?"}), Finish()],
     END,
     END,
 ]
@@ -186,7 +185,7 @@ async def test_old_thread_of_ag_ui_adk_sends_nothing_twice(cs: Callstream, model
 
 async def test_old_thread_that_awaits_a_confirmation(cs: Callstream, models: Models) -> None:
     sessions = InMemorySessionService()
-    async with scripted("gemini", [[Calls("erase", {"path": "/x"}), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("erase", {"path": "/x"}), Finish()], END]) as provider:
         agent = agent_of(untapped(models, provider), FunctionTool(erase, require_confirmation=True))
         await begun(sessions, agent, "Erase")
         async with served(hosted(cs, sessions, agent)) as server:
@@ -227,8 +226,8 @@ async def test_old_thread_with_ids_that_come_twice(cs: Callstream, models: Model
         async with cs.run("another thread") as run:
             response = run.response("gemini")
             await response.record([CallStarted(name, "look", name), CallCompleted(name, "{}")])
-    both = [Calls("look", {"place": "a"}, call_id="0"), Calls("look", {"place": "b"}, call_id="1")]
-    script = [[Parallel(both), Finish()], [Calls("look", {"place": "c"}, call_id="0"), Finish()], END]
+    both = [ToolCall("look", {"place": "a"}, call_id="0"), ToolCall("look", {"place": "b"}, call_id="1")]
+    script = [[Parallel(both), Finish()], [ToolCall("look", {"place": "c"}, call_id="0"), Finish()], END]
     async with scripted("gemini", script) as provider:
         agent = agent_of(untapped(models, provider), look)
         await begun(sessions, agent, "Go")

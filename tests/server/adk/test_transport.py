@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from callstream import Callstream
-from callstream.testing import Call, Finish, Parallel, Text, Thought
+from callstream.testing import Finish, Parallel, Text, Thought, ToolCall
 from tests.adk.hosting import Models
 from tests.agui.judge import NodeProgram
 from tests.uistream.conftest import ai_sdk
@@ -54,8 +54,12 @@ AGAIN_AND_AGAIN = [2, 3, 4, 5, 6, 7, 8, 9]
 async def test_chat_does_not_notice_where_its_connection_is_cut(
     cs: Callstream, models: Models, chats: NodeProgram, sdk: int, cuts: list[list[int]]
 ) -> None:
-    two = [Thought("Two."), Text("Now."), Parallel([Call("write", LONG), Call("write", {"title": "t", "body": ""})])]
-    script = [[*two, Finish()], [Call("slow", {"steps": 3}), Finish()], END]
+    two = [
+        Thought("Two."),
+        Text("Now."),
+        Parallel([ToolCall("write", LONG), ToolCall("write", {"title": "t", "body": ""})]),
+    ]
+    script = [[*two, Finish()], [ToolCall("slow", {"steps": 3}), Finish()], END]
     scripts = [each for _ in cuts for each in script]
     async with staged(cs, models, chats, *scripts, pace=300) as stage:
         for number, drop in enumerate(cuts):
@@ -97,7 +101,7 @@ async def test_approval_after_a_cut(cs: Callstream, models: Models, chats: NodeP
 @pytest.mark.parametrize("drop", [[1, 1], [2, 1], [4, 2, 3]])
 async def test_cut_again_after_a_reload(cs: Callstream, models: Models, chats: NodeProgram, drop: list[int]) -> None:
     """Of the reload the stream begins with the turn; of the cut after it, with the run."""
-    first = [Text("I paint."), Call("paint", {"color": "red"}), Finish()]
+    first = [Text("I paint."), ToolCall("paint", {"color": "red"}), Finish()]
     async with staged(cs, models, chats, first, WRITE, END, pace=60) as stage:
         given: dict[str, Any] = {"body": {"tools": [PAINT]}, "answers": {"paint": {"painted": True}}}
         await stage.live({"drop": [0, 4], "send": "Go"}, **given)

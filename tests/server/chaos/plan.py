@@ -10,7 +10,7 @@ import random
 import time
 from typing import Any
 
-from callstream.testing import Call, Finish, Parallel, ReceivedRequest, Script, Text, Thought
+from callstream.testing import Finish, Parallel, ReceivedRequest, Script, Text, Thought, ToolCall
 
 WORDS = [
     "wave",
@@ -80,14 +80,14 @@ class Plan:
                 return [
                     Thought(f"What is {label}?", size=8),
                     Text(f"I begin with {label}.", size=8),
-                    Call("work", args_of(name)),
+                    ToolCall("work", args_of(name)),
                     Finish(),
                 ]
             case 1:
-                both = [Call("work", args_of(f"{name}a")), Call("paint", args_of(f"{name}b"))]
+                both = [ToolCall("work", args_of(f"{name}a")), ToolCall("paint", args_of(f"{name}b"))]
                 return [Text("Two at once. "), Parallel(both), Finish()]
             case 2:
-                return [Text("May I? "), Call("approve", args_of(question_of(label))), Finish()]
+                return [Text("May I? "), ToolCall("approve", args_of(question_of(label))), Finish()]
             case _:
                 return [Text(f"Done with {label}.", size=8), Finish()]
 

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from google.adk.sessions import DatabaseSessionService
 
-from callstream.testing import Call, Delay, Finish, ScriptedProvider, Text
+from callstream.testing import Delay, Finish, ScriptedProvider, Text, ToolCall
 from tests.adk.conftest import IGNORED
 from tests.agui.model import StrictClient
 from tests.journal.server import postgres_server
@@ -70,9 +70,9 @@ def folded(events: list[dict[str, Any]]) -> StrictClient:
 
 
 async def test_replicas_share_streams_answers_stops_and_deaths(postgres: str, tmp_path: Path) -> None:
-    waits = [Call("work", args_of("long")), Delay(60.0), Finish()]
+    waits = [ToolCall("work", args_of("long")), Delay(60.0), Finish()]
     script = [
-        [Text("I paint."), Call("paint", args_of("first")), Finish()],  # a stream and an answer
+        [Text("I paint."), ToolCall("paint", args_of("first")), Finish()],  # a stream and an answer
         [Text("Thank you."), Finish()],
         waits,  # a stop
         waits,  # a death

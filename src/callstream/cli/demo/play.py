@@ -14,7 +14,7 @@ import msgspec
 
 from callstream.cli.demo.tools import is_approval
 from callstream.testing.httpserver import ReceivedRequest
-from callstream.testing.script import Call, Parallel, Script, Text, Thought
+from callstream.testing.script import Parallel, Script, Text, Thought, ToolCall
 
 LABEL = "scripted provider"
 
@@ -140,7 +140,7 @@ def _next(piece: DemoDocument, said: str, done: Sequence[tuple[str, Any]]) -> Sc
         ]
     if "ask_approval" in names:
         if is_approval(dict(done)["ask_approval"]):
-            return [Text("Thank you. I publish it now.", size=4), Call("publish", {"title": piece.title})]
+            return [Text("Thank you. I publish it now.", size=4), ToolCall("publish", {"title": piece.title})]
         return [
             Text(
                 f"Then “{piece.title}” stays unpublished. It is written and typeset, should you want it later.", size=4
@@ -150,19 +150,19 @@ def _next(piece: DemoDocument, said: str, done: Sequence[tuple[str, Any]]) -> Sc
         summary = f"{len(piece.content.split())} words in {piece.content.count('## ')} chapters, checked and typeset."
         return [
             Text("It is ready. I do not publish anything before a person has agreed.", size=4),
-            Call("ask_approval", {"title": piece.title, "summary": summary}),
+            ToolCall("ask_approval", {"title": piece.title, "summary": summary}),
         ]
     if "write_document" in names:
-        return [Text("Now it is typeset, which takes a moment.", size=4), Call("typeset", {"title": piece.title})]
+        return [Text("Now it is typeset, which takes a moment.", size=4), ToolCall("typeset", {"title": piece.title})]
     if "look_up" in names:
         return [
             Text("That is enough to begin with.", size=4),
-            Call("write_document", {"title": piece.title, "content": _unwrap(piece.content)}, size=8),
+            ToolCall("write_document", {"title": piece.title, "content": _unwrap(piece.content)}, size=8),
         ]
     return [
         Thought(f"“{_short(said)}” I am a script, so it will be “{piece.title}”.", size=6),
         Text(f"I will write “{piece.title}”. First I look two things up.", size=4),
-        Parallel([Call("look_up", {"topic": topic}, size=4) for topic in piece.topics]),
+        Parallel([ToolCall("look_up", {"topic": topic}, size=4) for topic in piece.topics]),
     ]
 
 

@@ -21,17 +21,17 @@ from callstream.testing.encoders.ollama import OllamaEncoder
 from callstream.testing.encoders.openai_chat import OpenAIChatEncoder
 from callstream.testing.encoders.openai_responses import OpenAIResponsesEncoder
 from callstream.testing.script import (
-    Call,
     Cut,
     Delay,
     Failure,
     Finish,
+    HttpError,
     Parallel,
-    Refusal,
     Script,
     Step,
     Text,
     Thought,
+    ToolCall,
     Truncated,
     checked,
 )
@@ -60,7 +60,7 @@ def encode(wire: str, script: Script, *, model: str | None = None, first_id: int
 def frames(wire: str, script: Script, *, model: str | None = None, first_id: int = 1) -> Iterator[bytes | Delay | Cut]:
     """The chunks of ``encode`` and, between them, the steps that only a sender can act on."""
     steps = checked(script)
-    if isinstance(steps[-1], Refusal):
+    if isinstance(steps[-1], HttpError):
         raise UsageError(f"{steps[-1]!r} has no stream: it is an answer of its own; encode_whole gives its body")
     encoder = _encoder(wire, model, first_id)
     return _played(encoder, steps)
@@ -73,7 +73,7 @@ def encode_whole(wire: str, script: Script, *, model: str | None = None, first_i
     match steps[-1]:
         case Failure() as failure:
             return dumps(encoder.error(failure)).encode()
-        case Refusal() as refusal:
+        case HttpError() as refusal:
             return dumps(encoder.refusal(refusal)).encode()
         case Truncated() | Cut() as end:
             raise UsageError(f"a whole answer cannot end with {end!r}")
@@ -96,7 +96,7 @@ def _played(encoder: Encoder, steps: list[Step]) -> Iterator[bytes | Delay | Cut
                 yield from encoder.text(step)
             case Thought():
                 yield from encoder.thought(step)
-            case Call():
+            case ToolCall():
                 yield from encoder.calls([step])
             case Parallel(calls=calls):
                 yield from encoder.calls(calls)
@@ -104,7 +104,7 @@ def _played(encoder: Encoder, steps: list[Step]) -> Iterator[bytes | Delay | Cut
                 yield from encoder.finish(reason)
             case Failure():
                 yield from encoder.failure(step)
-            case Truncated() | Refusal():
+            case Truncated() | HttpError():
                 pass
             case Delay() | Cut():
                 yield step

@@ -19,7 +19,7 @@ from callstream.testing.encoders.encoder import (
     refuse_custom,
     with_payload,
 )
-from callstream.testing.script import Call, Failure, Refusal, Text, Thought
+from callstream.testing.script import Failure, HttpError, Text, Thought, ToolCall
 
 _SPACED = (", ", ": ")  # the model's own habit
 _KINDS = {
@@ -90,11 +90,11 @@ class AnthropicEncoder(Encoder):
         self._content[-1] |= {"thinking": step.text, "signature": signature}
         yield self._stop()
 
-    def calls(self, calls: Sequence[Call]) -> Iterator[bytes]:
+    def calls(self, calls: Sequence[ToolCall]) -> Iterator[bytes]:
         for call in calls:
             yield from self._call(call)
 
-    def _call(self, call: Call) -> Iterator[bytes]:
+    def _call(self, call: ToolCall) -> Iterator[bytes]:
         refuse_custom(call, "anthropic")
         text = argument_text(call, _SPACED)
         call_id = self.call_id(call, "toolu_")
@@ -142,7 +142,7 @@ class AnthropicEncoder(Encoder):
         request_id = f"req_{self.response_number}"
         return {"type": "error", "error": {"type": kind, "message": step.message}, "request_id": request_id}
 
-    def refusal(self, step: Refusal) -> Any:
+    def refusal(self, step: HttpError) -> Any:
         return self.error(Failure(step.message, step.kind or _KINDS.get(step.status, "api_error")))
 
     def _message(self, output_tokens: int) -> dict[str, Any]:

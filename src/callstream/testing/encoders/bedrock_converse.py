@@ -9,7 +9,7 @@ from typing import Any
 
 from callstream.errors import UsageError
 from callstream.testing.encoders.encoder import Carrying, Encoder, Form, argument_text, dumps, refuse_custom
-from callstream.testing.script import Call, Failure, Refusal, Text, Thought
+from callstream.testing.script import Failure, HttpError, Text, Thought, ToolCall
 from callstream.wire.eventstream import CONTENT_TYPE, EventStreamFraming, write_event, write_exception
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -84,11 +84,11 @@ class BedrockConverseEncoder(Encoder):
         yield self._delta(reasoningContent={"signature": signature})
         yield self._stop()
 
-    def calls(self, calls: Sequence[Call]) -> Iterator[bytes]:
+    def calls(self, calls: Sequence[ToolCall]) -> Iterator[bytes]:
         for call in calls:
             yield from self._call(call)
 
-    def _call(self, call: Call) -> Iterator[bytes]:
+    def _call(self, call: ToolCall) -> Iterator[bytes]:
         refuse_custom(call, "bedrock_converse")
         text = argument_text(call)
         use = {"toolUseId": self.call_id(call, "tooluse_"), "name": call.name}
@@ -131,7 +131,7 @@ class BedrockConverseEncoder(Encoder):
         kind = step.kind or "serviceUnavailableException"
         return {"__type": kind[:1].upper() + kind[1:], "message": step.message}
 
-    def refusal(self, step: Refusal) -> Any:
+    def refusal(self, step: HttpError) -> Any:
         return self.error(Failure(step.message, step.kind or _EXCEPTIONS.get(step.status, "InternalServerException")))
 
     def _delta(self, **delta: Any) -> bytes:

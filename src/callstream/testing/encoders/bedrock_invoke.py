@@ -10,7 +10,7 @@ from typing import Any
 from callstream.testing.encoders.anthropic import AnthropicEncoder
 from callstream.testing.encoders.bedrock_converse import BedrockConverseEncoder
 from callstream.testing.encoders.encoder import Carrying, Form, dumps
-from callstream.testing.script import Call, Failure, Refusal, Text, Thought
+from callstream.testing.script import Failure, HttpError, Text, Thought, ToolCall
 from callstream.wire.eventstream import ChunkFraming, write_event
 from callstream.wire.framing import SseFraming, plain_event
 
@@ -47,7 +47,7 @@ class BedrockInvokeEncoder(AnthropicEncoder):
     def thought(self, step: Thought) -> Iterator[bytes]:
         return _chunks(super().thought(step))
 
-    def calls(self, calls: Sequence[Call]) -> Iterator[bytes]:
+    def calls(self, calls: Sequence[ToolCall]) -> Iterator[bytes]:
         return _chunks(super().calls(calls))
 
     def finish(self, reason: str | None) -> Iterator[bytes]:
@@ -59,7 +59,7 @@ class BedrockInvokeEncoder(AnthropicEncoder):
     def error(self, step: Failure) -> Any:
         return self._aws().error(step)
 
-    def refusal(self, step: Refusal) -> Any:
+    def refusal(self, step: HttpError) -> Any:
         return self._aws().refusal(step)
 
     def _aws(self) -> BedrockConverseEncoder:

@@ -15,7 +15,7 @@ from callstream.testing.encoders.encoder import (
     numbers_of,
     refuse_custom,
 )
-from callstream.testing.script import Call, Failure, Refusal, Text, Thought
+from callstream.testing.script import Failure, HttpError, Text, Thought, ToolCall
 
 _SPACED = (", ", ": ")  # the model's own habit
 
@@ -66,11 +66,11 @@ class CohereEncoder(Encoder):
             yield _event("content-delta", index=index, delta={"message": {"content": {kind: piece}}})
         yield _event("content-end", index=index)
 
-    def calls(self, calls: Sequence[Call]) -> Iterator[bytes]:
+    def calls(self, calls: Sequence[ToolCall]) -> Iterator[bytes]:
         for call in calls:
             yield from self._call(call)
 
-    def _call(self, call: Call) -> Iterator[bytes]:
+    def _call(self, call: ToolCall) -> Iterator[bytes]:
         refuse_custom(call, "cohere")
         index = len(self._tool_calls)
         call_id = self.call_id(call, f"{call.name}_")
@@ -113,7 +113,7 @@ class CohereEncoder(Encoder):
     def error(self, step: Failure) -> Any:
         return {"id": self._id, "message": step.message}
 
-    def refusal(self, step: Refusal) -> Any:
+    def refusal(self, step: HttpError) -> Any:
         return {"id": self._id, "message": step.message}
 
     @property

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from callstream.codec import escape_surrogates
 from callstream.errors import UsageError
-from callstream.testing.script import Call, Failure, Refusal, Text, Thought
+from callstream.testing.script import Failure, HttpError, Text, Thought, ToolCall
 
 CREATED = 1_760_000_000
 """The moment that every scripted response was made at."""
@@ -92,7 +92,7 @@ class Encoder(ABC):
     def thought(self, step: Thought) -> Iterator[bytes]: ...
 
     @abstractmethod
-    def calls(self, calls: Sequence[Call]) -> Iterator[bytes]: ...
+    def calls(self, calls: Sequence[ToolCall]) -> Iterator[bytes]: ...
 
     @abstractmethod
     def failure(self, step: Failure) -> Iterator[bytes]: ...
@@ -109,10 +109,10 @@ class Encoder(ABC):
         """The body of a request that failed."""
 
     @abstractmethod
-    def refusal(self, step: Refusal) -> Any:
+    def refusal(self, step: HttpError) -> Any:
         """The body of a refused request, with the wire's word for its status."""
 
-    def call_id(self, call: Call, prefix: str) -> str | None:
+    def call_id(self, call: ToolCall, prefix: str) -> str | None:
         """The call's id, made up where the script leaves that to the encoder. None: the wire carries no id."""
         if call.call_id is None:
             number, self.next_id = self.next_id, self.next_id + 1
@@ -126,7 +126,7 @@ class Encoder(ABC):
             return [text] if text else []
         return [text[start : start + size] for start in range(0, len(text), max(size, 1))]
 
-    def argument_pieces(self, call: Call, text: str) -> list[str]:
+    def argument_pieces(self, call: ToolCall, text: str) -> list[str]:
         return self.pieces(text, call.size if call.streamed else None)[: call.stop_after]
 
     @property
@@ -146,7 +146,7 @@ class OpenAIEncoder(Encoder):
     def error(self, step: Failure) -> Any:
         return self._error(step.message, step.kind or "server_error")
 
-    def refusal(self, step: Refusal) -> Any:
+    def refusal(self, step: HttpError) -> Any:
         code = "rate_limit_exceeded" if step.status == 429 else None
         return self._error(step.message, step.kind or _OPENAI_KINDS.get(step.status, "server_error"), code)
 
@@ -160,7 +160,7 @@ def dumps(value: Any, separators: tuple[str, str] = (",", ":")) -> str:
     return escape_surrogates(text)
 
 
-def argument_text(call: Call, separators: tuple[str, str] = (",", ":")) -> str:
+def argument_text(call: ToolCall, separators: tuple[str, str] = (",", ":")) -> str:
     """The text that the model wrote for a call."""
     if call.text is not None:
         return call.text
@@ -171,7 +171,7 @@ def argument_text(call: Call, separators: tuple[str, str] = (",", ":")) -> str:
     return dumps(call.args, separators)
 
 
-def refuse_custom(call: Call, wire: str) -> None:
+def refuse_custom(call: ToolCall, wire: str) -> None:
     if call.custom:
         raise UsageError(f"the wire {wire!r} has no free-text tools; {call.name!r} is custom")
 

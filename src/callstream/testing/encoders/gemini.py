@@ -14,7 +14,7 @@ from typing import Any
 from callstream.errors import UsageError
 from callstream.jsontext.path import Path, format_path
 from callstream.testing.encoders.encoder import Encoder, Form, dumps, refuse_custom
-from callstream.testing.script import Call, Failure, Refusal, Text, Thought
+from callstream.testing.script import Failure, HttpError, Text, Thought, ToolCall
 
 _SPACED = (",", ": ")
 KINDS = {
@@ -71,7 +71,7 @@ class GeminiEncoder(Encoder):
         if signature:
             yield self._chunk([{"text": "", "thought": True, **signature}])
 
-    def calls(self, calls: Sequence[Call]) -> Iterator[bytes]:
+    def calls(self, calls: Sequence[ToolCall]) -> Iterator[bytes]:
         """Calls come one after another; those that come whole next to each other share a chunk."""
         together: list[dict[str, Any]] = []
         for call in calls:
@@ -91,7 +91,9 @@ class GeminiEncoder(Encoder):
         if together:
             yield self._chunk(together)
 
-    def _streamed(self, call: Call, args: Any, call_id: dict[str, Any], signature: dict[str, Any]) -> Iterator[bytes]:
+    def _streamed(
+        self, call: ToolCall, args: Any, call_id: dict[str, Any], signature: dict[str, Any]
+    ) -> Iterator[bytes]:
         head = {"name": call.name, **call_id}
         if not args and call.stop_after is None:  # a call without arguments is one chunk
             yield self._chunk([{"functionCall": head, **signature}])
@@ -133,7 +135,7 @@ class GeminiEncoder(Encoder):
     def error(self, step: Failure) -> Any:
         return {"error": {"code": 503, "message": step.message, "status": step.kind or "UNAVAILABLE"}}
 
-    def refusal(self, step: Refusal) -> Any:
+    def refusal(self, step: HttpError) -> Any:
         status = step.kind or KINDS.get(step.status, "UNKNOWN")
         return {"error": {"code": step.status, "message": step.message, "status": status}}
 
@@ -162,7 +164,7 @@ class GeminiEncoder(Encoder):
         }
 
 
-def _arguments(call: Call) -> Any:
+def _arguments(call: ToolCall) -> Any:
     """The values to send: this wire carries values, not the text that the model wrote."""
     refuse_custom(call, "gemini")
     try:

@@ -21,7 +21,7 @@ from callstream.testing.encoders.encoder import (
     with_payload,
 )
 from callstream.testing.encoders.gemini import KINDS
-from callstream.testing.script import Call, Failure, Refusal, Text, Thought
+from callstream.testing.script import Failure, HttpError, Text, Thought, ToolCall
 
 _MOMENT = "2026-05-15T18:52:03Z"
 
@@ -80,7 +80,7 @@ class GeminiInteractionsEncoder(Encoder):
         yield self._delta(type="thought_signature", signature=signature)
         yield self._stop()
 
-    def calls(self, calls: Sequence[Call]) -> Iterator[bytes]:
+    def calls(self, calls: Sequence[ToolCall]) -> Iterator[bytes]:
         for call in calls:
             if call.signature:
                 yield self._start({"type": "thought"})
@@ -89,7 +89,7 @@ class GeminiInteractionsEncoder(Encoder):
                 yield self._stop()
             yield from self._call(call)
 
-    def _call(self, call: Call) -> Iterator[bytes]:
+    def _call(self, call: ToolCall) -> Iterator[bytes]:
         refuse_custom(call, "gemini_interactions")
         text = argument_text(call)
         call_id = self.call_id(call, "fc_")
@@ -124,7 +124,7 @@ class GeminiInteractionsEncoder(Encoder):
     def error(self, step: Failure) -> Any:
         return {"error": {"code": 503, "message": step.message, "status": step.kind or "UNAVAILABLE"}}
 
-    def refusal(self, step: Refusal) -> Any:
+    def refusal(self, step: HttpError) -> Any:
         kind = step.kind or KINDS.get(step.status, "UNKNOWN")
         return {"error": {"code": step.status, "message": step.message, "status": kind}}
 

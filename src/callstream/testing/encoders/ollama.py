@@ -9,7 +9,7 @@ from typing import Any
 from callstream.codec import encode_line
 from callstream.errors import UsageError
 from callstream.testing.encoders.encoder import Encoder, Form, refuse_custom
-from callstream.testing.script import Call, Failure, Refusal, Text, Thought
+from callstream.testing.script import Failure, HttpError, Text, Thought, ToolCall
 
 _MOMENT = "2026-08-05T08:10:56.372032Z"
 
@@ -49,7 +49,7 @@ class OllamaEncoder(Encoder):
         for piece in self.pieces(step.text, step.size):
             yield self._line(thinking=piece)
 
-    def calls(self, calls: Sequence[Call]) -> Iterator[bytes]:
+    def calls(self, calls: Sequence[ToolCall]) -> Iterator[bytes]:
         for call in calls:
             refuse_custom(call, "ollama")
             if call.text is not None or not isinstance(call.args, dict):
@@ -76,7 +76,7 @@ class OllamaEncoder(Encoder):
     def error(self, step: Failure) -> Any:
         return {"error": step.message}
 
-    def refusal(self, step: Refusal) -> Any:
+    def refusal(self, step: HttpError) -> Any:
         return {"error": step.message}
 
     def _line(self, **message: Any) -> bytes:

@@ -21,7 +21,7 @@ from callstream.testing.encoders.encoder import (
     numbers_of,
     refuse_custom,
 )
-from callstream.testing.script import Call, Failure, Text, Thought
+from callstream.testing.script import Failure, Text, Thought, ToolCall
 
 
 class OpenAIChatEncoder(OpenAIEncoder):
@@ -61,11 +61,11 @@ class OpenAIChatEncoder(OpenAIEncoder):
         for piece in self.pieces(step.text, step.size):
             yield self._chunk({"reasoning_content": piece})
 
-    def calls(self, calls: Sequence[Call]) -> Iterator[bytes]:
+    def calls(self, calls: Sequence[ToolCall]) -> Iterator[bytes]:
         yield from self._role(None)
         yield from alternating([self._call(call, self._declare(call)) for call in calls])
 
-    def _declare(self, call: Call) -> dict[str, Any]:
+    def _declare(self, call: ToolCall) -> dict[str, Any]:
         refuse_custom(call, "openai_chat")
         call_id = self.call_id(call, "call_")
         entry: dict[str, Any] = {"id": call_id, "type": "function", "function": {"name": call.name, "arguments": ""}}
@@ -76,7 +76,7 @@ class OpenAIChatEncoder(OpenAIEncoder):
         self._tool_calls.append(entry)
         return {"index": len(self._tool_calls) - 1, **entry}
 
-    def _call(self, call: Call, head: dict[str, Any]) -> Iterator[bytes]:
+    def _call(self, call: ToolCall, head: dict[str, Any]) -> Iterator[bytes]:
         index = head["index"]
         pieces = self.argument_pieces(call, argument_text(call))
         self._tool_calls[index]["function"] = {"name": call.name, "arguments": "".join(pieces)}

@@ -17,7 +17,7 @@ from callstream.testing.encoders.encoder import (
     payload_of,
     with_payload,
 )
-from callstream.testing.script import Call, Failure, Text, Thought
+from callstream.testing.script import Failure, Text, Thought, ToolCall
 
 _ARGUMENTS = {
     "function_call": ("arguments", "response.function_call_arguments"),
@@ -84,10 +84,10 @@ class OpenAIResponsesEncoder(OpenAIEncoder):
         yield self._event("response.reasoning_summary_part.done", **place, part=part)
         yield self._done(index, summary=[part])
 
-    def calls(self, calls: Sequence[Call]) -> Iterator[bytes]:
+    def calls(self, calls: Sequence[ToolCall]) -> Iterator[bytes]:
         yield from alternating([self._call(call, self._declare(call)) for call in calls])
 
-    def _declare(self, call: Call) -> int:
+    def _declare(self, call: ToolCall) -> int:
         call_id = {"call_id": self.call_id(call, "call_")}
         if call_id["call_id"] is None:
             call_id = {}
@@ -98,7 +98,7 @@ class OpenAIResponsesEncoder(OpenAIEncoder):
         item = {"type": "function_call", "status": "in_progress", "arguments": "", **call_id, "name": call.name}
         return self._add("fc", item)
 
-    def _call(self, call: Call, index: int) -> Iterator[bytes]:
+    def _call(self, call: ToolCall, index: int) -> Iterator[bytes]:
         item = self._output[index]
         key, events = _ARGUMENTS[item["type"]]
         yield self._added(index)

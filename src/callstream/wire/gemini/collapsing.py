@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from callstream.wire.collapsing import Call, CallSlot, Collapser, Output, Passing, read_json
+from callstream.wire.collapsing import CallSlot, Collapser, CollapsibleCall, Output, Passing, read_json
 from callstream.wire.decoder import Decoder
 from callstream.wire.framing import Frame
 from callstream.wire.gemini.requests import SIGNATURE
@@ -24,7 +24,7 @@ from callstream.wire.gemini.requests import SIGNATURE
 _PIECES = ("partialArgs", "willContinue", "args")
 
 
-class PartCall(Call):
+class PartCall(CollapsibleCall):
     """A call, and what its chunks hold beside its pieces."""
 
     def __init__(self, call_id: str, *, collapsed: bool = True) -> None:

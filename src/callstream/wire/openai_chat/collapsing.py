@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from callstream.wire.collapsing import Call, CallSlot, Collapser, Output, Passing, changed, read_json
+from callstream.wire.collapsing import CallSlot, Collapser, CollapsibleCall, Output, Passing, changed, read_json
 from callstream.wire.decoder import Decoder
 from callstream.wire.framing import Frame
 
@@ -24,7 +24,7 @@ _REPEATED = frozenset({"id", "object", "created", "model", "choices", "obfuscati
 _OF_A_CALL = ("tool_calls", "function_call")
 
 
-class EntryCall(Call):
+class EntryCall(CollapsibleCall):
     """A call, and what its chunks hold beside its pieces."""
 
     def __init__(self, call_id: str, *, collapsed: bool = True) -> None:

@@ -40,16 +40,16 @@ class Function(msgspec.Struct):
     arguments: Any = None
 
 
-class Custom(msgspec.Struct):
+class CustomTool(msgspec.Struct):
     name: str | None = None
     input: str | None = None
 
 
-class ToolCall(msgspec.Struct):
+class ToolCallDelta(msgspec.Struct):
     index: int | str | None = None
     id: str | int | None = None
     function: Function | None = None
-    custom: Custom | None = None
+    custom: CustomTool | None = None
 
 
 class Delta(msgspec.Struct):
@@ -60,7 +60,7 @@ class Delta(msgspec.Struct):
     reasoning: Any = None
     reasoning_text: Any = None
     refusal: Any = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: list[ToolCallDelta] | None = None
     function_call: Function | None = None
 
 
@@ -212,7 +212,7 @@ class OpenAIChatDecoder(Decoder[Completion]):
             self._tool_call(tool_call, choice)
         if delta.function_call is not None:
             # The legacy form: one call a choice, without an id.
-            self._tool_call(ToolCall(index=0, function=delta.function_call), choice)
+            self._tool_call(ToolCallDelta(index=0, function=delta.function_call), choice)
 
     def _content(self, content: Any, choice: int) -> None:
         if isinstance(content, str):
@@ -226,7 +226,7 @@ class OpenAIChatDecoder(Decoder[Completion]):
                     if isinstance(thought, dict) and isinstance(thought.get("text"), str):
                         self._transcript.append_reasoning(thought["text"], choice)
 
-    def _tool_call(self, delta: ToolCall, choice: int) -> None:
+    def _tool_call(self, delta: ToolCallDelta, choice: int) -> None:
         calls = self._calls.setdefault(choice, [])
         provider_id = None if delta.id is None or str(delta.id).strip() in NO_ID else str(delta.id)
         index = _number(delta.index)
