@@ -35,7 +35,7 @@ from callstream.adk.tools import ClientTool, LiveStream, function_of, result_of,
 from callstream.calls import Call, CallState
 from callstream.errors import CallRejected, RunOver, UsageError
 from callstream.runtime import Run
-from callstream.runtime.early import OneJoin
+from callstream.runtime.early import OneBegunTool
 from callstream.runtime.modelcall import current_model_call
 from callstream.tools import begun_tools, current_progress, is_tool, starts_early
 
@@ -68,7 +68,7 @@ class Execution:
                 await early.wait_until_over()
                 await run.ready(call.call_id)
                 run.make_current()
-                begun_tools.set(OneJoin(early))  # google-adk calls the tool, and that gives its result
+                begun_tools.set(OneBegunTool(early))  # google-adk calls the tool, and that gives its result
                 return None
             function = function_of(tool)
             if function is not None:

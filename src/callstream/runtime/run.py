@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 from callstream.calls import Call, CallEvent, CallState, Ledger, Refusal, ToolResult
 from callstream.errors import (
     CallRejected,
-    JournalError,
-    LeaseLost,
     LimitExceeded,
     RunOver,
     TransitionError,
@@ -49,6 +47,7 @@ from callstream.runtime.ending import Ending, describe
 from callstream.runtime.limits import TextLimits
 from callstream.runtime.progress import ProgressFeeds, ProgressHandler
 from callstream.runtime.response import Response
+from callstream.runtime.runend import RunEnd
 from callstream.runtime.runlog import EventsThen, RunLog
 from callstream.runtime.tooluse import ToolUse
 from callstream.runtime.waiting import wait_for_result
@@ -96,12 +95,6 @@ class Run:
         self.rejected: OnRejected = rejected
         self.loop = asyncio.get_running_loop()
         self.process = os.getpid()
-        self.outcome: RunOutcome | None = None
-        """How the run ended; None while it is running."""
-        self.reason: str | None = None
-        """Why the run failed or was cancelled."""
-        self.error: BaseException | None = None
-        """The exception that failed the run, if it was one."""
         self.host_traces = False
         """Whether the run's host emits OpenTelemetry spans of its own for agents and tools."""
         self.on_tool_progress: ProgressHandler | None = None
@@ -116,8 +109,7 @@ class Run:
         self._feeds = ProgressFeeds(
             self._write, self._tell_progress, interval=settings.progress_interval, merge=settings.merge_progress
         )
-        self._ending: asyncio.Task[Exception | None] | None = None
-        self._on_stop: list[Callable[[str], object]] = []
+        self._end = RunEnd(self, self._ledger, self._log, self._barrier, self._feeds, self._write)
         self.tool_use = ToolUse(self, self._barrier)
         self.early = EarlyRuns(self, self._write)
         """The tools that run before the response has ended."""
@@ -149,7 +141,22 @@ class Run:
     @property
     def is_ending(self) -> bool:
         """Whether the run has ended, or is being ended."""
-        return self._ending is not None
+        return self._end.has_begun
+
+    @property
+    def outcome(self) -> RunOutcome | None:
+        """How the run ended; None while it is running."""
+        return None if self._end.ending is None else self._end.ending.outcome
+
+    @property
+    def reason(self) -> str | None:
+        """Why the run failed or was cancelled."""
+        return None if self._end.ending is None else self._end.ending.reason
+
+    @property
+    def error(self) -> BaseException | None:
+        """The exception that failed the run, if it was one."""
+        return None if self._end.ending is None else self._end.ending.error
 
     @property
     def seq(self) -> int:
@@ -209,7 +216,7 @@ class Run:
         where only ``record`` will do.
         """
         barrier = self._barrier
-        if self._ending is not None or barrier.failure is not None:
+        if self._end.has_begun or barrier.failure is not None:
             return False
 
         def recorded(error: Exception | None) -> None:
@@ -290,7 +297,7 @@ class Run:
     def rejection(self, call_id: str) -> CallRejected | RunOver:
         """Why the tool of a call must not run: what was wrong with the call, or else that the run was ended."""
         call = self._ledger[call_id]
-        is_over = self._ending is not None and not self._barrier.is_refused(call)
+        is_over = self._end.has_begun and not self._barrier.is_refused(call)
         return self._over() if is_over else self._barrier.rejection(call)
 
     async def settled(self, call_id: str) -> Call:
@@ -380,20 +387,20 @@ class Run:
 
         Raises the error of a hook that failed the run instead (``fail_run``), as leaving the run's context does.
         """
-        failure = await self._end(Ending.finished())
+        failure = await self._end.wait(Ending.finished())
         if failure is not None:
             raise failure
 
     async def stop(self, reason: str = "stopped") -> None:
         """Ends the run as cancelled: hooks are aborted, open calls discarded, upstream streams closed."""
-        await self._end(Ending.cancelled(reason))
+        await self._end.wait(Ending.cancelled(reason))
 
     async def end(self, error: BaseException | None) -> None:
         """Ends the run by what ended its work: nothing finishes it, a cancellation cancels it, all else fails it.
 
         Unlike ``finish`` it is silent where a hook fails the run: ``outcome`` says so.
         """
-        await self._end(Ending.by(error))
+        await self._end.wait(Ending.by(error))
 
     async def end_in_journal(self, ending: Ending) -> None:
         """Ends the run by what the journal has of it, which may be more than was acknowledged. It may be repeated."""
@@ -404,8 +411,7 @@ class Run:
 
         What it raises is logged, and the run ends all the same.
         """
-        self._on_stop.append(callback)
-        return lambda: self._on_stop.remove(callback) if callback in self._on_stop else None
+        return self._end.add_callback(callback)
 
     def enter(self) -> None:
         """Makes this the current run of the calling task or thread until ``leave``, with the observers around it."""
@@ -438,7 +444,7 @@ class Run:
             await self.end(error)
         return False
 
-    # -- inside: writing --
+    # -- inside --
 
     async def _write(
         self, events: Sequence[RunEvent] | EventsThen, response_id: str | None = None, author: str | None = None
@@ -453,16 +459,16 @@ class Run:
             writing.add_done_callback(self._end_at_limit)  # nobody else will
             raise
         if excess is not None:
-            self._ending = self._begin_end(_limit_ending(excess))
+            self._end.begin(_limit_ending(excess))
             raise excess
 
     def _end_at_limit(self, writing: asyncio.Future[LimitExceeded | None]) -> None:
         excess = None if writing.cancelled() or writing.exception() is not None else writing.result()
         if excess is not None:
-            self._ending = self._begin_end(_limit_ending(excess))
+            self._end.begin(_limit_ending(excess))
 
     def _check_open(self) -> None:
-        if self._ending is not None:
+        if self._end.has_begun:
             raise self._over()
 
     def _over(self) -> RunOver:
@@ -472,7 +478,7 @@ class Run:
         """The call with all its arguments, after its hooks have settled. Raises if its tool must not run."""
         await self.early.settle(call_id)
         call = await self._barrier.ready(call_id)
-        if self._ending is not None or call.state is CallState.DISCARDED:
+        if self._end.has_begun or call.state is CallState.DISCARDED:
             raise self.rejection(call_id)
         return call
 
@@ -504,64 +510,6 @@ class Run:
 
     async def _tell_progress(self, call_id: str, data: Any) -> None:
         await self.callstream.report_progress(self._ledger[call_id], data, self.on_tool_progress)
-
-    # -- inside: ending --
-
-    async def _end(self, ending: Ending) -> Exception | None:
-        # Hooks and early tools end in their own time, which is bounded. What hangs when none of them runs is the store.
-        return await wait_for_result(
-            self._begin_end(ending), while_=lambda: self._barrier.runs_hooks or self.early.is_running
-        )
-
-    def _begin_end(self, ending: Ending) -> asyncio.Task[Exception | None]:
-        if self._ending is None:
-            self._ending = asyncio.ensure_future(self._run_end(ending))
-        return self._ending
-
-    async def _run_end(self, ending: Ending) -> Exception | None:
-        """Ends the run, and returns the error of the hook that made it fail, if one did.
-
-        Why nothing comes after the end: ``_ending`` is set before this task first runs, and ``record`` refuses from then
-        on. What had passed that check is waited for (``flush``); a call may start in it, so the hooks are closed a second
-        time. By then hooks have settled and progress is closed, so what is left to write is the end.
-        """
-        for callback in list(self._on_stop):
-            try:
-                callback(ending.reason or ending.outcome)
-            except Exception:
-                logger.exception("a callback raised at the end of run %s", self.run_id)
-        self.early.abort(ending)
-        await self._feeds.aclose()
-        await self._barrier.close(ending)
-        await self._log.flush()
-        self.early.abort(ending)
-        await self._barrier.close(ending)
-        await self.early.close()
-        failure = self._barrier.failure if ending.outcome == "finished" else None
-        if failure is not None:
-            ending = ending.failed_by_hook(failure)
-        try:
-            await self._write_end(ending)
-        except LeaseLost as lost:
-            ending = Ending.failed("interrupted", error=lost)  # the process that took it over has ended it
-            raise
-        except JournalError:
-            self.callstream.end_later(self, ending)
-            raise
-        finally:
-            self.outcome, self.reason, self.error = ending.outcome, ending.reason, ending.error
-            self.callstream.forget_run(self)
-            self.callstream.observers.run_ended(self)
-        return failure
-
-    async def _write_end(self, ending: Ending) -> None:
-        if not self._log.is_doubtful:
-            try:
-                await self._write(lambda: ending.events(self._ledger.open_calls()))
-                return
-            except TransitionError:
-                pass  # another run has answered a call that this one was executing: the journal knows
-        await self.end_in_journal(ending)
 
 
 def _limit_ending(excess: LimitExceeded) -> Ending:
