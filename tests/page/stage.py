@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +25,7 @@ from callstream.server import ServerSettings, create_app
 from callstream.testing import Delay, Finish, ReceivedRequest, Script, ScriptedProvider, Text, Thought, ToolCall
 from callstream.testing.httpserver import Frame, HttpAnswer
 from callstream.testing.routes import Route
+from tests.server.serving import running
 
 T = TypeVar("T")
 
@@ -265,7 +266,10 @@ class Stage:
             name="writer",
             label="scripted provider",
         )
-        self._server = await self._running.enter_async_context(_serving(app, self._port))
+        config = uvicorn.Config(
+            app, host="127.0.0.1", port=self._port, lifespan="on", log_level="error", timeout_graceful_shutdown=1
+        )
+        self._server = await self._running.enter_async_context(running(config))
         self._port = self._server.servers[0].sockets[0].getsockname()[1]
 
     async def _stop(self) -> None:
@@ -290,20 +294,3 @@ class Stage:
 
 def _principal(header: str | None, wanted: str) -> str | None:
     return "user" if header == f"Bearer {wanted}" else None
-
-
-@asynccontextmanager
-async def _serving(app: Any, port: int) -> AsyncIterator[uvicorn.Server]:
-    config = uvicorn.Config(
-        app, host="127.0.0.1", port=port, lifespan="on", log_level="error", timeout_graceful_shutdown=1
-    )
-    server = uvicorn.Server(config)
-    task = asyncio.create_task(server._serve())
-    while not server.started:
-        assert not task.done(), "the server did not start"
-        await asyncio.sleep(0.005)
-    try:
-        yield server
-    finally:
-        server.should_exit = True
-        await task

@@ -6,7 +6,7 @@ import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import httpx
@@ -17,24 +17,58 @@ from callstream.server import create_app
 from callstream.server.serving import config_for
 
 
+class _Prompt(uvicorn.Server):
+    """uvicorn that ends when it is told to: its own looks for that ten times a second, which hundreds of tests wait for."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+        self.leave = asyncio.Event()
+
+    async def main_loop(self) -> None:
+        self.ready.set()
+        ticking = asyncio.create_task(super().main_loop())
+        await self.leave.wait()
+        ticking.cancel()
+
+    async def shutdown(self, sockets: list[Any] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        state = self.server_state
+        for connection in list(state.connections):
+            connection.shutdown()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.config.timeout_graceful_shutdown):
+                while state.connections or state.tasks:  # noqa: ASYNC110
+                    await asyncio.sleep(0.002)
+        for task in state.tasks:
+            task.cancel()
+        await self.lifespan.shutdown()
+
+
+@asynccontextmanager
+async def running(config: uvicorn.Config) -> AsyncIterator[uvicorn.Server]:
+    server = _Prompt(config)
+    task = asyncio.create_task(server._serve())
+    started = asyncio.create_task(server.ready.wait())
+    await asyncio.wait([task, started], return_when=asyncio.FIRST_COMPLETED)
+    started.cancel()
+    assert not task.done(), "the server did not start"
+    try:
+        yield server
+    finally:
+        server.leave.set()
+        await task
+
+
 @asynccontextmanager
 async def serving(app: Starlette) -> AsyncIterator[Server]:
-    config = config_for(app, host="127.0.0.1", port=0, log_level="error")
-    server = uvicorn.Server(config)
-    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
-    task = asyncio.create_task(server._serve())
-    while not server.started:
-        assert not task.done(), "the server did not start"
-        await asyncio.sleep(0.005)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    try:
+    async with running(config_for(app, host="127.0.0.1", port=0, log_level="error")) as server:
+        port = server.servers[0].sockets[0].getsockname()[1]
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
             made = Server(app, client, port)
             made.connections = server.server_state.connections
             yield made
-    finally:
-        server.should_exit = True
-        await task
 
 
 @asynccontextmanager

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from callstream import Callstream
+from callstream.server import ServerSettings
 from tests.agui.conftest import official_client
 from tests.agui.judge import NodeProgram
 
@@ -31,11 +32,15 @@ async def live(joining: NodeProgram, **question: Any) -> dict[str, Any]:
 
 async def test_a_lost_connection_is_made_again_until_the_run_has_ended(cs: Callstream, joining: NodeProgram) -> None:
     agent = Stepping()
-    async with served(agent, callstream=cs) as server, server.run() as stream:
+    settings = ServerSettings(heartbeat_seconds=0.05)  # so that there always is something more to read
+    async with served(agent, callstream=cs, settings=settings) as server, server.run() as stream:
         await stream.until("TOOL_CALL_START")
         agent.step(2)
         client = asyncio.create_task(live(joining, url=server.url, drops=[1, 1, 1]))
         while len(server.connections) < 2:  # noqa: ASYNC110  # nothing tells when it has joined
+            await asyncio.sleep(0.01)
+        first = set(server.connections)
+        while server.connections <= first:  # noqa: ASYNC110  # nor when it has come back
             await asyncio.sleep(0.01)
         for _ in range(3):
             agent.step()

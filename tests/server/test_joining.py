@@ -260,6 +260,8 @@ async def test_memory_of_stalled_joiners_is_bounded(cs: Callstream, stalling: An
         assert max(waiting(server)) < 500_000
         events = events_in(unchunked(b"H" + await readers[0].rest()))
         assert shown(events).messages[0]["toolCalls"][0]["function"]["arguments"] == args
+        for reader in readers:
+            reader.socket.close()  # a server that ends waits for those who have not read everything
 
 
 async def test_a_message_that_comes_after_joining_is_shown(cs: Callstream) -> None:

@@ -269,3 +269,4 @@ async def test_idle_streams_wake_the_loop_together(cs: Callstream, stalling: Any
         assert wakes < 100  # of which three times sixty would be theirs
         for reader in readers:
             assert (await reader.read()).count(b": keep-alive") >= 2
+            reader.socket.close()  # a server that ends waits for those who have not read everything
