@@ -260,8 +260,8 @@ class ADKAgent:
             await import_session(journal, session, thread_id, server_tools(self.root_agent))
 
     async def _check_answers(self, given: RunAgentInput, user_id: str) -> None:
-        last = given.messages[-1] if given.messages else None
-        if not given.resume and not isinstance(last, ToolMessage):
+        # The last message need not be a result: clients put one beside its call, before what the model has said since.
+        if not given.resume and (not given.messages or isinstance(given.messages[-1], UserMessage)):
             return
         app_name = self.app_of(given)
         session = await self._threads.find(app_name, user_id, given.thread_id)

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from google.adk import __version__
 from google.adk.apps import App
 from google.adk.apps.app import ResumabilityConfig
 from google.adk.events.event import Event
+from google.adk.runners import Runner
 from google.adk.sessions import InMemorySessionService
 from google.adk.tools import FunctionTool, LongRunningFunctionTool, ToolContext
 from google.genai import types
@@ -18,12 +20,14 @@ from callstream import Callstream
 from callstream.adk import ADKAgent
 from callstream.calls import CallState
 from callstream.testing import Finish, ToolCall
-from tests.adk.hosting import Models, agent_of, scripted
+from tests.adk.hosting import Models, agent_of, answer, function_calls_in, scripted
 
 from .agents import END, adk_agent, gemini
 from .asking import API_KEY, ASKED, TimeOff, asked_in, reply
 from .clients import Client, kinds
 from .clienttools import responses_in
+
+VERSION = tuple(int(number) for number in __version__.split(".")[:2])
 
 # -- a tool asks whether it may go on --
 
@@ -123,6 +127,22 @@ async def test_confirmation_that_says_neither_yes_nor_no_is_refused(said: Any, c
         assert '{"confirmed": true}' in error["message"]
         await client.answer({asked: {"confirmed": True}})
         assert client.text() == "Done."
+
+
+async def test_such_a_confirmation_is_refused_where_the_models_text_comes_after_it(
+    cs: Callstream, models: Models
+) -> None:
+    """Clients put a result beside its call, and what the model has said since is their last message."""
+    time_off = TimeOff()
+    async with scripted("gemini", [[ToolCall("time_off", {"days": 5}), Finish()], ASKED, END]) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), FunctionTool(time_off.tool()))))
+        await client.send()
+        (asked,) = client.pending()
+        client.put_result({"id": "a", "role": "tool", "toolCallId": asked, "content": '{"foo": 1}'})
+        assert client.messages[-1]["content"] == "A manager is asked."
+        (error,) = await client.run()
+        assert (error["type"], error["code"]) == ("RUN_ERROR", "answer_refused")
+    assert time_off.confirmed == []
 
 
 @pytest.mark.parametrize("show_errors", [False, True])
@@ -234,25 +254,68 @@ async def test_tool_that_asks_beside_one_that_returns(cs: Callstream, models: Mo
     assert time_off.confirmed == [(True, {"approved_days": 3})]
 
 
-async def test_long_running_tool_is_confirmed_and_then_awaits_its_result(cs: Callstream, models: Models) -> None:
-    def order(item: str, tool_context: ToolContext) -> dict[str, Any] | None:
-        """Orders."""
-        if tool_context.tool_confirmation is None:
-            tool_context.request_confirmation(hint="May it be ordered?")
-            return {"status": "a manager is asked"}
-        return None
+class Ordering:
+    """A long-running tool that asks before it begins, and whether it was confirmed each time it ran."""
 
-    async with scripted("gemini", [[ToolCall("order", {"item": "pen"}), Finish()], ASKED, ASKED, END]) as provider:
-        client = Client(adk_agent(cs, agent_of(gemini(models, provider), LongRunningFunctionTool(order))))
+    def __init__(self, begun: dict[str, Any] | None) -> None:
+        self.begun = begun
+        self.confirmed: list[bool] = []
+
+    def tool(self) -> LongRunningFunctionTool:
+        def order(item: str, tool_context: ToolContext) -> dict[str, Any] | None:
+            """Orders."""
+            self.confirmed.append(tool_context.tool_confirmation is not None)
+            if tool_context.tool_confirmation is None:
+                tool_context.request_confirmation(hint="May it be ordered?")
+                return {"status": "a manager is asked"}
+            return self.begun
+
+        return LongRunningFunctionTool(order)
+
+
+ORDER = [[ToolCall("order", {"item": "pen"}), Finish()], ASKED, ASKED, END]
+
+
+async def bare_order(models: Models, ordering: Ordering) -> list[str | None]:
+    """What google-adk itself asks when its first question has been answered."""
+    async with scripted("gemini", ORDER) as provider:
+        app = App(name="app", root_agent=agent_of(gemini(models, provider), ordering.tool()))
+        runner = Runner(app=app, session_service=InMemorySessionService(), auto_create_session=True)
+
+        async def calls(message: types.Content) -> list[types.FunctionCall]:
+            events = runner.run_async(user_id="user", session_id="bare", new_message=message)
+            return function_calls_in([event async for event in events])
+
+        asked = (await calls(types.UserContent("Go")))[-1]
+        confirmed = answer("adk_request_confirmation", asked.id, {"confirmed": True})
+        return [call.name for call in await calls(types.Content(role="user", parts=[confirmed]))]
+
+
+@pytest.mark.parametrize("begun", [None, {"status": "ordered"}])
+async def test_long_running_tool_is_confirmed_and_then_awaits_its_result(
+    begun: dict[str, Any] | None, cs: Callstream, models: Models
+) -> None:
+    """google-adk 2.12 takes a confirmed tool that returns nothing for one that never ran: it runs again and asks again."""
+    bare, ordering = Ordering(begun), Ordering(begun)
+    asked_again = await bare_order(models, bare)
+    assert asked_again == [] or (begun is None and VERSION < (2, 13))
+    async with scripted("gemini", ORDER) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), ordering.tool())))
         await client.send()
         ordered = next(call["id"] for call in client.calls() if call["name"] == "order")
         (asked,) = client.pending()
         assert asked != ordered
         await client.answer({asked: {"confirmed": True}})
-        assert [call.call_id for call in await cs.journal.calls(states=[CallState.AWAITING])] == [ordered]
-        await client.answer({ordered: {"ordered": True}})
-        assert client.text() == "Done."
-        assert responses_in(provider.requests[-1].body)[-1] == {"ordered": True}
+        assert ordering.confirmed == bare.confirmed
+        awaiting = await cs.journal.calls(states=[CallState.AWAITING])
+        assert ordered in [call.call_id for call in awaiting]
+        assert [call.name for call in awaiting if call.call_id != ordered] == asked_again
+        events = await client.answer({ordered: {"ordered": True}})
+        if asked_again:
+            assert events[0]["code"] == "answer_refused"  # somebody has to confirm it first
+        else:
+            assert client.text() == "Done."
+            assert responses_in(provider.requests[-1].body)[-1] == {"ordered": True}
 
 
 async def test_client_cannot_answer_for_a_tool_that_has_still_to_run(cs: Callstream, models: Models) -> None:
