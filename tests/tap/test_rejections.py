@@ -21,6 +21,10 @@ from tests.tap.clients import ASK, WIRES, ask, sdk
 ARGS = {"title": "Notes", "content": "one\ntwo ☃ three" * 5}
 OTHER = {"title": "x"}
 SCRIPT = [Text("Let me see."), ToolCall("write", ARGS, call_id="c1"), ToolCall("other", OTHER, call_id="c2")]
+UNFINISHED = [
+    ([ToolCall("write", ARGS, call_id="c1", stop_after=2), Finish("length")], "truncated"),
+    ([ToolCall("write", text='{"title": 1,}', call_id="c1")], "malformed"),
+]
 
 
 @tool
@@ -144,6 +148,18 @@ async def test_a_hook_that_fails_is_logged_and_keeps_siblings(
     assert "break_down" in logged.getMessage()
 
 
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_hook_that_fails_is_logged_where_the_rejection_rises(
+    cs: Callstream, wire: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cs.on_args_complete("write", break_down)
+    async with serving(wire, SCRIPT) as provider, cs.run("thread"):
+        with pytest.raises(CallRejected):
+            await ask(wire, provider, cs)
+    errors = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert [type(record.exc_info[1]) for record in errors if record.exc_info] == [ValueError]
+
+
 @pytest.mark.parametrize("hook", [refuse, break_down])
 @pytest.mark.parametrize("wire", WIRES)
 async def test_a_sibling_is_still_there_where_the_rejection_rises(cs: Callstream, wire: str, hook: Any) -> None:
@@ -165,13 +181,17 @@ async def test_nothing_is_refused_by_what_only_broke_off(cs: Callstream) -> None
             assert run.refusals() == []
 
 
-@pytest.mark.parametrize(
-    ("script", "reason"),
-    [
-        ([ToolCall("write", ARGS, call_id="c1", stop_after=2), Finish("length")], "truncated"),
-        ([ToolCall("write", text='{"title": 1,}', call_id="c1")], "malformed"),
-    ],
-)
+@pytest.mark.parametrize(("script", "reason"), UNFINISHED)
+async def test_a_discarded_call_is_logged_where_nobody_asks_about_it(
+    cs: Callstream, script: Any, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving("anthropic", script) as provider, cs.run("thread"):
+        await ask("anthropic", provider, cs)
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert [all(word in line for word in ("'c1'", "'write'", reason)) for line in warnings] == [True]
+
+
+@pytest.mark.parametrize(("script", "reason"), UNFINISHED)
 async def test_a_discarded_call_is_logged_and_can_be_told(
     cs: Callstream, script: Any, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
