@@ -38,7 +38,6 @@ import asyncio
 import contextvars
 import inspect
 import logging
-import math
 from collections.abc import Callable, Iterable
 from enum import Enum
 from time import perf_counter
@@ -49,6 +48,7 @@ import msgspec
 from callstream.calls import Call, CallState
 from callstream.errors import Reject, UsageError, WireError
 from callstream.events import DiscardReason
+from callstream.hooks.alarm import Alarm
 from callstream.hooks.deltas import ArgsDelta, ArgsText, DeltaQueue, FieldDelta, FieldReader
 from callstream.hooks.outcome import HookCutOff, HookSettings, OnFailure, Outcome
 from callstream.hooks.thread import HookThread
@@ -114,8 +114,7 @@ class CallHooks:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: HookThread | None = None
         self._running: Hook | None = None
-        self._deadline = math.inf
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm = Alarm(self._cut)
         self._is_cut = False
 
     @property
@@ -214,7 +213,8 @@ class CallHooks:
         if self._reads:
             self._queue.clear()
         if self._task is not None:
-            self._shorten_deadline(self._settings.abort_notice)
+            if self._running is not None and not self._is_cut and self._loop is not None:
+                self._alarm.bring_forward(self._loop, self._settings.abort_notice)
         elif self._hooks.args_abort or not is_recorded:
             self._wake()
         else:
@@ -361,9 +361,7 @@ class CallHooks:
         assert loop is not None, "a task has a loop"
         began = perf_counter()
         self._running = hook
-        self._deadline = loop.time() + self._settings.timeout
-        if self._timer is None:
-            self._set_timer(loop)
+        self._alarm.set(loop, self._settings.timeout)
         failure: BaseException | None = None
         try:
             if hook.is_async:
@@ -381,6 +379,7 @@ class CallHooks:
         if self._task is not task:
             raise _AbandonedError
         self._running = None
+        self._alarm.unset()
         if self._is_cut:
             self._is_cut = False
             if task.uncancel():
@@ -403,38 +402,15 @@ class CallHooks:
         if inspect.isawaitable(result):  # What a decorator around an async hook may give back.
             await result
 
-    def _shorten_deadline(self, seconds: float) -> None:
-        """The hook that is running, if any, has that long before it is cancelled."""
-        if self._running is None or self._is_cut or self._loop is None:
+    def _cut(self) -> None:
+        """The time of the hook that is running is up."""
+        if self._running is None or self._task is None or self._loop is None:
             return
-        self._deadline = min(self._deadline, self._loop.time() + seconds)
-        self._stop_timer()
-        self._set_timer(self._loop)
-
-    # One timer serves all hooks: it is set when none is, and when it fires too early it is set again.
-
-    def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._deadline < math.inf:
-            self._timer = loop.call_at(self._deadline, self._tick, loop)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._timer = None
-        if self._running is None or self._task is None:
-            return
-        now = loop.time()
-        if now < self._deadline:
-            self._set_timer(loop)
-        elif self._is_cut:
+        if self._is_cut:
             self._abandon(self._running, self._task)
         else:
             self._is_cut = True
-            self._deadline = now + self._settings.grace
-            self._set_timer(loop)
+            self._alarm.set(self._loop, self._settings.grace)
             self._task.cancel()
 
     def _abandon(self, hook: Hook, task: asyncio.Task[None]) -> None:
@@ -453,7 +429,7 @@ class CallHooks:
 
     def _release(self) -> None:
         """Lets go of timer and thread. The next hook gets new ones."""
-        self._stop_timer()
+        self._alarm.stop_timer()
         if self._thread is not None:
             self._thread.close()
             self._thread = None
