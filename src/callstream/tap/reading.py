@@ -23,9 +23,9 @@ from callstream.tap.place import Place
 from callstream.tools import Tool, describe
 from callstream.tools.check import argument_names, outline_faults
 from callstream.wire import WIRES
-from callstream.wire.collapsing import discard_invalid
 from callstream.wire.provider import Provider
 from callstream.wire.requests import Asks, Request
+from callstream.wire.whole import discard_invalid
 
 logger = logging.getLogger("callstream")
 

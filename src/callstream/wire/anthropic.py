@@ -17,7 +17,6 @@ from callstream.errors import WireError
 from callstream.events import RequestEvent, ResultReceived
 from callstream.wire.argtext import json_text
 from callstream.wire.blocks import BlockCollapser, NewMessage, Part
-from callstream.wire.collapsing import IsLeftOut, Passing, Reasoning, kept
 from callstream.wire.decoder import Decoder, error_in
 from callstream.wire.framing import Frame
 from callstream.wire.provider import Provider
@@ -34,7 +33,9 @@ from callstream.wire.requests import (
     schemas,
     user_message,
 )
+from callstream.wire.slots import Passing, Reasoning
 from callstream.wire.transcript import WireCall
+from callstream.wire.whole import IsLeftOut, kept
 
 NORMAL_STOPS = frozenset({"tool_use", "end_turn", "stop_sequence", "pause_turn"})
 THINKING = ("thinking", "redacted_thinking")
@@ -237,7 +238,7 @@ class AnthropicCollapser(BlockCollapser):
 
     def _take(self, frame: Frame, chunk: StreamEvent | None, pieces: Sequence[str | None]) -> None:
         if chunk is None:
-            self._add_aside(frame)
+            self._slots.add_aside(frame)
             return
         event = chunk
         call = self._calls.get(pieces[0]) if pieces else None
@@ -249,16 +250,16 @@ class AnthropicCollapser(BlockCollapser):
                 thinking = self._reasoning[event.index] = Reasoning(frame, event.index)
                 self._slots.append(thinking)
             case "content_block_delta" if event.index in self._reasoning:
-                self._add_reasoning(self._reasoning[event.index], frame, is_last=False)
+                self._slots.add_reasoning(self._reasoning[event.index], frame, is_last=False)
             case "content_block_stop" if event.index in self._reasoning:
-                self._add_reasoning(self._reasoning.pop(event.index), frame, is_last=True)
+                self._slots.add_reasoning(self._reasoning.pop(event.index), frame, is_last=True)
             case "message_start":
                 self._reasoning.clear()
                 self._slots.append(NewMessage(frame, counts=False))
             case "content_block_start" | "content_block_delta" | "content_block_stop":
                 self._slots.append(Passing(frame))
             case _:
-                self._add_aside(frame)
+                self._slots.add_aside(frame)
 
     def _without_arguments(self, start: dict[str, Any]) -> dict[str, Any]:
         block = start["content_block"]

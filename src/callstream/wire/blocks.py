@@ -12,8 +12,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from callstream.wire.collapsing import NumberedCall, NumberedCollapser, Output, Passing, changed, read_json
+from callstream.wire.collapsing import NumberedCollapser, Output, changed, read_json
 from callstream.wire.framing import Frame
+from callstream.wire.slots import NumberedCall, Passing
 
 Part: TypeAlias = Literal["start", "delta", "stop"]
 
@@ -65,7 +66,7 @@ class BlockCollapser(NumberedCollapser[BlockCall]):
             case "start":
                 call.start, call.index = frame, index
                 self._reasoning.pop(index, None)
-                self._place(call)
+                self._slots.place(call)
             case "delta":
                 call.delta = call.delta or frame
             case _:

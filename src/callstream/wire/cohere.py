@@ -17,13 +17,14 @@ import msgspec
 from callstream.errors import WireError
 from callstream.wire.argtext import text_of
 from callstream.wire.blocks import BlockCollapser, NewMessage, Part
-from callstream.wire.collapsing import IsLeftOut, Passing
 from callstream.wire.decoder import Decoder, error_in, reported
 from callstream.wire.framing import Frame
 from callstream.wire.openai_chat.requests import add_note, declared_functions, read_turns
 from callstream.wire.provider import Provider
 from callstream.wire.requests import Notes, Request, Turn, note_text
+from callstream.wire.slots import Passing
 from callstream.wire.transcript import WireCall
+from callstream.wire.whole import IsLeftOut
 
 NORMAL_FINISHES = frozenset({"COMPLETE", "STOP_SEQUENCE", "TOOL_CALL"})
 _PARTS: dict[str, Part] = {"tool-call-start": "start", "tool-call-delta": "delta", "tool-call-end": "stop"}

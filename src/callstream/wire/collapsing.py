@@ -8,18 +8,13 @@ and decides what leaves in which order. Each wire's collapser says how a call lo
   when it has discarded it, the call is left out and what follows is numbered so that the stream stays valid.
 - A completed call whose arguments do not fit (``Check``) is discarded as well, and left out, unless whoever is above
   refuses such calls by itself.
-- Nothing overtakes: what came after an undecided call waits behind it.
+- Nothing overtakes: what came after an undecided call waits behind it (``Slots``).
 - Reasoning that a provider pairs with what follows it (see the wires) waits until that is decided. It is left out only
   where calls that directly followed it were, and nothing else came before the next reasoning or the end: providers
   refuse a history in which reasoning leads to nothing. As long as anything that it led to is forwarded, it is
   forwarded too.
 - While a call has no name, nobody can say whether it is collapsed: it waits, and everything after it.
 - Every other byte passes as it came.
-
-Why that is right: what waits is one queue of slots, in the order of the bytes, and only its head ever leaves. A frame
-becomes slots when it arrives and all of its pieces have names, so each slot's place is final from the beginning; what is
-still open is a question about a slot (is the call completed? has the reasoning led to something?), and the head leaves
-when its question is answered. At the end of the body every question is answered, so nothing stays behind.
 
 A withheld delta must cost little, because there are thousands of them: it is recognised by its one event, and if the
 frame holds nothing else (``_is_mere_delta``) nothing is done with it. Frames of which something has to be written anew,
@@ -29,10 +24,8 @@ a few for each call, are read once more as plain JSON.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
-from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import msgspec
 
@@ -45,13 +38,13 @@ from callstream.events import (
     CallSigned,
     CallStarted,
     DiscardReason,
-    Encoding,
     ResponseEnded,
     TextAppended,
     WireEvent,
 )
 from callstream.wire.decoder import Decoder
 from callstream.wire.framing import Frame
+from callstream.wire.slots import CallSlot, CollapsibleCall, NumberedCall, Over, Passing, Reasoning, Slots
 
 
 class Output(msgspec.Struct, frozen=True):
@@ -72,86 +65,10 @@ class Read(msgspec.Struct):
     error: WireError | None = None
 
 
-CallState: TypeAlias = Literal["open", "completed", "left_out"]
-
-
-class CollapsibleCall:
-    """A call on its way through the collapser. A wire adds what it keeps of the call's frames."""
-
-    def __init__(self, call_id: str, *, collapsed: bool = True) -> None:
-        self.call_id = call_id
-        self.collapsed = collapsed
-        self.name = ""
-        self.provider_id: str | None = None
-        self.signature: str | None = None
-        self.encoding: Encoding = "json"
-        self.args_json = ""
-        self.state: CallState = "open"
-        self.placed = False  # it has its place in the order
-        self.gone = False  # it was forwarded or left out
-
-    @property
-    def wire_id(self) -> str:
-        """The id in the bytes: the provider's wherever it sent one."""
-        return self.provider_id or self.call_id
-
-    @property
-    def args_text(self) -> str:
-        """The arguments as the wire writes them: JSON text, or the input of a free-text tool itself."""
-        return self.args_json if self.encoding == "json" else msgspec.json.decode(self.args_json, type=str)
-
-
-class NumberedCall(CollapsibleCall):
-    """A call whose block or item has a number in the response."""
-
-    index: int | None = None
-
-
-class Passing:
-    """A frame that leaves when its turn comes. ``counts``: reasoning before it has led to something."""
-
-    __slots__ = ("counts", "frame")
-
-    def __init__(self, frame: Frame, *, counts: bool = True) -> None:
-        self.frame = frame
-        self.counts = counts
-
-
-class CallSlot:
-    """Where a collapsed call leaves, or is left out."""
-
-    __slots__ = ("call",)
-
-    def __init__(self, call: CollapsibleCall) -> None:
-        self.call = call
-
-
-class Reasoning:
-    """A block or item of reasoning. ``index``: its number in the wire; ``forwarded``: None until that is decided."""
-
-    __slots__ = ("forwarded", "frames", "index", "is_open")
-
-    def __init__(self, frame: Frame, index: int | None, *, is_open: bool = True) -> None:
-        self.frames = [(frame, True)]  # true for its own, false for what came between them
-        self.index = index
-        self.is_open = is_open
-        self.forwarded: bool | None = None
-
-
-class Over:
-    """The response before it has ended."""
-
-
 Check: TypeAlias = Callable[[str, str], tuple[DiscardReason, str] | None]
 """Why the tool of that name must not run on that whole argument text, and the detail; None if it may."""
-IsLeftOut: TypeAlias = Callable[[], bool]
-"""Whether the next call of a whole answer is left out. Asked once for each call, in the order of the bytes."""
-Edit: TypeAlias = Callable[[dict[str, Any], IsLeftOut], None]
-"""Takes calls out of a whole answer."""
 Arrival: TypeAlias = tuple[Frame | None, Any, Sequence[str | None], bool]
 """A frame, what the decoder has read in it, whose pieces are in it, and whether the response is over with it."""
-Slot: TypeAlias = Passing | CallSlot | Reasoning | Over
-T = TypeVar("T")
 C = TypeVar("C", bound=CollapsibleCall)
 N = TypeVar("N", bound=NumberedCall)
 
@@ -183,7 +100,7 @@ class Collapser(ABC, Generic[C]):
         self._collapse = collapse
         self._stored = stored
         self._calls: dict[str | None, C] = {}
-        self._slots: deque[Slot] = deque()
+        self._slots = Slots()
         self._nameless: set[str] = set()
         self._unread: list[Arrival] = []  # frames that wait for a name
         self._passes = False  # the wire broke: what still comes is the SDK's to judge
@@ -334,7 +251,7 @@ class Collapser(ABC, Generic[C]):
                 case CallCompleted():
                     done = self._calls[event.call_id]
                     done.state, done.args_json = "completed", event.args_json or ""
-                    discarded = _judge(event, done, self._check) if done.collapsed else None
+                    discarded = judge(event, done, self._check) if done.collapsed else None
                     if discarded is not None:
                         events[place] = discarded
                         is_forwarded = self._forwards_invalid and discarded.reason == "invalid"
@@ -358,74 +275,23 @@ class Collapser(ABC, Generic[C]):
             if arrived is not None and arrived.bytes_ != b"":
                 self._take(arrived, read, owners)
 
-    def _place(self, call: C) -> None:
-        call.placed = True
-        self._slots.append(CallSlot(call))
-
-    def _add_reasoning(self, slot: Reasoning, frame: Frame, *, is_last: bool) -> None:
-        slot.is_open = not is_last
-        if slot.forwarded is None:
-            slot.frames.append((frame, True))
-        elif slot.forwarded:
-            self._slots.append(Passing(frame))
-
-    def _add_aside(self, frame: Frame) -> None:
-        """A frame that says nothing, such as a ping. Between frames of reasoning it keeps its place."""
-        last = self._slots[-1] if self._slots else None
-        if isinstance(last, Reasoning) and last.is_open:
-            last.frames.append((frame, False))
-        else:
-            self._slots.append(Passing(frame, counts=False))
-
     def _leave(self) -> list[Output]:
         out: list[Output] = []
-        while self._slots:
-            slot = self._slots[0]
+        while (slot := self._slots.take()) is not None:
             match slot:
                 case Passing():
-                    self._slots.popleft()
                     out += self._passes_slot(slot)
                 case CallSlot():
                     call: Any = slot.call
-                    if call.state == "open":
-                        break
-                    self._slots.popleft()
-                    call.gone = True
                     out += self._whole(call) if call.state == "completed" else self._left_out(call)
                 case Reasoning():
-                    slot.forwarded = self._led_to_something()
-                    if slot.forwarded is None:
-                        break
-                    self._slots.popleft()
                     if not slot.forwarded:
                         self._reasoning_left_out(slot)
                     leaving = [frame for frame, is_own in slot.frames if slot.forwarded or not is_own]
                     out += [Output(self._passed(frame)) for frame in leaving]
                 case _:
-                    self._slots.popleft()
                     self._over()
         return out
-
-    def _led_to_something(self) -> bool | None:
-        """Whether the reasoning at the head is forwarded; None while that cannot be told."""
-        left_out = False
-        for slot in islice(self._slots, 1, None):
-            match slot:
-                case Reasoning() if left_out:
-                    return False
-                case CallSlot() if slot.call.state == "open":
-                    return None
-                case CallSlot() if slot.call.state == "completed":
-                    return True
-                case CallSlot():
-                    left_out = True
-                case Passing() if slot.counts:
-                    return True
-                case Over():
-                    return not left_out
-                case _:
-                    pass  # more of the same reasoning, or a frame that says nothing
-        return None
 
 
 class NumberedCollapser(Collapser[N]):
@@ -451,75 +317,15 @@ class NumberedCollapser(Collapser[N]):
         return index - sum(missing < index for missing in self._missing)
 
 
-def kept(items: Iterable[T], is_left_out: Callable[[T], bool], is_reasoning: Callable[[T], bool]) -> Iterator[T]:
-    """The items of a whole response without those that are left out, and without reasoning that led to these alone."""
-    waiting: list[T] = []  # reasoning that may have led to nothing
-    after_left_out = False
-    for item in items:
-        if is_left_out(item):
-            after_left_out = True
-            continue
-        if not is_reasoning(item):
-            yield from waiting
-            yield item
-            waiting = []
-        elif after_left_out:
-            waiting = [item]
-        else:
-            waiting.append(item)
-        after_left_out = False
-    if not after_left_out:
-        yield from waiting
-
-
 def changed(before: Any, after: Any) -> Any:
     """The value that a frame is to be written with; None if it is the one that it has, so that its bytes stay."""
     return None if before == after else after
 
 
-def _judge(completed: CallCompleted, call: CollapsibleCall | CallStarted, check: Check | None) -> CallDiscarded | None:
-    """What becomes of a completed call that its tool must not run on."""
+def judge(completed: CallCompleted, call: CollapsibleCall | CallStarted, check: Check | None) -> CallDiscarded | None:
+    """That a completed call is discarded, because its tool must not run on its arguments; None if it may."""
     wrong = check(call.name, completed.args_json or "") if check is not None and call.encoding == "json" else None
     return None if wrong is None else CallDiscarded(completed.call_id, *wrong)
-
-
-def discard_invalid(
-    events: Iterable[WireEvent], collapse: Callable[[str], bool], check: Check | None
-) -> list[WireEvent]:
-    """The events of an answer that was not streamed, in which collapsed calls that do not fit are discarded."""
-    started: dict[str, CallStarted] = {}
-    judged: list[WireEvent] = []
-    for event in events:
-        if isinstance(event, CallStarted) and collapse(event.name):
-            started[event.call_id] = event
-        elif isinstance(event, CallCompleted) and event.call_id in started:
-            event = _judge(event, started[event.call_id], check) or event
-        judged.append(event)
-    return judged
-
-
-def without_unfinished(
-    body: bytes, calls: Sequence[str | None], events: Iterable[WireEvent], collapse: Callable[[str], bool], edit: Edit
-) -> bytes:
-    """An answer that was not streamed, without the calls that were not finished.
-
-    ``calls`` and ``events`` are what the decoder has read in it. By the laws above: reasoning that led to nothing but such
-    calls is left out with them, what is left keeps its place, and the stop reason stays. An answer that lacks nothing
-    passes byte for byte.
-    """
-    names: dict[str, str] = {}
-    left_out: set[str | None] = set()
-    for event in events:
-        if isinstance(event, CallStarted):
-            names[event.call_id] = event.name
-        elif isinstance(event, CallDiscarded) and (event.call_id not in names or collapse(names[event.call_id])):
-            left_out.add(event.call_id)
-    answer = read_json(body) if left_out else None
-    if not isinstance(answer, dict):
-        return body
-    decisions = iter([call_id in left_out for call_id in dict.fromkeys(calls)])
-    edit(answer, lambda: next(decisions, False))
-    return codec.encode_line(answer)
 
 
 def read_json(payload: bytes | None) -> Any:

@@ -21,7 +21,7 @@ from callstream.errors import WireError
 from callstream.events import ResultReceived
 from callstream.wire.argtext import json_text
 from callstream.wire.blocks import BlockCollapser, NewMessage, Part
-from callstream.wire.collapsing import IsLeftOut, Output, Passing, Reasoning, changed, kept, read_json
+from callstream.wire.collapsing import Output, changed, read_json
 from callstream.wire.decoder import Decoder, reported
 from callstream.wire.framing import Frame
 from callstream.wire.provider import AnswerKind, Provider
@@ -36,7 +36,9 @@ from callstream.wire.requests import (
     schemas,
     user_message,
 )
+from callstream.wire.slots import Passing, Reasoning
 from callstream.wire.transcript import WireCall
+from callstream.wire.whole import IsLeftOut, kept
 
 NORMAL_STATUSES = frozenset({"completed", "requires_action"})
 CALL, THOUGHT = "function_call", "thought"
@@ -247,7 +249,7 @@ class GeminiInteractionsCollapser(BlockCollapser):
 
     def _take(self, frame: Frame, chunk: StreamEvent | None, pieces: Sequence[str | None]) -> None:
         if chunk is None:
-            self._add_aside(frame)
+            self._slots.add_aside(frame)
             return
         call = self._calls.get(pieces[0]) if pieces else None
         part = _PARTS.get(chunk.event_type)
@@ -257,7 +259,7 @@ class GeminiInteractionsCollapser(BlockCollapser):
             thought = self._reasoning[chunk.index] = Reasoning(frame, chunk.index)
             self._slots.append(thought)
         elif part is not None and chunk.index in self._reasoning:
-            self._add_reasoning(self._reasoning[chunk.index], frame, is_last=part == "stop")
+            self._slots.add_reasoning(self._reasoning[chunk.index], frame, is_last=part == "stop")
             if part == "stop":
                 del self._reasoning[chunk.index]
         elif part is not None:
@@ -268,7 +270,7 @@ class GeminiInteractionsCollapser(BlockCollapser):
         elif chunk.event_type == "interaction.completed":
             self._slots.append(Completed(frame, counts=False))
         else:
-            self._add_aside(frame)
+            self._slots.add_aside(frame)
 
     def _without_arguments(self, start: dict[str, Any]) -> dict[str, Any]:
         step = start["step"]

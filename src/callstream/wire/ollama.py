@@ -16,13 +16,15 @@ import msgspec
 from callstream.errors import WireError
 from callstream.events import ResultReceived
 from callstream.wire.argtext import text_of
-from callstream.wire.collapsing import Collapser, CollapsibleCall, IsLeftOut, Output, Passing, read_json
+from callstream.wire.collapsing import Collapser, Output, read_json
 from callstream.wire.decoder import Decoder, reported
 from callstream.wire.framing import Frame, Framing
 from callstream.wire.jsonlines import JsonLinesFraming
 from callstream.wire.openai_chat.requests import add_note, content_message, content_text, declared_functions
 from callstream.wire.provider import AnswerKind, Provider
 from callstream.wire.requests import MODEL, Notes, Request, Turn, note_text, read_body, user_message
+from callstream.wire.slots import CollapsibleCall, Passing
+from callstream.wire.whole import IsLeftOut
 
 _COUNTS = (
     "total_duration",
@@ -153,7 +155,7 @@ class OllamaCollapser(Collapser[LineCall]):
             }
             call.frame, call.is_alone = frame, len(entries) == 1
             if call.collapsed:
-                self._place(call)
+                self._slots.place(call)
             else:
                 self._slots.append(Passing(Frame(frame.payload, b"", self._passed(frame, call.line))))
 

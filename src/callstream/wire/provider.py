@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from callstream.events import RequestEvent, WireEvent
-from callstream.wire.collapsing import Collapser, IsLeftOut, without_unfinished
+from callstream.wire.collapsing import Collapser
 from callstream.wire.decoder import Decoder
 from callstream.wire.requests import Asks, KnownSignature, Notes, Request, Turn, all_tools, last_turn
+from callstream.wire.whole import IsLeftOut, without_unfinished
 
 AnswerKind: TypeAlias = Literal["stream", "whole"]
 

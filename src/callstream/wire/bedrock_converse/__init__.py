@@ -19,10 +19,10 @@ from typing import Any
 from callstream.wire.bedrock_converse import requests
 from callstream.wire.bedrock_converse.collapsing import ConverseCollapser
 from callstream.wire.bedrock_converse.decoding import ConverseDecoder
-from callstream.wire.collapsing import IsLeftOut, kept
 from callstream.wire.eventstream import CONTENT_TYPE
 from callstream.wire.provider import Provider
 from callstream.wire.requests import Asks, Notes, Request, Turn, all_tools
+from callstream.wire.whole import IsLeftOut, kept
 
 
 class BedrockConverse(Provider):

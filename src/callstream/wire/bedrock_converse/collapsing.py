@@ -7,8 +7,8 @@ from typing import Any
 
 from callstream.wire.bedrock_converse.decoding import StreamEvent
 from callstream.wire.blocks import BlockCollapser, NewMessage, Part
-from callstream.wire.collapsing import Passing, Reasoning
 from callstream.wire.framing import Frame
+from callstream.wire.slots import Passing, Reasoning
 
 
 class ConverseCollapser(BlockCollapser):
@@ -20,7 +20,7 @@ class ConverseCollapser(BlockCollapser):
 
     def _take(self, frame: Frame, chunk: StreamEvent | None, pieces: Sequence[str | None]) -> None:
         if chunk is None:
-            self._add_aside(frame)
+            self._slots.add_aside(frame)
             return
         index = chunk.contentBlockIndex
         call = self._calls.get(pieces[0]) if pieces else None
@@ -29,19 +29,19 @@ class ConverseCollapser(BlockCollapser):
             return
         match frame.event:
             case b"contentBlockDelta" if index in self._reasoning:
-                self._add_reasoning(self._reasoning[index], frame, is_last=False)
+                self._slots.add_reasoning(self._reasoning[index], frame, is_last=False)
             case b"contentBlockDelta" if chunk.delta is not None and chunk.delta.reasoningContent is not None:
                 reasoning = self._reasoning[index] = Reasoning(frame, index)
                 self._slots.append(reasoning)
             case b"contentBlockStop" if index in self._reasoning:
-                self._add_reasoning(self._reasoning.pop(index), frame, is_last=True)
+                self._slots.add_reasoning(self._reasoning.pop(index), frame, is_last=True)
             case b"messageStart":
                 self._reasoning.clear()
                 self._slots.append(NewMessage(frame, counts=False))
             case b"contentBlockStart" | b"contentBlockDelta" | b"contentBlockStop":
                 self._slots.append(Passing(frame))
             case _:
-                self._add_aside(frame)
+                self._slots.add_aside(frame)
 
     def _with_arguments(self, delta: dict[str, Any], text: str) -> dict[str, Any]:
         return {**delta, "delta": {"toolUse": {**delta["delta"]["toolUse"], "input": text}}}

@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from callstream.wire.collapsing import IsLeftOut
 from callstream.wire.gemini import requests
 from callstream.wire.gemini.collapsing import GeminiCollapser
 from callstream.wire.gemini.decoding import GeminiDecoder
 from callstream.wire.gemini.requests import SIGNATURE
 from callstream.wire.provider import AnswerKind, Provider
 from callstream.wire.requests import Asks, KnownSignature, Notes, Request, Turn, all_tools, note_text
+from callstream.wire.whole import IsLeftOut
 
 
 class Gemini(Provider):

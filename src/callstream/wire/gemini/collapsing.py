@@ -16,10 +16,11 @@ from typing import Any
 
 import msgspec
 
-from callstream.wire.collapsing import CallSlot, Collapser, CollapsibleCall, Output, Passing, read_json
+from callstream.wire.collapsing import Collapser, Output, read_json
 from callstream.wire.decoder import Decoder
 from callstream.wire.framing import Frame
 from callstream.wire.gemini.requests import SIGNATURE
+from callstream.wire.slots import CallSlot, CollapsibleCall, Passing
 
 _PIECES = ("partialArgs", "willContinue", "args")
 

@@ -9,12 +9,12 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from callstream.wire.collapsing import IsLeftOut
 from callstream.wire.openai_chat import requests
 from callstream.wire.openai_chat.collapsing import OpenAIChatCollapser
 from callstream.wire.openai_chat.decoding import OpenAIChatDecoder
 from callstream.wire.provider import Provider
 from callstream.wire.requests import Asks, Notes, Request, Turn, all_tools, note_text
+from callstream.wire.whole import IsLeftOut
 
 
 class OpenAIChat(Provider):

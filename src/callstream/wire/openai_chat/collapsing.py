@@ -15,9 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from callstream.wire.collapsing import CallSlot, Collapser, CollapsibleCall, Output, Passing, changed, read_json
+from callstream.wire.collapsing import Collapser, Output, changed, read_json
 from callstream.wire.decoder import Decoder
 from callstream.wire.framing import Frame
+from callstream.wire.slots import CallSlot, CollapsibleCall, Passing
 
 # What every chunk of a response repeats, or pads itself with.
 _REPEATED = frozenset({"id", "object", "created", "model", "choices", "obfuscation"})

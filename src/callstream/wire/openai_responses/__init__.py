@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from callstream.wire.collapsing import IsLeftOut, kept
 from callstream.wire.openai_responses.collapsing import OpenAIResponsesCollapser
 from callstream.wire.openai_responses.decoding import CALL_ITEMS, OpenAIResponsesDecoder
 from callstream.wire.openai_responses.requests import read_turns
 from callstream.wire.provider import Provider
 from callstream.wire.requests import Notes, Request, Turn, note_text, objects_in, schemas
+from callstream.wire.whole import IsLeftOut, kept
 
 
 class OpenAIResponses(Provider):

@@ -20,19 +20,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from callstream.wire.collapsing import (
-    NumberedCall,
-    NumberedCollapser,
-    Output,
-    Passing,
-    Reasoning,
-    changed,
-    kept,
-    read_json,
-)
+from callstream.wire.collapsing import NumberedCollapser, Output, changed, read_json
 from callstream.wire.decoder import Decoder
 from callstream.wire.framing import Frame
 from callstream.wire.openai_responses.decoding import CALL_ITEMS, DELTAS, ENDS, StreamEvent
+from callstream.wire.slots import NumberedCall, Passing, Reasoning
+from callstream.wire.whole import kept
 
 ADDED = "response.output_item.added"
 DONE = "response.output_item.done"
@@ -83,7 +76,7 @@ class OpenAIResponsesCollapser(NumberedCollapser[ItemCall]):
 
     def _take(self, frame: Frame, chunk: StreamEvent | None, pieces: Sequence[str | None]) -> None:
         if chunk is None:
-            self._add_aside(frame)
+            self._slots.add_aside(frame)
         elif chunk.type in ENDS:
             new = [call for piece in pieces if (call := self._calls[piece]).collapsed and not call.placed]
             for call in new:
@@ -112,7 +105,7 @@ class OpenAIResponsesCollapser(NumberedCollapser[ItemCall]):
             case _:
                 call.text_done = frame
         if not call.placed:
-            self._place(call)
+            self._slots.place(call)
 
     def _is_reasoning(self, event: StreamEvent, frame: Frame) -> bool:
         """Takes in a frame of a reasoning item; false if it is none, or if reasoning is not held."""
@@ -123,7 +116,7 @@ class OpenAIResponsesCollapser(NumberedCollapser[ItemCall]):
         if known is not None and (
             event.output_index is not None or is_item or event.type.startswith("response.reasoning")
         ):
-            self._add_reasoning(known, frame, is_last=event.type == DONE)
+            self._slots.add_reasoning(known, frame, is_last=event.type == DONE)
         elif is_item:
             known = self._reasoning[event.output_index] = Reasoning(
                 frame, event.output_index, is_open=event.type != DONE
@@ -140,7 +133,7 @@ class OpenAIResponsesCollapser(NumberedCollapser[ItemCall]):
             self._reasoning.clear()
             self._slots.append(ResponseStart(frame, counts=False))
         elif event.type in ASIDES or not event.type.startswith("response."):
-            self._add_aside(frame)
+            self._slots.add_aside(frame)
         else:
             self._slots.append(Passing(frame))
 
