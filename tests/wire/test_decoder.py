@@ -9,7 +9,8 @@ import pytest
 from callstream.errors import WireError
 from callstream.events import CallDiscarded, MessageEnded, ResponseEnded
 from callstream.wire import WIRES, decoder_for
-from callstream.wire.framing import SseFraming, SseOrArrayFraming
+from callstream.wire.framing import SseFraming
+from callstream.wire.jsonarray import SseOrArrayFraming
 from tests.decoding import decode, failure, fed, only_call, reasoning, sse, text
 from tests.wire.payloads import (
     added,

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from callstream import codec
 from callstream.errors import WireError
 from callstream.wire.collapsing import read_json
-from callstream.wire.framing import Frame, Framing, JsonArrayFraming, SseFraming, SseOrArrayFraming, plain_event
+from callstream.wire.framing import Frame, Framing, SseFraming, plain_event
+from callstream.wire.jsonarray import JsonArrayFraming, SseOrArrayFraming
 from tests.decoding import bytewise, cut, splits
 
 

@@ -20,109 +20,23 @@ normally, or if it said itself that it had ended.
 from __future__ import annotations
 
 import base64
-import copy
-import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
-from typing import Any, Literal
+from typing import Any
 
 from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
+from callstream.adk.partialcall import PartialCall, extends
 from callstream.errors import WireError
 from callstream.events import DiscardReason, WireEvent
-from callstream.jsontext.path import Path, parse_path
-from callstream.jsontext.writer import EMPTY
-from callstream.wire.argtext import json_text
-from callstream.wire.naming import PiecewiseCall
-from callstream.wire.transcript import Transcript, WireCall
+from callstream.wire.transcript import Transcript
 
 MINTED_PREFIX = "adk-"
 """How ids begin that google-adk, or Callstream for it, made up. They are not sent to the model."""
 
 _MALFORMED = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", "JSON_PARSE_ERROR"})
-
-
-class PartialCall(PiecewiseCall[types.FunctionCall]):
-    """One call while its response is being read."""
-
-    dialect: Literal["paths", "text", "args"] | None = None
-    said_end = False
-    began_nameless = False
-
-    def __init__(self, call: WireCall, tools: Mapping[str, dict[str, Any]]) -> None:
-        super().__init__(call, tools)
-        self._args: dict[str, Any] = {}
-        self._finished: set[Path] = set()
-
-    @property
-    def wire_id(self) -> str:
-        return self.call.provider_id or self.call.call_id
-
-    def paths_in(self, chunk: types.FunctionCall) -> Iterator[Path]:
-        for piece in chunk.partial_args or ():
-            path = _path(piece.json_path) if piece.json_path else None
-            if path is not None:
-                yield path
-        yield from ((name,) for name in chunk.args or ())
-
-    def can_take(self, chunk: types.FunctionCall) -> bool:
-        """Whether a chunk can be of this call: nothing that is finished is said in it again."""
-        if chunk.args and not chunk.partial_args:
-            return _extends(self._args, chunk.args)
-        return not chunk.name or self._finished.isdisjoint(self.paths_in(chunk))
-
-    def can_become(self, args: dict[str, Any]) -> bool:
-        """Whether what was shown is a beginning of these arguments."""
-        if self.dialect == "args":
-            return _extends(self._args, args)
-        try:
-            copy.deepcopy(self).rest(args)
-        except WireError:
-            return False
-        return True
-
-    def text_of(self, chunk: types.FunctionCall) -> str:
-        if chunk.args and not chunk.partial_args:
-            self.dialect = "args"
-            self._args = chunk.args
-            return self.writer.grow(chunk.args, True)
-        text = []
-        for piece in chunk.partial_args or ():
-            if piece.json_path:
-                self.dialect = "paths"
-                path = _path(piece.json_path)
-                if path is not None:
-                    text.append(self.writer.write(path, _value(piece), bool(piece.will_continue)))
-                    if not piece.will_continue:
-                        self._finished.add(path)
-            elif piece.string_value:
-                self.dialect = "text"
-                text.append(piece.string_value)
-        return "".join(text)
-
-    def rest(self, args: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        """The text that makes what was shown into the arguments, and these, with what google-adk lost of them.
-
-        WireError if no text can.
-        """
-        match self.dialect:
-            case None:
-                return json_text(args), args
-            case "args":
-                return self.writer.grow(args, False) + self.writer.close(), args
-            case "text":
-                if not _same(_parse(self.call.text.join()), args):
-                    raise WireError("expected the text of the arguments to be the arguments, got something else")
-                return "", args
-        end = self.writer.close()
-        shown = _parse(self.call.text.join() + end)
-        whole = _restore(shown, args)
-        again = {name: value for name, value in whole.items() if name not in shown or not _same(shown[name], value)}
-        if not again:
-            return end, whole
-        return end[:-1] + ("," if shown else "") + json_text(again)[1:], whole
 
 
 class _Waiting:
@@ -216,7 +130,7 @@ class PartialReader:
 
     def _waiting_for(self, chunk: types.FunctionCall) -> _Waiting:
         for waiting in self._waiting:
-            if waiting.name == chunk.name and _extends(waiting.args, chunk.args or {}):
+            if waiting.name == chunk.name and extends(waiting.args, chunk.args or {}):
                 return waiting
         self._waiting.append(_Waiting(self._new_id(), chunk.name, chunk.args or {}))
         return self._waiting[-1]
@@ -322,7 +236,7 @@ class PartialReader:
     def _waiting_id(self, chunk: types.FunctionCall) -> str | None:
         """The id that a whole call had in the preview, where it waited for this response."""
         for waiting in self._waiting:
-            if waiting.name == chunk.name and _extends(waiting.args, chunk.args or {}):
+            if waiting.name == chunk.name and extends(waiting.args, chunk.args or {}):
                 self._waiting.remove(waiting)
                 return waiting.call_id
         return None
@@ -354,82 +268,3 @@ def _trouble(response: LlmResponse) -> str | None:
 def signature_of(part: types.Part) -> str | None:
     """A part's thought signature as the journal and the wire write it."""
     return base64.b64encode(part.thought_signature).decode() if part.thought_signature else None
-
-
-def _path(text: str) -> Path | None:
-    """The place that a piece is for; None for a path that google-adk did not write as the standard wants it.
-
-    Then the whole response brings what the preview lacks.
-    """
-    try:
-        return parse_path(text)
-    except WireError:
-        return None
-
-
-def _value(piece: types.PartialArg) -> Any:
-    """The piece of string, the scalar, or EMPTY: a path without a value is an empty container."""
-    for value in (piece.string_value, piece.number_value, piece.bool_value):
-        if value is not None:
-            return value
-    return EMPTY if piece.null_value is None else None
-
-
-def _parse(text: str) -> Any:
-    try:
-        return json.loads(text or "{}")
-    except ValueError as error:
-        raise WireError(f"expected arguments in JSON, got {text!r:.80} ({error})") from None
-
-
-def _restore(shown: Any, value: Any) -> Any:
-    """The value with the empty containers that only the preview has. WireError if the preview has anything else more."""
-    if isinstance(shown, dict) and isinstance(value, dict):
-        whole = {name: _restore(shown[name], part) if name in shown else part for name, part in value.items()}
-        for name, lost in shown.items():
-            if name not in value and not _is_hollow(lost):
-                raise WireError(f"expected arguments that only grow, but {name!r} was {lost!r:.80} and is gone")
-        return {**whole, **{name: lost for name, lost in shown.items() if name not in value}}
-    if isinstance(shown, list) and isinstance(value, list) and len(shown) == len(value):
-        return [_restore(*pair) for pair in zip(shown, value, strict=True)]
-    return shown if value is None and _is_hollow(shown) else value
-
-
-def _extends(before: Any, after: Any) -> bool:
-    """Whether a JSON value may be what another one has grown to: members and items are added, the last one grows."""
-    if isinstance(before, dict) and isinstance(after, dict):
-        names, values = list(before), list(before.values())
-        grown = list(after)[: len(names)] == names
-        return grown and _items_extend(values, [after[name] for name in names])
-    if isinstance(before, list) and isinstance(after, list):
-        return len(after) >= len(before) and _items_extend(before, after[: len(before)])
-    if isinstance(before, str) and isinstance(after, str):
-        return after.startswith(before)
-    # Half a number looks like a number, and null may stand for what is not there yet.
-    return before is None or _same(before, after) or _are_numbers(before, after)
-
-
-def _items_extend(before: list[Any], after: list[Any]) -> bool:
-    settled = len(before) - 1 if before else 0
-    if not all(_same(*pair) for pair in zip(before[:settled], after[:settled], strict=True)):
-        return False
-    return not before or _extends(before[-1], after[-1])
-
-
-def _are_numbers(before: Any, after: Any) -> bool:
-    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in (before, after))
-
-
-def _is_hollow(value: Any) -> bool:
-    """Whether a value is containers and nothing in them."""
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [None]
-    return all(part is not None and _is_hollow(part) for part in parts)
-
-
-def _same(shown: Any, value: Any) -> bool:
-    """Whether two JSON values are one: 1 and 1.0 are, 1 and true are not."""
-    if isinstance(shown, dict) and isinstance(value, dict):
-        return shown.keys() == value.keys() and all(_same(shown[name], value[name]) for name in shown)
-    if isinstance(shown, list) and isinstance(value, list):
-        return len(shown) == len(value) and all(map(_same, shown, value))
-    return isinstance(shown, bool) is isinstance(value, bool) and bool(shown == value)

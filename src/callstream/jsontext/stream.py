@@ -17,12 +17,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from json import JSONDecoder
-from sys import getrefcount
 from typing import Any, Literal, NoReturn, TypeAlias
 
 import msgspec
 
 from callstream.errors import UsageError, WireError
+from callstream.jsontext.growing import NOTHING, GrowingText, OpenArray, OpenDocument, OpenObject
 from callstream.jsontext.path import Path
 
 ChangeKind: TypeAlias = Literal["open", "append", "set", "close"]
@@ -65,174 +65,9 @@ _IN_KEY = _State("the rest of a key")
 _IN_STRING = _State("the rest of a string")
 _IN_NUMBER = _State("the rest of an array or object")
 _END = _State("nothing but white space")
+_AFTER_VALUE = {OpenDocument: _END, OpenArray: _AFTER_ITEM, OpenObject: _AFTER_MEMBER}
 
 
-class _Document:
-    """A place that values stand in, here the outermost one. ``items`` are the finished values in it."""
-
-    __slots__ = ("items", "key", "path")
-    after = _END
-
-    def __init__(self, path: Path, items: Any) -> None:
-        self.path = path
-        self.items = items
-        self.key = ""
-
-    def next_path(self) -> Path:
-        return self.path
-
-    def add(self, value: Any) -> None:
-        self.items.append(value)
-
-    def reclaim(self) -> None:
-        """Takes back the copy that was shown before last, if nobody else holds it."""
-
-    def show(self, child: Any) -> Any:
-        """The items, together with the child that is still being written, or _NOTHING."""
-        if child is _NOTHING:
-            return self.items[0] if self.items else None
-        return child
-
-
-class _Copy:
-    """A container as it was shown: ``count`` of what was added to it, and perhaps a child that was half-written then."""
-
-    __slots__ = ("child", "count", "items")
-
-    def __init__(self, items: Any, count: int, child: Any) -> None:
-        self.items = items
-        self.count = count
-        self.child = child
-
-
-class _Container(_Document):
-    """An open array or object, shown as a copy that never changes while anybody holds it.
-
-    Copying every item at every look would be quadratic. So the last two copies are kept, and the older one, once nobody
-    else holds it, is brought up to date and shown again: an item is copied twice, however often somebody looks. Two,
-    because a reader in a loop still holds the last copy while it asks for the next. Whether anybody holds a copy is
-    read off its reference count: one reference is ours, one is getrefcount's own argument. A copy inside another copy
-    counts as held until the outer one was taken back; hence reclaim from the outside in, show from the inside out.
-    """
-
-    __slots__ = ("added", "last", "spare")
-
-    def __init__(self, path: Path, items: Any, added: list[Any]) -> None:
-        super().__init__(path, items)
-        self.added = added
-        """Everything that was added, in order: an array's items, an object's keys."""
-        self.last: _Copy | None = None
-        self.spare: _Copy | None = None
-
-    def reclaim(self) -> None:
-        if self.spare is None:
-            return
-        if getrefcount(self.spare.items) > 2:
-            self.spare = None
-        else:
-            self.take_out_child(self.spare)
-
-    def show(self, child: Any) -> Any:
-        copy = self.spare
-        if copy is None:
-            copy = _Copy(self.items.copy(), 0, None)
-        else:
-            self.catch_up(copy)
-        copy.count = len(self.added)
-        copy.child = None
-        if child is not _NOTHING:
-            self.put_in_child(copy, child)
-        self.spare, self.last = self.last, copy
-        return copy.items
-
-    def take_out_child(self, copy: _Copy) -> None: ...
-
-    def put_in_child(self, copy: _Copy, child: Any) -> None: ...
-
-    def catch_up(self, copy: _Copy) -> None:
-        """Adds what was finished since the copy was made."""
-
-
-class _Array(_Container):
-    __slots__ = ()
-    after = _AFTER_ITEM
-
-    def __init__(self, path: Path) -> None:
-        items: list[Any] = []
-        super().__init__(path, items, items)
-
-    def next_path(self) -> Path:
-        return self.path + (len(self.items),)  # three times as fast as (*path, n)
-
-    def take_out_child(self, copy: _Copy) -> None:
-        del copy.items[copy.count :]
-
-    def put_in_child(self, copy: _Copy, child: Any) -> None:
-        copy.items.append(child)
-
-    def catch_up(self, copy: _Copy) -> None:
-        copy.items += self.items[copy.count :]
-
-
-class _Object(_Container):
-    """``key`` is that of the member being written."""
-
-    __slots__ = ()
-    after = _AFTER_MEMBER
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, {}, [])
-
-    def next_path(self) -> Path:
-        return self.path + (self.key,)
-
-    def add(self, value: Any) -> None:
-        self.items[self.key] = value
-        self.added.append(self.key)
-
-    def take_out_child(self, copy: _Copy) -> None:
-        if copy.child in self.items:  # finished by now, or a duplicate of a finished one: its place is right
-            copy.items[copy.child] = self.items[copy.child]
-        elif copy.child is not None:
-            del copy.items[copy.child]
-
-    def put_in_child(self, copy: _Copy, child: Any) -> None:
-        copy.child = self.key
-        copy.items[self.key] = child
-
-    def catch_up(self, copy: _Copy) -> None:
-        for key in self.added[copy.count :]:
-            copy.items[key] = self.items[key]
-
-
-class _Text:
-    """Text that grows by ``pieces`` and may be read at any time.
-
-    Reading goes on from the text that was read before last: CPython's ``+=`` grows a string in place where nobody else
-    refers to it. Who keeps only the last text read pays for what is new; who keeps more pays one copy each.
-    """
-
-    __slots__ = ("before", "between", "last", "pieces")
-
-    def __init__(self) -> None:
-        self.pieces: list[str] = []
-        self.clear()
-
-    def clear(self) -> None:
-        self.pieces.clear()
-        self.before = self.between = self.last = ""
-
-    def read(self) -> str:
-        if self.pieces:
-            new = "".join(self.pieces)
-            self.pieces.clear()
-            text, self.before = self.before, ""
-            text += self.between + new
-            self.before, self.between, self.last = self.last, new, text
-        return self.last
-
-
-_NOTHING = object()
 _LITERALS: dict[str, tuple[str, bool | None]] = {"t": ("true", True), "f": ("false", False), "n": ("null", None)}
 _HEX = "[0-9A-Fa-f]"
 _SPACE = re.compile(r"[ \t\n\r]*")
@@ -270,10 +105,10 @@ class JsonStream:
         self._max_length = max_length
         self._error: WireError | None = None
         self._state = _VALUE
-        self._top = _Document((), [])  # the innermost place that is open
-        self._outer: list[_Document] = []  # the places around it
+        self._top = OpenDocument((), [])  # the innermost place that is open
+        self._outer: list[OpenDocument] = []  # the places around it
         self._path: Path = ()  # of the string or number being read
-        self._text = _Text()  # of the string, key or number being read
+        self._text = GrowingText()  # of the string, key or number being read
         self._held = ""  # half an escape or literal
         self._length = 0  # of all text so far
         self._start = 0  # where in the document the text of this feed begins, held text included
@@ -298,7 +133,7 @@ class JsonStream:
             places = [*self._outer, self._top]
             for place in places:
                 place.reclaim()
-            shown: Any = self._text.read() if self._state is _IN_STRING else _NOTHING
+            shown: Any = self._text.read() if self._state is _IN_STRING else NOTHING
             for place in reversed(places):
                 shown = place.show(shown)
             self._shown = shown
@@ -373,9 +208,9 @@ class JsonStream:
         path = self._top.next_path()
         self._outer.append(self._top)
         if text[index] == "{":
-            self._top, self._state = _Object(path), _FIRST_KEY
+            self._top, self._state = OpenObject(path), _FIRST_KEY
         else:
-            self._top, self._state = _Array(path), _FIRST_ITEM
+            self._top, self._state = OpenArray(path), _FIRST_ITEM
         self._changes.append(Change(path, "open", self._top.items.copy()))
         return index + 1
 
@@ -483,7 +318,7 @@ class JsonStream:
 
     def _finish(self, path: Path, kind: ChangeKind, value: Any) -> None:
         self._top.add(value)
-        self._state = self._top.after
+        self._state = _AFTER_VALUE[type(self._top)]
         self._changes.append(Change(path, kind, value))
 
     def _fail(self, message: str, position: int) -> NoReturn:

@@ -20,7 +20,8 @@ from callstream.jsontext.path import Path, parse_path
 from callstream.jsontext.writer import EMPTY
 from callstream.wire.argtext import json_text
 from callstream.wire.decoder import Decoder, reported
-from callstream.wire.framing import Framing, SseOrArrayFraming
+from callstream.wire.framing import Framing
+from callstream.wire.jsonarray import SseOrArrayFraming
 from callstream.wire.naming import PiecewiseCall
 from callstream.wire.transcript import WireCall
 
