@@ -273,6 +273,10 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     first_seq: int | None = None
 
 
+PIECES: frozenset[type[Event]] = frozenset({ArgsAppended, TextAppended, ReasoningAppended})
+"""What nearly all records are: what a model writes, as it comes."""
+
+
 def in_order(records: Sequence[Record]) -> Sequence[Record]:
     """Records of one run in the order in which they can be folded.
 

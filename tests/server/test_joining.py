@@ -94,7 +94,7 @@ class CompactedMeanwhile:
                 await self._compact(run_id)
             is_first = False
 
-    async def batches(self, run_id: str, after: int = 0) -> AsyncGenerator[Sequence[Record], None]:
+    async def batches(self, run_id: str, after: int = 0, **given: Any) -> AsyncGenerator[Sequence[Record], None]:
         is_first = True
         async for records in self._journal.batches(run_id, after):
             yield records

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
+from weakref import WeakKeyDictionary, WeakSet
 
 from callstream.errors import CallstreamError, JournalError
 from callstream.journal.follow import Follower, Followers, call_in
@@ -31,6 +32,8 @@ ROW_OVERHEAD = 200
 MAX_BATCH = 4096
 """Records in one transaction; one append is never split."""
 _MAX_BACK_OFF = 0.25
+_TIMER_SECONDS = 0.001
+"""A timer may be so much too early."""
 _LEAST_SECONDS = 1.0
 """For a commit of appends that have waited so long already that hardly any of their time is left."""
 
@@ -67,7 +70,8 @@ class AppendQueue:
         self._is_woken = False
         self.has_left_over = False
         """Whether more waited than one batch may hold, when the last one was taken."""
-        self._timed: set[asyncio.AbstractEventLoop] = set()  # loops that will wake in time for what waits
+        self._timed: WeakSet[asyncio.AbstractEventLoop] = WeakSet()  # loops that will wake in time for what waits
+        self._works: WeakKeyDictionary[asyncio.AbstractEventLoop, list[Callable[[], object]]] = WeakKeyDictionary()
         self._waiting: deque[Waiting] = deque()
         self._records = 0
         self._bytes = 0
@@ -99,6 +103,58 @@ class AppendQueue:
             return False  # whoever waits knows better what to do
         return self._put(self._make(run_id, rows, after, then)) is None
 
+    def when_due(self, run_id: str, work: Callable[[], object]) -> None:
+        """Calls what will append to the run, in this loop: at once, or when the next batch is due.
+
+        So what many runs bring within a few milliseconds is not only written together but also worked on together, which
+        costs much less than to begin for each of them. ``work`` must not raise.
+        """
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            self._expected.discard(run_id)
+            works = self._works.get(loop)
+            seconds = self._seconds_left()
+            if seconds > 0:
+                if works is None:
+                    works = self._works[loop] = []
+                works.append(work)
+                self._set_timer(loop, seconds)
+                return
+        if works:
+            self._do_works(loop)
+        work()
+
+    def _do_works(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._lock:
+            works, self._works[loop] = self._works.get(loop, []), []
+        for work in works:
+            work()
+
+    def _seconds_left(self) -> float:
+        return self._ready_at - time.monotonic() if self._expected and not self._is_woken else 0.0
+
+    def _set_timer(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+        """Each loop sees to its own appends: another one may be blocked, or end."""
+        if loop not in self._timed:
+            self._timed.add(loop)
+            loop.call_later(seconds, self._look, loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Whether the batch is due for which the timer was set. Another may have been taken meanwhile."""
+        with self._lock:
+            self._timed.discard(loop)
+            seconds = self._seconds_left()
+            if seconds > _TIMER_SECONDS:
+                self._set_timer(loop, seconds)
+                return
+            self._ready_at = 0.0
+        self._do_works(loop)
+        with self._lock:
+            if self._is_woken or not self._waiting:
+                return
+            self._is_woken = True
+        self._wake()
+
     def take(self) -> list[Waiting]:
         """What waits now, up to MAX_BATCH records. What was taken before is settled by then."""
         with self._lock:
@@ -110,7 +166,6 @@ class AppendQueue:
                 batch = self._some()
             self._taken = batch
             self._is_woken = self.has_left_over = bool(self._waiting)
-            self._timed.clear()
             if self._gather and batch:
                 self._ready_at = time.monotonic() + self._gather
                 self._expected = {waiting.run_id for waiting in batch}
@@ -134,10 +189,10 @@ class AppendQueue:
             in_line, self._in_line = self._in_line, deque()
         news = news or {}
         for loop, settled in answers.items():
-            call_in(loop, _deliver, settled, news.get(loop, ()))
+            call_in(loop, deliver, settled, news.get(loop, ()))
         for loop, followers in news.items():
             if loop not in answers:
-                call_in(loop, _deliver, (), followers)
+                call_in(loop, deliver, (), followers)
         for loop, turn in in_line:
             call_in(loop, _let_in, turn)
 
@@ -181,26 +236,13 @@ class AppendQueue:
             if self._is_woken:
                 return None
             self._expected.discard(waiting.run_id)
-            seconds = self._ready_at - time.monotonic() if self._expected else 0.0
-            if seconds <= 0:
-                self._is_woken = True
-            elif waiting.loop in self._timed:
+            seconds = self._seconds_left()
+            if seconds > 0:
+                self._set_timer(waiting.loop, seconds)
                 return None
-            else:
-                self._timed.add(waiting.loop)
-        if seconds <= 0:
-            self._wake()
-        else:
-            # Each loop sees to its own appends: another one may be blocked, or end.
-            waiting.loop.call_later(seconds, self._wake_for_waiting)
-        return None
-
-    def _wake_for_waiting(self) -> None:
-        with self._lock:
-            if self._is_woken or not self._waiting:
-                return
             self._is_woken = True
         self._wake()
+        return None
 
     def _make(self, run_id: str, rows: Sequence[Row], after: int | None, then: Then) -> Waiting:
         size = ROW_OVERHEAD * len(rows)
@@ -320,7 +362,7 @@ def _answer(done: asyncio.Future[int], outcome: int | CallstreamError) -> None:
         done.set_exception(outcome)
 
 
-def _deliver(settled: Iterable[tuple[Then, int | CallstreamError]], followers: Iterable[Follower]) -> None:
+def deliver(settled: Iterable[tuple[Then, int | CallstreamError]], followers: Iterable[Follower]) -> None:
     for then, outcome in settled:
         then(outcome)
     for follower in followers:

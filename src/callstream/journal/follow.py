@@ -15,6 +15,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from contextlib import aclosing
+from functools import partial
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -52,6 +53,8 @@ ReadPage: TypeAlias = Callable[[str, int, int, bool], Awaitable[Page | Folded | 
 
 Only a reader's first page can be Folded. Those after it begin with whatever record has a higher number.
 """
+Take: TypeAlias = Callable[[Sequence[Record]], bool]
+"""Takes records where they are told, in no task of its own. False if it does not want them: then nothing was done."""
 
 
 class Follower:
@@ -62,7 +65,11 @@ class Follower:
         self.after = after
         """The number of the last record that it has read."""
         self.loop = asyncio.get_running_loop()
+        self.offer: Callable[[], bool] | None = None
+        """Asked first, while the reader waits, whether the news can be dealt with at once."""
         self._closed = False
+        self._is_waiting = False
+        self._error: Exception | None = None
         self._news = asyncio.Event()
 
     def close(self) -> None:
@@ -72,11 +79,23 @@ class Follower:
         return self._closed
 
     async def wait(self) -> None:
-        await self._news.wait()
+        self._is_waiting = True
+        try:
+            await self._news.wait()
+        finally:
+            self._is_waiting = False
         self._news.clear()
+        if self._error is not None:
+            raise self._error
 
     def notice(self) -> None:
         """In the follower's own loop."""
+        if self.offer is not None and self._is_waiting and not self._closed and not self._news.is_set():
+            try:
+                if self.offer():
+                    return
+            except Exception as error:  # noqa: BLE001  # it is the reader's, and rises where that waits
+                self._error = error
         self._news.set()
 
 
@@ -263,11 +282,16 @@ async def follow(read_page: ReadPage, followers: Followers, run_id: str, after: 
 
 
 async def batches(
-    read_page: ReadPage, followers: Followers, run_id: str, after: int
+    read_page: ReadPage, followers: Followers, run_id: str, after: int, take: Take | None = None
 ) -> AsyncGenerator[Sequence[Record], None]:
-    """The same, all that is there at a time: a slow reader gets more of them at once."""
+    """The same, all that is there at a time: a slow reader gets more of them at once.
+
+    What this process commits while the reader waits is offered to ``take`` first, but for the run's end.
+    """
     place = _Place(read_page, run_id, after)
     follower = followers.add(run_id, after)
+    if take is not None:
+        follower.offer = partial(_offer, followers, follower, place, take)
     try:
         if follower.is_closed():
             raise followers.error or UsageError("the journal is closed")
@@ -295,6 +319,15 @@ async def batches(
             raise followers.error
     finally:
         followers.remove(follower)
+
+
+def _offer(followers: Followers, follower: Follower, place: _Place, take: Take) -> bool:
+    records = followers.tail(follower.run_id, place.after)
+    if not records or isinstance(records[-1].event, RunEnded) or not take(records):
+        return False
+    place.advance(records)
+    follower.after = place.after
+    return True
 
 
 def call_in(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: Any) -> None:

@@ -97,6 +97,13 @@ class Journal(Protocol):
         """
         ...
 
+    def when_due(self, run_id: str, work: Callable[[], object]) -> None:
+        """Calls ``work``, which will append to the run, in this event loop: at once, or a few milliseconds later.
+
+        While several runs write, the journal lets what they bring gather; so what leads to an append is better done when
+        that is about to be written. ``work`` must not raise.
+        """
+
     def read(self, run_id: str, after: int = 0) -> AsyncIterator[Record]:
         """The records after that number which are there now.
 
@@ -121,8 +128,14 @@ class Journal(Protocol):
         """
         ...
 
-    def batches(self, run_id: str, after: int = 0) -> AsyncGenerator[Sequence[Record], None]:
-        """``follow``, all that is there at a time: a reader that is behind gets more at once, and none waits here."""
+    def batches(
+        self, run_id: str, after: int = 0, *, take: Callable[[Sequence[Record]], bool] | None = None
+    ) -> AsyncGenerator[Sequence[Record], None]:
+        """``follow``, all that is there at a time: a reader that is behind gets more at once, and none waits here.
+
+        ``take`` may be offered what comes while the reader waits, which spares waking it. It is called in the reader's
+        event loop, and what it takes (True) is not given again. A journal need not offer anything.
+        """
         ...
 
     async def call(self, call_id: str) -> Call | None:

@@ -11,7 +11,7 @@ from callstream.calls import Call, CallState, number_id
 from callstream.errors import CallstreamError, UsageError
 from callstream.events import Record, RunEvent
 from callstream.journal import follow as following
-from callstream.journal.follow import Folded, Followers, Page
+from callstream.journal.follow import Folded, Followers, Page, Take
 from callstream.journal.housekeeping import Housekeeper
 from callstream.journal.protocol import Entry, RunRow
 from callstream.journal.rows import Row, check_id, check_limit, clean, is_storable, prepare, redact_entry
@@ -77,6 +77,9 @@ class StoredJournal:
     ) -> bool:
         return self._worker.append_now(run_id, self._prepare(run_id, events), after, then)
 
+    def when_due(self, run_id: str, work: Callable[[], object]) -> None:
+        self._worker.when_due(run_id, work)
+
     def _prepare(self, run_id: str, events: Sequence[RunEvent | Entry]) -> list[Row]:
         if self._redact is not None:
             events = [redact_entry(event, self._redact) for event in events]
@@ -127,8 +130,10 @@ class StoredJournal:
     def follow(self, run_id: str, after: int = 0) -> AsyncIterator[Record]:
         return following.follow(self._page, self._followers, run_id, after)
 
-    def batches(self, run_id: str, after: int = 0) -> AsyncGenerator[Sequence[Record], None]:
-        return following.batches(self._page, self._followers, run_id, after)
+    def batches(
+        self, run_id: str, after: int = 0, *, take: Take | None = None
+    ) -> AsyncGenerator[Sequence[Record], None]:
+        return following.batches(self._page, self._followers, run_id, after, take)
 
     async def call(self, call_id: str) -> Call | None:
         return await self._read(self._store.reader.call, call_id) if is_storable(call_id) else None

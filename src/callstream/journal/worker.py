@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from callstream.errors import CallstreamError, JournalError, UsageError
-from callstream.journal.commits import GroupCommit, Then
+from callstream.journal.commits import GroupCommit, Then, deliver
 from callstream.journal.follow import Followers, call_in
 from callstream.journal.housekeeping import Housekeeper
 from callstream.journal.owned import Append
@@ -53,6 +53,9 @@ class Worker(Protocol):
     def append_now(self, run_id: str, rows: Sequence[Row], after: int | None, then: Then) -> bool:
         """The same without a task: ``then`` is told the outcome. False, and nothing was done, if it has to be awaited."""
         ...
+
+    def when_due(self, run_id: str, work: Callable[[], object]) -> None:
+        """Calls what will append to the run, in this loop: at once, or together with others when a batch is due."""
 
     async def check(self) -> None:
         """Raises JournalError if an append would not be written now."""
@@ -131,6 +134,9 @@ class JournalThread:
         if self._loop is None or self._process != os.getpid():
             return False
         return self._queue.put_now(run_id, rows, after, then)
+
+    def when_due(self, run_id: str, work: Callable[[], object]) -> None:
+        self._queue.when_due(run_id, work)
 
     async def check(self) -> None:
         """A small row may find room where an append has just been refused, so that counts too."""
@@ -297,7 +303,19 @@ class Inline:
         return outcome
 
     def append_now(self, run_id: str, rows: Sequence[Row], after: int | None, then: Then) -> bool:
-        return False
+        if not self._is_open or self._is_closed:
+            return False
+        loop = asyncio.get_running_loop()
+        committed = _done(self._store.commit([Append(run_id, rows, after)]))
+        self._followers.push(committed.fresh)
+        news = self._followers.by_loop(committed.changed)
+        loop.call_soon(deliver, [(then, committed.outcomes[0])], news.pop(loop, ()))
+        for other, followers in news.items():
+            call_in(other, deliver, (), followers)
+        return True
+
+    def when_due(self, run_id: str, work: Callable[[], object]) -> None:
+        work()
 
     async def check(self) -> None:
         await self.open()
@@ -305,6 +323,16 @@ class Inline:
     async def do(self, work: Callable[..., Coroutine[Any, Any, _T]], *args: Any) -> _T:
         await self.open()
         return await work(*args)
+
+
+def _done(work: Coroutine[Any, Any, _T]) -> _T:
+    """What a coroutine that never waits returns."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    work.close()
+    raise RuntimeError("expected a store that does not wait")
 
 
 def _loop_factory() -> LoopFactory | None:

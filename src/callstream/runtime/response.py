@@ -12,6 +12,7 @@ import msgspec
 from callstream.calls import Call, number_id
 from callstream.errors import CallIdTaken, CallRejected, RunOver
 from callstream.events import (
+    PIECES,
     ArgsAppended,
     CallCompleted,
     CallDiscarded,
@@ -27,7 +28,6 @@ from callstream.events import (
     TextAppended,
     WireEvent,
 )
-from callstream.runtime.runlog import PIECES
 from callstream.wire import decoder_for
 
 logger = logging.getLogger("callstream")
@@ -59,6 +59,7 @@ class ReadingRun(Protocol):
         response_id: str | None = None,
         author: str | None = None,
     ) -> bool: ...
+    def when_due(self, work: Callable[[], object]) -> None: ...
     async def settled(self, call_id: str) -> Call: ...
     def rejection(self, call_id: str) -> CallRejected | RunOver: ...
     def on_stop(self, callback: Callable[[str], object]) -> Callable[[], None]: ...

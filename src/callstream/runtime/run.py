@@ -224,6 +224,10 @@ class Run:
 
         return self._log.write_now(events, self._take, recorded, response_id, author)
 
+    def when_due(self, work: Callable[[], object]) -> None:
+        """Calls what will record something, together with what other runs want to record: see ``Journal.when_due``."""
+        self.callstream.journal.when_due(self.run_id, work)
+
     def response(
         self,
         wire: str,

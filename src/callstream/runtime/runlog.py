@@ -25,19 +25,17 @@ from callstream.errors import (
     ThreadBusy,
 )
 from callstream.events import (
+    PIECES,
     ArgsAppended,
     CallCompleted,
     CallDiscarded,
     CallRunningEarly,
-    ReasoningAppended,
     RunEvent,
-    TextAppended,
 )
 from callstream.journal import Entry, Journal
 from callstream.runtime.ending import Ending
 from callstream.runtime.limits import TextLimits, TextMeter
 
-PIECES = frozenset({ArgsAppended, TextAppended, ReasoningAppended})
 _OF_ONE_CALL = (ArgsAppended, CallCompleted, CallRunningEarly, CallDiscarded)
 EventsThen: TypeAlias = Callable[[], Sequence[RunEvent]]
 """Which events to record, asked when all that was on its way is written."""

@@ -3,6 +3,9 @@
 A frame goes out in pieces, each when the one before it was taken. So what waits for a reader that takes nothing is one
 piece and the frame itself; a frame that is large lies in a file, not in memory.
 
+Most frames are a single delta for a client that waits for it. Such a frame needs no task: through the ``Outlet`` it goes
+straight to the connection, if the server lets it (``serve`` does) and nothing waits there.
+
 A stream that cannot be read to the end of its run is not ended: its connection is closed without the final chunk. To
 most clients a stream that ends is a success, whatever came last; one that breaks is an error, after which they come back.
 """
@@ -11,9 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, aclosing
-from typing import IO, Final, TypeAlias
+from typing import IO, Final, Protocol, TypeAlias
 from urllib.parse import quote
 
 from starlette.responses import Response
@@ -28,14 +31,8 @@ from callstream.server.settings import ServerSettings
 logger = logging.getLogger("callstream.server")
 
 HEARTBEAT: Final = b": keep-alive\n\n"
-CUT: Final = "callstream.cut"
-"""The name in a request's state of the function that drops its connection with all that waits to be sent.
-
-``serve`` puts it there. ASGI knows nothing of the kind: servers close a connection by sending all of it first, which to
-a reader that takes nothing is never.
-"""
-CLOSE: Final = "callstream.close"
-"""The same, when all that waits has been sent: what a client has read up to there, it need not read again."""
+CONNECTION: Final = "callstream.connection"
+"""The name in a request's state of its ``Connection``, which ``serve`` puts there."""
 Frame: TypeAlias = bytes | IO[bytes]
 """Whole events, in memory or in a file, which is closed when it was sent."""
 _CUT_SECONDS: Final = 1.0
@@ -44,6 +41,54 @@ _TICKS: Final = 15
 """A heartbeat may come so much of its pause too early: a fifteenth."""
 # Without the second one, nginx keeps what it gets until it has a buffer full.
 _HEADERS: Final = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"}
+
+
+class Connection(Protocol):
+    """What ASGI knows nothing of."""
+
+    def cut(self) -> None:
+        """Drops the connection with all that waits to be sent.
+
+        Servers close one by sending all of it first, which to a reader that takes nothing is never.
+        """
+
+    def close(self) -> None:
+        """The same, when all that waits has been sent: what a client has read up to there, it need not read again."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether a piece of the response's body would be taken at once."""
+        ...
+
+    def write(self, piece: bytes) -> None:
+        """Sends a piece of the body."""
+
+
+class Outlet:
+    """A stream's straight way to its connection. It opens when the response has begun."""
+
+    def __init__(self) -> None:
+        self._stream: EventStream | None = None
+        self._connection: Connection | None = None
+
+    def open(self, stream: EventStream, connection: Connection) -> None:
+        self._stream, self._connection = stream, connection
+
+    def close(self) -> None:
+        self._stream = self._connection = None
+
+    @property
+    def is_free(self) -> bool:
+        """Whether ``write`` may be called: nothing is on its way, and the client takes what it is sent."""
+        stream, connection = self._stream, self._connection
+        return stream is not None and connection is not None and stream.is_idle and connection.is_free
+
+    def write(self, frame: bytes) -> None:
+        """Sends whole events, few of them."""
+        stream, connection = self._stream, self._connection
+        if stream is not None and connection is not None:  # is_free was asked before
+            connection.write(frame)
+            stream.sent()
 
 
 class Unfinished(Exception):
@@ -64,8 +109,10 @@ class EventStream(Response):
         watching: AbstractAsyncContextManager[object],
         held: ExitStack,
         headers: Mapping[str, str] | None = None,
+        outlet: Outlet | None = None,
     ) -> None:
         self._frames = frames
+        self._outlet = outlet
         self._settings = settings
         self._run_id = run_id
         self._watching = watching
@@ -87,6 +134,9 @@ class EventStream(Response):
             await stack.enter_async_context(self._watching)
             await stack.enter_async_context(aclosing(self._frames))
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            if self._outlet is not None and (connection := _connection(scope)) is not None:
+                self._outlet.open(self, connection)
+                stack.callback(self._outlet.close)
             sending = asyncio.ensure_future(self._send_frames(send))
             leaving = asyncio.ensure_future(_until_left(receive))
             beating = asyncio.ensure_future(self._beat(send))
@@ -107,6 +157,15 @@ class EventStream(Response):
             for task in tasks:
                 if not task.cancelled() and (error := task.exception()) is not None:
                     raise error
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is being sent."""
+        return not self._sending.locked() and not self._stalled.done()
+
+    def sent(self) -> None:
+        """Something was, which spares a heartbeat."""
+        self._sent_at = asyncio.get_running_loop().time()
 
     async def _send_frames(self, send: Send) -> None:
         try:
@@ -152,7 +211,7 @@ class EventStream(Response):
                     self._watchdog = loop.call_later(self._settings.stall_seconds, self._look_for_stall)
                 await send({"type": "http.response.body", "body": piece, "more_body": more})
             self._began = None
-        self._sent_at = loop.time()
+        self.sent()
 
     def _look_for_stall(self) -> None:
         """One timer now and then, not one for every piece, which is nearly always taken at once."""
@@ -168,10 +227,10 @@ class EventStream(Response):
 
     async def _break(self, scope: Scope, leaving: asyncio.Future[None]) -> None:
         """Where ``serve`` is not the server, returning without the last chunk has to do; uvicorn then logs an error."""
-        for name in (CLOSE, CUT):
-            function: Callable[[], None] | None = scope.get("state", {}).get(name)
-            if function is not None and not leaving.done():
-                function()
+        connection = _connection(scope)
+        for end in (connection.close, connection.cut) if connection is not None else ():
+            if not leaving.done():
+                end()
                 await asyncio.wait({leaving}, timeout=_CUT_SECONDS)
 
     def _cut_off(self, scope: Scope) -> None:
@@ -182,9 +241,14 @@ class EventStream(Response):
             seconds,
             extra={"run_id": self._run_id},
         )
-        cut: Callable[[], None] | None = scope.get("state", {}).get(CUT)
-        if cut is not None:
-            cut()
+        connection = _connection(scope)
+        if connection is not None:
+            connection.cut()
+
+
+def _connection(scope: Scope) -> Connection | None:
+    found: Connection | None = scope.get("state", {}).get(CONNECTION)
+    return found
 
 
 async def _until_left(receive: Receive) -> None:

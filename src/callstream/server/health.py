@@ -8,7 +8,7 @@ journal itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from typing import Any, Final, TypeVar, cast
 
@@ -134,8 +134,10 @@ class _Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._journal, name)
 
-    async def batches(self, run_id: str, after: int = 0) -> AsyncGenerator[Sequence[Record], None]:
-        async with aclosing(self._journal.batches(run_id, after)) as batches:
+    async def batches(
+        self, run_id: str, after: int = 0, *, take: Callable[[Sequence[Record]], bool] | None = None
+    ) -> AsyncGenerator[Sequence[Record], None]:
+        async with aclosing(self._journal.batches(run_id, after, take=take)) as batches:
             while (records := await self._health.guard(anext(batches, None))) is not None:
                 yield records
 

@@ -23,7 +23,7 @@ from callstream.journal import RunRow
 from callstream.runtime import Driver, DriverSettings, RunRequest, Seats, TextLimits, remote_parent
 from callstream.server.access import Access
 from callstream.server.agent import Host, Importer, OlderClient, Presenter
-from callstream.server.eventstream import EventStream, Frame
+from callstream.server.eventstream import EventStream, Frame, Outlet
 from callstream.server.health import JournalHealth, watch_journal
 from callstream.server.problems import Problem, json_response, not_found, shutting_down
 from callstream.server.requests import is_id, json_body, number, query_id, run_input
@@ -123,6 +123,7 @@ class RunRoutes:
         """
         with self.seat(principal) as seat:
             presentation = self._presentation(given, is_older=self._is_older(given.protocol_version, is_older))
+            outlet = Outlet()
             if last_event_id:
                 await self._health.guard(self._access.check_thread(given.thread_id, principal))
                 asked = RunRequest(given.thread_id, given.run_id, digest_of(given), owner or principal)
@@ -130,10 +131,11 @@ class RunRoutes:
                 if row is None:
                     raise not_found("run")
                 position = _position(last_event_id, row)
-                frames = self._rest(row, position, presentation)
-                return self.stream(frames, row.run_id, seat)
+                frames = self._rest(row, position, presentation, outlet)
+                return self.stream(frames, row.run_id, seat, outlet=outlet)
             run_id = await self.start(given, principal, owner=owner)
-            return self.stream(live(self._journal, run_id, self._view, presentation), run_id, seat)
+            frames = live(self._journal, run_id, self._view, presentation, outlet)
+            return self.stream(frames, run_id, seat, outlet=outlet)
 
     async def start(self, given: RunAgentInput, principal: str | None, *, owner: str | None = None) -> str:
         """Starts a run of the input, or finds the one that it has begun before. Returns its id."""
@@ -154,15 +156,17 @@ class RunRoutes:
                 task.cancel()
                 task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
-    async def _rest(self, row: RunRow, position: Position, presentation: Presenter) -> AsyncGenerator[Frame, None]:
+    async def _rest(
+        self, row: RunRow, position: Position, presentation: Presenter, outlet: Outlet
+    ) -> AsyncGenerator[Frame, None]:
         """What a client has not read of a run; if that cannot be told any more, the whole thread up to its end."""
         try:
-            async for frame in resume(self._journal, row.run_id, position, self._view, presentation):
+            async for frame in resume(self._journal, row.run_id, position, self._view, presentation, outlet):
                 yield frame
         except Compacted:
             rows = await self._access.runs_of(row.thread_id, row.principal)
             place = [each.run_id for each in rows].index(row.run_id)
-            async for part in self._joins.join(rows[place:][::-1], presentation):
+            async for part in self._joins.join(rows[place:][::-1], presentation, outlet):
                 yield part
 
     async def connect(self, request: Request) -> Response:
@@ -179,8 +183,9 @@ class RunRoutes:
             if isinstance(self._host, Importer) and is_id(thread_id):
                 await self._health.guard(self._host.import_thread(thread_id, principal))
             rows = await self._health.guard(self._access.runs_of(thread_id, principal))
-            frames = self._joins.join(rows[::-1], self._presentation(None, is_older=is_older))
-            return self.stream(frames, rows[0].run_id, seat)
+            outlet = Outlet()
+            frames = self._joins.join(rows[::-1], self._presentation(None, is_older=is_older), outlet)
+            return self.stream(frames, rows[0].run_id, seat, outlet=outlet)
 
     async def rejoin(self, request: Request) -> Response:
         """What TanStack AI asks for when a page is loaded: which run to join (``threadId``), then that run (``runId``).
@@ -198,11 +203,13 @@ class RunRoutes:
             row = await guard(self._access.run(run_id, principal))
             presentation = self._presentation(None, is_older=False)
             place = request.headers.get("last-event-id") or asked.get("offset") or _BEGINNING
+            outlet = Outlet()
             if place != _BEGINNING:
-                return self.stream(self._rest(row, _position(place, row), presentation), run_id, seat)
+                frames = self._rest(row, _position(place, row), presentation, outlet)
+                return self.stream(frames, run_id, seat, outlet=outlet)
             rows = await guard(self._access.runs_of(row.thread_id, principal))
             known = rows[[each.run_id for each in rows].index(run_id) :]
-            return self.stream(self._joins.join(known[::-1], presentation), run_id, seat)
+            return self.stream(self._joins.join(known[::-1], presentation, outlet), run_id, seat, outlet=outlet)
 
     async def _known_runs(self, thread_id: str, principal: str | None) -> list[RunRow]:
         """The runs of a thread, the newest first; none if there is no such thread for this principal."""
@@ -266,6 +273,7 @@ class RunRoutes:
         run_id: str,
         seat: ExitStack,
         headers: Mapping[str, str] | None = None,
+        outlet: Outlet | None = None,
     ) -> EventStream:
         return EventStream(
             frames,
@@ -274,6 +282,7 @@ class RunRoutes:
             watching=self._driver.watch(run_id),
             held=seat.pop_all(),
             headers=headers,
+            outlet=outlet,
         )
 
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 from starlette.applications import Starlette
 
 from callstream.errors import CallstreamError, MissingExtra
-from callstream.server.eventstream import CLOSE, CUT
+from callstream.server.eventstream import CONNECTION
 
 try:
     import uvicorn
@@ -112,7 +112,7 @@ def _cuttable(protocol: type[Any]) -> type[Any]:
 
     class Cuttable(protocol):  # type: ignore[misc]
         def __init__(self, *args: Any, app_state: dict[str, Any], **kwargs: Any) -> None:
-            super().__init__(*args, app_state={**app_state, CUT: self._cut, CLOSE: self._close}, **kwargs)
+            super().__init__(*args, app_state={**app_state, CONNECTION: _Served(self)}, **kwargs)
 
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
@@ -124,15 +124,36 @@ def _cuttable(protocol: type[Any]) -> type[Any]:
 
         def _cut_if_silent(self) -> None:
             if self.cycle is None:
-                self._cut()
-
-        def _cut(self) -> None:
-            self.transport.abort()
-
-        def _close(self) -> None:
-            self.transport.close()
+                self.transport.abort()
 
     return Cuttable
+
+
+class _Served:
+    """See ``eventstream.Connection``: one of uvicorn's, by its protocol."""
+
+    def __init__(self, protocol: Any) -> None:
+        self._protocol = protocol
+
+    def cut(self) -> None:
+        self._protocol.transport.abort()
+
+    def close(self) -> None:
+        self._protocol.transport.close()
+
+    @property
+    def is_free(self) -> bool:
+        protocol = self._protocol
+        cycle = protocol.cycle
+        if cycle is None or cycle.disconnected or cycle.response_complete or protocol.flow.write_paused:
+            return False
+        return bool(
+            cycle.response_started and cycle.scope["http_version"] == "1.1" and not protocol.transport.is_closing()
+        )
+
+    def write(self, piece: bytes) -> None:
+        """A chunk, as uvicorn writes them to HTTP/1.1 where a response does not say how long it is."""
+        self._protocol.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
 
 
 async def serve(

@@ -21,10 +21,10 @@ from callstream import codec
 from callstream.agui import AguiEvent, Conversation, Position, Translator, View, encode_sse, merge
 from callstream.agui.events import is_delta
 from callstream.errors import CallstreamError, Compacted
-from callstream.events import Record, RunEnded, in_order
+from callstream.events import PIECES, Record, RunEnded, in_order
 from callstream.journal import Journal, RunRow, history
 from callstream.server.agent import Presenter
-from callstream.server.eventstream import Frame, Unfinished
+from callstream.server.eventstream import Frame, Outlet, Unfinished
 
 END: Final = b"event: end\ndata: {}\n\n"
 _LARGE: Final = 512 * 1024
@@ -36,21 +36,26 @@ _Told: TypeAlias = list[tuple[int, list[AguiEvent]]]
 """Events by the number of the record that caused them."""
 
 
-async def live(journal: Journal, run_id: str, view: View, presentation: Presenter) -> AsyncGenerator[bytes, None]:
+async def live(
+    journal: Journal, run_id: str, view: View, presentation: Presenter, outlet: Outlet
+) -> AsyncGenerator[bytes, None]:
     """A run from its beginning."""
-    async with aclosing(journal.batches(run_id)) as batches:
-        async for frame in _rest(batches, _teller(Translator(view)), presentation):
+    translator = Translator(view)
+    pieces = _Pieces(outlet, presentation, translator.feed)
+    async with aclosing(journal.batches(run_id, take=pieces.take)) as batches:
+        async for frame in _rest(batches, _teller(translator), presentation):
             yield frame
 
 
 async def resume(
-    journal: Journal, run_id: str, position: Position, view: View, presentation: Presenter
+    journal: Journal, run_id: str, position: Position, view: View, presentation: Presenter, outlet: Outlet
 ) -> AsyncGenerator[bytes, None]:
     """The rest of a run for a client that has read it up to a position. Compacted if that can no longer be told."""
     translator = Translator(view)
     tell = _teller(translator)
+    pieces = _Pieces(outlet, presentation)
     half_read: _Told = []
-    async with aclosing(journal.batches(run_id)) as batches:
+    async with aclosing(journal.batches(run_id, take=pieces.take)) as batches:
         records: Sequence[Record] | None = ()
         unread: Sequence[Record] = ()
         while translator.seq < position.seq and not unread and (records := await anext(batches, None)):
@@ -72,6 +77,7 @@ async def resume(
             yield _encode(await tell(unread), presentation)
         if records and isinstance(records[-1].event, RunEnded):
             return
+        pieces.tell = translator.feed
         async for frame in _rest(batches, tell, presentation):
             yield frame
 
@@ -90,10 +96,13 @@ class Joins:
         self._view = view
         self._turns = asyncio.Semaphore(_JOINS_AT_ONCE)
 
-    async def join(self, runs: Sequence[RunRow], presentation: Presenter) -> AsyncGenerator[Frame, None]:
+    async def join(
+        self, runs: Sequence[RunRow], presentation: Presenter, outlet: Outlet
+    ) -> AsyncGenerator[Frame, None]:
         """A thread whose runs are given, the oldest first: what has been, then the last run live."""
         last = runs[-1]
-        async with aclosing(self._journal.batches(last.run_id)) as batches:
+        pieces = _Pieces(outlet, presentation)
+        async with aclosing(self._journal.batches(last.run_id, take=pieces.take)) as batches:
             async with self._turns:
                 if last.outcome is None:
                     conversation = await self._conversation(runs[:-1])
@@ -120,6 +129,7 @@ class Joins:
                         told.append((record.seq, events))
                 return told
 
+            pieces.tell = lambda record: onlooker.feed(record)[0]  # a piece brings no message of a client
             async for rest in _rest(batches, tell, presentation):
                 yield rest
 
@@ -149,6 +159,27 @@ def _prelude_frame(conversation: Conversation, presentation: Presenter) -> Frame
     return file
 
 
+class _Pieces:
+    """The short way of pieces that come while their reader waits: into the outlet at once. Closed until it can ``tell``."""
+
+    def __init__(
+        self, outlet: Outlet, presentation: Presenter, tell: Callable[[Record], list[AguiEvent]] | None = None
+    ) -> None:
+        self._outlet = outlet
+        self._presentation = presentation
+        self.tell = tell
+
+    def take(self, records: Sequence[Record]) -> bool:
+        if self.tell is None or not self._outlet.is_free:
+            return False
+        for record in records:
+            if type(record.event) not in PIECES:
+                return False
+        if frame := _encode([(record.seq, self.tell(record)) for record in records], self._presentation):
+            self._outlet.write(frame)
+        return True
+
+
 def _teller(translator: Translator) -> Callable[[Sequence[Record]], Awaitable[_Told]]:
     async def tell(records: Sequence[Record]) -> _Told:
         return [(record.seq, events) for record in in_order(records) if (events := translator.feed(record))]
@@ -171,6 +202,9 @@ async def _rest(
 
 
 def _encode(told: _Told, presentation: Presenter) -> bytes:
+    if len(told) == 1:
+        seq, events = told[0]
+        return encode_sse(presentation.show(events), seq)
     return b"".join([encode_sse(presentation.show(events), seq, first=first) for (first, seq), events in _merge(told)])
 
 

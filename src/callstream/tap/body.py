@@ -18,12 +18,12 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
 from callstream.calls import CallState
-from callstream.errors import RunOver, WireError
+from callstream.errors import CallstreamError, RunOver, WireError
 from callstream.events import CallDiscarded
 from callstream.runtime import Response
 from callstream.runtime.waiting import wait_until_done
@@ -34,6 +34,14 @@ logger = logging.getLogger("callstream")
 
 OnEnd: TypeAlias = Callable[[BaseException | None], Awaitable[None]]
 """Told when a response was read, and what broke it off, if anything did. May be told twice."""
+
+
+@runtime_checkable
+class Delivering(Protocol):
+    """A source that need not wake anybody for what comes."""
+
+    def deliver_to(self, take: Callable[[bytes], bool]) -> None:
+        """Has what comes while the source is being awaited given to ``take``; what that refuses is yielded."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -73,6 +81,7 @@ class TappedBody:
         self._on_end = on_end
         self._is_recording = False  # the reader records, or was told to
         self._is_on_short_way = False  # pieces are being written
+        self._awaits_turn = False  # bytes wait until others have come too
         self._has_ended = False  # the source
         self._decoded: Read | None = None  # what the pump has decoded and the reader has to record
         self._unread: list[bytes] = []  # as they came
@@ -182,10 +191,7 @@ class TappedBody:
             read, self._decoded = self._decoded, None
             await self._record(read)
         while self._unread:
-            data = self._unread[0] if len(self._unread) == 1 else b"".join(self._unread)
-            self._unread.clear()
-            self._unread_bytes = 0
-            self._went.set()
+            data = self._take_unread()
             if self._decoding is not None:
                 await self._record_decoded(self._decoding, data)
             else:
@@ -200,33 +206,67 @@ class TappedBody:
                 await self._went.wait()
 
     async def _pump(self) -> None:
+        if isinstance(self._source, Delivering):
+            self._source.deliver_to(self._accept)
         async for data in self._source:
-            if self._is_recording or self._is_on_short_way:
-                self._hold(data)
-            elif self._decoding is not None:
-                self._hold(data)
-                self._is_recording = True
-                self._came.set()
-            else:
-                self._take(self._collapser.feed(data))
-            while self._unread_bytes + self._output_bytes > self._limits.max_held:
+            self._hold(data)
+            while self._is_full:
                 self._went.clear()
                 await self._went.wait()
 
+    @property
+    def _is_full(self) -> bool:
+        return self._unread_bytes + self._output_bytes > self._limits.max_held
+
+    def _accept(self, data: bytes) -> bool:
+        if self._is_full:
+            return False
+        self._hold(data)
+        return True
+
     def _hold(self, data: bytes) -> None:
+        """Keeps bytes that came, and sees to it that somebody reads them."""
         self._unread.append(data)
         self._unread_bytes += len(data)
+        if self._is_recording or self._is_on_short_way or self._awaits_turn:
+            return
+        if self._decoding is not None:
+            self._leave_to_reader()
+        else:
+            self._awaits_turn = True
+            self._response.run.when_due(self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._awaits_turn = False
+        if self._unread and not self._is_recording and not self._is_on_short_way and not self._broken_off:
+            self._take(self._collapser.feed(self._take_unread()))
+
+    def _take_unread(self) -> bytes:
+        data = self._unread[0] if len(self._unread) == 1 else b"".join(self._unread)
+        self._unread.clear()
+        self._unread_bytes = 0
+        self._went.set()
+        return data
 
     def _take(self, read: Read) -> None:
         """Sends what came while nothing else was recorded on its way: the short one, or to the reader."""
         if read.error is None and not read.events:
             self._let_out(read)
-        elif read.error is None and self._response.record_now(read.events, partial(self._written, read)):
+        elif read.error is None and self._is_recorded_now(read):
             self._is_on_short_way = True
         else:
             self._decoded = read
-            self._is_recording = True
-            self._came.set()
+            self._leave_to_reader()
+
+    def _is_recorded_now(self, read: Read) -> bool:
+        try:
+            return self._response.record_now(read.events, partial(self._written, read))
+        except CallstreamError:
+            return False  # the reader meets it too, and has somebody to tell
+
+    def _leave_to_reader(self) -> None:
+        self._is_recording = True
+        self._came.set()
 
     def _written(self, read: Read, error: Exception | None) -> None:
         self._is_on_short_way = False
@@ -235,11 +275,11 @@ class TappedBody:
         else:
             self._error = self._error or error
         if error is not None or self._unread or self._has_ended:
-            self._is_recording = True
-            self._came.set()
+            self._leave_to_reader()
 
     def _source_ended(self, pump: asyncio.Task[None]) -> None:
         self._has_ended = True
+        self._is_recording |= bool(self._unread) and not self._is_on_short_way
         self._came.set()
 
     def _at_end(self) -> Read:

@@ -60,6 +60,8 @@ class Connection(asyncio.Protocol):
         self.idle_since = 0.0
         self.has_ended = False
         """The provider sends nothing more."""
+        self.sink: Callable[[bytes], bool] | None = None
+        """Given what comes while ``read`` waits. False if ``read`` has to return: there is something to look at."""
         self._library = library
         self._loop = asyncio.get_running_loop()
         self._lost: asyncio.Future[None] = self._loop.create_future()
@@ -81,6 +83,11 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.is_idle:  # nothing was asked
             self.abort()
+            return
+        if self.sink is not None and self._waiter is not None and not self._waiter.done():
+            self._waits_since = self._loop.time()
+            if not self.sink(data):
+                self._wake()
             return
         self._unread.append(data)
         self._unread_bytes += len(data)
@@ -130,7 +137,7 @@ class Connection(asyncio.Protocol):
         )
 
     async def read(self, seconds: float | None) -> bytes:
-        """What has come, if need be after a wait; nothing at the end."""
+        """What has come, if need be after a wait; nothing at the end, and where the sink has got it."""
         if not self._unread and not self.has_ended:
             await self._wait(seconds)
         if self._unread:

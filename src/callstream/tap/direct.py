@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import cache
 from types import ModuleType
 from typing import Any, Final
@@ -145,11 +145,20 @@ class DirectStream:
         self._keeps_alive = head.keeps_alive
         self._timeout = timeout
         self._is_over = False
+        self._take: Callable[[bytes], bool] | None = None
+        self._refused = b""  # by it
+        self._malformed: Malformed | None = None
+
+    def deliver_to(self, take: Callable[[bytes], bool]) -> None:
+        """See ``Delivering``. To be called before iterating."""
+        self._take = take
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         body, connection, timeout = self._body, self._connection, self._timeout
         errors = self._transport.library
         data, self._unread = self._unread, b""
+        if self._take is not None:
+            connection.sink = self._deliver
         try:
             while True:
                 if data and (content := body.feed(data)):
@@ -157,7 +166,12 @@ class DirectStream:
                 if body.is_complete:
                     return
                 data = await connection.read(timeout)
-                if not data:
+                if self._malformed is not None:
+                    raise self._malformed
+                if self._refused:
+                    content, self._refused = self._refused, b""
+                    yield content
+                elif not data and connection.has_ended and not body.is_complete:
                     break
             if (missing := body.missing()) is not None:
                 raise errors.RemoteProtocolError(
@@ -168,12 +182,24 @@ class DirectStream:
         finally:
             self._end()
 
+    def _deliver(self, data: bytes) -> bool:
+        try:
+            content = self._body.feed(data)
+        except Malformed as error:
+            self._malformed = error
+            return False
+        if content and self._take is not None and not self._take(content):
+            self._refused = content
+            return False
+        return not self._body.is_complete
+
     async def aclose(self) -> None:
         self._end()
 
     def _end(self) -> None:
         if not self._is_over:
             self._is_over = True
+            self._connection.sink = None
             is_whole = self._body.is_complete and not self._body.rest and not self._unread
             self._transport.give_back(self._connection, is_reusable=is_whole and self._keeps_alive)
 
