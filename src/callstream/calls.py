@@ -323,6 +323,9 @@ class Ledger:
     def __contains__(self, call_id: object) -> bool:
         return call_id in self._calls
 
+    def get(self, call_id: str) -> Call | None:
+        return self._calls.get(call_id)
+
     def __iter__(self) -> Iterator[Call]:
         return iter(list(self._calls.values()))
 
@@ -336,10 +339,10 @@ class Ledger:
         """Takes the event in and returns the call after it."""
         call_id = event.call_id
         if isinstance(event, ArgsAppended):
-            call = self[call_id]
+            call = self._calls.get(call_id) or self[call_id]
             if call.state not in TAKES_PIECES:
                 call = self._calls[call_id] = advanced(call, event)
-            self._open_pieces(event).append(event.text)
+            (self._pieces.get(call_id) or self._open_pieces(event)).append(event.text)
             return call
         if isinstance(event, CallStarted):
             if call_id in self._calls:

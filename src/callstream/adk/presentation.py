@@ -94,14 +94,15 @@ class Presentation:
     def show(self, events: Iterable[AguiEvent]) -> list[ShownEvent]:
         made: list[ShownEvent] = []
         for event in events:
-            if isinstance(event, ToolCallStart):
+            if isinstance(event, ToolCallArgs):
+                if not self._streams:
+                    self._held.setdefault(event.tool_call_id, []).append(event.delta)
+                    continue
+            elif isinstance(event, ToolCallStart):
                 made += self._announcement(event)
             elif isinstance(event, MessagesSnapshot):
                 self._look_for_predictions(event)
             elif isinstance(event, ToolCallResult) and event.tool_call_id in self._held_back:
-                continue
-            elif isinstance(event, ToolCallArgs) and not self._streams:
-                self._held.setdefault(event.tool_call_id, []).append(event.delta)
                 continue
             elif isinstance(event, ToolCallEnd) and (held := self._held.pop(event.tool_call_id, None)):
                 whole = "".join(held)

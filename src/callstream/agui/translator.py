@@ -278,15 +278,16 @@ class Translator:
             subtype="tool-call", entity_id=call_id, encrypted_value=signature, metadata=self._metadata
         )
 
-    def _written(self, call: _Call, text: str) -> Iterator[AguiEvent]:
+    def _written(self, call: _Call, text: str) -> list[AguiEvent]:
         """Argument text. AG-UI's is JSON, so the input of a free-text tool goes out as the inside of a JSON string."""
         if call.is_text:
             text = codec.encode(text).decode()[1:-1]
             text = text if call.wrote else f'"{text}'
-        if text:
-            call.wrote = True
-            call.seq = self.seq
-            yield ToolCallArgs(tool_call_id=call.call_id, delta=text, metadata=self._metadata)
+        if not text:
+            return []
+        call.wrote = True
+        call.seq = self.seq
+        return [ToolCallArgs(tool_call_id=call.call_id, delta=text, metadata=Metadata(self.seq))]
 
     def _completed(self, call: _Call, whole: str | None) -> Iterator[AguiEvent]:
         rest = ""

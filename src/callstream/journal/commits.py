@@ -112,13 +112,14 @@ class AppendQueue:
         loop = asyncio.get_running_loop()
         with self._lock:
             self._expected.discard(run_id)
-            works = self._works.get(loop)
             seconds = self._seconds_left()
+            works = self._works.get(loop)
             if seconds > 0:
-                if works is None:
-                    works = self._works[loop] = []
-                works.append(work)
-                self._set_timer(loop, seconds)
+                if works:
+                    works.append(work)  # and there is a timer
+                else:
+                    self._works[loop] = [work]
+                    self._set_timer(loop, seconds)
                 return
         if works:
             self._do_works(loop)

@@ -102,7 +102,10 @@ def prepare(entry: RunEvent | Entry) -> Row:
     """The row of an event. Raises UsageError for what is no event of a run, or could not be read back as one."""
     if type(entry) is Entry:
         event, response_id, author = entry.event, entry.response_id, entry.author
-        source = Source(check_optional_id(response_id), check_optional_id(author), None)
+        for name in (response_id, author):
+            if name is not None and (type(name) is not str or not name.isascii() or "\0" in name):
+                check_id(name)
+        source = Source(response_id, author, None)
     else:
         event, response_id, author = entry, None, None  # type: ignore[assignment]
         source = NOWHERE

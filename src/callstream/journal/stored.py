@@ -36,6 +36,7 @@ class StoredJournal:
         self._followers = Followers()
         self._housekeeper = Housekeeper(store, self._followers, settings)
         self._worker = worker(store, self._followers, settings, self._housekeeper)
+        self.when_due = self._worker.when_due
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -76,9 +77,6 @@ class StoredJournal:
         after: int | None = None,
     ) -> bool:
         return self._worker.append_now(run_id, self._prepare(run_id, events), after, then)
-
-    def when_due(self, run_id: str, work: Callable[[], object]) -> None:
-        self._worker.when_due(run_id, work)
 
     def _prepare(self, run_id: str, events: Sequence[RunEvent | Entry]) -> list[Row]:
         if self._redact is not None:

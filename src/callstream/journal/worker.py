@@ -76,6 +76,7 @@ class JournalThread:
         self._outage = Outage(store.where)
         self._commits = GroupCommit(store, followers, settings, self._outage)
         self._queue = self._commits.queue
+        self.when_due = self._queue.when_due
         self._lock = threading.Lock()
         self._opening: concurrent.futures.Future[None] | None = None
         self._closing: concurrent.futures.Future[None] | None = None
@@ -134,9 +135,6 @@ class JournalThread:
         if self._loop is None or self._process != os.getpid():
             return False
         return self._queue.put_now(run_id, rows, after, then)
-
-    def when_due(self, run_id: str, work: Callable[[], object]) -> None:
-        self._queue.when_due(run_id, work)
 
     async def check(self) -> None:
         """A small row may find room where an append has just been refused, so that counts too."""

@@ -495,10 +495,12 @@ class Run:
             self._answers.keep(event)
         if not isinstance(event, _CALL_EVENTS):
             return
-        before = self._ledger[event.call_id].state if event.call_id in self._ledger else None
+        before = self._ledger.get(event.call_id)
         call = self._ledger.apply(event, run_id=self.run_id, thread_id=self.thread_id)
         self._barrier.take(event, call, seq)
         self.early.take(event, call)
+        if call is before:
+            return  # a piece, mostly
         if isinstance(event, CallDiscarded):
             level = logging.INFO if event.reason == "aborted" else logging.WARNING
             logger.log(
@@ -509,7 +511,7 @@ class Run:
                 event.reason,
                 f": {event.detail!r}" if event.detail else "",
             )
-        if call.state is not before:
+        if before is None or call.state is not before.state:
             self.callstream.observers.call_changed(self, call)
 
     async def _tell_progress(self, call_id: str, data: Any) -> None:

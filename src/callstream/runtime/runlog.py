@@ -55,8 +55,10 @@ class RunLog:
         self._ledger = ledger
         self._writing = asyncio.Lock()
         """Held while something is written."""
+        self._writes_pieces = False
+        """Whether pieces are being written without the lock."""
         self._pieces: asyncio.Future[None] | None = None
-        """Done when the pieces that are being written without the lock are taken in."""
+        """Done when they are taken in, where somebody waits for that."""
 
     async def write(
         self,
@@ -101,7 +103,7 @@ class RunLog:
 
         False if that needs waiting or thinking; then nothing was done, and it is up to ``write``.
         """
-        if self._pieces is not None or self._writing.locked() or not self.seq:
+        if self._writes_pieces or self._writing.locked() or not self.seq:
             return False
         for event in events:
             if type(event) not in PIECES or self._is_stale(event):
@@ -124,19 +126,21 @@ class RunLog:
                     self.is_doubtful = isinstance(error, JournalError) and not isinstance(error, LeaseLost)
             except Exception as raised:  # noqa: BLE001  # whoever wrote is told
                 error = raised
-            pieces, self._pieces = self._pieces, None
-            if pieces is not None and not pieces.done():
-                pieces.set_result(None)
+            self._writes_pieces = False
+            if self._pieces is not None:
+                self._pieces.set_result(None)
+                self._pieces = None
             then(error)
 
         entries = [Entry(event, response_id, author) for event in events]
         if not self._journal.append_now(self._run_id, entries, acknowledged, after=self.seq):
             return False
-        self._pieces = asyncio.get_running_loop().create_future()
+        self._writes_pieces = True
         return True
 
     async def _wait_for_pieces(self) -> None:
-        while self._pieces is not None:
+        while self._writes_pieces:
+            self._pieces = asyncio.get_running_loop().create_future()
             await asyncio.wait({self._pieces})
 
     async def _append(self, entries: Sequence[Entry]) -> None:
@@ -154,11 +158,10 @@ class RunLog:
         self.is_doubtful = False
 
     def _is_stale(self, event: RunEvent) -> bool:
-        return (
-            isinstance(event, _OF_ONE_CALL)
-            and event.call_id in self._ledger
-            and self._ledger[event.call_id].state is CallState.DISCARDED
-        )
+        if not isinstance(event, _OF_ONE_CALL):
+            return False
+        call = self._ledger.get(event.call_id)
+        return call is not None and call.state is CallState.DISCARDED
 
     async def end(self, ending: Ending) -> None:
         """Ends the run by what the journal has of it, which may be more than was acknowledged. It may be repeated."""

@@ -118,7 +118,7 @@ class EventStream(Response):
         self._watching = watching
         self._held = held
         self._sending = asyncio.Lock()
-        loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
         self._sent_at = loop.time()
         self._began: float | None = None  # when the piece that is being sent was begun
         self._watchdog: asyncio.TimerHandle | None = None
@@ -165,7 +165,7 @@ class EventStream(Response):
 
     def sent(self) -> None:
         """Something was, which spares a heartbeat."""
-        self._sent_at = asyncio.get_running_loop().time()
+        self._sent_at = self._loop.time()
 
     async def _send_frames(self, send: Send) -> None:
         try:

@@ -210,16 +210,12 @@ class TappedBody:
             self._source.deliver_to(self._accept)
         async for data in self._source:
             self._hold(data)
-            while self._is_full:
+            while self._unread_bytes + self._output_bytes > self._limits.max_held:
                 self._went.clear()
                 await self._went.wait()
 
-    @property
-    def _is_full(self) -> bool:
-        return self._unread_bytes + self._output_bytes > self._limits.max_held
-
     def _accept(self, data: bytes) -> bool:
-        if self._is_full:
+        if self._unread_bytes + self._output_bytes > self._limits.max_held:
             return False
         self._hold(data)
         return True

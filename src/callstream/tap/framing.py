@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 MAX_LINE: Final = 16 * 1024
 """Bytes that a chunk's size with its extensions may have, and the trailers together."""
+_ONE_CHUNK: Final = re.compile(rb"([0-9A-Fa-f]{1,15})\r\n")
 _SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?")
 _LINE_END: Final = b"\r\n"
 _WITHOUT_BODY: Final = (204, 304)
@@ -46,6 +47,10 @@ class Chunked:
     def feed(self, data: bytes) -> bytes:
         if self._line:
             data, self._line = self._line + data, b""
+        elif not self._left and not self._is_last and (found := _ONE_CHUNK.match(data)) is not None:
+            start, stop = found.end(), len(data) - len(_LINE_END)
+            if start + int(found[1], 16) == stop > start and data.endswith(_LINE_END):
+                return data[start:stop]
         content: list[bytes] = []
         at = 0
         while at < len(data) and not self.is_complete:

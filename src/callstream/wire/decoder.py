@@ -77,7 +77,8 @@ class Decoder(ABC, Generic[Chunk]):
 
     def read(self, frame: Frame) -> list[WireEvent]:
         """The events of one frame, for whoever has cut the body with ``framing``."""
-        self._raise_if_broken()
+        if self._error is not None:
+            raise self._error
         return self._read_all((frame,))
 
     def end(self) -> list[WireEvent]:

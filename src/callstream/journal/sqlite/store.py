@@ -46,7 +46,7 @@ def _of_many(statement: str, count: int) -> str:
 
 
 # At most 999 parameters a statement, which older versions of SQLite hold to.
-_INSERT_RECORDS = {size: _of_many(_SQL["insert_record"], size) for size in (128, 64, 32, 16, 8, 4, 2, 1)}
+_INSERT_RECORDS = {size: _of_many(_SQL["insert_record"], size) for size in (128, 64, 32, *range(16, 0, -1))}
 
 
 class SqliteStore:
