@@ -39,6 +39,7 @@ class SlowJournal:
             return await append(*args, **kwargs)
 
         monkeypatch.setattr(cs.journal, "append", slow)
+        monkeypatch.setattr(cs.journal, "append_now", lambda *args, **kwargs: False)  # it has to be awaited
 
     def hang(self) -> None:
         self.reached.clear()
