@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -143,3 +144,60 @@ async def test_followers_are_told_when_the_journal_breaks() -> None:
         await task
     with pytest.raises(JournalError, match="broken"):
         await anext(follow(page, followers, "r", 0))
+
+
+async def until_waiting() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_what_comes_while_a_reader_waits_is_offered_first() -> None:
+    """What is taken is not given again, what is refused comes by the reader, and so does a run's end."""
+    async with open_journal("memory:") as journal:
+        await journal.append("r", [RunStarted("t"), CallStarted("c", "write")])
+        offered: list[list[int]] = []
+        takes = True
+
+        def take(found: Sequence[Record]) -> bool:
+            offered.append([record.seq for record in found])
+            return takes
+
+        read: list[int] = []
+
+        async def reader() -> None:
+            async for found in journal.batches("r", take=take):
+                read.extend(record.seq for record in found)
+
+        reading = asyncio.create_task(reader())
+        await until_waiting()
+        await journal.append("r", [ArgsAppended("c", "1")])
+        await until_waiting()
+        assert (offered, read) == ([[3]], [1, 2])
+        takes = False
+        await journal.append("r", [ArgsAppended("c", "2")])
+        await until_waiting()
+        assert (offered, read) == ([[3], [4]], [1, 2, 4])
+        takes = True
+        await journal.append("r", [ArgsAppended("c", "3"), ArgsAppended("c", "4")])
+        await until_waiting()
+        await journal.append("r", [CallCompleted("c", "1234"), RunEnded("finished")])
+        await reading
+    assert (offered, read) == ([[3], [4], [5, 6]], [1, 2, 4, 7, 8])
+
+
+async def test_an_error_of_whoever_takes_is_the_readers() -> None:
+    async with open_journal("memory:") as journal:
+        await journal.append("r", [RunStarted("t"), CallStarted("c", "write")])
+
+        def take(found: Sequence[Record]) -> bool:
+            raise ValueError("cannot")
+
+        async def reader() -> None:
+            async for _ in journal.batches("r", take=take):
+                pass
+
+        reading = asyncio.create_task(reader())
+        await until_waiting()
+        await journal.append("r", [ArgsAppended("c", "1")])
+        with pytest.raises(ValueError, match="cannot"):
+            await reading

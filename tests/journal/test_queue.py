@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from functools import partial
 
 import pytest
 
@@ -159,3 +161,56 @@ async def test_an_outcome_is_told_without_a_task_unless_there_is_no_room() -> No
     queue.settle(queue.take(), [2])
     await asyncio.sleep(0)
     assert told == [2]
+
+
+async def test_work_waits_until_a_batch_is_due_and_is_done_together() -> None:
+    done: list[str] = []
+    queue = AppendQueue(10**6, 1.0, lambda: None, gather=60.0)
+    queue.put("a", [ROW], None)
+    queue.settle(queue.take(), [1])
+    queue.when_due("b", lambda: done.append("b"))
+    queue.when_due("c", lambda: done.append("c"))
+    assert not done
+    queue.when_due("a", lambda: done.append("a"))
+    assert done == ["b", "c", "a"]
+
+
+async def test_work_of_a_run_that_writes_alone_is_done_at_once() -> None:
+    done: list[int] = []
+    queue = AppendQueue(10**6, 1.0, lambda: None, gather=60.0)
+    for number in range(3):
+        queue.when_due("a", partial(done.append, number))
+        assert done[-1] == number
+        queue.put("a", [ROW], None)
+        queue.settle(queue.take(), [number])
+
+
+async def test_work_is_done_after_a_while_and_what_it_brings_is_written_at_once() -> None:
+    woken = asyncio.Event()
+    queue = AppendQueue(10**6, 1.0, woken.set, gather=0.01)
+    queue.put("a", [ROW], None)
+    queue.settle(queue.take(), [1])
+    woken.clear()
+    queue.when_due("b", partial(queue.put, "b", [ROW], None))
+    queue.put("c", [ROW], None)
+    assert not woken.is_set()
+    await asyncio.wait_for(woken.wait(), 5)
+    assert [waiting.run_id for waiting in queue.take()] == ["c", "b"]
+
+
+async def test_a_timer_of_an_earlier_batch_does_not_hurry_the_next_one() -> None:
+    done: list[str] = []
+    last = asyncio.Event()
+    queue = AppendQueue(10**6, 1.0, lambda: None, gather=0.02)
+    queue.put("a", [ROW], None)
+    queue.settle(queue.take(), [1])
+    queue.when_due("b", lambda: done.append("b"))  # sets the timer
+    queue.when_due("a", lambda: done.append("a"))  # all are back, so it was for nothing
+    assert done == ["b", "a"]
+    await asyncio.sleep(0.01)
+    queue.put("a", [ROW], None)
+    queue.settle(queue.take(), [1])
+    began = time.monotonic()
+    queue.when_due("b", last.set)
+    await asyncio.wait_for(last.wait(), 5)
+    assert time.monotonic() - began >= 0.018

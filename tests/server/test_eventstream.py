@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from callstream.server.eventstream import EventStream
+from callstream.server.eventstream import CONNECTION, EventStream, Outlet
 from callstream.server.settings import ServerSettings
 
 FRAMES = 100
@@ -21,11 +21,12 @@ async def frames() -> AsyncGenerator[bytes, None]:
         yield b"data: %d\n\n" % number
 
 
-async def respond(send: Any, **settings: Any) -> None:
-    async def receive() -> dict[str, Any]:
-        await asyncio.Event().wait()
-        raise AssertionError("nobody leaves")
+async def receive() -> dict[str, Any]:
+    await asyncio.Event().wait()
+    raise AssertionError("nobody leaves")
 
+
+async def respond(send: Any, **settings: Any) -> None:
     made = ServerSettings(**settings)
     stream = EventStream(frames(), made, run_id="r", watching=nullcontext(), held=ExitStack())
     await stream({"type": "http"}, receive, send)
@@ -64,3 +65,51 @@ async def test_a_frame_that_nobody_takes_ends_the_response() -> None:
     async with asyncio.timeout(20):
         await respond(send, stall_seconds=0.05)
     assert sent == 11
+
+
+class OneConnection:
+    """What a server gives a request, which takes everything while it is free."""
+
+    def __init__(self) -> None:
+        self.is_free = True
+        self.written: list[bytes] = []
+
+    def cut(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def write(self, piece: bytes) -> None:
+        self.written.append(piece)
+
+
+async def test_an_outlet_is_open_while_nothing_else_is_being_sent() -> None:
+    connection, outlet = OneConnection(), Outlet()
+    begun, more = asyncio.Event(), asyncio.Event()
+    seen: list[bool] = []
+
+    async def waiting() -> AsyncGenerator[bytes, None]:
+        seen.append(outlet.is_free)
+        outlet.write(b"straight")
+        begun.set()
+        await more.wait()
+        yield b"data: 1\n\n"
+
+    async def send(message: dict[str, Any]) -> None:
+        if message.get("body"):
+            seen.append(outlet.is_free)
+
+    assert not outlet.is_free
+    stream = EventStream(
+        waiting(), ServerSettings(), run_id="r", watching=nullcontext(), held=ExitStack(), outlet=outlet
+    )
+    responding = asyncio.create_task(stream({"type": "http", "state": {CONNECTION: connection}}, receive, send))
+    await begun.wait()
+    connection.is_free = False
+    assert not outlet.is_free
+    connection.is_free = True
+    more.set()
+    await responding
+    outlet.write(b"too late")
+    assert not outlet.is_free
+    assert seen == [True, False]
+    assert connection.written == [b"straight"]

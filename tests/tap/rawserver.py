@@ -17,9 +17,10 @@ WAIT = b"<wait>"
 
 
 class RawServer:
-    """The pieces of an answer are sent one by one. ``RESET``, ``CLOSE`` and ``WAIT`` (for ever) among them are done."""
+    """The pieces of an answer are sent one by one, with a ``pause`` of seconds after each. ``RESET``, ``CLOSE`` and ``WAIT`` (for ever) among them are done."""
 
-    def __init__(self, *answers: Sequence[bytes]) -> None:
+    def __init__(self, *answers: Sequence[bytes], pause: float = 0.0) -> None:
+        self._pause = pause
         self.connections = 0
         self.requests: list[bytes] = []
         self.left = asyncio.Event()
@@ -75,5 +76,5 @@ class RawServer:
                 return False
             writer.write(piece)
             await writer.drain()
-            await asyncio.sleep(0)
+            await asyncio.sleep(self._pause)
         return True

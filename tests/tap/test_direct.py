@@ -7,8 +7,8 @@ import datetime
 import ipaddress
 import socket
 import ssl
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from itertools import cycle, pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -55,43 +55,94 @@ async def outcomes(library: ModuleType, answer: Sequence[bytes], **kwargs: Any) 
             return await outcome(bare, server.url), await outcome(client, server.url)
 
 
+ANSWERS = {
+    "chunked": [CHUNKED + b"5\r\nTides\r\n0\r\n\r\n"],
+    "chunked, byte by byte": [bytes([each]) for each in CHUNKED + b"5\r\nTides\r\n0\r\n\r\n"],
+    "extensions and trailers": [CHUNKED, b'A;name="x y"\r\nTides come.\r\n'[:-3], b"\r\n0\r\nX-Sum: 1\r\n\r\n"],
+    "several chunks in one read": [CHUNKED + b"2\r\nTi\r\n3\r\ndes\r\n0\r\n\r\n"],
+    "counted": [COUNTED, b"Ti", b"des"],
+    "until close": [b"HTTP/1.1 200 OK\r\n\r\nTides", CLOSE],
+    "HTTP/1.0": [b"HTTP/1.0 200 OK\r\n\r\nTides", CLOSE],
+    "no reason": [b"HTTP/1.1 200\r\nContent-Length: 2\r\n\r\nok"],
+    "nothing": [b"HTTP/1.1 204 No Content\r\n\r\n"],
+    "informational": [b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n", COUNTED + b"Tides"],
+    "error": [b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 2\r\nRetry-After: 1\r\n\r\n{}"],
+    "coded": [b"HTTP/1.1 200 OK\r\nContent-Encoding: made-up\r\nContent-Length: 5\r\n\r\nTides"],
+    "both framings": [CHUNKED.replace(b"\r\n\r\n", b"\r\nContent-Length: 2\r\n\r\n") + b"5\r\nTides\r\n0\r\n\r\n"],
+    "no answer": [CLOSE],
+    "half a head": [b"HTTP/1.1 200 OK\r\nConte", CLOSE],
+    "not HTTP": [b"220 smtp.example.org ESMTP\r\n\r\n"],
+    "a head without end": [b"HTTP/1.1 200 OK\r\nX: ", b"x" * 200_000, WAIT],
+    "reset before the head": [RESET],
+    "reset in the body": [CHUNKED + b"5\r\nTides\r\n", RESET],
+    "chunked, cut": [CHUNKED + b"5\r\nTid", CLOSE],
+    "chunked, without end": [CHUNKED + b"5\r\nTides\r\n", CLOSE],
+    "counted, cut": [COUNTED + b"Tid", CLOSE],
+    "no size": [CHUNKED + b"Tides\r\n0\r\n\r\n"],
+    "negative size": [CHUNKED + b"-5\r\nTides\r\n0\r\n\r\n"],
+    "wrong end of a chunk": [CHUNKED + b"5\r\nTidesXX0\r\n\r\n"],
+    "two lengths": [COUNTED.replace(b"\r\n\r\n", b"\r\nContent-Length: 6\r\n\r\n") + b"Tides"],
+    "unknown framing": [CHUNKED.replace(b"chunked", b"zipped") + b"Tides", CLOSE],
+}
+
+
 @LIBRARIES
-@pytest.mark.parametrize(
-    "answer",
-    {
-        "chunked": [CHUNKED + b"5\r\nTides\r\n0\r\n\r\n"],
-        "chunked, byte by byte": [bytes([each]) for each in CHUNKED + b"5\r\nTides\r\n0\r\n\r\n"],
-        "extensions and trailers": [CHUNKED, b'A;name="x y"\r\nTides come.\r\n'[:-3], b"\r\n0\r\nX-Sum: 1\r\n\r\n"],
-        "several chunks in one read": [CHUNKED + b"2\r\nTi\r\n3\r\ndes\r\n0\r\n\r\n"],
-        "counted": [COUNTED, b"Ti", b"des"],
-        "until close": [b"HTTP/1.1 200 OK\r\n\r\nTides", CLOSE],
-        "HTTP/1.0": [b"HTTP/1.0 200 OK\r\n\r\nTides", CLOSE],
-        "no reason": [b"HTTP/1.1 200\r\nContent-Length: 2\r\n\r\nok"],
-        "nothing": [b"HTTP/1.1 204 No Content\r\n\r\n"],
-        "informational": [b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n", COUNTED + b"Tides"],
-        "error": [b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 2\r\nRetry-After: 1\r\n\r\n{}"],
-        "coded": [b"HTTP/1.1 200 OK\r\nContent-Encoding: made-up\r\nContent-Length: 5\r\n\r\nTides"],
-        "both framings": [CHUNKED.replace(b"\r\n\r\n", b"\r\nContent-Length: 2\r\n\r\n") + b"5\r\nTides\r\n0\r\n\r\n"],
-        "no answer": [CLOSE],
-        "half a head": [b"HTTP/1.1 200 OK\r\nConte", CLOSE],
-        "not HTTP": [b"220 smtp.example.org ESMTP\r\n\r\n"],
-        "a head without end": [b"HTTP/1.1 200 OK\r\nX: ", b"x" * 200_000, WAIT],
-        "reset before the head": [RESET],
-        "reset in the body": [CHUNKED + b"5\r\nTides\r\n", RESET],
-        "chunked, cut": [CHUNKED + b"5\r\nTid", CLOSE],
-        "chunked, without end": [CHUNKED + b"5\r\nTides\r\n", CLOSE],
-        "counted, cut": [COUNTED + b"Tid", CLOSE],
-        "no size": [CHUNKED + b"Tides\r\n0\r\n\r\n"],
-        "negative size": [CHUNKED + b"-5\r\nTides\r\n0\r\n\r\n"],
-        "wrong end of a chunk": [CHUNKED + b"5\r\nTidesXX0\r\n\r\n"],
-        "two lengths": [COUNTED.replace(b"\r\n\r\n", b"\r\nContent-Length: 6\r\n\r\n") + b"Tides"],
-        "unknown framing": [CHUNKED.replace(b"chunked", b"zipped") + b"Tides", CLOSE],
-    }.items(),
-    ids=lambda case: case[0],
-)
+@pytest.mark.parametrize("answer", ANSWERS.items(), ids=lambda case: case[0])
 async def test_same_answers_and_errors_as_the_library(library: ModuleType, answer: tuple[str, Sequence[bytes]]) -> None:
     bare, ours = await outcomes(library, answer[1])
     assert ours == bare
+
+
+async def delivered(library: ModuleType, url: str, refuses: Iterator[bool]) -> Any:
+    """What a reader gets of an answer who takes it where it comes, unless he refuses."""
+    transport = DirectTransport(library, {})
+    got: list[bytes] = []
+
+    def take(data: bytes) -> bool:
+        if next(refuses):
+            return False
+        got.append(data)
+        return True
+
+    try:
+        answer = await transport.handle_async_request(library.Request("POST", url, content=b"{}"))
+        answer.stream.deliver_to(take)
+        async for data in answer.stream:
+            got.append(data)
+            await asyncio.sleep(0)
+        return b"".join(got)
+    except (httpx.HTTPError, httpx2.HTTPError) as error:
+        return type(error)
+    finally:
+        await transport.aclose()
+
+
+@LIBRARIES
+@pytest.mark.parametrize("refuses", [[False], [True], [False, True, True]], ids=["never", "always", "sometimes"])
+@pytest.mark.parametrize("answer", ANSWERS.items(), ids=lambda case: case[0])
+async def test_the_same_where_content_is_delivered(
+    library: ModuleType, answer: tuple[str, Sequence[bytes]], refuses: list[bool]
+) -> None:
+    async with RawServer(answer[1]).listen() as server, library.AsyncClient() as bare:
+        found = await outcome(bare, server.url)
+        expected = found[-1] if isinstance(found, tuple) else found
+        assert await delivered(library, server.url, cycle(refuses)) == expected
+
+
+@pytest.mark.slow
+async def test_what_is_delivered_counts_for_the_time_limit() -> None:
+    """A reader that is never woken is not silent; one to whom nothing comes is."""
+    pieces = [CHUNKED, *[b"5\r\nTides\r\n"] * 13, WAIT]
+    async with RawServer(pieces, pause=0.1).listen() as server:
+        transport = DirectTransport(httpx, {})
+        asked = httpx.Request("POST", server.url, content=b"{}", extensions={"timeout": {"read": 1.0}})
+        answer = await transport.handle_async_request(asked)
+        got: list[bytes] = []
+        answer.stream.deliver_to(lambda data: got.append(data) is None)
+        with pytest.raises(httpx.ReadTimeout):
+            got += [data async for data in answer.stream]
+        await transport.aclose()
+    assert b"".join(got) == b"Tides" * 13
 
 
 @LIBRARIES

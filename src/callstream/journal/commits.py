@@ -332,6 +332,8 @@ class GroupCommit:
 
     async def _in_time(self, batch: Sequence[Waiting]) -> Committed:
         """The commit, given up when the first of the batch has waited for as long as it may: no server may never answer."""
+        if self._store.blocks:
+            return await self._store.commit(batch)
         seconds = max(_LEAST_SECONDS, batch[0].deadline - time.monotonic())
         try:
             async with asyncio.timeout(seconds):

@@ -110,6 +110,7 @@ class MemoryStore:
     where = "the journal in memory"
     is_persistent = False
     reads_anywhere = True
+    blocks = True
 
     def __init__(self, tables: MemoryTables) -> None:
         self._tables = tables

@@ -216,6 +216,8 @@ class Store(Protocol):
     is_persistent: bool
     reads_anywhere: bool
     """Whether the reader may be awaited in any event loop."""
+    blocks: bool
+    """Whether ``commit`` keeps its thread until it is done, and cannot be given up before."""
 
     @property
     def reader(self) -> StoreReader: ...

@@ -41,6 +41,7 @@ class PostgresStore:
 
     is_persistent = True
     reads_anywhere = False
+    blocks = False
 
     def __init__(self, address: Address, *, patience: float, lease_ttl: float, migrate: bool) -> None:
         self.where = address.where

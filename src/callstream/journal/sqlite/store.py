@@ -54,6 +54,7 @@ class SqliteStore:
 
     is_persistent = True
     reads_anywhere = True
+    blocks = True
 
     def __init__(
         self, path: str, *, durability: Durability, busy_seconds: float, lease_ttl: float, migrate: bool
