@@ -2,8 +2,9 @@
 
 The provider's bytes are taken in at the provider's pace. They are cut, decoded and collapsed, and what they say is
 recorded; then, and never before, what they are to the SDK may leave. What comes while a write is under way is taken
-together by the next one: the faster deltas come, the more of them share a write. Pieces of text and arguments that come
-while nothing is written go the short way, from the pump straight into the journal; all else is recorded by the reader.
+together by the next one: the faster deltas come, the more of them share a write. Bytes that come while nothing is written
+wait for the run's turn (``Run.when_due``), which is now unless other runs write too. Pieces of text and arguments then go
+the short way, straight into the journal; all else is recorded by the reader.
 
 What may leave waits in order for the SDK, and a whole call waits for its hooks; so a slow hook of a call holds back the
 bytes after it, never the reading, and never another call's hooks. Reading stops only while more than ``max_held`` bytes
