@@ -66,7 +66,7 @@ async def test_whoever_watches_a_run_reads_its_end_before_the_journal_is_closed(
 ) -> None:
     batches = cs.journal.batches
 
-    async def slow(run_id: str, after: int = 0) -> AsyncGenerator[Any, None]:
+    async def slow(run_id: str, after: int = 0, **given: Any) -> AsyncGenerator[Any, None]:
         async for records in batches(run_id, after):
             yield records
             await asyncio.sleep(0.3)  # it is behind: the run has ended before it looks again

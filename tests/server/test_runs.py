@@ -12,6 +12,7 @@ import pytest
 from callstream import Callstream, open_journal
 from callstream.server import ServerSettings
 from callstream.server.agent import FunctionHost
+from callstream.server.eventstream import Outlet
 from callstream.server.streams import live
 from tests.agui.model import StrictClient
 from tests.clock import skip, skipping
@@ -236,7 +237,8 @@ async def test_every_event_has_an_id_and_the_last_of_a_record_its_number(cs: Cal
         async with server.run() as stream:
             await stream.all()
         host = FunctionHost(agent.run, cs)
-        frames = [frame async for frame in live(cs.journal, stream.run_id, host.view, host.presentation(None))]
+        told = live(cs.journal, stream.run_id, host.view, host.presentation(None), Outlet())
+        frames = [frame async for frame in told]
         told = []
         for frame in b"".join(frames).decode().removesuffix("\n\n").split("\n\n"):
             *number, data = frame.split("\n")
