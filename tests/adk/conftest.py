@@ -21,11 +21,16 @@ IGNORED = (
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def ignore_warnings_of_adk(items: list[pytest.Item], folder: Path) -> None:
+    """In the tests of that folder."""
     for item in items:
-        if HERE in item.path.parents:
+        if folder in item.path.parents:
             for warning in IGNORED:
                 item.add_marker(pytest.mark.filterwarnings(warning))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    ignore_warnings_of_adk(items, HERE)
 
 
 @pytest.fixture(params=["memory", "sqlite"])

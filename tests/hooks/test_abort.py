@@ -14,7 +14,7 @@ from callstream.hooks.deltas import ArgsDelta
 from callstream.tools import AbortSignal, Hooks
 from tests.clock import jumping
 
-from .watching import ARGS, PIECES, Gate, Watch, a_call, given_up, turns, whole
+from .watching import ARGS, PIECES, Gate, Watch, a_call, given_up, turns, whole, write_call
 
 
 @jumping
@@ -22,9 +22,7 @@ async def test_abort_drops_queue() -> None:
     watch, gate = Watch("content"), Gate()
     watch.hooks.on_args_delta(gate)
     calls = CallHooks(a_call(), watch.hooks)
-    for piece in PIECES:
-        calls.push(piece)
-    calls.complete(whole())
+    write_call(calls)
     await gate.begun.wait()
     calls.abort(given_up(), "truncated")
     assert calls.signal.reason == "truncated"

@@ -17,7 +17,7 @@ from callstream.hooks.deltas import ArgsDelta, FieldDelta
 from callstream.tools import AbortSignal, Hooks, tool
 from tests.clock import jumping
 
-from .watching import ARGS, PIECES, Gate, Watch, a_call, given_up, turns, whole
+from .watching import ARGS, PIECES, Gate, Watch, a_call, given_up, turns, whole, write_call
 
 # -- order -------------------------------------------------------------------------------------------------------------
 
@@ -61,9 +61,7 @@ async def test_hooks_in_order_by_registration_however_slow() -> None:
     hooks.on_args_delta(hook_named("quick", 0))
     hooks.on_args_delta(hook_named("medium", 1))
     calls = CallHooks(a_call(), hooks)
-    for piece in PIECES:
-        calls.push(piece)
-    calls.complete(whole())
+    write_call(calls)
     await calls.settled()
     assert order == [(name, piece) for piece in PIECES for name in ("slow", "quick", "medium")]
 

@@ -15,7 +15,7 @@ from callstream.jsontext.stream import JsonStream
 from callstream.tools import AbortSignal, Hooks
 from tests.clock import jumping
 
-from .watching import ARGS, PIECES, Watch, a_call, given_up, turns, whole
+from .watching import ARGS, PIECES, Watch, a_call, given_up, turns, whole, write_call
 
 
 @jumping
@@ -35,9 +35,7 @@ async def test_raising_hook_by_policy_fail_call() -> None:
         after.append(delta.seq)
 
     calls = CallHooks(a_call(), watch.hooks)
-    for piece in PIECES:
-        calls.push(piece)
-    calls.complete(whole())
+    write_call(calls)
     outcome = await calls.settled()
     assert (outcome.kind, outcome.reason, outcome.error, outcome.fails_run) == ("failed", "interrupted", error, False)
     assert outcome.detail is not None

@@ -18,7 +18,7 @@ from callstream.hooks.deltas import ArgsDelta
 from callstream.tools import AbortSignal, Hooks
 from tests.clock import jumping
 
-from .watching import ARGS, PIECES, Watch, a_call, given_up, turns, whole
+from .watching import ARGS, PIECES, Watch, a_call, given_up, turns, whole, write_call
 
 
 @jumping
@@ -71,9 +71,7 @@ async def test_hung_hook_is_cut_off_and_isolated_by_policy() -> None:
         await asyncio.Event().wait()
 
     calls = CallHooks(a_call(), watch.hooks, HookSettings(timeout=1, on_error="isolate"))
-    for piece in PIECES:
-        calls.push(piece)
-    calls.complete(whole())
+    write_call(calls)
     assert (await calls.settled()).ready
     assert watch.kinds == ["delta"] * 4 + ["complete"]
 
@@ -121,9 +119,7 @@ async def test_hung_hook_is_cut_off_and_abandoned(policy: Any, caplog: pytest.Lo
 
     calls = CallHooks(a_call(), watch.hooks, HookSettings(on_error=policy))
     begun = asyncio.get_running_loop().time()
-    for piece in PIECES:
-        calls.push(piece)
-    calls.complete(whole())
+    write_call(calls)
     outcome = await calls.settled()
     assert asyncio.get_running_loop().time() - begun == pytest.approx(35, abs=0.1)
     assert (outcome.kind, outcome.abandoned, outcome.fails_run) == ("failed", True, policy == "fail_run")

@@ -17,7 +17,7 @@ from callstream.jsontext.stream import JsonStream
 from callstream.tools import AbortSignal, Hooks
 from tests.clock import jumping
 
-from .watching import PIECES, Gate, Watch, a_call, turns, whole
+from .watching import Gate, Watch, a_call, turns, whole, write_call
 
 # -- the queue ---------------------------------------------------------------------------------------------------------
 
@@ -99,9 +99,7 @@ def parsers(monkeypatch: pytest.MonkeyPatch) -> list[JsonStream]:
 @jumping
 async def test_no_hook_no_parse(parsers: list[JsonStream]) -> None:
     calls = CallHooks(a_call(), Hooks())
-    for piece in PIECES:
-        calls.push(piece)
-    calls.complete(whole())
+    write_call(calls)
     assert len(asyncio.all_tasks()) == 1
     assert await calls.settled() == Outcome("ready")
     assert calls.claim()
@@ -120,9 +118,7 @@ async def test_no_hook_no_parse_with_hooks_that_do_not_ask(parsers: list[JsonStr
 
     hooks.on_args_complete(raw)  # type: ignore[type-var]
     calls = CallHooks(a_call(), hooks)
-    for piece in PIECES:
-        calls.push(piece)
-    calls.complete(whole())
+    write_call(calls)
     await calls.settled()
     assert len(kept) == 5
     assert parsers == []
@@ -141,9 +137,7 @@ async def test_args_and_changes_are_those_of_their_delta(parsers: list[JsonStrea
             asked.append((delta.args, [(change.path, change.kind, change.value) for change in delta.changes]))
 
     calls = CallHooks(a_call(), hooks)
-    for piece in PIECES:
-        calls.push(piece)
-    calls.complete(whole())
+    write_call(calls)
     await calls.settled()
     now = {"title": "Tea", "content": "one two"}
     assert asked == [(now, [(("content",), "append", " two")])]

@@ -9,6 +9,7 @@ import msgspec
 
 from callstream.calls import Call, CallState, opened
 from callstream.events import CallStarted
+from callstream.hooks import CallHooks
 from callstream.hooks.deltas import ArgsDelta, FieldDelta
 from callstream.tools import AbortSignal, Hooks
 
@@ -24,6 +25,13 @@ def a_call(call_id: str = "c1", **fields: Any) -> Call:
 
 def whole(call_id: str = "c1", args: str = ARGS) -> Call:
     return a_call(call_id, state=CallState.ARGS_COMPLETE, args_json=args)
+
+
+def write_call(calls: CallHooks) -> None:
+    """The model writes all of a call's arguments, piece by piece."""
+    for piece in PIECES:
+        calls.push(piece)
+    calls.complete(whole())
 
 
 def given_up(call_id: str = "c1") -> Call:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from callstream import Callstream
 from callstream.events import (
@@ -67,17 +67,7 @@ def test_argument_grows_survives_a_reload_and_ends_exact(inspector: Inspector, s
 
 def test_connection_lost_in_the_middle(inspector: Inspector, stage: Stage, page: Page) -> None:
     """What comes while the browser is cut off is there when it is back."""
-    stage.provider.hold(after=120)
-    inspector.send("write")
-    card = inspector.expect_state("write_document", "writing arguments")
-    assert stage.provider.held.wait(30)
-    expect(inspector.string(card, "content")).to_be_visible()
-    page.context.set_offline(True)  # nothing new gets through
-    stage.cut()  # and what is there ends
-    expect(page.get_by_text("connection lost, trying again")).to_be_visible()
-    expect(page.get_by_text("The server does not answer.")).to_be_visible()
-    stage.provider.release()
-    _wait_until_ended(stage, page)
+    card, _ = _miss_the_rest(inspector, stage, page)
     page.context.set_offline(False)
     inspector.expect_state("write_document", "completed")
     expect(page.get_by_text("The server does not answer.")).to_be_hidden()
@@ -86,17 +76,7 @@ def test_connection_lost_in_the_middle(inspector: Inspector, stage: Stage, page:
 
 def test_compacted_while_away(inspector: Inspector, stage: Stage, page: Page) -> None:
     """The reader's place is gone when it comes back, because compaction has folded the records around it."""
-    stage.provider.hold(after=120)
-    inspector.send("write")
-    card = inspector.expect_state("write_document", "writing arguments")
-    assert stage.provider.held.wait(30)
-    expect(inspector.string(card, "content")).to_be_visible()
-    page.context.set_offline(True)  # nothing new gets through
-    stage.cut()  # and what is there ends
-    expect(page.get_by_text("connection lost, trying again")).to_be_visible()
-    expect(page.get_by_text("The server does not answer.")).to_be_visible()
-    stage.provider.release()
-    run_id = _wait_until_ended(stage, page)
+    card, run_id = _miss_the_rest(inspector, stage, page)
 
     async def compact(cs: Callstream) -> int:
         return await cs.journal.compact(run_id)
@@ -107,6 +87,21 @@ def test_compacted_while_away(inspector: Inspector, stage: Stage, page: Page) ->
     assert inspector.text_of(inspector.string(card, "content")) == DOCUMENT
     assert page.locator("article").count() == 1
     expect(card.locator('[data-fact="deltas/s"]')).to_be_hidden()
+
+
+def _miss_the_rest(inspector: Inspector, stage: Stage, page: Page) -> tuple[Locator, str]:
+    """Cuts the browser off while arguments are written, and ends the run. Returns the call's card and the run's id."""
+    stage.provider.hold(after=120)
+    inspector.send("write")
+    card = inspector.expect_state("write_document", "writing arguments")
+    assert stage.provider.held.wait(30)
+    expect(inspector.string(card, "content")).to_be_visible()
+    page.context.set_offline(True)  # nothing new gets through
+    stage.cut()  # and what is there ends
+    expect(page.get_by_text("connection lost, trying again")).to_be_visible()
+    expect(page.get_by_text("The server does not answer.")).to_be_visible()
+    stage.provider.release()
+    return card, _wait_until_ended(stage, page)
 
 
 def _wait_until_ended(stage: Stage, page: Page) -> str:

@@ -6,15 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.adk.conftest import IGNORED, cs, models
+from tests.adk.conftest import cs, ignore_warnings_of_adk, models
 
 __all__ = ["cs", "models"]
 
-HERE = Path(__file__).parent
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if HERE in item.path.parents:
-            for warning in IGNORED:
-                item.add_marker(pytest.mark.filterwarnings(warning))
+    ignore_warnings_of_adk(items, Path(__file__).parent)

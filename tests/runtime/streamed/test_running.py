@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -22,17 +21,6 @@ from callstream.events import ArgsAppended, CallRunningEarly
 from callstream.testing import Finish, ToolCall, encode, encode_whole
 from callstream.tools import Progress, no_progress
 from tests.runtime.streaming import ARGS, WIRE, Desk, Item, chunks, feed, until
-
-
-@pytest.fixture
-def desk() -> Desk:
-    return Desk()
-
-
-@pytest.fixture
-async def cs(desk: Desk) -> AsyncIterator[Callstream]:
-    async with Callstream("memory:", tools=[desk.write()]) as callstream:
-        yield callstream
 
 
 async def test_the_tool_reads_what_the_model_is_still_writing(journal_url: str, desk: Desk) -> None:

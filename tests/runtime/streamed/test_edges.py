@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -18,17 +17,6 @@ from callstream import (
 )
 from callstream.testing import ToolCall
 from tests.runtime.streaming import WIRE, Desk, chunks, feed, until
-
-
-@pytest.fixture
-def desk() -> Desk:
-    return Desk()
-
-
-@pytest.fixture
-async def cs(desk: Desk) -> AsyncIterator[Callstream]:
-    async with Callstream("memory:", tools=[desk.write()]) as callstream:
-        yield callstream
 
 
 async def test_a_tool_that_does_not_end_after_an_abort_is_left_alone(

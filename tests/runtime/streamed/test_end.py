@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -23,17 +22,6 @@ from callstream import (
 from callstream.errors import RunOver
 from callstream.testing import Failure, ToolCall, Truncated
 from tests.runtime.streaming import ARGS, WIRE, Desk, chunks, feed, until
-
-
-@pytest.fixture
-def desk() -> Desk:
-    return Desk()
-
-
-@pytest.fixture
-async def cs(desk: Desk) -> AsyncIterator[Callstream]:
-    async with Callstream("memory:", tools=[desk.write()]) as callstream:
-        yield callstream
 
 
 @pytest.mark.parametrize(
