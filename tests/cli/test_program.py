@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import re
@@ -13,6 +14,7 @@ import pytest
 
 from callstream import __version__
 from callstream.cli import output
+from callstream.journal import open_journal
 
 from .commands import Ran, command, environment, ran
 from .conftest import WRITING, filled
@@ -131,7 +133,11 @@ def test_closed_output_is_no_error(journal_url: str, closed: str) -> None:
 
 @pytest.mark.subprocess
 def test_a_reader_that_leaves_is_no_error(journal_url: str) -> None:
-    filled(journal_url, **{f"r{number}": WRITING[:1] for number in range(2000)})
+    async def fill() -> None:
+        async with open_journal(journal_url, housekeeping=None) as journal:
+            await asyncio.gather(*(journal.append(f"r{number}", WRITING[:1]) for number in range(2000)))
+
+    asyncio.run(fill())
     process = subprocess.Popen(
         command("runs", "--journal", journal_url, "--limit", "5000", "--json"),
         env=environment(),

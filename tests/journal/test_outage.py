@@ -232,7 +232,12 @@ async def test_the_log_says_once_that_a_server_is_away_and_once_that_it_is_back(
 TAKEN_OVER = r"ended as interrupted, because the lease of their process has run out: left\nERROR forged"
 
 
-async def test_a_journal_that_takes_over_runs_says_so(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_journal_that_takes_over_runs_says_so(
+    place: Place, caplog: pytest.LogCaptureFixture, eventually: Any
+) -> None:
+    async def told() -> bool:
+        return bool(lines(caplog))
+
     dead = place.journal()
     await dead.append("left\nERROR forged", [RunStarted("t")])
     await dead.aclose()
@@ -242,6 +247,7 @@ async def test_a_journal_that_takes_over_runs_says_so(place: Place, caplog: pyte
         RunStarted("t"),
         RunEnded("failed", "interrupted"),
     ]
+    await eventually(told)  # a follower may hear of it before the journal that wrote it has heard that it is written
     await other.aclose()
     assert lines(caplog) == [TAKEN_OVER]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -77,21 +78,29 @@ def stage(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterato
 class Watch:
     """What a page did besides showing: its requests, and its complaints."""
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self) -> None:
         self.requests: list[str] = []
         self.complaints: list[str] = []
-        page.on("request", self._asked)
-        page.on("console", lambda message: self._said(message.type, message.text))
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("dialog", self._opened)
+
+    @contextmanager
+    def over(self, page: Any) -> Iterator[None]:
+        heard = {"request": self._asked, "console": self._said, "pageerror": self._failed, "dialog": self._opened}
+        for event, listener in heard.items():
+            page.on(event, listener)
+        yield
+        for event, listener in heard.items():
+            page.remove_listener(event, listener)
 
     def _asked(self, request: Request) -> None:
         self.requests.append(request.url)
 
-    def _said(self, kind: str, text: str) -> None:
+    def _said(self, message: Any) -> None:
         # What the browser says of a connection that was refused or lost is no complaint of the page's.
-        if kind in ("error", "warning") and not text.startswith("Failed to load resource"):
-            self.complaints.append(text)
+        if message.type in ("error", "warning") and not message.text.startswith("Failed to load resource"):
+            self.complaints.append(message.text)
+
+    def _failed(self, error: Any) -> None:
+        self.complaints.append(str(error))
 
     def _opened(self, dialog: Any) -> None:
         self.complaints.append(f"a dialog: {dialog.message}")
@@ -99,8 +108,10 @@ class Watch:
 
 
 @pytest.fixture
-def watch(page: Page) -> Watch:
-    return Watch(page)
+def watch(page: Page) -> Iterator[Watch]:
+    watch = Watch()
+    with watch.over(page):
+        yield watch
 
 
 @pytest.fixture(scope="module")
@@ -112,14 +123,21 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
     context.close()
 
 
+@pytest.fixture(scope="module")
+def tab(context: BrowserContext) -> Page:
+    """One for all tests of a module too: each would be a process of its own, which takes longer than most tests."""
+    return context.new_page()
+
+
 @pytest.fixture
-def page(context: BrowserContext) -> Iterator[Page]:
-    page = context.new_page()
-    yield page
+def page(context: BrowserContext, tab: Page) -> Iterator[Page]:
+    yield tab
     context.set_offline(False)
-    if page.url.startswith("http"):
-        page.evaluate("localStorage.clear()")
-    page.close()
+    if tab.url.startswith("http"):
+        tab.evaluate("localStorage.clear(); sessionStorage.clear()")
+    tab.goto("about:blank")
+    tab.set_viewport_size(DESKTOP)  # type: ignore[arg-type]
+    tab.emulate_media(color_scheme="light", reduced_motion="no-preference")
 
 
 @pytest.fixture

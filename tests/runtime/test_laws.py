@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -189,8 +190,15 @@ def test_laws_6_to_9_hold_for_any_program(program: dict[str, Any]) -> None:
     asyncio.run(run_program("memory:", program))
 
 
-@pytest.mark.parametrize("how", ["stop", "cancel", "raise"])
-@pytest.mark.parametrize("behaviour", BEHAVIOURS)
+def each_behaviour_and_end() -> Iterator[Any]:
+    """Every behaviour with one end quickly, and with the others in ``make slow``."""
+    ends = ("stop", "cancel", "raise")
+    for number, behaviour in enumerate(BEHAVIOURS):
+        for end in ends:
+            yield pytest.param(behaviour, end, marks=[] if end == ends[number % 3] else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("behaviour", "how"), list(each_behaviour_and_end()))
 def test_laws_6_to_9_hold_on_disk(tmp_path: Any, behaviour: str, how: str) -> None:
     calls = [(behaviour, "one", True), ("fine", "two", True), (behaviour, "three", False)]
     common = {"wire": "anthropic", "calls": calls, "cut_last": False, "size": 3, "how": how}
