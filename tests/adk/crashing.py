@@ -6,6 +6,8 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from google.adk.models import Gemini
@@ -39,16 +41,21 @@ async def undo(call: Call, reason: str) -> None:
     undone.append((call.args_json, reason))
 
 
-def host_of(cs: Callstream, base_url: str, folder: str, path: str) -> Host:
+@asynccontextmanager
+async def host_of(cs: Callstream, base_url: str, folder: str, path: str) -> AsyncIterator[Host]:
     options = types.HttpOptions(base_url=base_url)
     model = Gemini(model="gemini-3-flash-preview", client_kwargs={"api_key": "none", "http_options": options})
     agent = agent_of(tapped(model, cs) if path == "tap" else model, write)
-    return Host(cs, agent, sessions=SqliteSessionService(f"{folder}/sessions.db"))
+    try:
+        yield Host(cs, agent, sessions=SqliteSessionService(f"{folder}/sessions.db"))
+    finally:
+        await model.api_client.aio.aclose()  # google-adk leaves its clients open
 
 
 async def main(base_url: str, folder: str, path: str, lease: str = str(LEASE)) -> None:
     async with Callstream(open_journal(f"sqlite:///{folder}/calls.db", lease_ttl=float(lease))) as cs:
-        await host_of(cs, base_url, folder, path).run("one")
+        async with host_of(cs, base_url, folder, path) as host:
+            await host.run("one")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import signal
 import sys
 from pathlib import Path
@@ -30,7 +29,6 @@ END = [Text("Done."), Finish()]
 
 @pytest.mark.slow
 @pytest.mark.subprocess
-@pytest.mark.filterwarnings("ignore::ResourceWarning")  # google-adk leaves its clients open
 @pytest.mark.parametrize("path", PATHS)
 async def test_crash_in_the_middle_of_arguments(path: str, tmp_path: Path) -> None:
     crashing.undone.clear()
@@ -39,8 +37,10 @@ async def test_crash_in_the_middle_of_arguments(path: str, tmp_path: Path) -> No
         process = await asyncio.create_subprocess_exec(sys.executable, "-W", "ignore", *arguments)
         assert await asyncio.wait_for(process.wait(), 240) == -signal.SIGKILL
         await asyncio.sleep(crashing.LEASE + 0.2)  # the dead process owns its run that long
-        async with Callstream(f"sqlite:///{tmp_path}/calls.db") as cs:
-            host = crashing.host_of(cs, provider.base_url, str(tmp_path), path)
+        async with (
+            Callstream(f"sqlite:///{tmp_path}/calls.db") as cs,
+            crashing.host_of(cs, provider.base_url, str(tmp_path), path) as host,
+        ):
             assert "Done." in text_of(await host.run("two"))
             ((args_json, reason),) = crashing.undone
             assert (args_json or "").startswith('{"content":"The moon')  # what came before the crash was kept
@@ -52,12 +52,10 @@ async def test_crash_in_the_middle_of_arguments(path: str, tmp_path: Path) -> No
     assert (written.state, written.args) == (CallState.COMPLETED, {"content": "The sea."})
     assert [run.outcome for run in runs] == ["finished", "finished", "failed"]
     assert len(crashing.undone) == 1  # once
-    gc.collect()
 
 
 @pytest.mark.slow
 @pytest.mark.subprocess
-@pytest.mark.filterwarnings("ignore::ResourceWarning")  # google-adk leaves its clients open
 @pytest.mark.parametrize("path", PATHS)
 async def test_crash_while_the_lease_still_runs(path: str, tmp_path: Path) -> None:
     """Nobody waits for the lease: the turn begins at once, and the hook hears of the call when the lease has run out."""
@@ -66,8 +64,10 @@ async def test_crash_while_the_lease_still_runs(path: str, tmp_path: Path) -> No
         arguments = ["-m", "tests.adk.crashing", provider.base_url, str(tmp_path), path, "10"]
         process = await asyncio.create_subprocess_exec(sys.executable, "-W", "ignore", *arguments)
         assert await asyncio.wait_for(process.wait(), 240) == -signal.SIGKILL
-        async with Callstream(open_journal(f"sqlite:///{tmp_path}/calls.db", housekeeping=None)) as cs:
-            host = crashing.host_of(cs, provider.base_url, str(tmp_path), path)
+        async with (
+            Callstream(open_journal(f"sqlite:///{tmp_path}/calls.db", housekeeping=None)) as cs,
+            crashing.host_of(cs, provider.base_url, str(tmp_path), path) as host,
+        ):
             assert "Done." in text_of(await host.run("two"))
             assert [run.outcome for run in await cs.journal.runs()] == ["finished", None]
             assert crashing.undone == []
@@ -83,7 +83,6 @@ async def test_crash_while_the_lease_still_runs(path: str, tmp_path: Path) -> No
     assert reason == "interrupted"
     assert (given_up.state, given_up.reason) == (CallState.DISCARDED, "interrupted")
     assert written.state is CallState.COMPLETED
-    gc.collect()
 
 
 async def test_run_of_a_living_process_is_not_given_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import signal
 import sys
 from pathlib import Path
@@ -25,7 +24,6 @@ from .clients import Client
 
 @pytest.mark.slow
 @pytest.mark.subprocess
-@pytest.mark.filterwarnings("ignore::ResourceWarning")  # google-adk leaves its clients open
 async def test_crash_in_the_middle_of_arguments_of_an_agent(tmp_path: Path) -> None:
     crashing.undone.clear()
     async with scripted("gemini", [STALLED, AGAIN, END]) as provider:
@@ -43,4 +41,3 @@ async def test_crash_in_the_middle_of_arguments_of_an_agent(tmp_path: Path) -> N
             calls = await cs.journal.calls()
     assert [reason for _, reason in crashing.undone] == ["interrupted"]
     assert [call.state for call in calls] == [CallState.DISCARDED, CallState.COMPLETED]
-    gc.collect()
