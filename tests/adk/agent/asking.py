@@ -9,7 +9,7 @@ from fastapi.openapi.models import APIKey, APIKeyIn
 from google.adk.auth.auth_credential import AuthCredential, AuthCredentialTypes
 from google.adk.auth.auth_tool import AuthConfig
 from google.adk.events.request_input import RequestInput
-from google.adk.tools import ToolContext
+from google.adk.tools import FunctionTool, ToolContext
 from google.adk.workflow import START, Workflow
 
 from callstream.testing import Finish, Text
@@ -35,6 +35,20 @@ class Painting:
             return "painted"
 
         self.workflow = Workflow(name="painting", edges=[(START, ask, paint)])
+
+
+class Remover:
+    """A tool that a person has to confirm, and what it removed."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+
+        def remove(path: str) -> str:
+            """Removes."""
+            self.ran.append(path)
+            return "removed"
+
+        self.tool = FunctionTool(remove, require_confirmation=True)
 
 
 class TimeOff:

@@ -23,7 +23,7 @@ from callstream.testing import Finish, ToolCall
 from tests.adk.hosting import Models, agent_of, answer, function_calls_in, scripted
 
 from .agents import END, adk_agent, gemini
-from .asking import API_KEY, ASKED, TimeOff, asked_in, reply
+from .asking import API_KEY, ASKED, Remover, TimeOff, asked_in, reply
 from .clients import Client, kinds
 from .clienttools import responses_in
 
@@ -93,32 +93,23 @@ async def test_confirmation_answered_under_the_call_that_is_paused(cs: Callstrea
         ({"confirmed": True, "comment": "fine"}, True),
     ],
 )
-async def test_confirmation_in_other_words(said: Any, confirmed: bool, cs: Callstream, models: Models) -> None:
-    ran: list[str] = []
-
-    def remove(path: str) -> str:
-        """Removes."""
-        ran.append(path)
-        return "removed"
-
+async def test_confirmation_in_other_words(
+    said: Any, confirmed: bool, cs: Callstream, models: Models, remover: Remover
+) -> None:
     async with scripted("gemini", [[ToolCall("remove", {"path": "/x"}), Finish()], END]) as provider:
-        tool = FunctionTool(remove, require_confirmation=True)
-        client = Client(adk_agent(cs, agent_of(gemini(models, provider), tool)))
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), remover.tool)))
         await client.send()
         await client.answer({client.pending()[0]: said})
         assert client.text() == "Done."
-    assert ran == (["/x"] if confirmed else [])
+    assert remover.ran == (["/x"] if confirmed else [])
 
 
 @pytest.mark.parametrize("said", ["maybe later", {"foo": 1}, "", {"confirmed": 1}])
-async def test_confirmation_that_says_neither_yes_nor_no_is_refused(said: Any, cs: Callstream, models: Models) -> None:
-    def remove(path: str) -> str:
-        """Removes."""
-        return "removed"
-
+async def test_confirmation_that_says_neither_yes_nor_no_is_refused(
+    said: Any, cs: Callstream, models: Models, remover: Remover
+) -> None:
     async with scripted("gemini", [[ToolCall("remove", {"path": "/x"}), Finish()], END]) as provider:
-        tool = FunctionTool(remove, require_confirmation=True)
-        client = Client(adk_agent(cs, agent_of(gemini(models, provider), tool)))
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), remover.tool)))
         await client.send()
         (asked,) = client.pending()
         content = said if isinstance(said, str) else json.dumps(said)
@@ -158,25 +149,17 @@ async def test_cancelled_question_says_so(show_errors: bool, cs: Callstream, mod
 
 
 async def test_confirmations_answered_one_by_one_by_a_client_that_repeats_nothing(
-    cs: Callstream, models: Models
+    cs: Callstream, models: Models, remover: Remover
 ) -> None:
-    ran: list[str] = []
-
-    def remove(path: str) -> str:
-        """Removes."""
-        ran.append(path)
-        return "removed"
-
     calls = [ToolCall("remove", {"path": path}) for path in ("/x", "/y")]
     async with scripted("gemini", [[*calls, Finish()], END]) as provider:
-        tool = FunctionTool(remove, require_confirmation=True)
-        client = Client(adk_agent(cs, agent_of(gemini(models, provider), tool)))
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), remover.tool)))
         await client.send()
         for asked in client.pending():
             answer = {"id": asked, "role": "tool", "toolCallId": asked, "content": '{"confirmed": true}'}
             await client.run(messages=[answer])
         assert client.text() == "Done."
-    assert ran == ["/x", "/y"]
+    assert remover.ran == ["/x", "/y"]
 
 
 class Doubtful:

@@ -10,7 +10,7 @@ import pytest
 from google.adk.apps import App
 from google.adk.apps.app import ResumabilityConfig
 from google.adk.sessions.sqlite_session_service import SqliteSessionService
-from google.adk.tools import FunctionTool, LongRunningFunctionTool
+from google.adk.tools import LongRunningFunctionTool
 
 from callstream import Callstream
 from callstream.adk import ADKAgent, AGUIToolset
@@ -19,6 +19,7 @@ from callstream.testing import Failure, Finish, Text, ToolCall
 from tests.adk.hosting import Models, agent_of, scripted
 
 from .agents import END, adk_agent, gemini
+from .asking import Remover
 from .clients import Client, kinds
 from .clienttools import PAINT, responses_in
 
@@ -90,20 +91,14 @@ async def test_a_jobs_updates_reach_the_model_until_its_result(cs: Callstream, m
 
 @pytest.mark.parametrize("confirmed", [True, False])
 @pytest.mark.parametrize("interrupts", [False, True])
-async def test_tool_confirmation(interrupts: bool, confirmed: bool, cs: Callstream, models: Models) -> None:
-    ran: list[str] = []
-
-    def remove(path: str) -> str:
-        """Removes."""
-        ran.append(path)
-        return "removed"
-
+async def test_tool_confirmation(
+    interrupts: bool, confirmed: bool, cs: Callstream, models: Models, remover: Remover
+) -> None:
     async with scripted("gemini", [[ToolCall("remove", {"path": "/x"}), Finish()], END]) as provider:
-        tool = FunctionTool(remove, require_confirmation=True)
-        agent = adk_agent(cs, agent_of(gemini(models, provider), tool), emit_interrupt_outcome=interrupts)
+        agent = adk_agent(cs, agent_of(gemini(models, provider), remover.tool), emit_interrupt_outcome=interrupts)
         client = Client(agent)
         await client.send()
-        assert ran == []
+        assert remover.ran == []
         assert client.ended is not None
         if interrupts:
             asked = client.ended["outcome"]["interrupts"][0]["id"]
@@ -115,29 +110,20 @@ async def test_tool_confirmation(interrupts: bool, confirmed: bool, cs: Callstre
             (asked,) = client.pending()
             await client.answer({asked: {"confirmed": confirmed}})
         assert client.text() == "Done."
-    assert ran == (["/x"] if confirmed else [])
+    assert remover.ran == (["/x"] if confirmed else [])
 
 
-async def test_tool_confirmations_answered_one_by_one(cs: Callstream, models: Models) -> None:
-    ran: list[str] = []
-
-    def remove(path: str) -> str:
-        """Removes."""
-        ran.append(path)
-        return "removed"
-
+async def test_tool_confirmations_answered_one_by_one(cs: Callstream, models: Models, remover: Remover) -> None:
     calls = [ToolCall("remove", {"path": path}) for path in ("/x", "/y")]
     async with scripted("gemini", [[*calls, Finish()], END]) as provider:
-        client = Client(
-            adk_agent(cs, agent_of(gemini(models, provider), FunctionTool(remove, require_confirmation=True)))
-        )
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), remover.tool)))
         await client.send()
         first, second = client.pending()
         events = await client.answer({second: {"confirmed": True}})
         assert kinds(events) == ["RUN_STARTED", "RUN_FINISHED"]
         await client.answer({first: {"confirmed": False}})
         assert client.text() == "Done."
-    assert ran == ["/y"]
+    assert remover.ran == ["/y"]
     assert [(call.name, call.state) for call in await cs.journal.calls()] == [
         ("remove", CallState.FAILED),
         ("remove", CallState.COMPLETED),
@@ -149,17 +135,13 @@ async def test_tool_confirmations_answered_one_by_one(cs: Callstream, models: Mo
 @pytest.mark.parametrize("order", [[0, 1], [1, 0], [(0, 1)], [(1, 0)]])
 @pytest.mark.parametrize("resumable", [False, True])
 async def test_tool_confirmation_beside_a_client_tool(
-    resumable: bool, order: list[Any], cs: Callstream, models: Models
+    resumable: bool, order: list[Any], cs: Callstream, models: Models, remover: Remover
 ) -> None:
     """One after the other, in either order, or both at once: the model is asked when both have their answers."""
 
-    def remove(path: str) -> str:
-        """Removes."""
-        return "removed"
-
     calls = [ToolCall("remove", {"path": "/x"}), ToolCall("paint", {"color": "red"})]
     async with scripted("gemini", [[*calls, Finish()], END]) as provider:
-        root = agent_of(gemini(models, provider), FunctionTool(remove, require_confirmation=True), AGUIToolset())
+        root = agent_of(gemini(models, provider), remover.tool, AGUIToolset())
         app = App(name="app", root_agent=root, resumability_config=ResumabilityConfig(is_resumable=resumable))
         client = Client(ADKAgent.from_app(app, user_id="user", callstream=cs), tools=[PAINT])
         await client.send()
@@ -173,15 +155,12 @@ async def test_tool_confirmation_beside_a_client_tool(
 
 
 @pytest.mark.parametrize("resumable", [False, True])
-async def test_tool_confirmation_with_a_new_message(resumable: bool, cs: Callstream, models: Models) -> None:
+async def test_tool_confirmation_with_a_new_message(
+    resumable: bool, cs: Callstream, models: Models, remover: Remover
+) -> None:
     """The tool runs and the model is told, and then it is told what else the person said."""
-
-    def remove(path: str) -> str:
-        """Removes."""
-        return "removed"
-
     async with scripted("gemini", [[ToolCall("remove", {"path": "/x"}), Finish()], END, END]) as provider:
-        root = agent_of(gemini(models, provider), FunctionTool(remove, require_confirmation=True))
+        root = agent_of(gemini(models, provider), remover.tool)
         app = App(name="app", root_agent=root, resumability_config=ResumabilityConfig(is_resumable=resumable))
         client = Client(ADKAgent.from_app(app, user_id="user", callstream=cs))
         await client.send()
@@ -196,21 +175,13 @@ async def test_tool_confirmation_with_a_new_message(resumable: bool, cs: Callstr
 
 
 async def test_new_message_beside_a_tool_confirmation_is_heard_after_that_failed(
-    cs: Callstream, models: Models
+    cs: Callstream, models: Models, remover: Remover
 ) -> None:
     """The turn of the confirmation breaks off; the client sends the same again, and something more."""
 
-    def remove(path: str) -> str:
-        """Removes."""
-        ran.append(path)
-        return "removed"
-
-    ran: list[str] = []
     script = [[ToolCall("remove", {"path": "/x"}), Finish()], [Failure("overloaded")], END, END]
     async with scripted("gemini", script) as provider:
-        client = Client(
-            adk_agent(cs, agent_of(gemini(models, provider), FunctionTool(remove, require_confirmation=True)))
-        )
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), remover.tool)))
         await client.send()
         answer = {"role": "tool", "toolCallId": client.pending()[0], "content": '{"confirmed": true}'}
         client.put_result({"id": "answer", **answer})
@@ -222,7 +193,7 @@ async def test_new_message_beside_a_tool_confirmation_is_heard_after_that_failed
         assert ("And hurry." in asked, "Well?" in asked) == (True, True)
         await client.send("Thanks.")
         assert provider.requests[-1].body.decode().count("And hurry.") == 1
-    assert ran == ["/x"]
+    assert remover.ran == ["/x"]
     assert [call.state for call in await cs.journal.calls()] == [CallState.COMPLETED] * 2
 
 
