@@ -96,11 +96,11 @@ class _Stage(Enum):
 
 
 class _Call:
-    """A call of the run: how far the client knows it. ``seq`` is that of its last START, ARGS or END."""
+    """A call of the run: how far the client knows it."""
 
-    __slots__ = ("call_id", "is_text", "message_id", "name", "question", "seq", "stage", "wrote")
+    __slots__ = ("call_id", "is_text", "message_id", "name", "question", "stage", "wrote")
 
-    def __init__(self, started: CallStarted | CallView, message_id: str, seq: int) -> None:
+    def __init__(self, started: CallStarted | CallView, message_id: str) -> None:
         self.call_id = started.call_id
         self.name = started.name
         self.message_id = message_id
@@ -108,7 +108,6 @@ class _Call:
         self.stage = _Stage.OPEN
         self.question = Question()
         self.wrote = False
-        self.seq = seq
 
 
 class Translator:
@@ -124,8 +123,8 @@ class Translator:
         """The number of the last record taken in."""
         self._run: AguiRunStarted | None = None
         self._is_over = False
-        self._texts: dict[str, int] = {}  # open messages, and the seq of their last event
-        self._thoughts: dict[str, int] = {}
+        self._texts: dict[str, None] = {}  # open messages, in the order in which they were opened
+        self._thoughts: dict[str, None] = {}
         self._calls: dict[str, _Call] = {}
         self._client_tools = self.view.client_tools
 
@@ -138,9 +137,9 @@ class Translator:
         translator._is_over = run.outcome is not None
         for passage in open_passages(run, translator.view):
             opened = translator._texts if passage.kind == "text" else translator._thoughts
-            opened[passage.message_id] = passage.seq
+            opened[passage.message_id] = None
         for call in run.calls.values():
-            known = translator._calls[call.call_id] = _Call(call, call.message_id, call.args_seq)
+            known = translator._calls[call.call_id] = _Call(call, call.message_id)
             known.stage = _stage_of(call)
             known.question = call.question or known.question
             known.wrote = call.has_pieces
@@ -230,8 +229,8 @@ class Translator:
             return
         yield from self._closing_thought(message_id)
         if message_id not in self._texts:
-            yield _text_start(message_id, self._metadata)
-        self._texts[message_id] = self.seq
+            self._texts[message_id] = None
+            yield TextMessageStart(message_id=message_id, role="assistant", metadata=self._metadata)
         yield TextMessageContent(message_id=message_id, delta=text, metadata=self._metadata)
 
     def _thought(self, message_id: str, text: str) -> Iterator[AguiEvent]:
@@ -239,8 +238,8 @@ class Translator:
             return
         yield from self._closing_text(message_id)
         if message_id not in self._thoughts:
+            self._thoughts[message_id] = None
             yield from _thought_starts(message_id, self._metadata)
-        self._thoughts[message_id] = self.seq
         yield ReasoningMessageContent(message_id=_thought_id(message_id), delta=text, metadata=self._metadata)
 
     def _closing(self, message_id: str) -> Iterator[AguiEvent]:
@@ -248,11 +247,13 @@ class Translator:
         yield from self._closing_text(message_id)
 
     def _closing_text(self, message_id: str) -> Iterator[AguiEvent]:
-        if self._texts.pop(message_id, None) is not None:
+        if message_id in self._texts:
+            del self._texts[message_id]
             yield TextMessageEnd(message_id=message_id, metadata=self._metadata)
 
     def _closing_thought(self, message_id: str) -> Iterator[AguiEvent]:
-        if self._thoughts.pop(message_id, None) is not None:
+        if message_id in self._thoughts:
+            del self._thoughts[message_id]
             yield ReasoningMessageEnd(message_id=_thought_id(message_id), metadata=self._metadata)
             yield ReasoningEnd(message_id=_thought_id(message_id), metadata=self._metadata)
 
@@ -268,7 +269,7 @@ class Translator:
     def _started(self, started: CallStarted, response_id: str | None) -> Iterator[AguiEvent]:
         message_id = message_of(started, response_id)
         yield from self._closing(message_id)
-        call = self._calls[started.call_id] = _Call(started, message_id, self.seq)
+        call = self._calls[started.call_id] = _Call(started, message_id)
         yield _call_start(call, self._metadata)
         if started.signature is not None:
             yield self._signed(started.call_id, started.signature)
@@ -286,7 +287,6 @@ class Translator:
         if not text:
             return []
         call.wrote = True
-        call.seq = self.seq
         return [ToolCallArgs(tool_call_id=call.call_id, delta=text, metadata=Metadata(self.seq))]
 
     def _completed(self, call: _Call, whole: str | None) -> Iterator[AguiEvent]:
@@ -301,7 +301,6 @@ class Translator:
 
     def _end_of(self, call: _Call) -> AguiEvent:
         call.stage = _Stage.CLOSED
-        call.seq = self.seq
         return ToolCallEnd(tool_call_id=call.call_id, metadata=self._metadata)
 
     def _progress(self, call_id: str, data: Any) -> AguiEvent:
@@ -426,10 +425,6 @@ def _thought_starts(message_id: str, metadata: Metadata) -> list[AguiEvent]:
         ReasoningStart(message_id=thought_id, metadata=metadata),
         ReasoningMessageStart(message_id=thought_id, role="reasoning", metadata=metadata),
     ]
-
-
-def _text_start(message_id: str, metadata: Metadata) -> AguiEvent:
-    return TextMessageStart(message_id=message_id, role="assistant", metadata=metadata)
 
 
 def _call_start(call: _Call, metadata: Metadata) -> AguiEvent:
