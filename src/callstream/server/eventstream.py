@@ -32,7 +32,7 @@ logger = logging.getLogger("callstream.server")
 
 HEARTBEAT: Final = b": keep-alive\n\n"
 CONNECTION: Final = "callstream.connection"
-"""The name in a request's state of its ``Connection``, which ``serve`` puts there."""
+"""The name in a request's state of its ``ClientConnection``, which ``serve`` puts there."""
 Frame: TypeAlias = bytes | IO[bytes]
 """Whole events, in memory or in a file, which is closed when it was sent."""
 _CUT_SECONDS: Final = 1.0
@@ -43,7 +43,7 @@ _TICKS: Final = 15
 _HEADERS: Final = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"}
 
 
-class Connection(Protocol):
+class ClientConnection(Protocol):
     """What ASGI knows nothing of."""
 
     def cut(self) -> None:
@@ -69,9 +69,9 @@ class Outlet:
 
     def __init__(self) -> None:
         self._stream: EventStream | None = None
-        self._connection: Connection | None = None
+        self._connection: ClientConnection | None = None
 
-    def open(self, stream: EventStream, connection: Connection) -> None:
+    def open(self, stream: EventStream, connection: ClientConnection) -> None:
         self._stream, self._connection = stream, connection
 
     def close(self) -> None:
@@ -246,8 +246,8 @@ class EventStream(Response):
             connection.cut()
 
 
-def _connection(scope: Scope) -> Connection | None:
-    found: Connection | None = scope.get("state", {}).get(CONNECTION)
+def _connection(scope: Scope) -> ClientConnection | None:
+    found: ClientConnection | None = scope.get("state", {}).get(CONNECTION)
     return found
 
 

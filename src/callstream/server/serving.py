@@ -130,7 +130,7 @@ def _cuttable(protocol: type[Any]) -> type[Any]:
 
 
 class _Served:
-    """See ``eventstream.Connection``: one of uvicorn's, by its protocol."""
+    """See ``eventstream.ClientConnection``: one of uvicorn's, by its protocol."""
 
     def __init__(self, protocol: Any) -> None:
         self._protocol = protocol
