@@ -25,7 +25,8 @@ LITELLM = litellm==1.106.2 openai==2.54.0 mcp anthropic httpx2 hypothesis pytest
 PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 TESTS = tests
 ARGS =
-WORKERS = 2
+# One more than CI's machine has cores: half of a test's time it waits for servers, browsers and databases.
+WORKERS = 3
 
 # A file's tests share servers and browsers, so one worker runs them all. tests/conftest.py sorts the files.
 PYTEST = -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder

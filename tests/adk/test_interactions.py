@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,11 +26,17 @@ LOST = "first piece carries data"
 """google-adk's own class does not look for arguments in the start of a step."""
 
 
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+def each_shape_on_each_path() -> Iterator[Any]:
+    """Every shape on one path quickly, and on both in ``make slow``."""
+    for number, shape in enumerate(SHAPES):
+        for path in PATHS:
+            if (shape.name, path) != (LOST, "partial"):
+                marks = [] if path == PATHS[number % 2] or shape.name == LOST else [pytest.mark.slow]
+                yield pytest.param(shape, path, id=f"{shape.name}-{path}", marks=marks)
+
+
+@pytest.mark.parametrize(("shape", "path"), list(each_shape_on_each_path()))
 async def test_shapes(shape: Shape, path: str, cs: Callstream, models: Models) -> None:
-    if (shape.name, path) == (LOST, "partial"):
-        pytest.skip("google-adk loses these arguments itself")
     tools, expected = ShapeTools(), list(shape.calls)
     async with BodiesProvider(WIRE, shape.bodies(WIRE)) as provider:
         host = Host(cs, agent_of(models(provider, path), *tools.functions()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -33,16 +34,19 @@ def shape(request: pytest.FixtureRequest) -> Shape:
 
 LOST = ("whole call", "streamed A, whole B", "streamed A, whole A")
 """On Anthropic's wire these have input in the start of a block, where google-adk's own class does not look for it."""
-CASES = [
-    pytest.param(shape, wire, path, id=f"{shape.name}-{wire}-{path}")
-    for path in PATHS
-    for wire in WIRES
-    for shape in SHAPES
-    if (wire, path) != ("anthropic", "partial") or shape.name not in LOST
-]
+WAYS = [(wire, path) for path in PATHS for wire in WIRES]
 
 
-@pytest.mark.parametrize(("shape", "wire", "path"), CASES)
+def each_shape_on_each_way() -> Iterator[Any]:
+    """Every shape on one way quickly, every way with some of them; all of them on all ways in ``make slow``."""
+    for wire, path in WAYS:
+        for number, shape in enumerate(SHAPES):
+            if (wire, path) != ("anthropic", "partial") or shape.name not in LOST:
+                marks = [] if WAYS[number % len(WAYS)] == (wire, path) else [pytest.mark.slow]
+                yield pytest.param(shape, wire, path, id=f"{shape.name}-{wire}-{path}", marks=marks)
+
+
+@pytest.mark.parametrize(("shape", "wire", "path"), list(each_shape_on_each_way()))
 async def test_shapes_through_run(
     shape: Shape, wire: str, path: str, cs: Callstream, models: Models, caplog: pytest.LogCaptureFixture
 ) -> None:

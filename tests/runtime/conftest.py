@@ -7,9 +7,22 @@ from pathlib import Path
 import pytest
 
 from callstream import Callstream
+from callstream.wire import WIRES
 from tests.journal.conftest import drop_schema, postgres_url, schema_url, sqlite_url
 
 __all__ = ["postgres_url"]
+
+HERE = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Journals do not know of wires: PostgreSQL is tried with one of them quickly, and with all in ``make slow``."""
+    for item in items:
+        if item.path.parent == HERE and hasattr(item, "callspec"):
+            params = item.callspec.params
+            if params.get("journal_url") == "postgres" and params.get("wire", WIRES[0]) != WIRES[0]:
+                item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])

@@ -112,16 +112,24 @@ def test_answered_client_tools_are_not_run_again_by_a_replay(judge: NodeProgram)
     assert [states[call_id] for call_id in picks] == ["output-available", "input-available"]
 
 
-@pytest.mark.parametrize("sdk", SDKS)
-def test_a_long_argument_is_read_in_little_time(judge: NodeProgram, sdk: Sdk) -> None:
-    """100 KB in pieces of 8 characters: the SDK's reader would need 12 s for them one by one."""
-    text = "It rises, and it falls.\n" * 4300
-    [run] = play([Play([Respond([ToolCall("write", {"content": text}, size=8)])])]).runs
+LONG = "It rises, and it falls.\n" * 4300
+
+
+@pytest.fixture(scope="module")
+def long_argument() -> str:
+    """A response with 100 KB in pieces of 8 characters."""
+    [run] = play([Play([Respond([ToolCall("write", {"content": LONG}, size=8)])])]).runs
     assert len(run.records) > 10_000
     translator, merger = ChunkTranslator("m"), Merger()
     chunks = [chunk for record in run.records for chunk in merger.feed(translator.feed(record))]
-    verdict = judge.ask({"sdk": sdk, "body": encode_sse(chunks).decode()})
+    return encode_sse(chunks).decode()
+
+
+@pytest.mark.parametrize("sdk", SDKS)
+def test_a_long_argument_is_read_in_little_time(judge: NodeProgram, sdk: Sdk, long_argument: str) -> None:
+    """The SDK's reader would need 12 s for its pieces one by one."""
+    verdict = judge.ask({"sdk": sdk, "body": long_argument})
     assert verdict["errors"] == []
     [part] = [part for part in verdict["message"]["parts"] if "toolCallId" in part]
-    assert part["input"] == {"content": text}
+    assert part["input"] == {"content": LONG}
     assert verdict["updates"] < 250

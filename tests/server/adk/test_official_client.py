@@ -124,7 +124,7 @@ async def test_official_client_accepts_every_scene(
         assert reloaded["state"] == verdicts[-1]["state"]
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 24))])
 async def test_official_client_accepts_random_scenes(
     seed: int, cs: Callstream, models: Models, live_judge: LiveJudge
 ) -> None:
