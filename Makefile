@@ -31,6 +31,9 @@ WORKERS = 3
 # A file's tests share servers and browsers, so one worker runs them all. tests/conftest.py sorts the files.
 PYTEST = -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+# Tests start a hundred Python processes: what one has compiled, the others read, whatever the environment says.
+BYTECODE = PYTHONDONTWRITEBYTECODE=
+
 # The rooms that do no I/O: nothing but their own tests can show that they are right, so they are held to more.
 PURE = src/callstream/errors.py,src/callstream/events.py,src/callstream/codec.py,src/callstream/jsontext/*,src/callstream/wire/*,src/callstream/calls.py,src/callstream/view/*,src/callstream/agui/*,src/callstream/uistream/*
 PURE_COVERAGE = 100
@@ -56,11 +59,11 @@ help: ## list these targets (default)
 venv: $(VENV)/.installed-dev ## make .venv with all that tests and checks need
 
 test: $(VENV)/.installed-dev ## run the tests, except those marked slow
-	@$(BIN)/python $(PYTEST) -m 'not slow' $(TESTS) $(ARGS)
+	@$(BYTECODE) $(BIN)/python $(PYTEST) -m 'not slow' $(TESTS) $(ARGS)
 
 slow: $(VENV)/.installed-dev ## run the tests that make test leaves out, and properties with all their examples
 	@echo "==> slow tests"
-	@HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-ci} $(BIN)/python $(PYTEST) -m 'slow or hypothesis' $(TESTS) $(ARGS)
+	@$(BYTECODE) HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-ci} $(BIN)/python $(PYTEST) -m 'slow or hypothesis' $(TESTS) $(ARGS)
 
 oldest: $(OLDEST)/.installed ## run google-adk's tests and example with the oldest versions that are declared
 	@$(OLDEST)/bin/python $(PYTEST) $(OLDEST_WARNINGS) tests/adk $(ARGS)
@@ -87,7 +90,7 @@ imports: $(VENV)/.installed-dev ## check who imports whom only
 
 coverage: $(VENV)/.installed-dev ## run the tests of make test, and hold them to the coverage thresholds
 	@echo "==> tests with coverage"
-	@$(BIN)/python $(PYTEST) -m 'not slow' --cov --cov-report= --cov-fail-under=0 $(ARGS)
+	@$(BYTECODE) $(BIN)/python $(PYTEST) -m 'not slow' --cov --cov-report= --cov-fail-under=0 $(ARGS)
 	@echo "==> coverage, all rooms"
 	@$(BIN)/coverage report
 	@echo "==> coverage, pure rooms: at least $(PURE_COVERAGE) %"

@@ -317,6 +317,7 @@ def test_calls_of_other_kinds(inspector: Inspector, stage: Stage, page: Page) ->
             await run.record([StateChanged({"page": 7}), StateChanged(patch=[{"op": "remove", "path": "/page"}])])
 
     stage.call(write)
+    page.reload()  # by itself the page looks for threads of others every few seconds
     page.get_by_role("link", name="all kinds").click()
     free = inspector.expect_state("free_text", "released")
     assert inspector.text_of(inspector.string(free, "arguments")) == "print('\"{')\npass"
