@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests import captures
 from tests.examples import register_profiles
+from tests.journal.server import postgres_server
 
 HERE = Path(__file__).parent
 
@@ -45,3 +47,13 @@ def wires() -> Path:
     if place is None:
         pytest.skip(captures.NOT_THERE)
     return place
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """The server that CALLSTREAM_TEST_POSTGRES names, else one of our own that is stopped at the end."""
+    if named := os.environ.get("CALLSTREAM_TEST_POSTGRES"):
+        yield named
+        return
+    with postgres_server() as server:
+        yield server.get_uri()

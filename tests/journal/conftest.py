@@ -1,9 +1,8 @@
-"""The three journals that one suite is run on, and a PostgreSQL server that the suite starts by itself."""
+"""The three journals that one suite is run on."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -15,21 +14,10 @@ import pytest_asyncio
 
 from callstream.journal import Journal, open_journal
 
-from .server import postgres_server
 from .zombie import zombie
 
 BACKENDS = ("memory", "sqlite", "postgres")
 POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
-
-
-@pytest.fixture(scope="session")
-def postgres_url() -> Iterator[str]:
-    """The server that CALLSTREAM_TEST_POSTGRES names, else one of our own that is stopped at the end."""
-    if named := os.environ.get("CALLSTREAM_TEST_POSTGRES"):
-        yield named
-        return
-    with postgres_server() as server:
-        yield server.get_uri()
 
 
 class Place:

@@ -8,9 +8,7 @@ import pytest
 
 from callstream import Callstream
 from callstream.wire import WIRES
-from tests.journal.conftest import drop_schema, postgres_url, schema_url, sqlite_url
-
-__all__ = ["postgres_url"]
+from tests.journal.conftest import drop_schema, schema_url, sqlite_url
 
 HERE = Path(__file__).parent
 
@@ -19,7 +17,7 @@ HERE = Path(__file__).parent
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Journals do not know of wires: PostgreSQL is tried with one of them quickly, and with all in ``make slow``."""
     for item in items:
-        if item.path.parent == HERE and hasattr(item, "callspec"):
+        if item.path.is_relative_to(HERE) and hasattr(item, "callspec"):
             params = item.callspec.params
             if params.get("journal_url") == "postgres" and params.get("wire", WIRES[0]) != WIRES[0]:
                 item.add_marker(pytest.mark.slow)

@@ -21,13 +21,12 @@ from callstream.server import ServerSettings
 from callstream.testing import Finish, Text
 from tests.adk.conftest import IGNORED
 from tests.adk.hosting import Models, agent_of, scripted
-from tests.journal.conftest import drop_schema, postgres_url, schema_url
+from tests.journal.conftest import drop_schema, schema_url
 
 from .agents import Stepping
 from .background import Background, in_background
 from .serving import Server, run_input, served, tool_message
 
-__all__ = ["postgres_url"]
 pytestmark = [pytest.mark.filterwarnings(warning) for warning in IGNORED]
 
 LIMITS = ServerSettings(max_body_bytes=50_000, body_seconds=5, busy_wait=1, max_messages=50, max_tools=50)

@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callstream.server import ServerSettings
-from tests.journal.conftest import postgres_url
 from tests.server.test_fuzz import as_bytes, function_agent, fuzzed, server, valid
 
 from .background import Background, in_background
 
-__all__ = ["postgres_url", "server"]
+__all__ = ["server"]
 
 HEAD = b"POST /agui HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 
