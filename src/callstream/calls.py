@@ -25,6 +25,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from callstream.codec import from_utf8, utf8
 from callstream.errors import TransitionError, UsageError
 from callstream.events import (
     ArgsAppended,
@@ -312,7 +313,7 @@ class Ledger:
     def __init__(self, used: Iterable[str] = ()) -> None:
         self._used = set(used)
         self._calls: dict[str, Call] = {}
-        self._pieces: dict[str, list[str]] = {}
+        self._pieces: dict[str, bytearray] = {}
 
     def __getitem__(self, call_id: str) -> Call:
         try:
@@ -342,13 +343,13 @@ class Ledger:
             call = self._calls.get(call_id) or self[call_id]
             if call.state not in TAKES_PIECES:
                 call = self._calls[call_id] = advanced(call, event)
-            (self._pieces.get(call_id) or self._open_pieces(event)).append(event.text)
+            (self._pieces.get(call_id) or self._open_pieces(event)).extend(utf8(event.text))
             return call
         if isinstance(event, CallStarted):
             if call_id in self._calls:
                 raise TransitionError(f"call {call_id!r} has started already")
             self._used.add(call_id)
-            self._pieces[call_id] = []
+            self._pieces[call_id] = bytearray()
             call = opened(event, run_id=run_id, thread_id=thread_id)
         else:
             call = advanced(self[call_id], event)
@@ -357,11 +358,11 @@ class Ledger:
             pieces = self._pieces.pop(call_id, None) if isinstance(event, CallCompleted | CallDiscarded) else None
             if pieces is not None:
                 whole = event.args_json if isinstance(event, CallCompleted) else None
-                call = msgspec.structs.replace(call, args_json="".join(pieces) if whole is None else whole)
+                call = msgspec.structs.replace(call, args_json=from_utf8(pieces) if whole is None else whole)
         self._calls[call_id] = call
         return call
 
-    def _open_pieces(self, event: ArgsAppended | CallCompleted) -> list[str]:
+    def _open_pieces(self, event: ArgsAppended | CallCompleted) -> bytearray:
         """The text so far. A call that runs early is in the same state before and after its arguments end."""
         pieces = self._pieces.get(event.call_id)
         if pieces is None:

@@ -28,6 +28,21 @@ _ESCAPED_SURROGATE = re.compile(
 _LINE_ENDS = {line_end.encode(): f"\\u{ord(line_end):04x}".encode() for line_end in "\x85\u2028\u2029"}
 
 
+def utf8(text: str) -> bytes:
+    """Text as bytes that keep a lone surrogate, too.
+
+    Text that grows is kept so: its short pieces, as strings, would weigh several times what they say.
+    """
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
+
+
+def from_utf8(data: bytes | bytearray) -> str:
+    return data.decode("utf-8", "surrogatepass")
+
+
 def encode(value: Any) -> bytes:
     """Compact JSON. ``msgspec.Raw`` in it is JSON already and stays as it is."""
     try:

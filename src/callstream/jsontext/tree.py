@@ -10,7 +10,7 @@ from enum import Enum
 from json.encoder import encode_basestring
 from typing import TypeAlias
 
-from callstream.codec import escape_surrogates
+from callstream.codec import escape_surrogates, from_utf8, utf8
 from callstream.errors import UsageError, WireError
 from callstream.jsontext.path import Path
 
@@ -22,14 +22,14 @@ class State(Enum):
 
 
 class Leaf:
-    """A string (its pieces) or a scalar (its literal). ``stale``: the text holds an older value."""
+    """A string (as UTF-8) or a scalar (its literal). ``stale``: the text holds an older value."""
 
     __slots__ = ("done", "path", "stale", "state", "value")
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.state = State.UNWRITTEN
-        self.value: list[str] | str = ""
+        self.value: bytearray | str = ""
         self.done = False
         self.stale = False
 
@@ -38,22 +38,20 @@ class Leaf:
         if not isinstance(value, str):
             before, self.value = self.value, literal(value)
             changed = self.value != before
-        elif isinstance(self.value, list):
-            changed = value != ""
-            self.value.append(value)
         else:
-            self.value = [value]
+            if isinstance(self.value, str):
+                self.value = bytearray()
+            else:
+                changed = value != ""
+            self.value += utf8(value)
         self.done = not more
         self.stale = self.stale or (changed and self.state is State.CLOSED)
 
     def string(self) -> str | None:
-        if isinstance(self.value, str):
-            return None
-        self.value[:] = ["".join(self.value)]
-        return self.value[0]
+        return None if isinstance(self.value, str) else from_utf8(self.value)
 
     def text(self) -> str:
-        return self.value if isinstance(self.value, str) else f'"{escape("".join(self.value))}"'
+        return self.value if isinstance(self.value, str) else f'"{escape(from_utf8(self.value))}"'
 
 
 class Branch:

@@ -22,6 +22,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Any, Final, Literal, TypeAlias
 
+from callstream.codec import utf8
 from callstream.errors import UsageError, WireError
 from callstream.jsontext.path import Path, format_path, parse_path
 from callstream.jsontext.shape import wants_array
@@ -59,7 +60,7 @@ class JsonWriter:
         self._late: dict[Node, None] = {}
         self._open: Leaf | None = None
         self._open_path: Path | None = None
-        self._open_pieces: list[str] = []
+        self._open_text = bytearray()
 
     # -- the two dialects and the end ----------------------------------------------------------------------------------
 
@@ -111,7 +112,10 @@ class JsonWriter:
 
     def _write(self, path: Path, value: Piece, more: bool) -> str:
         if path == self._open_path and isinstance(value, str):
-            self._open_pieces.append(value)
+            try:
+                self._open_text += value.encode()  # as utf8 does, with one call less
+            except UnicodeEncodeError:
+                self._open_text += utf8(value)
             return escape(value) if more else escape(value) + self._finish()
         if value is EMPTY and more:
             return ""
@@ -213,9 +217,9 @@ class JsonWriter:
         if isinstance(node, Branch):
             node.state = State.OPEN
             self._stack.append(node)
-        elif isinstance(node.value, list) and not node.done:
+        elif not isinstance(node.value, str) and not node.done:
             node.state = State.OPEN
-            self._open, self._open_path, self._open_pieces = node, node.path, node.value
+            self._open, self._open_path, self._open_text = node, node.path, node.value
             out.append(label(branch, step) + node.text()[:-1])
         else:
             node.state = State.CLOSED

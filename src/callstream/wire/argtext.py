@@ -16,7 +16,9 @@ from callstream.errors import WireError
 _CONTROL = re.compile(r"[\x00-\x1f]")
 _MARK = re.compile(r'["\\\x00-\x1f]')
 _SHORT_ESCAPE = {"\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
-_BLANK = " \t\n\r"
+_BLANK = b" \t\n\r"
+_LOOK = 64
+"""So many bytes tell nearly always whether there is more than white space."""
 
 
 def json_text(value: Any) -> str:
@@ -38,40 +40,41 @@ class ArgumentText:
     """Collects the pieces of one call's arguments."""
 
     def __init__(self) -> None:
-        self._pieces: list[str] = []
-        self._unscanned: list[str] = []
+        self._text = bytearray()
+        self._scanned = 0  # bytes of it
         self._in_string = False
         self._escaped = False
 
     def append(self, text: str) -> str:
         """Takes a piece in and returns it as strict text."""
         if not text.isprintable() and _CONTROL.search(text):  # the first answers at once for nearly every piece
-            for earlier in self._unscanned:
-                self._scan(earlier)
-            self._unscanned.clear()
+            self._scan(codec.from_utf8(self._text[self._scanned :]))
             text = self._scan(text)
+            self._text += codec.utf8(text)
+            self._scanned = len(self._text)
         else:
-            self._unscanned.append(text)
-        self._pieces.append(text)
+            try:
+                self._text += text.encode()  # as codec.utf8 does, with one call less
+            except UnicodeEncodeError:
+                self._text += codec.utf8(text)
         return text
 
     def append_raw(self, text: str) -> str:
         """Takes in a piece of free text, which is left as it is."""
-        self._pieces.append(text)
+        self._text += codec.utf8(text)
         return text
 
     def join(self) -> str:
-        if len(self._pieces) > 1:
-            self._pieces = ["".join(self._pieces)]
-        return self._pieces[0] if self._pieces else ""
+        return codec.from_utf8(self._text)
 
     @property
     def is_blank(self) -> bool:
-        return not any(piece.strip(_BLANK) for piece in self._pieces)
+        return not self._text[:_LOOK].strip(_BLANK) and not self._text.strip(_BLANK)
 
     def ends_with(self, character: str) -> bool:
         """Whether the text ends so, white space aside."""
-        return next((last for piece in reversed(self._pieces) if (last := piece.rstrip(_BLANK)[-1:])), "") == character
+        end = self._text[-_LOOK:].rstrip(_BLANK) or self._text.rstrip(_BLANK)
+        return end.endswith(character.encode())
 
     def _scan(self, text: str) -> str:
         strict: list[str] = []
