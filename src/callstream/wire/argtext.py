@@ -53,10 +53,7 @@ class ArgumentText:
             self._text += codec.utf8(text)
             self._scanned = len(self._text)
         else:
-            try:
-                self._text += text.encode()  # as codec.utf8 does, with one call less
-            except UnicodeEncodeError:
-                self._text += codec.utf8(text)
+            self._text += text.encode()  # whoever calls has escaped surrogates
         return text
 
     def append_raw(self, text: str) -> str:

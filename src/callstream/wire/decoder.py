@@ -158,15 +158,16 @@ class Decoder(ABC, Generic[Chunk]):
         if not payload:
             return
         chunk = None
+        is_ascii = payload.isascii()
         if self.expects_piece and self._bare_payloads is not None:
             try:
-                chunk = _decode(payload, self._bare_payloads)
+                chunk = self._bare_payloads.decode(payload) if is_ascii else _decode(payload, self._bare_payloads)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 pass  # there is more in it
         self.is_bare = chunk is not None
         if chunk is None:
             try:
-                chunk = _decode(payload, self._payloads)
+                chunk = self._payloads.decode(payload) if is_ascii else _decode(payload, self._payloads)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 if payload.startswith(DONE):
                     self._done()
