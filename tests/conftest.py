@@ -9,7 +9,6 @@ import pytest
 
 from tests import captures
 from tests.examples import register_profiles
-from tests.journal.server import postgres_server
 
 HERE = Path(__file__).parent
 
@@ -55,5 +54,7 @@ def postgres_url() -> Iterator[str]:
     if named := os.environ.get("CALLSTREAM_TEST_POSTGRES"):
         yield named
         return
+    from tests.journal.server import postgres_server
+
     with postgres_server() as server:
         yield server.get_uri()
