@@ -106,7 +106,7 @@ async def test_chat_streams_and_shows_the_same_when_it_is_loaded(
 async def test_chat_that_drops_resumes_the_whole_turn(
     cs: Callstream, models: Models, chats: NodeProgram, drop: int
 ) -> None:
-    async with staged(cs, models, chats, WRITE, END, WRITE, END, pace=60) as stage:
+    async with staged(cs, models, chats, WRITE, END, WRITE, END, pace=30) as stage:
         whole = await stage.live({"send": "Go"}, chat="whole")
         told = await stage.live({"drop": drop, "send": "Go"}, {"resume": True})
         assert told["finished"][0]["isDisconnect"] is True
@@ -117,7 +117,7 @@ async def test_chat_that_drops_resumes_the_whole_turn(
 
 
 async def test_a_drop_in_a_visible_tab_heals_by_itself(cs: Callstream, models: Models, chats: NodeProgram) -> None:
-    async with staged(cs, models, chats, WRITE, END, pace=60) as stage:
+    async with staged(cs, models, chats, WRITE, END, pace=30) as stage:
         told = await stage.live({"drop": 4, "send": "Go"}, heals=10)
         assert told["finished"][0]["isDisconnect"] is True
         assert (told["status"], told.get("loaded")) == ("ready", None)
