@@ -106,12 +106,13 @@ class _Writer(asyncio.Protocol):
 
 
 class Clients:
-    """Clients of a server at that address, and how long the deltas took to them since ``since``."""
+    """Clients of a server at that address: how long the deltas took to them since ``since``, and the bytes on the wire."""
 
     def __init__(self, address: str) -> None:
         self._where = urlsplit(address)
         self.found = Latencies()
         self.since = float("inf")
+        self.wire_bytes = 0
         self.open: set[_Reader] = set()
         self._hearing: set[_Reader] = set()
         self._reading: set[_Reader] = set()
@@ -171,6 +172,8 @@ class _Reader(asyncio.Protocol):
         if not self._has_heard:
             self._has_heard = True
             self._clients.hear(self, has_delta=False)
+        if now >= self._clients.since:
+            self._clients.wire_bytes += len(data)
         data = self._rest + data
         end = 0
         for stamp in _STAMPED.finditer(data):

@@ -185,14 +185,26 @@ async def measure_step(step: str, streams: int, pace: float, seconds: float) -> 
     async with model.listen() as base_url:
         command = ["-m", "bench.reading", "--provider", base_url, "--step", step, "--core", "0"]
         command += ["--streams", str(streams), "--pace", str(pace), "--seconds", str(seconds)]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["src", "."])}
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-W", "ignore", *command, stdout=subprocess.PIPE, env=environment
-        )
-        printed, _ = await process.communicate()
+        return float(await _printed(command))
+
+
+async def measure_alone(runs: int, pace: float, seconds: float) -> float:
+    """KiB of a run of google-adk without anything around it."""
+    model = Model(pace, SPARE)
+    async with model.listen() as base_url:
+        command = ["-m", "bench.alone", "--provider", base_url, "--runs", str(runs), "--seconds", str(seconds)]
+        return float(await _printed(command))
+
+
+async def _printed(command: Sequence[str]) -> str:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["src", "."])}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-W", "ignore", *command, stdout=subprocess.PIPE, env=environment
+    )
+    printed, _ = await process.communicate()
     if process.returncode:
-        raise RuntimeError(f"bench.reading ended with status {process.returncode}")
-    return float(printed)
+        raise RuntimeError(f"{command[1]} ended with status {process.returncode}")
+    return printed.decode()
 
 
 def judge(found: dict[tuple[str, int, float], Rung], idle: Idle | None) -> bool:
@@ -269,6 +281,7 @@ def measure_memory(found: dict[tuple[str, int, float], Rung]) -> Idle:
     few, many = (found.get((OURS, streams, 20)) for streams in (20, 100))
     if few is not None and many is not None:
         table.row("stream (from 20 to 100)", (many.memory - few.memory) * 1024 / 80, f"{many.share:.0%}")
+        table.row("run of google-adk alone, hardly a delta", asyncio.run(measure_alone(80, 0.5, SETTLING)), "")
     idle = asyncio.run(measure_idle(IDLE, IDLE_SECONDS))
     table.row(f"follower of an idle run ({IDLE:,})", idle.kibibytes, f"{idle.share:.1%}")
     table.print()

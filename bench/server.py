@@ -3,7 +3,7 @@
 Every stream is one run of a google-adk agent whose model writes one call at 20 deltas a second. The deltas carry the time
 at which the provider wrote them, and the client that reads the server's events compares it with its own clock: so the
 latency is that of the whole way, for ours with every delta in a SQLite journal before it is shown. Runs are started one
-after the other; what is measured begins when all go on. The server has one core to itself, provider and clients share the
+after the other; what is measured begins when all go on. The server has one core to itself, model and clients share the
 other. ag_ui_adk runs in an environment of its own; see ``bench.comparison``.
 """
 
@@ -11,38 +11,40 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
-import re
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 from bench.comparison import interpreter
+from bench.load import Clients, Model
 from bench.many import Latencies
-from bench.providers import provider
 from bench.table import Table
-from callstream.testing import ToolCall
 from callstream.testing.provider import STAMP
 
 PACE = 20
 WINDOW = 8.0
-LIMIT_MS = 1000.0
+LIMIT_MS = 250.0
 LADDER = (10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 400, 500, 600, 700, 800)
 STARTS_PER_SECOND = 25.0
-_STAMPED = re.compile(rb"\d{20}")
+SETTLING = 2.0
+LOADING = 120.0
+"""How long a server may take to load all that it needs, and to serve its first stream."""
+SPARE = 60.0
+"""How much longer than needed the model could go on writing: a server may be slow to start its streams."""
+MOST_OF_DRIVER = 0.8
 
 
 class Measured(NamedTuple):
     streams: int
     latencies: Latencies
     share: float
+    driver: float
+    """The share of its core that model and clients used."""
     memory: float
     wire_bytes: int
 
@@ -73,70 +75,29 @@ def server(which: str, base_url: str, journal: str | None = None) -> Iterator[tu
         process.wait(10)
 
 
-class Clients:
-    """Reads streams without parsing more of them than the stamps."""
-
-    def __init__(self, address: str) -> None:
-        self._where = urlsplit(address)
-        self.found = Latencies()
-        self.since = float("inf")
-        self.wire_bytes = 0
-
-    async def stream(self, number: int) -> None:
-        body = json.dumps(
-            {
-                "threadId": f"thread-{number}",
-                "runId": uuid.uuid4().hex,
-                "messages": [{"id": uuid.uuid4().hex, "role": "user", "content": "Write."}],
-                "tools": [],
-                "context": [],
-                "state": {},
-                "forwardedProps": {},
-            }
-        )
-        headers = f"Host: {self._where.netloc}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-        head = f"POST /agui HTTP/1.1\r\n{headers}\r\n\r\n"
-        reader, writer = await asyncio.open_connection(self._where.hostname, self._where.port, limit=2**20)
-        try:
-            writer.write((head + body).encode())
-            rest = b""
-            while data := await reader.read(65536):
-                now = time.monotonic_ns()
-                counted = time.monotonic() >= self.since
-                if counted:
-                    self.wire_bytes += len(data)
-                data = rest + data
-                end = 0
-                for stamp in _STAMPED.finditer(data):
-                    end = stamp.end()
-                    if counted:
-                        self.found.add(now - int(stamp[0]))
-                rest = data[max(end, len(data) - 19) :]
-        finally:
-            writer.close()
-
-
-async def measured(address: str, pid: int, streams: int) -> Measured:
-    clients = Clients(address)
-    tasks = []
-    try:
-        for number in range(streams):
-            tasks.append(asyncio.create_task(clients.stream(number)))
-            await asyncio.sleep(1 / STARTS_PER_SECOND)
-        await asyncio.sleep(2)
-        began, cpu = time.monotonic(), cpu_seconds(pid)
-        clients.since = began
-        await asyncio.sleep(WINDOW)
-        share = (cpu_seconds(pid) - cpu) / (time.monotonic() - began)
-        memory = resident(pid)
-        failed = [task.exception() for task in tasks if task.done()]
-        if failed:
-            print(f"  {len(failed)} streams ended early: {failed[0]!r}", file=sys.stderr)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-    return Measured(streams, clients.found, share, memory, clients.wire_bytes)
+async def measured(which: str, streams: int) -> Measured:
+    seconds = streams / STARTS_PER_SECOND + SETTLING + WINDOW
+    model = Model(PACE, seconds + SPARE)
+    async with model.listen() as base_url:
+        with server(which, base_url) as (address, pid):
+            clients = Clients(address)
+            await clients.add()
+            await clients.wait(LOADING)
+            for _ in range(1, streams):
+                await clients.add()
+                await asyncio.sleep(1 / STARTS_PER_SECOND)
+            await asyncio.sleep(SETTLING)
+            began, cpu, driver = time.monotonic(), cpu_seconds(pid), time.process_time()
+            clients.since = time.monotonic_ns()
+            await asyncio.sleep(WINDOW)
+            lasted = time.monotonic() - began
+            share, driver = (cpu_seconds(pid) - cpu) / lasted, (time.process_time() - driver) / lasted
+            memory = resident(pid)
+            found = Measured(streams, clients.found, share, driver, memory, clients.wire_bytes)
+            if left := streams - len(clients.open):
+                print(f"  {left} streams ended early", file=sys.stderr)
+            clients.leave()
+    return found
 
 
 def cpu_seconds(pid: int) -> float:
@@ -149,16 +110,10 @@ def resident(pid: int) -> float:
 
 
 def one(which: str, streams: int) -> Measured:
-    seconds = streams / STARTS_PER_SECOND + WINDOW + 10
-    script = [ToolCall("write", {"content": STAMP * int(seconds * PACE)}, size=len(STAMP))]
-    with (
-        provider("gemini", script, "--deltas-per-second", str(PACE), "--stamp", "--stream-args-unasked") as base_url,
-        server(which, base_url) as (address, pid),
-    ):
-        found = asyncio.run(measured(address, pid, streams))
+    found = asyncio.run(measured(which, streams))
     print(
         f"  {which}, {streams} streams: {found.latencies.count} deltas, p50 {found.latencies.quantile(0.5):.0f} ms, "
-        f"p99 {found.latencies.quantile(0.99):.0f} ms, {found.share:.0%} of a core",
+        f"p99 {found.latencies.quantile(0.99):.0f} ms, {found.share:.0%} of a core, driver {found.driver:.0%}",
         file=sys.stderr,
         flush=True,
     )
@@ -166,10 +121,13 @@ def one(which: str, streams: int) -> Measured:
 
 
 def most(which: str, ladder: tuple[int, ...]) -> Measured | None:
-    """The last rung that holds, before one does not."""
+    """The last rung that holds, before one does not, or the driver is busier than it may be."""
     best: Measured | None = None
     for streams in ladder:
         found = one(which, streams)
+        if found.driver > MOST_OF_DRIVER:
+            print(f"  {streams} streams are more than the driver can feed", file=sys.stderr)
+            break
         if not found.holds:
             break
         best = found
@@ -208,7 +166,7 @@ def main() -> int:
             ladder = LADDER if which == "ag_ui_adk" else tuple(rung for rung in LADDER if rung >= 80)
             held[which] = most(which, ladder)
     table = Table(
-        f"server: streams at {PACE} deltas/s that one core holds before p99 passes one second",
+        f"server: streams at {PACE} deltas/s that one core holds before p99 passes {LIMIT_MS:g} ms",
         ["", "streams", "p50 ms", "p99 ms", "share of a core", "MiB"],
     )
     for which, best in held.items():
