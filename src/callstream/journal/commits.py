@@ -14,13 +14,13 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import TypeAlias
 from weakref import WeakKeyDictionary, WeakSet
 
 from callstream.errors import CallstreamError, JournalError
-from callstream.journal.follow import Follower, Followers, call_in
+from callstream.journal.follow import Follower, Followers, News, call_in
 from callstream.journal.owned import Append
 from callstream.journal.rows import Row
 from callstream.journal.settings import JournalSettings
@@ -39,7 +39,6 @@ _LEAST_SECONDS = 1.0
 
 Then: TypeAlias = Callable[[int | CallstreamError], None]
 """Told, in the loop of an append, the number of its last record, or why it was not written. It must not raise."""
-_ByLoop: TypeAlias = Mapping[asyncio.AbstractEventLoop, Iterable[Follower]]
 
 
 class Waiting(Append, eq=False):
@@ -112,8 +111,8 @@ class AppendQueue:
         loop = asyncio.get_running_loop()
         with self._lock:
             self._expected.discard(run_id)
-            seconds = self._seconds_left()
             works = self._works.get(loop)
+            seconds = self._seconds_left()
             if seconds > 0:
                 if works:
                     works.append(work)  # and there is a timer
@@ -173,7 +172,7 @@ class AppendQueue:
         return batch
 
     def settle(
-        self, batch: Sequence[Waiting], outcomes: Sequence[int | CallstreamError], news: _ByLoop | None = None
+        self, batch: Sequence[Waiting], outcomes: Sequence[int | CallstreamError], news: News | None = None
     ) -> None:
         """Tells every waiting task what became of its append, and followers the news; lets the next ones in line in."""
         answers: dict[asyncio.AbstractEventLoop, list[tuple[Then, int | CallstreamError]]] = {}
@@ -365,11 +364,11 @@ def _answer(done: asyncio.Future[int], outcome: int | CallstreamError) -> None:
         done.set_exception(outcome)
 
 
-def deliver(settled: Iterable[tuple[Then, int | CallstreamError]], followers: Iterable[Follower]) -> None:
+def deliver(settled: Iterable[tuple[Then, int | CallstreamError]], followers: Iterable[tuple[Follower, int]]) -> None:
     for then, outcome in settled:
         then(outcome)
-    for follower in followers:
-        follower.notice()
+    for follower, seq in followers:
+        follower.notice(seq)
 
 
 def _let_in(turn: asyncio.Future[None]) -> None:

@@ -88,8 +88,10 @@ class Follower:
         if self._error is not None:
             raise self._error
 
-    def notice(self) -> None:
-        """In the follower's own loop."""
+    def notice(self, seq: int = 0) -> None:
+        """In the follower's own loop. ``seq``: the number of the run's last record, if it is known."""
+        if 0 < seq <= self.after:
+            return  # the news before this one brought it
         if self.offer is not None and self._is_waiting and not self._closed and not self._news.is_set():
             try:
                 if self.offer():
@@ -97,6 +99,10 @@ class Follower:
             except Exception as error:  # noqa: BLE001  # it is the reader's, and rises where that waits
                 self._error = error
         self._news.set()
+
+
+News: TypeAlias = dict[asyncio.AbstractEventLoop, list[tuple[Follower, int]]]
+"""Who has to be told in each loop, and the number of the last record of his run; 0 if that is not known."""
 
 
 class Followers:
@@ -176,15 +182,17 @@ class Followers:
                 return []
             return list(islice(tail, after + 1 - tail[0].seq, None))
 
-    def by_loop(self, run_ids: Iterable[str]) -> dict[asyncio.AbstractEventLoop, list[Follower]]:
-        """Who follows those runs, by the loop in which each has to be told."""
+    def by_loop(self, changed: Mapping[str, int]) -> News:
+        """Who follows those runs, which have a last record of that number, by the loop in which each has to be told."""
         if not self._by_run:
             return {}
         with self._lock:
-            return _by_loop(follower for run_id in run_ids for follower in self._by_run.get(run_id, ()))
+            return _by_loop(
+                (follower, seq) for run_id, seq in changed.items() for follower in self._by_run.get(run_id, ())
+            )
 
     def wake(self, run_ids: Iterable[str]) -> None:
-        _notify(self.by_loop(run_ids))
+        _notify(self.by_loop(dict.fromkeys(run_ids, 0)))
 
     def wake_all(self) -> None:
         self.wake(self.runs())
@@ -194,8 +202,8 @@ class Followers:
         with self._lock:
             self._closed = True
             self.error = error
-            woken = [follower for waiting in self._by_run.values() for follower in waiting]
-            for follower in woken:
+            woken = [(follower, 0) for waiting in self._by_run.values() for follower in waiting]
+            for follower, _ in woken:
                 follower.close()
         _notify(_by_loop(woken))
 
@@ -339,18 +347,18 @@ def call_in(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *a
             raise
 
 
-def _by_loop(followers: Iterable[Follower]) -> dict[asyncio.AbstractEventLoop, list[Follower]]:
-    found: dict[asyncio.AbstractEventLoop, list[Follower]] = {}
-    for follower in followers:
-        found.setdefault(follower.loop, []).append(follower)
+def _by_loop(followers: Iterable[tuple[Follower, int]]) -> News:
+    found: News = {}
+    for told in followers:
+        found.setdefault(told[0].loop, []).append(told)
     return found
 
 
-def _notify(woken: Mapping[asyncio.AbstractEventLoop, Iterable[Follower]]) -> None:
-    for loop, followers in woken.items():
+def _notify(news: News) -> None:
+    for loop, followers in news.items():
         call_in(loop, _notice, followers)
 
 
-def _notice(followers: Iterable[Follower]) -> None:
-    for follower in followers:
-        follower.notice()
+def _notice(followers: Iterable[tuple[Follower, int]]) -> None:
+    for follower, seq in followers:
+        follower.notice(seq)

@@ -169,7 +169,7 @@ class MemoryStore:
         self._wake_others(swept)
         return swept
 
-    def _wake_others(self, run_ids: Sequence[str]) -> None:
+    def _wake_others(self, run_ids: Iterable[str]) -> None:
         if self._tables.is_shared:
             for store in list(self._tables.stores):
                 if store is not self:

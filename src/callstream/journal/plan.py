@@ -57,8 +57,9 @@ class Plan:
         self._busy: dict[str, str] = {}
 
     @property
-    def changed_runs(self) -> list[str]:
-        return [run.run_id for run in self.bases]
+    def changed_runs(self) -> dict[str, int]:
+        """The runs that get records, with the number of the last one."""
+        return {run.run_id: run.last_seq for run in self.bases}
 
     def records_of(self, run_ids: Container[str]) -> dict[str, list[Record]]:
         """What those runs get, as a reader of the store will read it; records with a long text are left out."""

@@ -41,7 +41,7 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
     lease_ttl: float = 15.0
     retry_seconds: float = 5.0
     max_pending_bytes: int = 64 * 1024 * 1024
-    gather_seconds: float = 0.01
+    gather_seconds: float = 0.015
     redact: Redact | None = None
     housekeeping: Housekeeping | None = Housekeeping()
     migrate: bool = True

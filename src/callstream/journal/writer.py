@@ -32,10 +32,10 @@ class Stale(Exception):
 
 
 class Committed(NamedTuple):
-    """The outcome of each append of a batch, the runs that got records, and the records of those that are followed."""
+    """The outcome of each append of a batch, the runs that got records with the last number, and the records to follow."""
 
     outcomes: Sequence[int | CallstreamError]
-    changed: Sequence[str]
+    changed: Mapping[str, int]
     fresh: Mapping[str, Sequence[Record]]
 
 
@@ -115,7 +115,7 @@ class Writer:
         named = {held.call_id: held for calls in resumed.values() for held in calls}
         plan.add_others(range(len(appends)), named, taker=self.name)
         await tables.write(plan)
-        return plan.changed_runs
+        return list(plan.changed_runs)
 
     async def _load(self, tables: Tables, batch: Sequence[Append]) -> None:
         unknown = self.memory.unknown_runs(batch)

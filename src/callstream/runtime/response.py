@@ -59,7 +59,8 @@ class ReadingRun(Protocol):
         response_id: str | None = None,
         author: str | None = None,
     ) -> bool: ...
-    def when_due(self, work: Callable[[], object]) -> None: ...
+    @property
+    def when_due(self) -> Callable[[Callable[[], object]], None]: ...
     async def settled(self, call_id: str) -> Call: ...
     def rejection(self, call_id: str) -> CallRejected | RunOver: ...
     def on_stop(self, callback: Callable[[str], object]) -> Callable[[], None]: ...
@@ -137,11 +138,15 @@ class Response:
 
     def record_now(self, events: Sequence[WireEvent], then: Callable[[Exception | None], None]) -> bool:
         """The short way for pieces: see ``Run.record_now``."""
-        translated = []
+        translated: list[RunEvent] = []
         for event in events:
             if type(event) is ArgsAppended:
-                if event.call_id not in self.call_ids:
+                call_id = self.call_ids.get(event.call_id)
+                if call_id is None:
                     return False
+                if call_id == event.call_id:
+                    translated.append(event)
+                    continue
             elif self._only_calls or type(event) not in PIECES:
                 return False
             known = self._translate(event)

@@ -102,6 +102,8 @@ class Run:
         self._ledger = Ledger()
         self._log = RunLog(callstream.journal, run_id, self._ledger, callstream.text_limits)
         self._barrier = Barrier(callstream, self._ledger, self._write)
+        self.when_due: Callable[[Callable[[], object]], None] = partial(callstream.journal.when_due, run_id)
+        """Calls what will record something, together with what other runs want to record: see ``Journal.when_due``."""
         self.directory = Directory(callstream.journal, thread_id, principal)
         """Which call of the thread an id means."""
         self._answers = Answers(self._ledger, callstream.journal, self.directory)
@@ -223,10 +225,6 @@ class Run:
             then(error or barrier.failure)
 
         return self._log.write_now(events, self._take, recorded, response_id, author)
-
-    def when_due(self, work: Callable[[], object]) -> None:
-        """Calls what will record something, together with what other runs want to record: see ``Journal.when_due``."""
-        self.callstream.journal.when_due(self.run_id, work)
 
     def response(
         self,

@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 from types import FrameType
 from typing import Any, Final
 
@@ -33,6 +34,8 @@ LINGER_SECONDS: Final = 5
 HEAD_SECONDS: Final = 30.0
 """How long a new connection may take to send its first request's head."""
 _GC_THRESHOLDS: Final = (50_000, 20, 50)
+_SWITCH_SECONDS: Final = 0.001
+"""How long a busy event loop may keep the interpreter from the journal's thread, which gives it up with each statement."""
 _HURRY_SECONDS: Final = 3.0
 """How long the end may take after the second signal."""
 
@@ -89,6 +92,7 @@ class _Server(uvicorn.Server):
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
+        sys.setswitchinterval(_SWITCH_SECONDS)
 
     async def serve(self, sockets: list[Any] | None = None) -> None:
         self._loop = asyncio.get_running_loop()

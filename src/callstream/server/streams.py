@@ -21,7 +21,7 @@ from callstream import codec
 from callstream.agui import AguiEvent, Conversation, Position, Translator, View, encode_sse, merge
 from callstream.agui.events import is_delta
 from callstream.errors import CallstreamError, Compacted
-from callstream.events import PIECES, Record, RunEnded, in_order
+from callstream.events import PIECES, ArgsAppended, Record, RunEnded, in_order
 from callstream.journal import Journal, RunRow, history
 from callstream.server.agent import Presenter
 from callstream.server.eventstream import Frame, Outlet, Unfinished
@@ -175,9 +175,20 @@ class _Pieces:
         for record in records:
             if type(record.event) not in PIECES:
                 return False
+        if len(records) > 1:
+            records = _joined(records)
         if frame := _encode([(record.seq, self.tell(record)) for record in records], self._presentation):
             self._outlet.write(frame)
         return True
+
+
+def _joined(records: Sequence[Record]) -> Sequence[Record]:
+    """Pieces of one call as one, with the number of the last; what ``merge`` would make of their events later."""
+    pieces = [record.event for record in records if isinstance(record.event, ArgsAppended)]
+    if len(pieces) < len(records) or any(piece.call_id != pieces[0].call_id for piece in pieces):
+        return records
+    whole = ArgsAppended(pieces[0].call_id, "".join([piece.text for piece in pieces]))
+    return [msgspec.structs.replace(records[-1], event=whole)]
 
 
 def _teller(translator: Translator) -> Callable[[Sequence[Record]], Awaitable[_Told]]:

@@ -271,8 +271,11 @@ class TappedBody:
             self._let_out(read)
         else:
             self._error = self._error or error
-        if error is not None or self._unread or self._has_ended:
+        if error is not None or self._has_ended:
             self._leave_to_reader()
+        elif self._unread:
+            self._awaits_turn = True
+            self._response.run.when_due(self._take_turn)
 
     def _source_ended(self, pump: asyncio.Task[None]) -> None:
         self._has_ended = True

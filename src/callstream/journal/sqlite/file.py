@@ -49,14 +49,20 @@ def failure(where: str) -> Iterator[None]:
     """SQLite's errors as the journal's: StoreAway for a lock that will pass, JournalError for the rest."""
     try:
         yield
-    except sqlite3.Error as error:
+    except _FAILURES as error:
+        raise _failed(where, error) from error
+
+
+_FAILURES = (sqlite3.Error, UnicodeEncodeError, OverflowError)
+
+
+def _failed(where: str, error: Exception) -> JournalError:
+    if isinstance(error, sqlite3.Error):
         if _is_passing(error):
-            raise StoreAway(f"{where} is locked by another process: {error}") from error
-        if _code(error) in _UNSTORABLE:
-            raise Unstorable(f"{where} cannot hold such a value: {error}") from error
-        raise JournalError(f"{where} could not be used: {error}") from error
-    except (UnicodeEncodeError, OverflowError) as error:
-        raise Unstorable(f"{where} cannot hold such a value: {error}") from error
+            return StoreAway(f"{where} is locked by another process: {error}")
+        if _code(error) not in _UNSTORABLE:
+            return JournalError(f"{where} could not be used: {error}")
+    return Unstorable(f"{where} cannot hold such a value: {error}")
 
 
 class SqliteFile:
@@ -92,7 +98,7 @@ class SqliteFile:
                 f"{self.where} was deleted, moved or replaced while it was open: what is written now would be lost; "
                 "open the journal anew"
             )
-        with failure(self.where):
+        try:
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection.execute
@@ -101,6 +107,8 @@ class SqliteFile:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
+        except _FAILURES as error:
+            raise _failed(self.where, error) from error
 
     def check_schema(self) -> None:
         """Refuses a schema that this code cannot use."""

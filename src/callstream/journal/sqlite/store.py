@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -98,23 +97,16 @@ class SqliteStore:
     async def commit(self, batch: Sequence[Append]) -> Committed:
         for _ in range(3):
             try:
-                with self._remembering() as run:
+                with self._file.transaction() as run:
                     self._check(run, batch)
                     tables = SqliteTables(run, self._writer.name)
                     return await self._writer.commit(tables, batch, time.time(), self._followers.runs())
             except Stale:
-                continue  # the memory is empty now
+                self._writer.memory.clear()
+            except BaseException:
+                self._writer.memory.clear()  # it was planned, and is not what the file holds
+                raise
         raise StoreAway(f"{self.where} changed under the writer's hands three times")
-
-    @contextmanager
-    def _remembering(self) -> Iterator[Any]:
-        """A transaction after which the memory is what the file holds: as planned, or empty."""
-        try:
-            with self._file.transaction() as run:
-                yield run
-        except BaseException:
-            self._writer.memory.clear()
-            raise
 
     def _check(self, run: Any, batch: Sequence[Append]) -> None:
         """Drops from memory what another process has changed.
