@@ -201,3 +201,29 @@ async def test_an_error_of_whoever_takes_is_the_readers() -> None:
         await journal.append("r", [ArgsAppended("c", "1")])
         with pytest.raises(ValueError, match="cannot"):
             await reading
+
+
+async def test_news_of_what_was_read_already_wakes_nobody() -> None:
+    async with open_journal("memory:") as journal:
+        await journal.append("r", [RunStarted("t"), CallStarted("c", "write")])
+        offered: list[list[int]] = []
+        read: list[int] = []
+
+        def take(found: Sequence[Record]) -> bool:
+            offered.append([record.seq for record in found])
+            return True
+
+        async def reader() -> None:
+            async for found in journal.batches("r", take=take):
+                read.extend(record.seq for record in found)
+
+        reading = asyncio.create_task(reader())
+        await until_waiting()
+        told: list[object] = []
+        for number in (2, 3):  # both are written before the reader hears of the first
+            assert journal.append_now("r", [ArgsAppended("c", str(number))], told.append, after=number)
+        await until_waiting()
+        assert (told, offered, read) == ([3, 4], [[3, 4]], [1, 2])
+        await journal.append("r", [CallCompleted("c", "23"), RunEnded("finished")])
+        await reading
+    assert read == [1, 2, 5, 6]
