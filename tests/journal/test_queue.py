@@ -10,7 +10,8 @@ import pytest
 
 from callstream.errors import CallstreamError, JournalError, UsageError
 from callstream.events import RunStarted, TextAppended
-from callstream.journal.commits import MAX_BATCH, ROW_OVERHEAD, AppendQueue
+from callstream.journal.commits import AT_ONCE, MAX_BATCH, ROW_OVERHEAD, AppendQueue, deliver
+from callstream.journal.follow import Follower
 from callstream.journal.rows import prepare
 
 pytestmark = pytest.mark.asyncio
@@ -214,3 +215,25 @@ async def test_a_timer_of_an_earlier_batch_does_not_hurry_the_next_one() -> None
     queue.when_due("b", last.set)
     await asyncio.wait_for(last.wait(), 5)
     assert time.monotonic() - began >= 0.018
+
+
+async def test_no_more_followers_take_at_once_than_an_event_loop_can_bear() -> None:
+    taken = 0
+
+    def offer() -> bool:
+        nonlocal taken
+        taken += 1
+        return True
+
+    followers = [Follower("r") for _ in range(AT_ONCE + 2)]
+    waiting = [asyncio.create_task(follower.wait()) for follower in followers]
+    for follower in followers:
+        follower.offer = offer
+    await asyncio.sleep(0)
+    deliver((), [(follower, 1) for follower in followers])
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert taken == AT_ONCE
+    assert [task.done() for task in waiting] == [False] * AT_ONCE + [True] * 2
+    for task in waiting:
+        task.cancel()

@@ -31,6 +31,8 @@ ROW_OVERHEAD = 200
 """What a waiting record is counted for beside its text."""
 MAX_BATCH = 4096
 """Records in one transaction; one append is never split."""
+AT_ONCE = 1000
+"""Followers that may take their records in one step of an event loop. Others are woken, so that the loop is not held."""
 _MAX_BACK_OFF = 0.25
 _TIMER_SECONDS = 0.001
 """A timer may be so much too early."""
@@ -367,8 +369,8 @@ def _answer(done: asyncio.Future[int], outcome: int | CallstreamError) -> None:
 def deliver(settled: Iterable[tuple[Then, int | CallstreamError]], followers: Iterable[tuple[Follower, int]]) -> None:
     for then, outcome in settled:
         then(outcome)
-    for follower, seq in followers:
-        follower.notice(seq)
+    for number, (follower, seq) in enumerate(followers):
+        follower.notice(seq, at_once=number < AT_ONCE)
 
 
 def _let_in(turn: asyncio.Future[None]) -> None:

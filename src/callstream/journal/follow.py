@@ -88,11 +88,11 @@ class Follower:
         if self._error is not None:
             raise self._error
 
-    def notice(self, seq: int = 0) -> None:
+    def notice(self, seq: int = 0, *, at_once: bool = True) -> None:
         """In the follower's own loop. ``seq``: the number of the run's last record, if it is known."""
         if 0 < seq <= self.after:
             return  # the news before this one brought it
-        if self.offer is not None and self._is_waiting and not self._closed and not self._news.is_set():
+        if at_once and self.offer is not None and self._is_waiting and not self._closed and not self._news.is_set():
             try:
                 if self.offer():
                     return
