@@ -261,3 +261,40 @@ async def test_schema_is_made_once_by_many_processes(url: str) -> None:
     assert last == [1] * 6
     for journal in journals:
         await journal.aclose()
+
+
+async def test_a_follower_reads_nothing_that_this_process_has_told_it(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(url) as journal, opened(url) as other:
+        await journal.append("r", [RunStarted("t"), CallStarted("c", "write")])
+        await other.append("s", [RunStarted("t")])
+        reader = journal._store.reader  # type: ignore[attr-defined]
+        pages = 0
+        page = reader.page
+
+        async def counting(*args: Any) -> Any:
+            nonlocal pages
+            pages += 1
+            return await page(*args)
+
+        monkeypatch.setattr(reader, "page", counting)
+        seen: dict[str, asyncio.Queue[int]] = {"r": asyncio.Queue(), "s": asyncio.Queue()}
+
+        async def follow(run_id: str) -> None:
+            async for record in journal.follow(run_id):
+                seen[run_id].put_nowait(record.seq)
+
+        readers = [asyncio.create_task(follow(run_id)) for run_id in seen]
+        assert [await seen["r"].get(), await seen["r"].get(), await seen["s"].get()] == [1, 2, 1]
+        await other.append("s", [TextAppended("m", "x")])  # another process is heard, from here on
+        assert await seen["s"].get() == 2
+        before = pages
+        for number in range(20):
+            await journal.append("r", [ArgsAppended("c", str(number))])
+            assert await seen["r"].get() == 3 + number
+        await other.append("s", [TextAppended("m", "y")])
+        assert await seen["s"].get() == 3  # all that was said before was heard before
+        assert pages - before <= 2
+        for reading in readers:
+            reading.cancel()

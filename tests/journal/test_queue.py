@@ -237,3 +237,23 @@ async def test_no_more_followers_take_at_once_than_an_event_loop_can_bear() -> N
     assert [task.done() for task in waiting] == [False] * AT_ONCE + [True] * 2
     for task in waiting:
         task.cancel()
+
+
+async def test_a_busy_loop_lets_more_gather() -> None:
+    queue = AppendQueue(10**6, 1.0, lambda: None, gather=0.001)
+    queue.put("a", [ROW], None)
+    queue.settle(queue.take(), [1])
+    worked, last = asyncio.Event(), asyncio.Event()
+
+    def work() -> None:
+        time.sleep(0.015)
+        worked.set()
+
+    queue.when_due("b", work)
+    await asyncio.wait_for(worked.wait(), 5)
+    queue.put("b", [ROW], None)
+    queue.settle(queue.take(), [1])
+    began = time.monotonic()
+    queue.when_due("c", last.set)
+    await asyncio.wait_for(last.wait(), 5)
+    assert time.monotonic() - began >= 0.028  # twice as long as the work

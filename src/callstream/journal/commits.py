@@ -14,7 +14,8 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TypeAlias
 from weakref import WeakKeyDictionary, WeakSet
@@ -31,6 +32,8 @@ ROW_OVERHEAD = 200
 """What a waiting record is counted for beside its text."""
 MAX_BATCH = 4096
 """Records in one transaction; one append is never split."""
+LONGEST_GATHER = 0.04
+"""Seconds that a busy loop may let appends gather."""
 AT_ONCE = 1000
 """Followers that may take their records in one step of an event loop. Others are woken, so that the loop is not held."""
 _MAX_BACK_OFF = 0.25
@@ -41,6 +44,8 @@ _LEAST_SECONDS = 1.0
 
 Then: TypeAlias = Callable[[int | CallstreamError], None]
 """Told, in the loop of an append, the number of its last record, or why it was not written. It must not raise."""
+
+Settled: TypeAlias = Iterable[tuple[Then, int | CallstreamError]]
 
 
 class Waiting(Append, eq=False):
@@ -57,7 +62,9 @@ class AppendQueue:
     """``wake`` is called, from any thread, when there is a batch to take. One thread takes and settles.
 
     A batch is ready when ``gather`` seconds have passed since the last one was taken, or when the runs of that one have
-    all appended again: then nobody else is writing for whom it would be worth to wait.
+    all appended again: then nobody else is writing for whom it would be worth to wait. Where the loops are busy with what
+    is written, it is more seconds, twice as many as they have worked for the last batch: the more of a run comes together,
+    the cheaper it is, and a loop that is never done would show everything much later.
     """
 
     def __init__(self, max_bytes: int, patience: float, wake: Callable[[], object], *, gather: float = 0.0) -> None:
@@ -67,6 +74,7 @@ class AppendQueue:
         self._gather = gather
         self._lock = threading.Lock()
         self._ready_at = 0.0
+        self._spent = 0.0  # seconds that loops have worked for appends since the last batch was taken
         self._expected: set[str] = set()  # runs of the last batch that have not appended since
         self._is_woken = False
         self.has_left_over = False
@@ -114,23 +122,36 @@ class AppendQueue:
         with self._lock:
             self._expected.discard(run_id)
             works = self._works.get(loop)
+            if works is None:
+                works = self._works[loop] = []
+            works.append(work)
             seconds = self._seconds_left()
             if seconds > 0:
-                if works:
-                    works.append(work)  # and there is a timer
-                else:
-                    self._works[loop] = [work]
+                if len(works) == 1:
                     self._set_timer(loop, seconds)
                 return
-        if works:
-            self._do_works(loop)
-        work()
+            self._ready_at = 0.0
+        self._do_works(loop)
 
     def _do_works(self, loop: asyncio.AbstractEventLoop) -> None:
         with self._lock:
             works, self._works[loop] = self._works.get(loop, []), []
-        for work in works:
-            work()
+        with self._spending():
+            for work in works:
+                work()
+
+    def _deliver(self, settled: Settled, followers: Iterable[tuple[Follower, int]]) -> None:
+        with self._spending():
+            deliver(settled, followers)
+
+    @contextmanager
+    def _spending(self) -> Iterator[None]:
+        """Counts the time that a batch takes in the loops; what is done within what is counted already counts once."""
+        spent, began = self._spent, time.monotonic()
+        try:
+            yield
+        finally:
+            self._spent = spent + time.monotonic() - began
 
     def _seconds_left(self) -> float:
         return self._ready_at - time.monotonic() if self._expected and not self._is_woken else 0.0
@@ -169,7 +190,9 @@ class AppendQueue:
             self._taken = batch
             self._is_woken = self.has_left_over = bool(self._waiting)
             if self._gather and batch:
-                self._ready_at = time.monotonic() + self._gather
+                seconds = max(self._gather, min(2 * self._spent, LONGEST_GATHER))
+                self._ready_at = time.monotonic() + seconds
+                self._spent = 0.0
                 self._expected = {waiting.run_id for waiting in batch}
         return batch
 
@@ -191,10 +214,10 @@ class AppendQueue:
             in_line, self._in_line = self._in_line, deque()
         news = news or {}
         for loop, settled in answers.items():
-            call_in(loop, deliver, settled, news.get(loop, ()))
+            call_in(loop, self._deliver, settled, news.get(loop, ()))
         for loop, followers in news.items():
             if loop not in answers:
-                call_in(loop, deliver, (), followers)
+                call_in(loop, self._deliver, (), followers)
         for loop, turn in in_line:
             call_in(loop, _let_in, turn)
 
@@ -366,7 +389,7 @@ def _answer(done: asyncio.Future[int], outcome: int | CallstreamError) -> None:
         done.set_exception(outcome)
 
 
-def deliver(settled: Iterable[tuple[Then, int | CallstreamError]], followers: Iterable[tuple[Follower, int]]) -> None:
+def deliver(settled: Settled, followers: Iterable[tuple[Follower, int]]) -> None:
     for then, outcome in settled:
         then(outcome)
     for number, (follower, seq) in enumerate(followers):

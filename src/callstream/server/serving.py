@@ -34,7 +34,7 @@ LINGER_SECONDS: Final = 5
 HEAD_SECONDS: Final = 30.0
 """How long a new connection may take to send its first request's head."""
 _GC_THRESHOLDS: Final = (50_000, 20, 50)
-_SWITCH_SECONDS: Final = 0.001
+_SWITCH_SECONDS: Final = 0.0002
 """How long a busy event loop may keep the interpreter from the journal's thread, which gives it up with each statement."""
 _HURRY_SECONDS: Final = 3.0
 """How long the end may take after the second signal."""

@@ -55,6 +55,8 @@ class PostgresStore:
         self._link = Link(address, patience)
         self._turn: int | None = None
         self._connection: Any = None
+        self._pid: int | None = None
+        """The server's process for that connection."""
         self.reader = PostgresReader(self._link, self._sql)
 
     # -- opening and closing -------------------------------------------------------------------------------------------
@@ -151,12 +153,14 @@ class PostgresStore:
         with failure(self.where):
             if self._connection is None or self._connection.is_closed():
                 self._connection = await self._link.connect()
+                self._pid = self._connection.get_server_pid()
             try:
                 yield self._connection
             except (*PASSING, asyncpg.InterfaceError, asyncio.CancelledError):
-                # What it was doing is not known any more.
+                # What it was doing is not known any more, and nobody here may have been told.
                 self._connection.terminate()
-                self._connection = None
+                self._connection = self._pid = None
+                self._followers.wake_all()
                 raise
 
     # -- leases --------------------------------------------------------------------------------------------------------
@@ -185,7 +189,10 @@ class PostgresStore:
             return dict(await connection.fetch(self._sql["asked_to_stop"], self._writer.name))
 
     async def watch(self) -> None:
-        await PostgresWatch(self._link, self._sql, self._channel, self._followers, self.reader.run_of).run()
+        watch = PostgresWatch(
+            self._link, self._sql, self._channel, self._followers, self.reader.run_of, own=lambda: self._pid
+        )
+        await watch.run()
 
     # -- housekeeping --------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,10 @@ _MAX_BACK_OFF = 1.0
 
 
 class PostgresWatch:
-    """Wakes followers: by NOTIFY on one listening connection, or by looking."""
+    """Wakes followers: by NOTIFY on one listening connection, or by looking.
+
+    ``own``: the server's process through which this one writes. What that says is known here.
+    """
 
     def __init__(
         self,
@@ -31,12 +34,14 @@ class PostgresWatch:
         channel: str,
         followers: Followers,
         run_of: Callable[[int], str | None],
+        own: Callable[[], int | None],
     ) -> None:
         self._link = link
         self._sql = sql
         self._channel = channel
         self._followers = followers
         self._run_of = run_of
+        self._own = own
 
     async def run(self) -> None:
         """Until it is cancelled. After every break all followers look once, because what was said meanwhile is lost."""
@@ -86,6 +91,8 @@ class PostgresWatch:
             connection.terminate()
 
     def _heard(self, connection: Any, pid: int, channel: str, payload: str) -> None:
+        if pid == self._own():
+            return  # followers here were told, and given the records
         run_ids = (self._run_of(int(key)) for key in payload.split(",") if key)
         self._followers.wake([run_id for run_id in run_ids if run_id is not None])
 
