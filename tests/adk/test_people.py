@@ -219,17 +219,17 @@ async def test_tool_confirmation(path: str, resumable: bool, confirmed: bool, cs
         ran.append(place)
         return "gone"
 
-    async with scripted("gemini", [[ToolCall("delete", {"place": "/tmp/x"}), Finish()], END]) as provider:
+    async with scripted("gemini", [[ToolCall("delete", {"place": "attic"}), Finish()], END]) as provider:
         agent = agent_of(models(provider, path), FunctionTool(delete, require_confirmation=True))
         host = Host(cs, agent, resumable=resumable)
         events = await host.run()
         request = next(c for c in function_calls_in(events) if c.name == "adk_request_confirmation")
         call, question = await host.calls()
-        assert (call.name, call.state, call.args) == ("delete", CallState.AWAITING, {"place": "/tmp/x"})
+        assert (call.name, call.state, call.args) == ("delete", CallState.AWAITING, {"place": "attic"})
         assert (question.name, question.state) == ("adk_request_confirmation", CallState.AWAITING)
         assert ran == []
         await host.run([answer("adk_request_confirmation", request.id, {"confirmed": confirmed})])
-    assert ran == (["/tmp/x"] if confirmed else [])
+    assert ran == (["attic"] if confirmed else [])
     call, question = await host.calls()
     assert call.state is (CallState.COMPLETED if confirmed else CallState.FAILED)
     assert (question.state, question.result) == (CallState.COMPLETED, {"confirmed": confirmed})
