@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 
 from callstream.errors import CallstreamError, JournalError, UsageError
 from callstream.events import RunStarted, TextAppended
-from callstream.journal.commits import AT_ONCE, MAX_BATCH, ROW_OVERHEAD, AppendQueue, deliver
 from callstream.journal.follow import Follower
+from callstream.journal.queue import AT_ONCE, MAX_BATCH, ROW_OVERHEAD, RUNS_AT_ONCE, AppendQueue, deliver
 from callstream.journal.rows import prepare
 
 pytestmark = pytest.mark.asyncio
@@ -174,6 +175,80 @@ async def test_work_waits_until_a_batch_is_due_and_is_done_together() -> None:
     assert not done
     queue.when_due("a", lambda: done.append("a"))
     assert done == ["b", "c", "a"]
+
+
+async def gathered(queue: AppendQueue, work: Callable[[int], object], runs: int) -> None:
+    """Lets so many runs wait for their turn, and has the turn come."""
+    queue.put("a", [ROW], None)
+    queue.settle(queue.take(), [1])
+    await asyncio.sleep(0)
+    for number in range(runs - 1):
+        queue.when_due(f"r{number}", partial(work, number))
+    queue.when_due("a", partial(work, runs - 1))
+
+
+async def test_runs_work_some_at_a_time_and_the_next_when_these_are_shown() -> None:
+    written: list[int] = []
+    queue = AppendQueue(10**6, 1.0, lambda: None, gather=60.0)
+
+    def work(number: int) -> None:
+        assert queue.put_now(f"r{number}", [ROW], None, lambda outcome: written.append(number))
+
+    runs = 2 * RUNS_AT_ONCE + 1
+    await gathered(queue, work, runs)
+    sizes = []
+    while batch := queue.take():
+        sizes.append(len(batch))
+        await settled_in_loop()
+        assert len(queue) == 0  # nobody works before these are shown
+        queue.settle(batch, [1] * len(batch))
+        await settled_in_loop()
+    assert sizes == [RUNS_AT_ONCE, RUNS_AT_ONCE, 1]
+    assert written == list(range(runs))
+
+
+async def test_runs_work_on_though_the_first_have_nothing_to_write() -> None:
+    done: list[int] = []
+    queue = AppendQueue(10**6, 1.0, lambda: None, gather=60.0)
+    await gathered(queue, done.append, RUNS_AT_ONCE + 1)
+    assert done == list(range(RUNS_AT_ONCE))
+    await settled_in_loop()
+    assert done == list(range(RUNS_AT_ONCE + 1))
+
+
+async def test_runs_work_on_when_what_another_loop_wrote_is_settled() -> None:
+    done: list[int] = []
+    queue = AppendQueue(10**6, 1.0, lambda: None, gather=60.0)
+
+    async def append() -> None:
+        assert queue.put_now("other", [ROW], None, lambda outcome: None)
+
+    await asyncio.to_thread(asyncio.run, append())
+    batch = queue.take()
+    for number in range(RUNS_AT_ONCE):
+        queue.when_due(f"r{number}", partial(done.append, number))
+    queue.when_due("other", partial(done.append, RUNS_AT_ONCE))  # all of the batch are back
+    assert len(done) == RUNS_AT_ONCE
+    await settled_in_loop()
+    assert len(done) == RUNS_AT_ONCE
+    queue.settle(batch, [1] * len(batch))
+    await settled_in_loop()
+    assert done == list(range(RUNS_AT_ONCE + 1))
+
+
+async def test_what_comes_while_others_work_has_a_turn_of_its_own() -> None:
+    done: list[int] = []
+    queue = AppendQueue(10**6, 1.0, lambda: None, gather=0.001)
+    last = asyncio.Event()
+
+    def work(number: int) -> None:
+        done.append(number)
+        if number == 0:
+            queue.when_due("late", last.set)
+
+    await gathered(queue, work, RUNS_AT_ONCE + 1)
+    await asyncio.wait_for(last.wait(), 5)
+    assert done == list(range(RUNS_AT_ONCE + 1))
 
 
 async def test_work_of_a_run_that_writes_alone_is_done_at_once() -> None:

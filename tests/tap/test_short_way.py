@@ -77,3 +77,23 @@ async def test_a_limit_holds_on_the_short_way_too(tmp_path: Path) -> None:
         call = await cs.journal.call("c1")
         assert call is not None
         assert len(call.args_json or "") <= 100
+
+
+async def test_a_stream_comes_back_to_the_short_way_though_more_has_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What begins a call has to be awaited. When it is written several deltas are here, and they need not be."""
+    async with Callstream(f"sqlite:///{tmp_path}/calls.db") as cs:
+        awaited: list[bool] = []
+        append = cs.journal.append
+
+        async def slow(run_id: str, entries: Any, **options: Any) -> int:
+            awaited.append(all(isinstance(entry.event, ArgsAppended) for entry in entries))
+            await asyncio.sleep(0.03)
+            return await append(run_id, entries, **options)
+
+        monkeypatch.setattr(cs.journal, "append", slow)
+        async with ScriptedProvider("openai_chat", SCRIPT, deltas_per_second=200) as provider, cs.run("thread") as run:
+            await read(cs, provider)
+            assert run.call("c1").args == {"content": TEXT}
+    assert awaited.count(True) <= 1

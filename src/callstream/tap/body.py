@@ -191,13 +191,15 @@ class TappedBody:
         if self._decoded is not None:
             read, self._decoded = self._decoded, None
             await self._record(read)
-        while self._unread:
+        while self._unread and (self._has_ended or self._decoding is not None):
             data = self._take_unread()
             if self._decoding is not None:
                 await self._record_decoded(self._decoding, data)
             else:
                 await self._record(self._collapser.feed(data))
         self._is_recording = False
+        if self._unread:
+            self._await_turn()
 
     async def _record_decoded(self, decoding: Decoding, data: bytes) -> None:
         for piece in decoding.feed(data):
@@ -230,8 +232,11 @@ class TappedBody:
         if self._decoding is not None:
             self._leave_to_reader()
         else:
-            self._awaits_turn = True
-            self._response.run.when_due(self._take_turn)
+            self._await_turn()
+
+    def _await_turn(self) -> None:
+        self._awaits_turn = True
+        self._response.run.when_due(self._take_turn)
 
     def _take_turn(self) -> None:
         self._awaits_turn = False
@@ -274,8 +279,7 @@ class TappedBody:
         if error is not None or self._has_ended:
             self._leave_to_reader()
         elif self._unread:
-            self._awaits_turn = True
-            self._response.run.when_due(self._take_turn)
+            self._await_turn()
 
     def _source_ended(self, pump: asyncio.Task[None]) -> None:
         self._has_ended = True

@@ -1,0 +1,341 @@
+"""The queue of appends: those of any event loop wait here, and the journal's thread takes them in batches.
+
+Waking a thread costs more than writing a record, so it is done rarely: while other runs append too, a batch gathers for a
+few milliseconds, and all that a loop hears of a batch, answers and news for followers, it hears in one call. A run that
+appends alone never waits for others.
+
+When more than ``max_bytes`` wait, a further append waits until there is room, and fails with JournalError when it has not
+got any within its time; so does one that the store has not taken within its time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TypeAlias
+from weakref import WeakKeyDictionary, WeakSet
+
+from callstream.errors import CallstreamError, JournalError
+from callstream.journal.follow import Follower, News, call_in
+from callstream.journal.owned import Append
+from callstream.journal.rows import Row
+
+ROW_OVERHEAD = 200
+"""What a waiting record is counted for beside its text."""
+MAX_BATCH = 4096
+"""Records in one transaction; one append is never split."""
+LONGEST_GATHER = 0.04
+"""Seconds that a busy loop may let appends gather."""
+RUNS_AT_ONCE = 100
+"""Runs whose work is done in one step of an event loop."""
+AT_ONCE = 1000
+"""Followers that may take their records in one step of an event loop. Others are woken, so that the loop is not held."""
+_TIMER_SECONDS = 0.001
+"""A timer may be so much too early."""
+
+Then: TypeAlias = Callable[[int | CallstreamError], None]
+"""Told, in the loop of an append, the number of its last record, or why it was not written. It must not raise."""
+
+Settled: TypeAlias = Iterable[tuple[Then, int | CallstreamError]]
+
+
+class Waiting(Append, eq=False):
+    """An append in the queue, with the loop that waits for it. The fields before have defaults, so these do."""
+
+    size: int = 0
+    deadline: float = 0.0
+    loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]
+    then: Then = None  # type: ignore[assignment]
+    is_settled: bool = False
+
+
+class AppendQueue:
+    """``wake`` is called, from any thread, when there is a batch to take. One thread takes and settles.
+
+    A batch is ready when ``gather`` seconds have passed since the last one was taken, or when the runs of that one have
+    all appended again: then nobody else is writing for whom it would be worth to wait. Where the loops are busy with what
+    is written, it is more seconds, twice as many as they have worked for the last batch: the more of a run comes together,
+    the cheaper it is, and a loop that is never done would show everything much later.
+    """
+
+    def __init__(self, max_bytes: int, patience: float, wake: Callable[[], object], *, gather: float = 0.0) -> None:
+        self._max_bytes = max_bytes
+        self._patience = patience
+        self._wake = wake
+        self._gather = gather
+        self._lock = threading.Lock()
+        self._ready_at = 0.0
+        self._spent = 0.0  # seconds that loops have worked for appends since the last batch was taken
+        self._expected: set[str] = set()  # runs of the last batch that have not appended since
+        self._is_woken = False
+        self.has_left_over = False
+        """Whether more waited than one batch may hold, when the last one was taken."""
+        self._timed: WeakSet[asyncio.AbstractEventLoop] = WeakSet()  # loops that will wake in time for what waits
+        self._works: WeakKeyDictionary[asyncio.AbstractEventLoop, list[Callable[[], object]]] = WeakKeyDictionary()
+        self._due: WeakKeyDictionary[asyncio.AbstractEventLoop, int] = WeakKeyDictionary()  # how many of them, now
+        self._working = 0  # loops that do some of them at this moment, and wake the thread when they have
+        self._paused: WeakSet[asyncio.AbstractEventLoop] = WeakSet()  # loops that go on when a batch is settled
+        self._unsettled = 0  # appends that wait or were taken
+        self._waiting: deque[Waiting] = deque()
+        self._records = 0
+        self._bytes = 0
+        self._taken: list[Waiting] = []
+        self._in_line: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
+        self._refusal: CallstreamError | None = None
+
+    def __len__(self) -> int:
+        """How many appends wait to be taken."""
+        return len(self._waiting)
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._bytes
+
+    def put(self, run_id: str, rows: Sequence[Row], after: int | None) -> Awaitable[int]:
+        """Queues an append; what it returns waits until it is written.
+
+        If the waiting task is cancelled the append may be written still.
+        """
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        waiting = self._make(run_id, rows, after, partial(_answer, done))
+        turn = self._put(waiting)
+        return done if turn is None else self._put_in_turn(waiting, turn, done)
+
+    def put_now(self, run_id: str, rows: Sequence[Row], after: int | None, then: Then) -> bool:
+        """Queues an append whose outcome ``then`` is told. False, and nothing was done, if there is no room for it."""
+        if self._in_line or self._bytes > self._max_bytes // 2:
+            return False  # whoever waits knows better what to do
+        return self._put(self._make(run_id, rows, after, then)) is None
+
+    def when_due(self, run_id: str, work: Callable[[], object]) -> None:
+        """Calls what will append to the run, in this loop: at once, or when the next batch is due.
+
+        So what many runs bring within a few milliseconds is not only written together but also worked on together, which
+        costs much less than to begin for each of them. ``work`` must not raise.
+        """
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            self._expected.discard(run_id)
+            works = self._works.setdefault(loop, [])
+            works.append(work)
+            if loop in self._due:
+                return
+            if self._expected:
+                self._set_timer(loop, self._seconds_left())
+                return
+            self._due[loop] = len(works)
+        self._do_works(loop)
+
+    def _do_works(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Does what is due, some at a time: the next ones follow when what these have written is shown.
+
+        So no run waits until all the others are worked on, and the journal's thread has the interpreter when it writes.
+        """
+        with self._lock:
+            works = self._works[loop]
+            now, self._works[loop] = works[:RUNS_AT_ONCE], works[RUNS_AT_ONCE:]
+            self._working += 1
+        with self._spending():
+            for work in now:
+                work()
+        with self._lock:
+            self._working -= 1
+            self._due[loop] -= len(now)
+            if self._due[loop] <= 0:
+                del self._due[loop]
+                if self._works[loop]:
+                    self._set_timer(loop, self._seconds_left())
+            elif self._unsettled:
+                self._paused.add(loop)
+            else:
+                loop.call_soon(self._do_works, loop)
+        self._wake_for_waiting()
+
+    def _deliver(
+        self, loop: asyncio.AbstractEventLoop, settled: Settled, followers: Iterable[tuple[Follower, int]]
+    ) -> None:
+        with self._spending():
+            deliver(settled, followers)
+        with self._lock:
+            goes_on = loop in self._paused
+            self._paused.discard(loop)
+        if goes_on:
+            loop.call_soon(self._do_works, loop)  # what has come meanwhile is read first
+
+    @contextmanager
+    def _spending(self) -> Iterator[None]:
+        """Counts the time that a batch takes in the loops; what is done within what is counted already counts once."""
+        spent, began = self._spent, time.monotonic()
+        try:
+            yield
+        finally:
+            self._spent = spent + time.monotonic() - began
+
+    def _seconds_left(self) -> float:
+        return self._ready_at - time.monotonic() if self._expected else 0.0
+
+    def _set_timer(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+        """Each loop sees to its own appends: another one may be blocked, or end."""
+        if loop not in self._timed:
+            self._timed.add(loop)
+            loop.call_later(max(0.0, seconds), self._look, loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Whether the batch is due for which the timer was set. Another may have been taken meanwhile."""
+        with self._lock:
+            self._timed.discard(loop)
+            seconds = self._seconds_left()
+            if seconds > _TIMER_SECONDS:
+                self._set_timer(loop, seconds)
+                return
+            has_works = bool(self._works.get(loop)) and loop not in self._due
+            if has_works:
+                self._due[loop] = len(self._works[loop])
+        if has_works:
+            self._do_works(loop)
+        else:
+            self._wake_for_waiting()
+
+    def _wake_for_waiting(self) -> None:
+        with self._lock:
+            if self._is_woken or self._working or not self._waiting:
+                return
+            self._is_woken = True
+        self._wake()
+
+    def take(self) -> list[Waiting]:
+        """What waits now, up to MAX_BATCH records. What was taken before is settled by then."""
+        with self._lock:
+            if self._records <= MAX_BATCH:
+                batch = list(self._waiting)
+                self._waiting.clear()
+                self._records = 0
+            else:
+                batch = self._some()
+            self._taken = batch
+            self._is_woken = self.has_left_over = bool(self._waiting)
+            if self._gather and batch:
+                seconds = max(self._gather, min(2 * self._spent, LONGEST_GATHER))
+                self._ready_at = time.monotonic() + seconds
+                self._spent = 0.0
+                self._expected = {waiting.run_id for waiting in batch}
+        return batch
+
+    def settle(
+        self, batch: Sequence[Waiting], outcomes: Sequence[int | CallstreamError], news: News | None = None
+    ) -> None:
+        """Tells every waiting task what became of its append, and followers the news; lets the next ones in line in."""
+        answers: dict[asyncio.AbstractEventLoop, list[tuple[Then, int | CallstreamError]]] = {}
+        size = 0
+        for waiting, outcome in zip(batch, outcomes, strict=True):
+            waiting.is_settled = True
+            size += waiting.size
+            loop = waiting.loop
+            if loop not in answers:
+                answers[loop] = []
+            answers[loop].append((waiting.then, outcome))
+        news = news or {}
+        with self._lock:
+            self._bytes -= size
+            self._unsettled -= len(batch)
+            in_line, self._in_line = self._in_line, deque()
+            loops = {*answers, *news, *self._paused}
+        for loop in loops:
+            call_in(loop, self._deliver, loop, answers.get(loop, ()), news.get(loop, ()))
+        for loop, turn in in_line:
+            call_in(loop, _let_in, turn)
+
+    def close(self, refusal: CallstreamError) -> None:
+        """Nothing more comes in. What waits is still there to be taken; appends in line are refused."""
+        with self._lock:
+            self._refusal = self._refusal or refusal
+            in_line, self._in_line = self._in_line, deque()
+        for loop, turn in in_line:
+            call_in(loop, _let_in, turn)
+
+    def abandon(self, error: CallstreamError) -> None:
+        """Refuses all that waits or was taken, because there is no thread any more to write it."""
+        with self._lock:
+            left = [waiting for waiting in self._taken if not waiting.is_settled] + list(self._waiting)
+            self._waiting.clear()
+        self.settle(left, [error] * len(left))
+
+    def _some(self) -> list[Waiting]:
+        batch = [self._waiting.popleft()]
+        records = len(batch[0].rows)
+        while self._waiting and records + len(self._waiting[0].rows) <= MAX_BATCH:
+            batch.append(self._waiting.popleft())
+            records += len(batch[-1].rows)
+        self._records -= records
+        return batch
+
+    def _put(self, waiting: Waiting) -> asyncio.Future[None] | None:
+        """None if the append is in; else the future of its turn, when it may try again."""
+        with self._lock:
+            if self._refusal is not None:
+                raise type(self._refusal)(*self._refusal.args)
+            # An append that is larger than the bound gets in when it is alone: it can never fit better.
+            if self._bytes and self._bytes + waiting.size > self._max_bytes:
+                turn: asyncio.Future[None] = waiting.loop.create_future()
+                self._in_line.append((waiting.loop, turn))
+                return turn
+            self._bytes += waiting.size
+            self._records += len(waiting.rows)
+            self._waiting.append(waiting)
+            self._unsettled += 1
+            if self._is_woken or self._working:
+                return None
+            self._expected.discard(waiting.run_id)
+            seconds = self._seconds_left()
+            if seconds > 0:
+                self._set_timer(waiting.loop, seconds)
+                return None
+            self._is_woken = True
+        self._wake()
+        return None
+
+    def _make(self, run_id: str, rows: Sequence[Row], after: int | None, then: Then) -> Waiting:
+        size = ROW_OVERHEAD * len(rows)
+        for row in rows:
+            size += len(row.body)
+        deadline = time.monotonic() + self._patience
+        return Waiting(run_id, rows, after, None, size, deadline, asyncio.get_running_loop(), then)
+
+    async def _put_in_turn(self, waiting: Waiting, turn: asyncio.Future[None] | None, done: asyncio.Future[int]) -> int:
+        while turn is not None:
+            try:
+                async with asyncio.timeout(max(0.0, waiting.deadline - time.monotonic())):
+                    await turn
+            except TimeoutError:
+                raise JournalError(
+                    f"the store did not keep up: {self._bytes} bytes wait to be written (at most {self._max_bytes}), "
+                    f"and no room came free within {self._patience:g} s; nothing of this append was kept"
+                ) from None
+            turn = self._put(waiting)
+        return await done
+
+
+def _answer(done: asyncio.Future[int], outcome: int | CallstreamError) -> None:
+    if done.done():
+        return
+    if isinstance(outcome, int):
+        done.set_result(outcome)
+    else:
+        done.set_exception(outcome)
+
+
+def deliver(settled: Settled, followers: Iterable[tuple[Follower, int]]) -> None:
+    for then, outcome in settled:
+        then(outcome)
+    for number, (follower, seq) in enumerate(followers):
+        follower.notice(seq, at_once=number < AT_ONCE)
+
+
+def _let_in(turn: asyncio.Future[None]) -> None:
+    if not turn.done():
+        turn.set_result(None)
