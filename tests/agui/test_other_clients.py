@@ -14,6 +14,8 @@ from tests import npm
 from tests.agui.judge import NodeProgram
 from tests.agui.scenes import SCENES, Scene, play
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parent / "others"
 NAMES = (
     "one_call",

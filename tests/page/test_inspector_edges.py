@@ -13,6 +13,8 @@ from tests.page.conftest import DESKTOP
 from tests.page.inspector import Inspector
 from tests.page.stage import FIVE_MB, HOSTILE, MANY, RIGHT_TO_LEFT, VERSE, Stage
 
+pytestmark = pytest.mark.slow
+
 _DIGEST = """
 async (box) => {
   const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(box.textContent));
@@ -45,7 +47,6 @@ def test_hostile_argument_is_text(inspector: Inspector, page: Page) -> None:
     assert inspector.is_responsive()
 
 
-@pytest.mark.slow
 def test_five_megabytes_are_text_too(inspector: Inspector, page: Page) -> None:
     inspector.send("huge")
     card = inspector.expect_state("store", "completed")
@@ -82,7 +83,6 @@ def test_hundred_kilobytes_and_a_thousand_records(inspector: Inspector, page: Pa
     assert inspector.is_responsive()
 
 
-@pytest.mark.slow
 def test_big_tree_waits_for_a_click(inspector: Inspector) -> None:
     inspector.send("many")
     card = inspector.expect_state("store", "completed")

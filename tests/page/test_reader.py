@@ -16,6 +16,8 @@ from callstream.view import AnswerView, CallView, InputView, Item, Passage, RunV
 from tests.page.inspector import Inspector
 from tests.page.stage import DOCUMENT, Stage
 
+pytestmark = pytest.mark.slow
+
 _READ = """
 ({ JsonReader }, documents) => JSON.parse(documents).map((pieces) => {
   const reader = new JsonReader();

@@ -189,6 +189,7 @@ async def calls_made(journal: Journal, count: int) -> int:
     return made
 
 
+@pytest.mark.slow
 async def test_join_is_linear(url: str) -> None:
     async with open_journal(url, housekeeping=None) as journal:
         await thread(journal, 400)
@@ -196,6 +197,7 @@ async def test_join_is_linear(url: str) -> None:
         assert many < 4.2 * few
 
 
+@pytest.mark.slow
 async def test_join_is_linear_and_asks_the_store_for_many_runs_at_once(url: str) -> None:
     journal = Counted(open_journal(url, housekeeping=None))
     async with Callstream(journal) as cs:  # type: ignore[arg-type]

@@ -25,6 +25,8 @@ from tests.server.serving import Server, run_input, served
 
 from .scenes import LONG, tools_of
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parents[1] / "copilotkit" / "core"
 END = [Text("Done.", size=2), Finish()]
 WRITE = [Text("I write.", size=3), ToolCall("write", LONG), Finish()]
