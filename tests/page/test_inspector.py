@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from callstream import Callstream
@@ -74,6 +75,7 @@ def test_connection_lost_in_the_middle(inspector: Inspector, stage: Stage, page:
     assert inspector.text_of(inspector.string(card, "content")) == DOCUMENT
 
 
+@pytest.mark.slow
 def test_compacted_while_away(inspector: Inspector, stage: Stage, page: Page) -> None:
     """The reader's place is gone when it comes back, because compaction has folded the records around it."""
     card, run_id = _miss_the_rest(inspector, stage, page)
@@ -116,6 +118,7 @@ def _wait_until_ended(stage: Stage, page: Page) -> str:
     return stage.call(ended)
 
 
+@pytest.mark.slow
 def test_server_away_and_back(inspector: Inspector, stage: Stage, page: Page) -> None:
     inspector.send("endless")
     inspector.expect_state("write_document", "writing arguments")
@@ -181,6 +184,7 @@ def test_approve(inspector: Inspector, page: Page) -> None:
     expect(card).to_be_focused()
 
 
+@pytest.mark.slow
 def test_thread_that_waits_for_an_answer_says_so_in_the_list(inspector: Inspector, page: Page) -> None:
     inspector.send("approve")
     card = inspector.expect_state("publish", "awaiting an answer")
@@ -245,6 +249,7 @@ def test_thread_goes_on(inspector: Inspector, page: Page) -> None:
     expect(page.get_by_role("heading", name="Run 1")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_second_run_is_refused(inspector: Inspector, page: Page, stage: Stage) -> None:
     """The page refuses it by itself while it knows of the first; one that has not heard of it shows the server's answer."""
     inspector.send("approve")
@@ -272,6 +277,7 @@ def test_unknown_thread_is_a_new_one(inspector: Inspector, page: Page) -> None:
     assert page.url.endswith("#/threads/never%20seen")
 
 
+@pytest.mark.slow
 def test_run_of_another_process(inspector: Inspector, stage: Stage, page: Page, tmp_path: Path) -> None:
     """Another Callstream writes into the same journal: the page finds the thread by itself, and follows it live."""
     url = f"sqlite:///{stage.folder}/calls.db"
