@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from callstream.errors import CallstreamError, JournalError, UsageError
-from callstream.events import RunStarted, TextAppended
+from callstream.events import RunEnded, RunStarted, TextAppended
 from callstream.journal.follow import Follower
 from callstream.journal.queue import AT_ONCE, MAX_BATCH, ROW_OVERHEAD, RUNS_AT_ONCE, AppendQueue, deliver
 from callstream.journal.rows import prepare
@@ -141,6 +141,30 @@ async def test_appends_of_several_runs_gather_until_all_of_the_last_batch_are_ba
     batch = queue.take()
     assert [waiting.run_id for waiting in batch] == ["b", "c", "a"]
     queue.settle(batch, [1, 1, 2])
+
+
+async def test_nobody_waits_for_a_run_that_has_ended() -> None:
+    wakes: list[int] = []
+    queue = AppendQueue(10**6, 1.0, lambda: wakes.append(1), gather=60.0)
+    for number in range(1, 4):
+        queue.put(f"r{number}", [ROW, prepare(RunEnded("finished"))], None)
+        assert len(wakes) == number
+        queue.settle(queue.take(), [2])
+
+
+async def test_many_appends_do_not_wait_for_more() -> None:
+    wakes: list[int] = []
+    queue = AppendQueue(10**6, 1.0, lambda: wakes.append(1), gather=60.0)
+    queue.put("a", [ROW], None)
+    queue.settle(queue.take(), [1])
+    for number in range(RUNS_AT_ONCE - 1):
+        queue.put(f"r{number}", [ROW], None)
+    assert wakes == [1]
+    queue.put("last", [ROW], None)
+    assert wakes == [1, 1]
+    batch = queue.take()
+    assert len(batch) == RUNS_AT_ONCE
+    queue.settle(batch, [1] * len(batch))
 
 
 async def test_what_gathers_is_ready_after_a_while_though_nobody_comes_back() -> None:

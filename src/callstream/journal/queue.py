@@ -21,6 +21,7 @@ from typing import TypeAlias
 from weakref import WeakKeyDictionary, WeakSet
 
 from callstream.errors import CallstreamError, JournalError
+from callstream.events import RunEnded
 from callstream.journal.follow import Follower, News, call_in
 from callstream.journal.owned import Append
 from callstream.journal.rows import Row
@@ -32,7 +33,7 @@ MAX_BATCH = 4096
 LONGEST_GATHER = 0.04
 """Seconds that a busy loop may let appends gather."""
 RUNS_AT_ONCE = 100
-"""Runs whose work is done in one step of an event loop."""
+"""Runs whose work is done in one step of an event loop, and appends for which it is worth to wake the thread at once."""
 AT_ONCE = 1000
 """Followers that may take their records in one step of an event loop. Others are woken, so that the loop is not held."""
 _TIMER_SECONDS = 0.001
@@ -52,6 +53,11 @@ class Waiting(Append, eq=False):
     loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]
     then: Then = None  # type: ignore[assignment]
     is_settled: bool = False
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether more of the run may come."""
+        return not (self.rows and isinstance(self.rows[-1].event, RunEnded))
 
 
 class AppendQueue:
@@ -223,7 +229,7 @@ class AppendQueue:
                 seconds = max(self._gather, min(2 * self._spent, LONGEST_GATHER))
                 self._ready_at = time.monotonic() + seconds
                 self._spent = 0.0
-                self._expected = {waiting.run_id for waiting in batch}
+                self._expected = {waiting.run_id for waiting in batch if waiting.goes_on}
         return batch
 
     def settle(
@@ -292,7 +298,7 @@ class AppendQueue:
                 return None
             self._expected.discard(waiting.run_id)
             seconds = self._seconds_left()
-            if seconds > 0:
+            if seconds > 0 and len(self._waiting) < RUNS_AT_ONCE:
                 self._set_timer(waiting.loop, seconds)
                 return None
             self._is_woken = True

@@ -170,8 +170,6 @@ class SqliteFile:
             )
         run(f"PRAGMA synchronous = {'FULL' if self._durability == 'power' else 'NORMAL'}")
         run("PRAGMA temp_store = MEMORY")
-        # Appends touch the last page of each run; what else was written lies in the operating system's cache anyway.
-        run("PRAGMA cache_size = -512")
 
 
 def _statements(script: str) -> Iterator[str]:
