@@ -17,6 +17,7 @@ import pytest
 from callstream.errors import JournalError
 from callstream.events import RunEnded, RunStarted, TextAppended
 from callstream.journal import Housekeeping, open_journal
+from callstream.journal.housekeeping import Housekeeper
 from callstream.journal.sqlite import SqliteStore
 
 from .conftest import sqlite_url
@@ -86,11 +87,22 @@ async def test_the_lease_is_renewed_under_full_load(tmp_path: Path, eventually: 
     await other.aclose()
 
 
-async def test_a_process_that_was_late_itself_does_not_judge_others(tmp_path: Path) -> None:
+async def test_a_process_that_was_late_itself_does_not_judge_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A machine that was suspended: all leases have run out, and whoever wakes first must not take the others' runs."""
     url = sqlite_url(tmp_path / "j.db")
+    do_duties = Housekeeper.do_duties
+    has_looked = threading.Event()
+
+    async def noted(keeper: Housekeeper, *, may_sweep: bool) -> None:
+        await do_duties(keeper, may_sweep=may_sweep)
+        has_looked.set()
+
+    monkeypatch.setattr(Housekeeper, "do_duties", noted)
     judge: Any = open_journal(url, housekeeping=Housekeeping(sweep_every=3600.0, compact_after=None), lease_ttl=30.0)
     await judge.open()
+    assert await asyncio.to_thread(has_looked.wait, 10)  # as it does when it opens
     other = zombie(url)
     await other.append("r", [RunStarted("t")])
     worker = judge._worker
