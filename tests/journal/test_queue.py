@@ -275,6 +275,20 @@ async def test_what_comes_while_others_work_has_a_turn_of_its_own() -> None:
     assert done == list(range(RUNS_AT_ONCE + 1))
 
 
+async def test_work_that_fails_does_not_keep_others_from_being_written() -> None:
+    wakes: list[int] = []
+    queue = AppendQueue(10**6, 1.0, lambda: wakes.append(1), gather=60.0)
+
+    def fail() -> None:
+        raise ValueError("a fault of ours")
+
+    with pytest.raises(ValueError, match="a fault of ours"):
+        queue.when_due("a", fail)
+    queue.put("b", [ROW], None)
+    assert wakes == [1]
+    queue.settle(queue.take(), [1])
+
+
 async def test_work_of_a_run_that_writes_alone_is_done_at_once() -> None:
     done: list[int] = []
     queue = AppendQueue(10**6, 1.0, lambda: None, gather=60.0)

@@ -146,12 +146,18 @@ class AppendQueue:
             works = self._works[loop]
             now, self._works[loop] = works[:RUNS_AT_ONCE], works[RUNS_AT_ONCE:]
             self._working += 1
-        with self._spending():
-            for work in now:
-                work()
+        try:
+            with self._spending():
+                for work in now:
+                    work()
+        finally:
+            self._end_step(loop, len(now))
+        self._wake_for_waiting()
+
+    def _end_step(self, loop: asyncio.AbstractEventLoop, done: int) -> None:
         with self._lock:
             self._working -= 1
-            self._due[loop] -= len(now)
+            self._due[loop] -= done
             if self._due[loop] <= 0:
                 del self._due[loop]
                 if self._works[loop]:
@@ -160,7 +166,6 @@ class AppendQueue:
                 self._paused.add(loop)
             else:
                 loop.call_soon(self._do_works, loop)
-        self._wake_for_waiting()
 
     def _deliver(
         self, loop: asyncio.AbstractEventLoop, settled: Settled, followers: Iterable[tuple[Follower, int]]
