@@ -29,7 +29,7 @@ ORDER = (
     ("calls", "view", "agui", "uistream", "wire"),
     ("tools", "jsontext"),
     ("codec", "events"),
-    ("errors",),
+    ("errors", "flag"),
 )
 PACKAGES = frozenset(
     {"view", "hooks", "tools", "jsontext", "server", "adk", "testing", "tap", "runtime", "journal", "wire"}

@@ -23,6 +23,7 @@ import msgspec
 
 from callstream.errors import Compacted, JournalError, UsageError
 from callstream.events import ArgsAppended, ReasoningAppended, Record, RunEnded, TextAppended
+from callstream.flag import Flag
 from callstream.journal.rows import check_place
 
 PAGE = 500
@@ -58,7 +59,9 @@ Take: TypeAlias = Callable[[Sequence[Record]], bool]
 
 
 class Follower:
-    """One waiting reader. ``wake`` may be called from any thread."""
+    """One waiting reader. Its loop alone may tell it something; see ``call_in``."""
+
+    __slots__ = ("_closed", "_error", "_is_waiting", "_news", "after", "loop", "offer", "run_id")
 
     def __init__(self, run_id: str, after: int = 0) -> None:
         self.run_id = run_id
@@ -70,7 +73,7 @@ class Follower:
         self._closed = False
         self._is_waiting = False
         self._error: Exception | None = None
-        self._news = asyncio.Event()
+        self._news = Flag()
 
     def close(self) -> None:
         self._closed = True
@@ -210,6 +213,8 @@ class Followers:
 
 class _Place:
     """How far one reader of a run is, and how much of each text it has had."""
+
+    __slots__ = ("_asked_for", "_had", "_limit", "_read_page", "_run_id", "after", "has_read")
 
     def __init__(self, read_page: ReadPage, run_id: str, after: int) -> None:
         self.after = after = check_place(after)
