@@ -163,8 +163,9 @@ class AnthropicDecoder(Decoder[StreamEvent]):
         if delta.type == "input_json_delta":
             block = self._blocks.get(index)
             if isinstance(block, WireCall):
-                self._transcript.piece_of(block)
-                self._transcript.append_args(block, delta.partial_json or "")
+                transcript = self._transcript
+                transcript.piece_of(block)
+                transcript.append_args(block, delta.partial_json or "")
             elif block is None:
                 raise WireError(
                     f"expected content_block_start before the arguments of block {index}, got a piece of them"

@@ -39,6 +39,8 @@ def text_of(arguments: Any) -> str:
 class ArgumentText:
     """Collects the pieces of one call's arguments."""
 
+    __slots__ = ("_escaped", "_in_string", "_scanned", "_text")
+
     def __init__(self) -> None:
         self._text = bytearray()
         self._scanned = 0  # bytes of it

@@ -52,8 +52,11 @@ class Decoder(ABC, Generic[Chunk]):
         self.expects_piece = False
         """Set by whoever passes the bytes on while it withholds the pieces of a call: then the next payload is tried as a
         bare piece first, and has to be read only once."""
-        self.is_bare = False
-        """Whether the payload read last was such a bare piece: nothing else is in it."""
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether the payload read last was a bare piece, as expected: nothing else is in it."""
+        return self._bare_payloads is not None and isinstance(self.chunk, self._bare_payloads.type)
 
     @property
     def error(self) -> WireError | None:
@@ -157,17 +160,11 @@ class Decoder(ABC, Generic[Chunk]):
             raise provider_error(payload or b"")
         if not payload:
             return
-        chunk = None
-        is_ascii = payload.isascii()
-        if self.expects_piece and self._bare_payloads is not None:
+        if self.expects_piece and (piece := self._bare_piece(payload)) is not None:
+            chunk = piece
+        else:
             try:
-                chunk = self._bare_payloads.decode(payload) if is_ascii else _decode(payload, self._bare_payloads)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                pass  # there is more in it
-        self.is_bare = chunk is not None
-        if chunk is None:
-            try:
-                chunk = self._payloads.decode(payload) if is_ascii else _decode(payload, self._payloads)
+                chunk = self._payloads.decode(payload) if payload.isascii() else _decode(payload, self._payloads)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 if payload.startswith(DONE):
                     self._done()
@@ -178,6 +175,15 @@ class Decoder(ABC, Generic[Chunk]):
         self.chunk = chunk
         self._last_payload = payload
         self._chunk(chunk)
+
+    def _bare_piece(self, payload: bytes) -> Chunk | None:
+        if self._bare_payloads is None:
+            return None
+        try:
+            piece: Chunk = _decode(payload, self._bare_payloads)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None  # there is more in it
+        return piece
 
     def _decoded(self, body: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
         try:

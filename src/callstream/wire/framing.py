@@ -80,9 +80,9 @@ class Framing(ABC):
 _BLANK_LINE = re.compile(rb"\n(?:\r\n|\n|\r)|\r\r\n?")
 _LONGEST_BLANK_LINE = 4
 _BLANK_LINES = (b"\n\n", b"\n\r\n", b"\r\r\n", b"\n\r", b"\r\r")
-_PLAIN = re.compile(rb"data: ([^\n]+)\n\n")
-_PLAIN_CRLF = re.compile(rb"data: ([^\r]+)\r\n\r\n")
-_NAMED = re.compile(rb"event: ([^\n]+)\ndata: ([^\n]+)\n\n")
+_PLAIN = re.compile(rb"data: ([^\n]++)\n\n")
+_PLAIN_CRLF = re.compile(rb"data: ([^\r]++)\r\n\r\n")
+_NAMED = re.compile(rb"event: ([^\n]++)\ndata: ([^\n]++)\n\n")
 _LF, _CR = b"\n\r"  # a number is found in bytes ten times as fast as bytes of length one (CPython 3.11)
 _LOOKS_LIKE_A_FIELD = re.compile(rb"\s*(?::|(?:data|event|id|retry)\s*(?::|$)|[\w-]{1,40}:)")
 _KNOWN_FIELDS = (b"", b"data", b"event", b"id", b"retry")
@@ -116,8 +116,9 @@ class SseFraming(Framing):
         looked_at = 0
         if self._waiting:
             # A long event in many small pieces is searched where it has grown, and nowhere else.
+            can_end = _LF in data or _CR in data or self._waiting[-1] == _CR
             self._waiting += data
-            if _BLANK_LINE.search(self._waiting, self._looked_at) is None:
+            if not can_end or _BLANK_LINE.search(self._waiting, self._looked_at) is None:
                 return self._wait_on(data)
             looked_at = self._looked_at
             data = self.take_rest()

@@ -179,15 +179,10 @@ class Transcript:
             return
         if call.final or call.ended:
             raise WireError(f"expected no more arguments after the end of call {call.call_id!r}, got {text[:80]!r}")
-        if self._surrogates is not None:
-            if call.encoding == "text":
-                text = self._whole_characters(f"call {call.call_id}", text)
-            else:
-                text = escape_surrogates(text)
         if call.encoding == "json":
-            text = call.text.append(text)
+            text = call.text.append(text if self._surrogates is None else escape_surrogates(text))
         else:
-            text = call.text.append_raw(text)
+            text = call.text.append_raw(self._whole_characters(f"call {call.call_id}", text))
         if text and call.name is not None:
             self._events.append(ArgsAppended(call.call_id, text))
 

@@ -70,7 +70,7 @@ class ResponseBody(msgspec.Struct):
     incomplete_details: IncompleteDetails | None = None
 
 
-class StreamEvent(msgspec.Struct):
+class StreamEvent(msgspec.Struct, gc=False):  # one a delta, in no cycle: the collector need not count them
     type: str = ""
     item_id: str | None = None
     call_id: str | None = None
@@ -153,7 +153,9 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
     # -- calls --
 
     def _call_of(self, chunk: StreamEvent) -> OutputCall:
-        known = self._known(chunk.item_id, chunk.output_index, chunk.call_id)
+        known = self._calls[-1] if self._calls else None
+        if known is None or not chunk.item_id or known.item_id != chunk.item_id:  # it is nearly always the last one
+            known = self._known(chunk.item_id, chunk.output_index, chunk.call_id)
         if known is None:
             raise WireError(
                 f"expected response.output_item.added before {chunk.type}, got item {chunk.item_id!r} at output index "
