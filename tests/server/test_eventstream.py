@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import ExitStack, nullcontext
+from contextlib import AsyncExitStack, ExitStack, nullcontext
 from typing import Any
 
 import pytest
 
-from callstream.server.eventstream import CONNECTION, EventStream, Outlet
+from callstream.server.eventstream import CONNECTION, HEARTBEAT, STREAMS, EventStream, Outlet
+from callstream.server.pulse import Pulse
 from callstream.server.settings import ServerSettings
 
 FRAMES = 100
@@ -27,8 +28,8 @@ async def receive() -> dict[str, Any]:
 
 
 async def respond(send: Any, **settings: Any) -> None:
-    made = ServerSettings(**settings)
-    stream = EventStream(frames(), made, run_id="r", watching=nullcontext(), held=ExitStack())
+    pulse = Pulse(ServerSettings(**settings))
+    stream = EventStream(frames(), pulse, run_id="r", watching=nullcontext(), held=ExitStack())
     await stream({"type": "http"}, receive, send)
 
 
@@ -100,7 +101,7 @@ async def test_an_outlet_is_open_while_nothing_else_is_being_sent() -> None:
 
     assert not outlet.is_free
     stream = EventStream(
-        waiting(), ServerSettings(), run_id="r", watching=nullcontext(), held=ExitStack(), outlet=outlet
+        waiting(), Pulse(ServerSettings()), run_id="r", watching=nullcontext(), held=ExitStack(), outlet=outlet
     )
     responding = asyncio.create_task(stream({"type": "http", "state": {CONNECTION: connection}}, receive, send))
     await begun.wait()
@@ -113,3 +114,138 @@ async def test_an_outlet_is_open_while_nothing_else_is_being_sent() -> None:
     assert not outlet.is_free
     assert seen == [True, False]
     assert connection.written == [b"straight"]
+
+
+class Reader:
+    """A stream of one frame that then waits, what is sent of it, and in which order its parts end."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.sent = b""
+        self.ends: list[str] = []
+        self.begun = asyncio.Event()
+        self.left = asyncio.Event()
+        watching, held = AsyncExitStack(), ExitStack()
+        watching.callback(self.ends.append, "watching")
+        held.callback(self.ends.append, "held")
+        pulse = Pulse(ServerSettings(**settings))
+        self.stream = EventStream(self.frames(), pulse, run_id="r", watching=watching, held=held)
+
+    async def frames(self) -> AsyncGenerator[bytes, None]:
+        try:
+            yield b"data: 1\n\n"
+            await asyncio.Event().wait()
+        finally:
+            self.ends.append("frames")
+
+    async def receive(self) -> dict[str, Any]:
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: dict[str, Any]) -> None:
+        await asyncio.sleep(0)
+        self.sent += message.get("body", b"")
+        if self.sent:
+            self.begun.set()
+
+    async def respond(self, scope: dict[str, Any] | None = None) -> None:
+        """Responds, and leaves nothing behind."""
+        before = asyncio.all_tasks()
+        try:
+            async with asyncio.timeout(20):
+                await self.stream(scope or {"type": "http"}, self.receive, self.send)
+        finally:
+            assert asyncio.all_tasks() == before
+            assert self.ends == ["frames", "watching", "held"]
+
+
+async def test_a_client_that_leaves_ends_everything() -> None:
+    reader = Reader()
+    responding = asyncio.create_task(reader.respond())
+    await reader.begun.wait()
+    assert reader.ends == []
+    reader.left.set()
+    await responding
+    assert not responding.cancelled()
+    assert reader.sent == b"data: 1\n\n"
+
+
+async def test_a_response_that_is_cancelled_ends_everything() -> None:
+    reader = Reader()
+    responding = asyncio.create_task(reader.respond())
+    await reader.begun.wait()
+    responding.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await responding
+
+
+async def test_a_client_that_leaves_does_not_undo_a_cancellation() -> None:
+    reader = Reader()
+    responding = asyncio.create_task(reader.respond())
+    await reader.begun.wait()
+    reader.left.set()
+    await asyncio.sleep(0)  # it is told of, and about to interrupt
+    responding.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await responding
+
+
+async def test_an_error_of_the_server_while_the_client_is_waited_for_rises() -> None:
+    reader = Reader()
+
+    async def receive() -> dict[str, Any]:
+        await reader.begun.wait()
+        raise OSError("torn")
+
+    reader.receive = receive  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="torn"):
+        await reader.respond()
+
+
+async def test_heartbeats_come_between_frames_and_their_error_rises() -> None:
+    reader = Reader(heartbeat_seconds=0.03)
+    send = reader.send
+
+    async def send_some(message: dict[str, Any]) -> None:
+        if reader.sent.count(HEARTBEAT) == 3:
+            raise OSError("torn")
+        await send(message)
+
+    reader.send = send_some  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="torn"):
+        await reader.respond()
+    assert reader.sent == b"data: 1\n\n" + 3 * HEARTBEAT
+
+
+async def test_a_heartbeat_waits_for_the_frame_that_is_being_sent_and_that_for_it() -> None:
+    pulse = Pulse(ServerSettings(heartbeat_seconds=0.015))
+    parts: list[tuple[str, bytes]] = []
+
+    async def slow_frames() -> AsyncGenerator[bytes, None]:
+        while len(parts) < 40:
+            await asyncio.sleep(0.016)
+            yield b"x" * 3 * 64 * 1024
+
+    async def send(message: dict[str, Any]) -> None:
+        parts.append(("begin", message.get("body", b"")[:1]))
+        await asyncio.sleep(0.002)
+        parts.append(("end", message.get("body", b"")[:1]))
+
+    stream = EventStream(slow_frames(), pulse, run_id="r", watching=nullcontext(), held=nullcontext())
+    await stream({"type": "http"}, receive, send)
+    begins = [part for kind, part in parts if kind == "begin"]
+    assert parts == [(kind, part) for part in begins for kind in ("begin", "end")]
+    assert b"x" in begins
+    of_frames = b"".join(begins).replace(b":", b"")
+    assert b"".join(begins).count(b"xxx") == len(of_frames) // 3  # no heartbeat came into the middle of a frame
+
+
+async def test_the_router_returns_before_a_stream_is_sent() -> None:
+    reader = Reader()
+    scope: dict[str, Any] = {"type": "http", STREAMS: []}
+    await reader.stream(scope, reader.receive, reader.send)
+    assert reader.sent == b""
+    assert reader.ends == []
+    reader.left.set()
+    (respond_later,) = scope[STREAMS]
+    await respond_later()
+    assert reader.ends == ["frames", "watching", "held"]

@@ -15,8 +15,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, aclosing
-from typing import IO, Final, Protocol, TypeAlias
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing
+from functools import partial
+from typing import IO, Any, Final, Protocol, TypeAlias
 from urllib.parse import quote
 
 from starlette.responses import Response
@@ -26,19 +27,19 @@ from callstream.errors import JournalError
 from callstream.journal.store import StoreAway
 from callstream.server.health import JournalAway
 from callstream.server.logs import quote_line
-from callstream.server.settings import ServerSettings
+from callstream.server.pulse import Pulse
 
 logger = logging.getLogger("callstream.server")
 
 HEARTBEAT: Final = b": keep-alive\n\n"
 CONNECTION: Final = "callstream.connection"
 """The name in a request's state of its ``ClientConnection``, which ``serve`` puts there."""
+STREAMS: Final = "callstream.streams"
+"""The name in a request's scope of a list for the stream that answers it, which is sent when the router has returned."""
 Frame: TypeAlias = bytes | IO[bytes]
 """Whole events, in memory or in a file, which is closed when it was sent."""
 _CUT_SECONDS: Final = 1.0
 _PIECE: Final = 64 * 1024
-_TICKS: Final = 15
-"""A heartbeat may come so much of its pause too early: a fifteenth."""
 # Without the second one, nginx keeps what it gets until it has a buffer full.
 _HEADERS: Final = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"}
 
@@ -96,83 +97,102 @@ class Unfinished(Exception):
 
 
 class EventStream(Response):
-    """``watching`` is entered while a client reads, ``held`` is closed afterwards."""
+    """``watching`` is entered while a client reads, ``held`` is left afterwards.
+
+    The request's own task sends the frames. Another waits for the client to leave, and a third is there for a moment to
+    send a heartbeat; what they find interrupts the first.
+    """
 
     media_type = "text/event-stream"
 
     def __init__(
         self,
         frames: AsyncGenerator[Frame, None],
-        settings: ServerSettings,
+        pulse: Pulse,
         *,
         run_id: str,
         watching: AbstractAsyncContextManager[object],
-        held: ExitStack,
+        held: AbstractContextManager[object],
         headers: Mapping[str, str] | None = None,
         outlet: Outlet | None = None,
     ) -> None:
         self._frames = frames
+        self._pulse = pulse
         self._outlet = outlet
-        self._settings = settings
         self._run_id = run_id
         self._watching = watching
         self._held = held
         self._sending = asyncio.Lock()
-        self._loop = loop = asyncio.get_running_loop()
-        self._sent_at = loop.time()
+        self._loop = asyncio.get_running_loop()
+        self._sent_at = self._loop.time()
         self._began: float | None = None  # when the piece that is being sent was begun
-        self._watchdog: asyncio.TimerHandle | None = None
-        self._stalled: asyncio.Future[None] = loop.create_future()
-        self._is_whole = False
+        self._sender: asyncio.Task[Any] | None = None  # None when it has ended, or has been interrupted
+        self._beating: asyncio.Task[None] | None = None
+        self._has_stalled = False
         self.status_code = 200
         self.background = None
         self.init_headers({**_HEADERS, "x-run-id": _header_text(run_id), **(headers or {})})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with AsyncExitStack() as stack:
-            stack.enter_context(self._held)
-            await stack.enter_async_context(self._watching)
-            await stack.enter_async_context(aclosing(self._frames))
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            if self._outlet is not None and (connection := _connection(scope)) is not None:
-                self._outlet.open(self, connection)
-                stack.callback(self._outlet.close)
-            sending = asyncio.ensure_future(self._send_frames(send))
-            leaving = asyncio.ensure_future(_until_left(receive))
-            beating = asyncio.ensure_future(self._beat(send))
-            tasks = (sending, leaving, beating)
-            try:
-                await asyncio.wait({*tasks, self._stalled}, return_when=asyncio.FIRST_COMPLETED)
-                if self._stalled.done():
-                    self._cut_off(scope)
-                    await asyncio.wait({leaving}, timeout=_CUT_SECONDS)
-                elif sending.done() and not self._is_whole:
-                    await self._break(scope, leaving)
-            finally:
-                if self._watchdog is not None:
-                    self._watchdog.cancel()
+        if (left_to_guard := scope.get(STREAMS)) is None:
+            await self.respond(scope, receive, send)
+        else:
+            left_to_guard.append(partial(self.respond, scope, receive, send))
+
+    async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+        connection = _connection(scope)
+        with self._held:
+            async with self._watching, aclosing(self._frames):
+                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+                self.raw_headers = []  # sent, and a stream may last
+                self._to_client = send
+                if self._outlet is not None and connection is not None:
+                    self._outlet.open(self, connection)
+                leaving = asyncio.ensure_future(_until_left(receive))
+                leaving.add_done_callback(self._interrupt)
+                try:
+                    is_whole = await self._send_frames()
+                    if self._has_stalled:
+                        self._cut_off(connection)
+                        await asyncio.wait({leaving}, timeout=_CUT_SECONDS)
+                    elif not is_whole:
+                        await _break(connection, leaving)
+                finally:
+                    if self._outlet is not None:
+                        self._outlet.close()
+                    tasks = [leaving] if self._beating is None else [leaving, self._beating]
+                    for task in tasks:
+                        task.cancel()
+                    await asyncio.wait(tasks)
                 for task in tasks:
-                    task.cancel()
-                await asyncio.wait(tasks)
-            for task in tasks:
-                if not task.cancelled() and (error := task.exception()) is not None:
-                    raise error
+                    if not task.cancelled():
+                        task.result()
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is being sent."""
-        return not self._sending.locked() and not self._stalled.done()
+        return not self._sending.locked() and not self._has_stalled
 
     def sent(self) -> None:
         """Something was, which spares a heartbeat."""
         self._sent_at = self._loop.time()
 
-    async def _send_frames(self, send: Send) -> None:
+    async def _send_frames(self) -> bool:
+        """Sends them until they end or this is interrupted. Returns whether the response is whole."""
+        sender = self._sender = asyncio.current_task()
+        assert sender is not None
+        self._pulse.add(self)
         try:
             async for frame in self._frames:
-                await self._send(send, frame)
+                await self._send(frame)
+                del frame
+            await self._send(b"", more=False)
+            return True
+        except asyncio.CancelledError:
+            if self._sender is not None or sender.uncancel():
+                raise
         except (JournalAway, StoreAway, Unfinished):
-            return  # the journal itself has said so in the log
+            pass  # the journal itself has said so in the log
         except JournalError as error:
             logger.error(
                 "a stream of run %s broke off because the journal could not be read: %s",
@@ -180,70 +200,61 @@ class EventStream(Response):
                 quote_line(str(error)),
                 extra={"run_id": self._run_id},
             )
+        finally:
+            self._pulse.remove(self)
+            self._sender = None
+        return False
+
+    async def _send(self, frame: Frame, *, more: bool = True) -> None:
+        """Sends, unless the reader has stalled: then nothing more is sent."""
+        if self._has_stalled:
             return
-        await self._send(send, b"", more=False)
-        self._is_whole = True
-
-    async def _beat(self, send: Send) -> None:
-        """Sends something when nothing else was sent for a while, which is all that most streams do most of the time.
-
-        They do it on the ticks of one clock, so that the loop is woken once for all of them: with the default pause, a
-        thousand idle streams wake it once a second.
-        """
-        time, pause = asyncio.get_running_loop().time, self._settings.heartbeat_seconds
-        tick = pause / _TICKS
-        while not self._stalled.done():
-            wait = (self._sent_at + pause) // tick * tick - time()
-            if wait > 0 or self._sending.locked():
-                await asyncio.sleep(wait if wait > 0 else pause)
-            else:
-                await self._send(send, HEARTBEAT)
-
-    async def _send(self, send: Send, frame: Frame, *, more: bool = True) -> None:
-        """Sends, unless the reader has stalled: then nothing more is sent, and it is up to ``__call__`` to end it."""
-        if self._stalled.done():
-            return
-        loop = asyncio.get_running_loop()
         async with self._sending:
             for piece in _pieces(frame):
-                self._began = loop.time()
-                if self._watchdog is None:
-                    self._watchdog = loop.call_later(self._settings.stall_seconds, self._look_for_stall)
-                await send({"type": "http.response.body", "body": piece, "more_body": more})
+                self._began = self._loop.time()
+                await self._to_client({"type": "http.response.body", "body": piece, "more_body": more})
             self._began = None
         self.sent()
 
-    def _look_for_stall(self) -> None:
-        """One timer now and then, not one for every piece, which is nearly always taken at once."""
-        self._watchdog = None
-        if self._began is None or self._stalled.done():
-            return
-        loop = asyncio.get_running_loop()
-        left = self._began + self._settings.stall_seconds - loop.time()
-        if left > 0:
-            self._watchdog = loop.call_later(left, self._look_for_stall)
+    def beat(self, now: float) -> None:
+        """Looks whether the reader has stalled. Sends something when nothing else was sent for a while."""
+        if self._began is not None:
+            if now - self._began >= self._pulse.stall_seconds:
+                self._has_stalled = True
+                self._interrupt()
+        elif now - self._sent_at >= self._pulse.heartbeat_seconds and self._beating is None:
+            self._beating = asyncio.ensure_future(self._send(HEARTBEAT))
+            self._beating.add_done_callback(self._end_beat)
+
+    def _end_beat(self, beating: asyncio.Task[None]) -> None:
+        if beating.cancelled() or beating.exception() is None:
+            self._beating = None
         else:
-            self._stalled.set_result(None)
+            self._interrupt()  # the error rises in ``respond``
 
-    async def _break(self, scope: Scope, leaving: asyncio.Future[None]) -> None:
-        """Where ``serve`` is not the server, returning without the last chunk has to do; uvicorn then logs an error."""
-        connection = _connection(scope)
-        for end in (connection.close, connection.cut) if connection is not None else ():
-            if not leaving.done():
-                end()
-                await asyncio.wait({leaving}, timeout=_CUT_SECONDS)
+    def _interrupt(self, _: object = None) -> None:
+        """Ends the sending of frames, whatever it waits for."""
+        if self._sender is not None:
+            self._sender.cancel()
+            self._sender = None
 
-    def _cut_off(self, scope: Scope) -> None:
-        seconds = self._settings.stall_seconds
+    def _cut_off(self, connection: ClientConnection | None) -> None:
         logger.info(
             "disconnecting a reader of run %s that accepted no data for %s s",
             self._run_id,
-            seconds,
+            self._pulse.stall_seconds,
             extra={"run_id": self._run_id},
         )
-        connection = _connection(scope)
         if connection is not None:
             connection.cut()
+
+
+async def _break(connection: ClientConnection | None, leaving: asyncio.Future[None]) -> None:
+    """Where ``serve`` is not the server, returning without the last chunk has to do; uvicorn then logs an error."""
+    for end in (connection.close, connection.cut) if connection is not None else ():
+        if not leaving.done():
+            end()
+            await asyncio.wait({leaving}, timeout=_CUT_SECONDS)
 
 
 def _connection(scope: Scope) -> ClientConnection | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from http import HTTPStatus
 from ipaddress import ip_address
 from typing import Final
@@ -17,6 +17,7 @@ from typing import Final
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from callstream.server.eventstream import STREAMS
 from callstream.server.logs import describe_request
 from callstream.server.problems import Problem, problem_response
 
@@ -66,8 +67,12 @@ class Guard:
 
         problem = self._refusal(scope)
         app = self._app if problem is None else problem_response(problem)
+        streams: list[Callable[[], Awaitable[None]]] = []
+        scope[STREAMS] = streams
         try:
             await app(scope, receive, send_with_headers)
+            while streams:  # one at most, which may last for hours and needs nothing of what the router holds
+                await streams.pop()()
         except Exception as error:
             if started:
                 raise  # the server drops the connection, which is all that can be said now

@@ -26,6 +26,7 @@ from callstream.server.agent import Host, Importer, OlderClient, Presenter
 from callstream.server.eventstream import EventStream, Frame, Outlet
 from callstream.server.health import JournalHealth, watch_journal
 from callstream.server.problems import Problem, json_response, not_found, shutting_down
+from callstream.server.pulse import Pulse
 from callstream.server.requests import is_id, json_body, number, query_id, run_input
 from callstream.server.settings import ServerSettings
 from callstream.server.streams import Joins, live, raw, resume
@@ -80,6 +81,7 @@ class RunRoutes:
         self._settings = settings
         self._view = view or host.view
         self._joins = Joins(self._journal, self._view)
+        self._pulse = Pulse(settings)
         self._seats = Seats(
             settings.max_streams, settings.max_streams_per_principal, host.callstream.observers.streams_changed
         )
@@ -277,7 +279,7 @@ class RunRoutes:
     ) -> EventStream:
         return EventStream(
             frames,
-            self._settings,
+            self._pulse,
             run_id=run_id,
             watching=self._driver.watch(run_id),
             held=seat.pop_all(),
