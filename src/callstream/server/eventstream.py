@@ -68,6 +68,8 @@ class ClientConnection(Protocol):
 class Outlet:
     """A stream's straight way to its connection. It opens when the response has begun."""
 
+    __slots__ = ("_connection", "_stream")
+
     def __init__(self) -> None:
         self._stream: EventStream | None = None
         self._connection: ClientConnection | None = None

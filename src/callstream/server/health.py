@@ -8,9 +8,8 @@ journal itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
-from typing import Any, Final, TypeVar, cast
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import Any, Final, Self, TypeVar, cast
 
 from callstream.errors import JournalError, UsageError
 from callstream.events import Record
@@ -52,16 +51,14 @@ class JournalHealth:
         self._failing_since = None
         return True
 
-    @contextmanager
-    def use(self) -> Iterator[None]:
-        """Has the journal asked every second."""
+    def begin_use(self) -> None:
+        """Has the journal asked every second, until ``end_use`` has been called as often."""
         self._users += 1
         if self._watch is None or self._watch.done():
             self._watch = asyncio.create_task(self._ask(), name="callstream journal health")
-        try:
-            yield
-        finally:
-            self._users -= 1
+
+    def end_use(self) -> None:
+        self._users -= 1
 
     async def guard(self, work: Awaitable[_T], *, grace: float = 0.0) -> _T:
         """Waits for the work. JournalError as soon as the journal is away; then the work is cancelled.
@@ -124,6 +121,25 @@ class JournalAway(JournalError):
     """The journal has refused writes for too long."""
 
 
+class _Batches:
+    """What a follower of a journal reads, who is told when that is away."""
+
+    __slots__ = ("_batches", "_health")
+
+    def __init__(self, batches: AsyncGenerator[Sequence[Record], None], health: JournalHealth) -> None:
+        self._batches = batches
+        self._health = health
+
+    def __aiter__(self) -> Self:
+        return self
+
+    def __anext__(self) -> Awaitable[Sequence[Record]]:
+        return self._health.guard(anext(self._batches))
+
+    async def aclose(self) -> None:
+        await self._batches.aclose()
+
+
 class _Watched:
     """A journal whose followers are told when it is away."""
 
@@ -134,12 +150,10 @@ class _Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._journal, name)
 
-    async def batches(
+    def batches(
         self, run_id: str, after: int = 0, *, take: Callable[[Sequence[Record]], bool] | None = None
-    ) -> AsyncGenerator[Sequence[Record], None]:
-        async with aclosing(self._journal.batches(run_id, after, take=take)) as batches:
-            while (records := await self._health.guard(anext(batches, None))) is not None:
-                yield records
+    ) -> _Batches:
+        return _Batches(self._journal.batches(run_id, after, take=take), self._health)
 
 
 def watch_journal(journal: Journal, health: JournalHealth) -> Journal:

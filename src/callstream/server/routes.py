@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from copy import copy
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from ag_ui.core import RunAgentInput
 from starlette.requests import Request
@@ -59,6 +60,32 @@ def driver_for(host: Host, settings: ServerSettings, *, logs_failures: bool) -> 
         ),
         Seats(settings.max_runs, settings.max_runs_per_principal),
     )
+
+
+class Seat:
+    """A place among the open streams, whose client waits for what the journal is to take."""
+
+    __slots__ = ("_health", "_place")
+
+    def __init__(self, place: AbstractContextManager[None], health: JournalHealth) -> None:
+        place.__enter__()
+        health.begin_use()
+        self._place: AbstractContextManager[None] | None = place
+        self._health = health
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._place is not None:
+            self._health.end_use()
+            self._place.__exit__(None, None, None)
+
+    def move(self) -> Self:
+        """The same seat for somebody else, who gives it back."""
+        moved = copy(self)
+        self._place = None
+        return moved
 
 
 class RunRoutes:
@@ -261,19 +288,16 @@ class RunRoutes:
         rows = await self._health.guard(self._known_runs(thread_id, principal))
         return rows[0] if rows and rows[0].outcome is None else None
 
-    def seat(self, principal: str | None) -> ExitStack:
+    def seat(self, principal: str | None) -> Seat:
         """A seat that is given back unless ``stream`` takes it over."""
-        seat = ExitStack()
         with _explain("open streams", "too_many_streams"):
-            seat.enter_context(self._seats.take(principal))
-        seat.enter_context(self._health.use())
-        return seat
+            return Seat(self._seats.take(principal), self._health)
 
     def stream(
         self,
         frames: AsyncGenerator[Frame, None],
         run_id: str,
-        seat: ExitStack,
+        seat: Seat,
         headers: Mapping[str, str] | None = None,
         outlet: Outlet | None = None,
     ) -> EventStream:
@@ -282,7 +306,7 @@ class RunRoutes:
             self._pulse,
             run_id=run_id,
             watching=self._driver.watch(run_id),
-            held=seat.pop_all(),
+            held=seat.move(),
             headers=headers,
             outlet=outlet,
         )

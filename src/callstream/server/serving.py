@@ -122,6 +122,11 @@ def _cuttable(protocol: type[Any]) -> type[Any]:
             super().connection_made(transport)
             self._first_head = asyncio.get_running_loop().call_later(HEAD_SECONDS, self._cut_if_silent)
 
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self.cycle is not None:
+                self._first_head.cancel()
+
         def connection_lost(self, exc: Exception | None) -> None:
             self._first_head.cancel()
             super().connection_lost(exc)
@@ -135,6 +140,8 @@ def _cuttable(protocol: type[Any]) -> type[Any]:
 
 class _Served:
     """See ``eventstream.ClientConnection``: one of uvicorn's, by its protocol."""
+
+    __slots__ = ("_protocol",)
 
     def __init__(self, protocol: Any) -> None:
         self._protocol = protocol

@@ -36,15 +36,13 @@ _Told: TypeAlias = list[tuple[int, list[AguiEvent]]]
 """Events by the number of the record that caused them."""
 
 
-async def live(
+def live(
     journal: Journal, run_id: str, view: View, presentation: Presenter, outlet: Outlet
 ) -> AsyncGenerator[bytes, None]:
     """A run from its beginning."""
     translator = Translator(view)
     pieces = _Pieces(outlet, presentation, translator.feed)
-    async with aclosing(journal.batches(run_id, take=pieces.take)) as batches:
-        async for frame in _rest(batches, _teller(translator), presentation):
-            yield frame
+    return _rest(journal.batches(run_id, take=pieces.take), _teller(translator), presentation)
 
 
 async def resume(
@@ -162,6 +160,8 @@ def _prelude_frame(conversation: Conversation, presentation: Presenter) -> Frame
 class _Pieces:
     """The short way of pieces that come while their reader waits: into the outlet at once. Closed until it can ``tell``."""
 
+    __slots__ = ("_outlet", "_presentation", "tell")
+
     def __init__(
         self, outlet: Outlet, presentation: Presenter, tell: Callable[[Record], list[AguiEvent]] | None = None
     ) -> None:
@@ -204,11 +204,16 @@ async def _rest(
     presentation: Presenter,
 ) -> AsyncGenerator[bytes, None]:
     """What comes, to the run's end; ``Unfinished`` if the journal ends before it."""
-    async for records in batches:
-        if frame := _encode(await tell(records), presentation):
-            yield frame
-        if isinstance(records[-1].event, RunEnded):
-            return
+    async with aclosing(batches):
+        async for records in batches:
+            has_ended = isinstance(records[-1].event, RunEnded)
+            frame = _encode(await tell(records), presentation)
+            del records
+            if frame:
+                yield frame
+            if has_ended:
+                return
+            del frame  # for the next one, the client may wait long
     raise Unfinished
 
 
@@ -234,22 +239,20 @@ async def raw(journal: Journal, run_id: str, after: int) -> AsyncGenerator[bytes
 
     If the number lies inside a range that compaction has folded, the reader is told so and gets the range again, whole.
     """
-    try:
-        async for frame in _records(journal, run_id, after):
-            yield frame
-    except Compacted as folded:
-        yield b"event: compacted\ndata: %b\n\n" % codec.encode({"first": folded.first, "last": folded.last})
-        async for frame in _records(journal, run_id, folded.first - 1):
-            yield frame
+    is_read = False
+    while not is_read:
+        try:
+            async with aclosing(journal.batches(run_id, after)) as batches:
+                async for records in batches:
+                    yield b"".join(map(_frame, records))
+                    del records  # for what comes next, the reader may wait long
+            is_read = True
+        except Compacted as folded:
+            yield b"event: compacted\ndata: %b\n\n" % codec.encode({"first": folded.first, "last": folded.last})
+            after = folded.first - 1
     if not await _has_ended(journal, run_id):
         raise Unfinished
     yield END
-
-
-async def _records(journal: Journal, run_id: str, after: int) -> AsyncGenerator[bytes, None]:
-    async with aclosing(journal.batches(run_id, after)) as batches:
-        async for records in batches:
-            yield b"".join(map(_frame, records))
 
 
 async def _has_ended(journal: Journal, run_id: str) -> bool:
