@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from functools import partial
+from itertools import takewhile
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
@@ -26,6 +26,7 @@ import msgspec
 from callstream.calls import CallState
 from callstream.errors import CallstreamError, RunOver, WireError
 from callstream.events import CallDiscarded
+from callstream.flag import Flag
 from callstream.runtime import Response
 from callstream.runtime.waiting import wait_until_done
 from callstream.tap.encoding import Decoding
@@ -87,11 +88,12 @@ class TappedBody:
         self._decoded: Read | None = None  # what the pump has decoded and the reader has to record
         self._unread: list[bytes] = []  # as they came
         self._unread_bytes = 0
-        self._outputs: deque[Output] = deque()  # what was recorded, and may leave
+        self._outputs: list[Output] = []  # what was recorded, and may leave
         self._output_bytes = 0
-        self._came = asyncio.Event()  # bytes, or the end of them
-        self._went = asyncio.Event()
-        self._news = asyncio.Event()
+        self._came = Flag()  # bytes, or the end of them; for the reader
+        self._went = Flag()  # bytes of either side; for the pump
+        self._left = Flag()  # an output; for the reader
+        self._news = Flag()  # for the SDK
         self._error: Exception | None = None
         self._has_begun = False
         self._broken_off = False
@@ -110,7 +112,7 @@ class TappedBody:
                         return
                     if not await self._woken() and self._collapser.is_holding:
                         yield self._collapser.keep_alive
-                output = self._outputs.popleft()
+                output = self._outputs.pop(0)
                 for call_id in output.call_ids:
                     async for sign_of_life in self._settled(call_id):
                         yield sign_of_life
@@ -205,14 +207,15 @@ class TappedBody:
         for piece in decoding.feed(data):
             await self._record(self._collapser.feed(piece))
             while self._output_bytes > self._limits.max_held:  # a few bytes may hold a great many
-                self._went.clear()
-                await self._went.wait()
+                self._left.clear()
+                await self._left.wait()
 
     async def _pump(self) -> None:
         if isinstance(self._source, Delivering):
             self._source.deliver_to(self._accept)
         async for data in self._source:
             self._hold(data)
+            del data  # else it would stay here until more comes, which may be given to ``_accept``
             while self._unread_bytes + self._output_bytes > self._limits.max_held:
                 self._went.clear()
                 await self._went.wait()
@@ -344,16 +347,15 @@ class TappedBody:
 
     def _take_with_followers(self, output: Output) -> bytes:
         """The output and those after it that wait for no hook: a sync client pays for each piece that it takes."""
-        taken = [output]
-        while self._outputs and not self._outputs[0].call_ids:
-            taken.append(self._outputs.popleft())
-        for each in taken:
-            self._took(each)
-        return output.data if len(taken) == 1 else b"".join(each.data for each in taken)
+        followers = list(takewhile(lambda follower: not follower.call_ids, self._outputs))
+        del self._outputs[: len(followers)]
+        self._took(output, *followers)
+        return b"".join([output.data, *(follower.data for follower in followers)])
 
-    def _took(self, output: Output) -> None:
-        self._output_bytes -= len(output.data)
+    def _took(self, *outputs: Output) -> None:
+        self._output_bytes -= sum(len(output.data) for output in outputs)
         self._went.set()
+        self._left.set()
 
     def _raise_error(self) -> None:
         if self._error is not None:
@@ -364,13 +366,12 @@ class TappedBody:
         self._news.clear()
         if self._outputs or self._reader.done():
             return True
+        timer = self.loop.call_later(self._limits.keep_alive_every, self._news.set)
         try:
-            # Not wait_for: before Python 3.12 it loses a cancellation that comes together with the news.
-            async with asyncio.timeout(self._limits.keep_alive_every):
-                await self._news.wait()
-        except TimeoutError:
-            return False
-        return True
+            await self._news.wait()
+        finally:
+            timer.cancel()
+        return bool(self._outputs) or self._reader.done()
 
     async def _settled(self, local_id: str) -> AsyncIterator[bytes]:
         """Waits for the hooks of a whole call, and keeps the stream alive meanwhile."""
@@ -394,7 +395,7 @@ class TappedBody:
     async def _read_on(self) -> AsyncIterator[bytes]:
         """Reads to the end for the other calls' sake, and keeps the stream alive meanwhile. The SDK gets nothing more."""
         while not self._reader.done():
-            while self._outputs:
-                self._took(self._outputs.popleft())
+            self._took(*self._outputs)
+            self._outputs.clear()
             if not await self._woken():
                 yield self._collapser.keep_alive

@@ -146,7 +146,7 @@ class DirectStream:
         self._timeout = timeout
         self._is_over = False
         self._take: Callable[[bytes], bool] | None = None
-        self._refused = b""  # by it
+        self._content = b""  # to be yielded
         self._malformed: Malformed | None = None
 
     def deliver_to(self, take: Callable[[bytes], bool]) -> None:
@@ -154,24 +154,23 @@ class DirectStream:
         self._take = take
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        body, connection, timeout = self._body, self._connection, self._timeout
+        # No local variable has what came: this frame stands for as long as the stream, and bytes may never come by it.
+        body, connection = self._body, self._connection
         errors = self._transport.library
-        data, self._unread = self._unread, b""
         if self._take is not None:
             connection.sink = self._deliver
         try:
+            self._feed(self._unread)
+            self._unread = b""
             while True:
-                if data and (content := body.feed(data)):
-                    yield content
+                if self._content:
+                    yield self._take_content()
                 if body.is_complete:
                     return
-                data = await connection.read(timeout)
+                has_come = self._feed(await connection.read(self._timeout))
                 if self._malformed is not None:
                     raise self._malformed
-                if self._refused:
-                    content, self._refused = self._refused, b""
-                    yield content
-                elif not data and connection.has_ended and not body.is_complete:
+                if not has_come and not self._content and connection.has_ended and not body.is_complete:
                     break
             if (missing := body.missing()) is not None:
                 raise errors.RemoteProtocolError(
@@ -189,9 +188,18 @@ class DirectStream:
             self._malformed = error
             return False
         if content and self._take is not None and not self._take(content):
-            self._refused = content
+            self._content = content
             return False
         return not self._body.is_complete
+
+    def _feed(self, data: bytes) -> bool:
+        if data:
+            self._content += self._body.feed(data)
+        return bool(data)
+
+    def _take_content(self) -> bytes:
+        content, self._content = self._content, b""
+        return content
 
     async def aclose(self) -> None:
         self._end()
