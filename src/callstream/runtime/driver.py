@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any, Final, TypeAlias
 from weakref import WeakValueDictionary
@@ -25,7 +25,7 @@ import msgspec
 
 from callstream.errors import CallstreamError, JournalError, LeaseLost, ShuttingDown, ThreadBusy
 from callstream.runtime.callstream import Callstream
-from callstream.runtime.limits import Seats, TextLimits
+from callstream.runtime.limits import Seat, Seats, TextLimits
 from callstream.runtime.repeats import RunRequest
 from callstream.runtime.run import Run
 
@@ -71,14 +71,37 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether failures of runs are logged here; off where an observer does it."""
 
 
+class _Room:
+    """What a run occupies until its work is done: a seat, and its turn where it takes turns."""
+
+    __slots__ = ("_seat", "_turn")
+
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+        self._turn: asyncio.Lock | None = None
+
+    async def wait_for_turn(self, lock: asyncio.Lock) -> None:
+        await lock.acquire()
+        self._turn = lock
+
+    def give_back(self) -> None:
+        if self._turn is not None:
+            self._turn.release()
+        self._seat.give_back()
+
+
 class _Running:
-    def __init__(self, run: Run) -> None:
+    __slots__ = ("leaving", "limit", "room", "run", "stopping", "task", "watchers")
+
+    def __init__(self, run: Run, task: asyncio.Task[None], room: _Room) -> None:
         self.run = run
-        self.task: asyncio.Task[None] | None = None
+        self.task = task
+        self.room = room
+        self.limit: asyncio.TimerHandle | None = None
+        """Of the run's own time, and when it has ended of what its agent still does."""
         self.watchers = 0
         self.leaving: asyncio.TimerHandle | None = None
         self.stopping: asyncio.Task[None] | None = None
-        self.error: BaseException | None = None
 
 
 class Driver:
@@ -141,30 +164,26 @@ class Driver:
     ) -> str:
         if self.is_draining:
             raise ShuttingDown
-        with ExitStack() as held:
-            held.enter_context(self._seats.take(principal))
-            self._starting += 1
-            try:
-                if turn is not None:
-                    lock = self._lock(("turn", turn))
-                    await lock.acquire()
-                    held.callback(lock.release)
-                started = await self._start(start, request, check)
-                if isinstance(started, str):
-                    return started
-                if check is not None:
-                    await self._check_started(started.run, check)
-            finally:
-                self._starting -= 1
-            run = started.run
-            run.tighten(self._settings.limits)
-            running = self._running[run.run_id] = _Running(run)
-            running.task = asyncio.create_task(self._work(started, running), name=f"callstream run {run.run_id}")
-            release = held.pop_all()
-        running.task.add_done_callback(lambda done: self._release(running, done, release))
+        room = _Room(self._seats.take(principal))
+        self._starting += 1
+        try:
+            if turn is not None:
+                await room.wait_for_turn(self._lock(("turn", turn)))
+            started = await self._start(start, request, check)
+            if not isinstance(started, str) and check is not None:
+                await self._check_started(started.run, check)
+        except BaseException:
+            room.give_back()
+            raise
+        finally:
+            self._starting -= 1
+        if isinstance(started, str):
+            room.give_back()
+            return started
+        self._work_on(started, room)
         if self._poll is None or self._poll.done():
             self._poll = asyncio.create_task(self._poll_stops(), name="callstream stops")
-        return run.run_id
+        return started.run.run_id
 
     async def _start(
         self, start: Start, request: RunRequest | None, check: Callable[[], Awaitable[None]] | None
@@ -212,37 +231,32 @@ class Driver:
 
     # -- the work --
 
-    async def _work(self, started: StartedRun, running: _Running) -> None:
-        run, limit = started.run, self._settings.run_seconds
-        work = asyncio.ensure_future(started.work())
-        ended = asyncio.Event()
-        undo = run.on_stop(lambda reason: ended.set())
-        over = asyncio.ensure_future(ended.wait())
-        try:
-            done, _ = await asyncio.wait({work, over}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
-            if not done:
-                await run.end(TimeoutError(f"the run took longer than {limit} s"))
-            elif work not in done:
-                # The run has ended, by itself or by a limit; what its agent still does serves nobody.
-                await asyncio.wait({work}, timeout=_LEFTOVER_SECONDS)
-        finally:
-            undo()
-            over.cancel()
-            if not work.done():
-                work.cancel()
-                await asyncio.wait({work})
-            if not work.cancelled():
-                running.error = work.exception()  # also where this task is being cancelled, and nobody else looks
-        if running.error is not None:
-            raise running.error
+    def _work_on(self, started: StartedRun, room: _Room) -> None:
+        run, seconds = started.run, self._settings.run_seconds
+        run.tighten(self._settings.limits)
+        task = asyncio.create_task(started.work(), name=f"callstream run {run.run_id}")
+        running = self._running[run.run_id] = _Running(run, task, room)
+        if seconds is not None:
+            error = TimeoutError(f"the run took longer than {seconds} s")
+            running.limit = run.loop.call_later(seconds, self._begin_stop, running, error)
+        run.on_stop(lambda reason: self._limit_rest(running))
+        task.add_done_callback(lambda done: self._release(running))
 
-    def _release(self, running: _Running, task: asyncio.Task[None], held: ExitStack) -> None:
-        held.close()
-        run = running.run
+    def _limit_rest(self, running: _Running) -> None:
+        """The run has ended, by itself or by a limit; what its agent still does serves nobody."""
+        if running.limit is not None:
+            running.limit.cancel()
+        if not running.task.cancelling():
+            running.limit = running.run.loop.call_later(_LEFTOVER_SECONDS, running.task.cancel)
+
+    def _release(self, running: _Running) -> None:
+        running.room.give_back()
+        run, task = running.run, running.task
         self._running.pop(run.run_id, None)
-        if running.leaving is not None:
-            running.leaving.cancel()
-        error = running.error if task.cancelled() else task.exception()
+        for timer in (running.limit, running.leaving):
+            if timer is not None:
+                timer.cancel()
+        error = None if task.cancelled() else task.exception()
         if error is None or run.outcome == "cancelled":
             return  # what a stop breaks is no failure
         # A failed run may have been logged where it ended, and the journal itself logs that it does not take an end.
@@ -296,16 +310,19 @@ class Driver:
         else:
             await self._callstream.journal.ask_to_stop(run_id, reason)
 
-    async def _stop(self, running: _Running, reason: str) -> None:
-        await running.run.stop(reason)
-        if running.task is not None:
-            running.task.cancel()
-            done, _ = await asyncio.wait({running.task}, timeout=_CANCEL_SECONDS)
-            if not done:
-                run = running.run
-                logger.error("the agent of run %s is still running after its cancellation", run.run_id, extra=_ids(run))
+    async def _stop(self, running: _Running, reason: str | TimeoutError) -> None:
+        run, task = running.run, running.task
+        try:
+            await (run.stop(reason) if isinstance(reason, str) else run.end(reason))
+        finally:
+            if running.limit is not None:
+                running.limit.cancel()
+            task.cancel()
+        done, _ = await asyncio.wait({task}, timeout=_CANCEL_SECONDS)
+        if not done:
+            logger.error("the agent of run %s is still running after its cancellation", run.run_id, extra=_ids(run))
 
-    def _begin_stop(self, running: _Running, reason: str) -> None:
+    def _begin_stop(self, running: _Running, reason: str | TimeoutError) -> None:
         """Stops a run in a task of its own, once, however often it is asked for."""
         if running.stopping is None:
             name = f"callstream stop {running.run.run_id}"
@@ -346,7 +363,7 @@ class Driver:
         now = {run_id for run_id in mine - active if run_id in self._running}
         for run_id in now & missing:
             running = self._running[run_id]
-            if running.run.outcome is None and running.task is not None and running.stopping is None:
+            if running.run.outcome is None and running.stopping is None:
                 running.stopping = running.task
                 logger.error("run %s was taken over by another process; abandoning it", run_id, extra=_ids(running.run))
                 running.task.cancel()

@@ -6,8 +6,7 @@ Text is weighed before it is journaled, so what passes a limit is neither kept n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -88,8 +87,7 @@ class Seats:
         self._on_change = on_change or (lambda change: None)
         self._taken: Counter[str | None] = Counter()
 
-    @contextmanager
-    def take(self, principal: str | None = None) -> Iterator[None]:
+    def take(self, principal: str | None = None) -> Seat:
         """Raises TooMany if there is no seat left."""
         if self._most is not None and self._taken.total() >= self._most:
             raise TooMany(self._most, of_one=False)
@@ -97,13 +95,33 @@ class Seats:
             raise TooMany(self._most_of_one, of_one=True)
         self._taken[principal] += 1
         self._on_change(1)
-        try:
-            yield
-        finally:
-            self._taken[principal] -= 1
-            if not self._taken[principal]:
-                del self._taken[principal]
-            self._on_change(-1)
+        return Seat(self, principal)
+
+    def give_back(self, principal: str | None) -> None:
+        self._taken[principal] -= 1
+        if not self._taken[principal]:
+            del self._taken[principal]
+        self._on_change(-1)
+
+
+class Seat:
+    """One that is taken. Leaving it gives it back."""
+
+    __slots__ = ("_principal", "_seats")
+
+    def __init__(self, seats: Seats, principal: str | None) -> None:
+        self._seats = seats
+        self._principal = principal
+
+    def give_back(self) -> None:
+        """Once."""
+        self._seats.give_back(self._principal)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        self.give_back()
 
 
 class Weighed(msgspec.Struct, frozen=True):
