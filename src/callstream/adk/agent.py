@@ -215,8 +215,9 @@ class ADKAgent:
         but answers, and one of them cannot be given to google-adk.
         """
         user_id = principal or self.user_of(given)
+        thread = (self.app_of(given), user_id, given.thread_id)
         if self._idle is not None:
-            self._idle.use((self.app_of(given), user_id, given.thread_id))
+            self._idle.use(thread)
             await self.callstream.journal.open()
             await self._idle.forget({run.thread_id for run in self._active})
         await self._import(given, user_id)
@@ -233,8 +234,8 @@ class ADKAgent:
             host_traces=True,
         )
         self._active.add(run)
-        run.on_stop(lambda reason: self._release(run, (self.app_of(given), user_id, given.thread_id)))
-        work = AgentRun(self._runner(self.app_of(given)), self._threads, self._settings, self._predictions, given)
+        run.on_stop(lambda reason: self._release(run, thread))
+        work = AgentRun(self._runner(thread[0]), self._threads, self._settings, self._predictions, given)
         return StartedRun(run, partial(work.work, run, user_id, given_up))
 
     def _release(self, run: Run, thread: ThreadKey) -> None:

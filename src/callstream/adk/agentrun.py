@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from ag_ui.core import DeveloperMessage, Message, RunAgentInput, SystemMessage, UserMessage
 from google.adk.agents.callback_context import CallbackContext
@@ -46,6 +46,19 @@ _UNCONFIRMED = {"status": "a person has been asked to confirm this call"}
 """What a tool that asked to be confirmed has returned, where the session does not say."""
 
 
+_STREAMING = RunConfig(streaming_mode=StreamingMode.SSE)
+
+
+class _Turn(NamedTuple):
+    """What google-adk is asked, and what that changes in the state of the session."""
+
+    user_id: str
+    session_id: str
+    message: types.Content
+    changes: dict[str, Any]
+    config: RunConfig
+
+
 class AgentRun:
     """``work`` is the run. It is given a started run of the journal and ends it, however it ends."""
 
@@ -64,21 +77,32 @@ class AgentRun:
         instructions = _instructions(self._input.messages)
         current_input.set(ClientInput(tuple(self._input.tools or ()), instructions, self._agent_name, given_up))
         async with run, asyncio.timeout(self._settings["execution_timeout_seconds"]):
-            session = await self._threads.open(self._runner.app_name, user_id, self._input.thread_id)
-            messages, changes, said = await self._incoming(run, session)
-            await run.record(self._state.snapshot({**session.state, **changes}))
-            if not messages and (changes or said):
-                await self._append(session, None, {**changes, **said})
-            for number, message in enumerate(messages, start=1):
-                # What a user said counts as heard with the turn that it begins, the last: one before may fail.
-                delta = {**(changes if number == 1 else {}), **(said if number == len(messages) else {})}
-                await self._invoke(run, session, message, delta)
-            after = await self._threads.find(self._runner.app_name, user_id, self._input.thread_id)
+            for turn in await self._turns(run, user_id):
+                await self._invoke(run, turn)
+            after = await self._threads.find(self._runner.app_name, user_id, run.thread_id)
             if after is not None:
                 await run.record(self._state.snapshot(after.state))
             await self._ask_about_predictions(run)
 
     # -- in --
+
+    async def _turns(self, run: Run, user_id: str) -> list[_Turn]:
+        """Takes the input in, into journal and session, and leaves what google-adk is to be asked.
+
+        Input and session hold the whole history of the thread. Neither is kept while the model answers.
+        """
+        session = await self._threads.open(self._runner.app_name, user_id, self._input.thread_id)
+        messages, changes, said = await self._incoming(run, session)
+        await run.record(self._state.snapshot({**session.state, **changes}))
+        if not messages and (changes or said):
+            await self._append(session, None, {**changes, **said})
+        turns = [_Turn(session.user_id, session.id, message, {}, self._run_config()) for message in messages]
+        if turns:
+            turns[0].changes.update(changes)
+            # What a user said counts as heard with the turn that it begins, the last: one before may fail.
+            turns[-1].changes.update(said)
+        del self._input
+        return turns
 
     async def _incoming(self, run: Run, session: Session) -> tuple[list[types.Content], dict[str, Any], dict[str, Any]]:
         """What google-adk is to be asked, one after the other, what changes in the session, and what marks the messages."""
@@ -159,13 +183,13 @@ class AgentRun:
 
     # -- through --
 
-    async def _invoke(self, run: Run, session: Session, message: types.Content, changes: dict[str, Any]) -> None:
+    async def _invoke(self, run: Run, turn: _Turn) -> None:
         events = self._runner.run_async(
-            user_id=session.user_id,
-            session_id=session.id,
-            new_message=message,
-            state_delta=changes,
-            run_config=self._run_config(),
+            user_id=turn.user_id,
+            session_id=turn.session_id,
+            new_message=turn.message,
+            state_delta=turn.changes,
+            run_config=turn.config,
         )
         failure: str | None = None
         async with aclosing(events):
@@ -184,7 +208,7 @@ class AgentRun:
         if self._settings["run_config_factory"] is not None:
             config: RunConfig = self._settings["run_config_factory"](self._input)
         else:
-            config = RunConfig(streaming_mode=StreamingMode.SSE)
+            config = _STREAMING.model_copy()
         if not self._input.context:
             return config
         metadata = {"ag_ui_context": _describe_context(self._input), **(config.custom_metadata or {})}
