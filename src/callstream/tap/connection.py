@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import h11
 
+from callstream.flag import Flag
 from callstream.tap.framing import BodyFraming, framing_of
 
 Timeouts: TypeAlias = Mapping[str, float | None]
@@ -72,7 +73,7 @@ class Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._waits_since = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._may_write = asyncio.Event()
+        self._may_write = Flag()
         self._may_write.set()
 
     # -- asyncio's callbacks --
