@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable
-from functools import partial
 
 import pytest
 
 from callstream.errors import CallstreamError, JournalError, UsageError
-from callstream.events import RunEnded, RunStarted, TextAppended
+from callstream.events import RunStarted, TextAppended
 from callstream.journal.follow import Follower
-from callstream.journal.queue import AT_ONCE, MAX_BATCH, ROW_OVERHEAD, RUNS_AT_ONCE, AppendQueue, deliver
+from callstream.journal.queue import AT_ONCE, MAX_BATCH, ROW_OVERHEAD, AppendQueue, deliver
 from callstream.journal.rows import prepare
 
 pytestmark = pytest.mark.asyncio
@@ -117,68 +114,6 @@ async def test_closed_queue_refuses_who_is_in_line_and_who_comes() -> None:
     assert await first == 1
 
 
-async def test_a_run_that_appends_alone_never_waits_for_others() -> None:
-    wakes: list[int] = []
-    queue = AppendQueue(10**6, 1.0, lambda: wakes.append(1), gather=60.0)
-    for number in range(1, 4):
-        appending = asyncio.ensure_future(queue.put("r", [ROW], None))
-        await asyncio.sleep(0)
-        assert len(wakes) == number
-        queue.settle(queue.take(), [number])
-        assert await appending == number
-
-
-async def test_appends_of_several_runs_gather_until_all_of_the_last_batch_are_back() -> None:
-    wakes: list[int] = []
-    queue = AppendQueue(10**6, 1.0, lambda: wakes.append(1), gather=60.0)
-    queue.put("a", [ROW], None)
-    queue.settle(queue.take(), [1])
-    queue.put("b", [ROW], None)
-    queue.put("c", [ROW], None)
-    assert wakes == [1]
-    queue.put("a", [ROW], None)
-    assert wakes == [1, 1]
-    batch = queue.take()
-    assert [waiting.run_id for waiting in batch] == ["b", "c", "a"]
-    queue.settle(batch, [1, 1, 2])
-
-
-async def test_nobody_waits_for_a_run_that_has_ended() -> None:
-    wakes: list[int] = []
-    queue = AppendQueue(10**6, 1.0, lambda: wakes.append(1), gather=60.0)
-    for number in range(1, 4):
-        queue.put(f"r{number}", [ROW, prepare(RunEnded("finished"))], None)
-        assert len(wakes) == number
-        queue.settle(queue.take(), [2])
-
-
-async def test_many_appends_do_not_wait_for_more() -> None:
-    wakes: list[int] = []
-    queue = AppendQueue(10**6, 1.0, lambda: wakes.append(1), gather=60.0)
-    queue.put("a", [ROW], None)
-    queue.settle(queue.take(), [1])
-    for number in range(RUNS_AT_ONCE - 1):
-        queue.put(f"r{number}", [ROW], None)
-    assert wakes == [1]
-    queue.put("last", [ROW], None)
-    assert wakes == [1, 1]
-    batch = queue.take()
-    assert len(batch) == RUNS_AT_ONCE
-    queue.settle(batch, [1] * len(batch))
-
-
-async def test_what_gathers_is_ready_after_a_while_though_nobody_comes_back() -> None:
-    woken = asyncio.Event()
-    queue = AppendQueue(10**6, 1.0, woken.set, gather=0.01)
-    queue.put("a", [ROW], None)
-    queue.settle(queue.take(), [1])
-    woken.clear()
-    queue.put("b", [ROW], None)
-    assert not woken.is_set()
-    await asyncio.wait_for(woken.wait(), 5)
-    assert [waiting.run_id for waiting in queue.take()] == ["b"]
-
-
 async def test_an_outcome_is_told_without_a_task_unless_there_is_no_room() -> None:
     told: list[int | CallstreamError] = []
     queue = AppendQueue(3 * SIZE, 1.0, lambda: None)
@@ -187,147 +122,6 @@ async def test_an_outcome_is_told_without_a_task_unless_there_is_no_room() -> No
     queue.settle(queue.take(), [2])
     await asyncio.sleep(0)
     assert told == [2]
-
-
-async def test_work_waits_until_a_batch_is_due_and_is_done_together() -> None:
-    done: list[str] = []
-    queue = AppendQueue(10**6, 1.0, lambda: None, gather=60.0)
-    queue.put("a", [ROW], None)
-    queue.settle(queue.take(), [1])
-    queue.when_due("b", lambda: done.append("b"))
-    queue.when_due("c", lambda: done.append("c"))
-    assert not done
-    queue.when_due("a", lambda: done.append("a"))
-    assert done == ["b", "c", "a"]
-
-
-async def gathered(queue: AppendQueue, work: Callable[[int], object], runs: int) -> None:
-    """Lets so many runs wait for their turn, and has the turn come."""
-    queue.put("a", [ROW], None)
-    queue.settle(queue.take(), [1])
-    await asyncio.sleep(0)
-    for number in range(runs - 1):
-        queue.when_due(f"r{number}", partial(work, number))
-    queue.when_due("a", partial(work, runs - 1))
-
-
-async def test_runs_work_some_at_a_time_and_the_next_when_these_are_shown() -> None:
-    written: list[int] = []
-    queue = AppendQueue(10**6, 1.0, lambda: None, gather=60.0)
-
-    def work(number: int) -> None:
-        assert queue.put_now(f"r{number}", [ROW], None, lambda outcome: written.append(number))
-
-    runs = 2 * RUNS_AT_ONCE + 1
-    await gathered(queue, work, runs)
-    sizes = []
-    while batch := queue.take():
-        sizes.append(len(batch))
-        await settled_in_loop()
-        assert len(queue) == 0  # nobody works before these are shown
-        queue.settle(batch, [1] * len(batch))
-        await settled_in_loop()
-    assert sizes == [RUNS_AT_ONCE, RUNS_AT_ONCE, 1]
-    assert written == list(range(runs))
-
-
-async def test_runs_work_on_though_the_first_have_nothing_to_write() -> None:
-    done: list[int] = []
-    queue = AppendQueue(10**6, 1.0, lambda: None, gather=60.0)
-    await gathered(queue, done.append, RUNS_AT_ONCE + 1)
-    assert done == list(range(RUNS_AT_ONCE))
-    await settled_in_loop()
-    assert done == list(range(RUNS_AT_ONCE + 1))
-
-
-async def test_runs_work_on_when_what_another_loop_wrote_is_settled() -> None:
-    done: list[int] = []
-    queue = AppendQueue(10**6, 1.0, lambda: None, gather=60.0)
-
-    async def append() -> None:
-        assert queue.put_now("other", [ROW], None, lambda outcome: None)
-
-    await asyncio.to_thread(asyncio.run, append())
-    batch = queue.take()
-    for number in range(RUNS_AT_ONCE):
-        queue.when_due(f"r{number}", partial(done.append, number))
-    queue.when_due("other", partial(done.append, RUNS_AT_ONCE))  # all of the batch are back
-    assert len(done) == RUNS_AT_ONCE
-    await settled_in_loop()
-    assert len(done) == RUNS_AT_ONCE
-    queue.settle(batch, [1] * len(batch))
-    await settled_in_loop()
-    assert done == list(range(RUNS_AT_ONCE + 1))
-
-
-async def test_what_comes_while_others_work_has_a_turn_of_its_own() -> None:
-    done: list[int] = []
-    queue = AppendQueue(10**6, 1.0, lambda: None, gather=0.001)
-    last = asyncio.Event()
-
-    def work(number: int) -> None:
-        done.append(number)
-        if number == 0:
-            queue.when_due("late", last.set)
-
-    await gathered(queue, work, RUNS_AT_ONCE + 1)
-    await asyncio.wait_for(last.wait(), 5)
-    assert done == list(range(RUNS_AT_ONCE + 1))
-
-
-async def test_work_that_fails_does_not_keep_others_from_being_written() -> None:
-    wakes: list[int] = []
-    queue = AppendQueue(10**6, 1.0, lambda: wakes.append(1), gather=60.0)
-
-    def fail() -> None:
-        raise ValueError("a fault of ours")
-
-    with pytest.raises(ValueError, match="a fault of ours"):
-        queue.when_due("a", fail)
-    queue.put("b", [ROW], None)
-    assert wakes == [1]
-    queue.settle(queue.take(), [1])
-
-
-async def test_work_of_a_run_that_writes_alone_is_done_at_once() -> None:
-    done: list[int] = []
-    queue = AppendQueue(10**6, 1.0, lambda: None, gather=60.0)
-    for number in range(3):
-        queue.when_due("a", partial(done.append, number))
-        assert done[-1] == number
-        queue.put("a", [ROW], None)
-        queue.settle(queue.take(), [number])
-
-
-async def test_work_is_done_after_a_while_and_what_it_brings_is_written_at_once() -> None:
-    woken = asyncio.Event()
-    queue = AppendQueue(10**6, 1.0, woken.set, gather=0.01)
-    queue.put("a", [ROW], None)
-    queue.settle(queue.take(), [1])
-    woken.clear()
-    queue.when_due("b", partial(queue.put, "b", [ROW], None))
-    queue.put("c", [ROW], None)
-    assert not woken.is_set()
-    await asyncio.wait_for(woken.wait(), 5)
-    assert [waiting.run_id for waiting in queue.take()] == ["c", "b"]
-
-
-async def test_a_timer_of_an_earlier_batch_does_not_hurry_the_next_one() -> None:
-    done: list[str] = []
-    last = asyncio.Event()
-    queue = AppendQueue(10**6, 1.0, lambda: None, gather=0.02)
-    queue.put("a", [ROW], None)
-    queue.settle(queue.take(), [1])
-    queue.when_due("b", lambda: done.append("b"))  # sets the timer
-    queue.when_due("a", lambda: done.append("a"))  # all are back, so it was for nothing
-    assert done == ["b", "a"]
-    await asyncio.sleep(0.01)
-    queue.put("a", [ROW], None)
-    queue.settle(queue.take(), [1])
-    began = time.monotonic()
-    queue.when_due("b", last.set)
-    await asyncio.wait_for(last.wait(), 5)
-    assert time.monotonic() - began >= 0.018
 
 
 async def test_no_more_followers_take_at_once_than_an_event_loop_can_bear() -> None:
@@ -350,23 +144,3 @@ async def test_no_more_followers_take_at_once_than_an_event_loop_can_bear() -> N
     assert [task.done() for task in waiting] == [False] * AT_ONCE + [True] * 2
     for task in waiting:
         task.cancel()
-
-
-async def test_a_busy_loop_lets_more_gather() -> None:
-    queue = AppendQueue(10**6, 1.0, lambda: None, gather=0.001)
-    queue.put("a", [ROW], None)
-    queue.settle(queue.take(), [1])
-    worked, last = asyncio.Event(), asyncio.Event()
-
-    def work() -> None:
-        time.sleep(0.015)
-        worked.set()
-
-    queue.when_due("b", work)
-    await asyncio.wait_for(worked.wait(), 5)
-    queue.put("b", [ROW], None)
-    queue.settle(queue.take(), [1])
-    began = time.monotonic()
-    queue.when_due("c", last.set)
-    await asyncio.wait_for(last.wait(), 5)
-    assert time.monotonic() - began >= 0.028  # twice as long as the work

@@ -37,19 +37,15 @@ class GroupCommit:
         self._loop = asyncio.get_running_loop()
         stopping = asyncio.create_task(stop.wait())
         stopping.add_done_callback(lambda _: self._news.set())
-        self._news.set()  # appends may have come before there was anything to wake
         while True:
-            if not self._news.is_set():
+            if self.queue.may_sleep() and not stop.is_set():
                 await self._news.wait()
             else:
                 await asyncio.sleep(0)  # the lease is renewed on this loop, under full load too
             self._news.clear()
-            batch = self.queue.take()
-            if batch:
+            if batch := self.queue.take():
                 await self._commit(batch)
-            if self.queue.has_left_over or (stop.is_set() and len(self.queue)):
-                self._news.set()
-            elif stop.is_set():
+            if stop.is_set() and not len(self.queue):
                 return
 
     def _wake(self) -> None:

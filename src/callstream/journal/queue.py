@@ -14,14 +14,11 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeAlias
-from weakref import WeakKeyDictionary, WeakSet
 
 from callstream.errors import CallstreamError, JournalError
-from callstream.events import RunEnded
+from callstream.events import RunEnded, RunStarted
 from callstream.journal.follow import Follower, News, call_in
 from callstream.journal.owned import Append
 from callstream.journal.rows import Row
@@ -42,7 +39,7 @@ _TIMER_SECONDS = 0.001
 Then: TypeAlias = Callable[[int | CallstreamError], None]
 """Told, in the loop of an append, the number of its last record, or why it was not written. It must not raise."""
 
-Settled: TypeAlias = Iterable[tuple[Then, int | CallstreamError]]
+Settled: TypeAlias = Iterable[tuple[Then | asyncio.Future[int], int | CallstreamError]]
 
 
 class Waiting(Append, eq=False):
@@ -51,20 +48,28 @@ class Waiting(Append, eq=False):
     size: int = 0
     deadline: float = 0.0
     loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]
-    then: Then = None  # type: ignore[assignment]
+    then: Then | asyncio.Future[int] = None  # type: ignore[assignment]
     is_settled: bool = False
 
-    @property
-    def goes_on(self) -> bool:
-        """Whether more of the run may come."""
-        return not (self.rows and isinstance(self.rows[-1].event, RunEnded))
+
+class LoopDuties:
+    """What one event loop still has to do for the queue."""
+
+    __slots__ = ("due", "is_paused", "is_timed", "works")
+
+    def __init__(self) -> None:
+        self.works: list[Callable[[], object]] = []
+        self.due = 0  # how many of them are due now
+        self.is_timed = False  # it will wake in time for what waits
+        self.is_paused = False  # it goes on when a batch is settled
 
 
 class AppendQueue:
     """``wake`` is called, from any thread, when there is a batch to take. One thread takes and settles.
 
     A batch is ready when ``gather`` seconds have passed since the last one was taken, or when the runs of that one have
-    all appended again: then nobody else is writing for whom it would be worth to wait. Where the loops are busy with what
+    all appended again: then nobody else is writing for whom it would be worth to wait. (A run that has just started is
+    not waited for: who knows when it says more.) Where the loops are busy with what
     is written, it is more seconds, twice as many as they have worked for the last batch: the more of a run comes together,
     the cheaper it is, and a loop that is never done would show everything much later.
     """
@@ -77,15 +82,11 @@ class AppendQueue:
         self._lock = threading.Lock()
         self._ready_at = 0.0
         self._spent = 0.0  # seconds that loops have worked for appends since the last batch was taken
-        self._expected: set[str] = set()  # runs of the last batch that have not appended since
-        self._is_woken = False
-        self.has_left_over = False
-        """Whether more waited than one batch may hold, when the last one was taken."""
-        self._timed: WeakSet[asyncio.AbstractEventLoop] = WeakSet()  # loops that will wake in time for what waits
-        self._works: WeakKeyDictionary[asyncio.AbstractEventLoop, list[Callable[[], object]]] = WeakKeyDictionary()
-        self._due: WeakKeyDictionary[asyncio.AbstractEventLoop, int] = WeakKeyDictionary()  # how many of them, now
-        self._working = 0  # loops that do some of them at this moment, and wake the thread when they have
-        self._paused: WeakSet[asyncio.AbstractEventLoop] = WeakSet()  # loops that go on when a batch is settled
+        self._expected: set[str] = set()  # runs of the last batch, in full flow, that have not appended since
+        self._is_ready = False  # there is a batch to take
+        self._is_looking = False  # the thread will look for one before it sleeps
+        self._duties: dict[asyncio.AbstractEventLoop, LoopDuties] = {}
+        self._working = 0  # loops that do some of their works at this moment, and wake the thread when they have
         self._unsettled = 0  # appends that wait or were taken
         self._waiting: deque[Waiting] = deque()
         self._records = 0
@@ -107,8 +108,9 @@ class AppendQueue:
 
         If the waiting task is cancelled the append may be written still.
         """
-        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        waiting = self._make(run_id, rows, after, partial(_answer, done))
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[int] = loop.create_future()
+        waiting = self._make(run_id, rows, after, loop, done)
         turn = self._put(waiting)
         return done if turn is None else self._put_in_turn(waiting, turn, done)
 
@@ -116,7 +118,7 @@ class AppendQueue:
         """Queues an append whose outcome ``then`` is told. False, and nothing was done, if there is no room for it."""
         if self._in_line or self._bytes > self._max_bytes // 2:
             return False  # whoever waits knows better what to do
-        return self._put(self._make(run_id, rows, after, then)) is None
+        return self._put(self._make(run_id, rows, after, asyncio.get_running_loop(), then)) is None
 
     def when_due(self, run_id: str, work: Callable[[], object]) -> None:
         """Calls what will append to the run, in this loop: at once, or when the next batch is due.
@@ -127,15 +129,22 @@ class AppendQueue:
         loop = asyncio.get_running_loop()
         with self._lock:
             self._expected.discard(run_id)
-            works = self._works.setdefault(loop, [])
-            works.append(work)
-            if loop in self._due:
+            duties = self._duties_of(loop)
+            duties.works.append(work)
+            if duties.due:
                 return
             if self._expected:
-                self._set_timer(loop, self._seconds_left())
+                self._set_timer(loop, duties)
                 return
-            self._due[loop] = len(works)
+            duties.due = len(duties.works)
         self._do_works(loop)
+
+    def _duties_of(self, loop: asyncio.AbstractEventLoop) -> LoopDuties:
+        duties = self._duties.get(loop)
+        if duties is None:
+            self._duties = {other: kept for other, kept in self._duties.items() if not other.is_closed()}
+            duties = self._duties[loop] = LoopDuties()
+        return duties
 
     def _do_works(self, loop: asyncio.AbstractEventLoop) -> None:
         """Does what is due, some at a time: the next ones follow when what these have written is shown.
@@ -143,81 +152,80 @@ class AppendQueue:
         So no run waits until all the others are worked on, and the journal's thread has the interpreter when it writes.
         """
         with self._lock:
-            works = self._works[loop]
-            now, self._works[loop] = works[:RUNS_AT_ONCE], works[RUNS_AT_ONCE:]
+            duties = self._duties_of(loop)
+            now, duties.works = duties.works[:RUNS_AT_ONCE], duties.works[RUNS_AT_ONCE:]
             self._working += 1
+        spent, began = self._spent, time.monotonic()
         try:
-            with self._spending():
-                for work in now:
-                    work()
+            for work in now:
+                work()
         finally:
-            self._end_step(loop, len(now))
+            self._spent = spent + time.monotonic() - began
+            self._end_step(loop, duties, len(now))
         self._wake_for_waiting()
 
-    def _end_step(self, loop: asyncio.AbstractEventLoop, done: int) -> None:
+    def _end_step(self, loop: asyncio.AbstractEventLoop, duties: LoopDuties, done: int) -> None:
         with self._lock:
             self._working -= 1
-            self._due[loop] -= done
-            if self._due[loop] <= 0:
-                del self._due[loop]
-                if self._works[loop]:
-                    self._set_timer(loop, self._seconds_left())
+            duties.due -= done
+            if not duties.due:
+                if duties.works:
+                    self._set_timer(loop, duties)
             elif self._unsettled:
-                self._paused.add(loop)
+                duties.is_paused = True
             else:
                 loop.call_soon(self._do_works, loop)
 
     def _deliver(
         self, loop: asyncio.AbstractEventLoop, settled: Settled, followers: Iterable[tuple[Follower, int]]
     ) -> None:
-        with self._spending():
-            deliver(settled, followers)
-        with self._lock:
-            goes_on = loop in self._paused
-            self._paused.discard(loop)
-        if goes_on:
-            loop.call_soon(self._do_works, loop)  # what has come meanwhile is read first
-
-    @contextmanager
-    def _spending(self) -> Iterator[None]:
-        """Counts the time that a batch takes in the loops; what is done within what is counted already counts once."""
         spent, began = self._spent, time.monotonic()
-        try:
-            yield
-        finally:
-            self._spent = spent + time.monotonic() - began
+        deliver(settled, followers)
+        self._spent = spent + time.monotonic() - began  # what others have counted within this is counted once
+        duties = self._duties.get(loop)
+        if duties is not None and duties.is_paused:  # which nobody changes but this loop
+            duties.is_paused = False
+            loop.call_soon(self._do_works, loop)  # what has come meanwhile is read first
 
     def _seconds_left(self) -> float:
         return self._ready_at - time.monotonic() if self._expected else 0.0
 
-    def _set_timer(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+    def _set_timer(self, loop: asyncio.AbstractEventLoop, duties: LoopDuties) -> None:
         """Each loop sees to its own appends: another one may be blocked, or end."""
-        if loop not in self._timed:
-            self._timed.add(loop)
-            loop.call_later(max(0.0, seconds), self._look, loop)
+        if not duties.is_timed:
+            duties.is_timed = True
+            loop.call_later(max(0.0, self._seconds_left()), self._look, loop)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         """Whether the batch is due for which the timer was set. Another may have been taken meanwhile."""
         with self._lock:
-            self._timed.discard(loop)
-            seconds = self._seconds_left()
-            if seconds > _TIMER_SECONDS:
-                self._set_timer(loop, seconds)
+            duties = self._duties_of(loop)
+            duties.is_timed = False
+            if self._seconds_left() > _TIMER_SECONDS:
+                self._set_timer(loop, duties)
                 return
-            has_works = bool(self._works.get(loop)) and loop not in self._due
-            if has_works:
-                self._due[loop] = len(self._works[loop])
-        if has_works:
+            begins = bool(duties.works) and not duties.due
+            if begins:
+                duties.due = len(duties.works)
+        if begins:
             self._do_works(loop)
         else:
             self._wake_for_waiting()
 
     def _wake_for_waiting(self) -> None:
         with self._lock:
-            if self._is_woken or self._working or not self._waiting:
+            if self._is_ready or self._working or not self._waiting:
                 return
-            self._is_woken = True
-        self._wake()
+            self._is_ready = True
+            is_looking = self._is_looking
+        if not is_looking:
+            self._wake()
+
+    def may_sleep(self) -> bool:
+        """Whether the thread need not look again before it is woken."""
+        with self._lock:
+            self._is_looking = self._is_ready
+            return not self._is_ready
 
     def take(self) -> list[Waiting]:
         """What waits now, up to MAX_BATCH records. What was taken before is settled by then."""
@@ -229,19 +237,20 @@ class AppendQueue:
             else:
                 batch = self._some()
             self._taken = batch
-            self._is_woken = self.has_left_over = bool(self._waiting)
+            self._is_ready = bool(self._waiting)
+            self._is_looking = True
             if self._gather and batch:
                 seconds = max(self._gather, min(2 * self._spent, LONGEST_GATHER))
                 self._ready_at = time.monotonic() + seconds
                 self._spent = 0.0
-                self._expected = {waiting.run_id for waiting in batch if waiting.goes_on}
+                self._expected = {waiting.run_id for waiting in batch if _is_in_flow(waiting.rows)}
         return batch
 
     def settle(
         self, batch: Sequence[Waiting], outcomes: Sequence[int | CallstreamError], news: News | None = None
     ) -> None:
         """Tells every waiting task what became of its append, and followers the news; lets the next ones in line in."""
-        answers: dict[asyncio.AbstractEventLoop, list[tuple[Then, int | CallstreamError]]] = {}
+        answers: dict[asyncio.AbstractEventLoop, list[tuple[Then | asyncio.Future[int], int | CallstreamError]]] = {}
         size = 0
         for waiting, outcome in zip(batch, outcomes, strict=True):
             waiting.is_settled = True
@@ -255,7 +264,10 @@ class AppendQueue:
             self._bytes -= size
             self._unsettled -= len(batch)
             in_line, self._in_line = self._in_line, deque()
-            loops = {*answers, *news, *self._paused}
+            loops = {*answers, *news}
+            for loop, duties in self._duties.items():
+                if duties.is_paused:
+                    loops.add(loop)
         for loop in loops:
             call_in(loop, self._deliver, loop, answers.get(loop, ()), news.get(loop, ()))
         for loop, turn in in_line:
@@ -299,23 +311,33 @@ class AppendQueue:
             self._records += len(waiting.rows)
             self._waiting.append(waiting)
             self._unsettled += 1
-            if self._is_woken or self._working:
+            if self._is_ready or self._working:
                 return None
             self._expected.discard(waiting.run_id)
-            seconds = self._seconds_left()
-            if seconds > 0 and len(self._waiting) < RUNS_AT_ONCE:
-                self._set_timer(waiting.loop, seconds)
-                return None
-            self._is_woken = True
-        self._wake()
+            if self._expected and len(self._waiting) < RUNS_AT_ONCE:
+                duties = self._duties_of(waiting.loop)
+                if duties.is_timed or self._seconds_left() > 0:
+                    self._set_timer(waiting.loop, duties)
+                    return None
+            self._is_ready = True
+            is_looking = self._is_looking
+        if not is_looking:
+            self._wake()
         return None
 
-    def _make(self, run_id: str, rows: Sequence[Row], after: int | None, then: Then) -> Waiting:
+    def _make(
+        self,
+        run_id: str,
+        rows: Sequence[Row],
+        after: int | None,
+        loop: asyncio.AbstractEventLoop,
+        then: Then | asyncio.Future[int],
+    ) -> Waiting:
         size = ROW_OVERHEAD * len(rows)
         for row in rows:
             size += len(row.body)
         deadline = time.monotonic() + self._patience
-        return Waiting(run_id, rows, after, None, size, deadline, asyncio.get_running_loop(), then)
+        return Waiting(run_id, rows, after, None, size, deadline, loop, then)
 
     async def _put_in_turn(self, waiting: Waiting, turn: asyncio.Future[None] | None, done: asyncio.Future[int]) -> int:
         while turn is not None:
@@ -331,18 +353,21 @@ class AppendQueue:
         return await done
 
 
-def _answer(done: asyncio.Future[int], outcome: int | CallstreamError) -> None:
-    if done.done():
-        return
-    if isinstance(outcome, int):
-        done.set_result(outcome)
-    else:
-        done.set_exception(outcome)
+def _is_in_flow(rows: Sequence[Row]) -> bool:
+    """Whether more of the run is on its way: it neither starts nor ends."""
+    return bool(rows) and type(rows[0].event) is not RunStarted and type(rows[-1].event) is not RunEnded
 
 
 def deliver(settled: Settled, followers: Iterable[tuple[Follower, int]]) -> None:
     for then, outcome in settled:
-        then(outcome)
+        if not isinstance(then, asyncio.Future):
+            then(outcome)
+        elif then.done():
+            continue  # whoever waited has left
+        elif isinstance(outcome, int):
+            then.set_result(outcome)
+        else:
+            then.set_exception(outcome)
     for number, (follower, seq) in enumerate(followers):
         follower.notice(seq, at_once=number < AT_ONCE)
 

@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from callstream.errors import CallstreamError, JournalError, UsageError
@@ -47,7 +47,7 @@ class Worker(Protocol):
 
     async def close(self) -> None: ...
 
-    async def append(self, run_id: str, rows: Sequence[Row], after: int | None) -> int:
+    def append(self, run_id: str, rows: Sequence[Row], after: int | None) -> Awaitable[int]:
         """Commits the rows, in the order in which appends come; returns the number of the last one."""
         ...
 
@@ -127,9 +127,13 @@ class JournalThread:
         self._followers.close()
         await asyncio.shield(asyncio.wrap_future(closing))
 
-    async def append(self, run_id: str, rows: Sequence[Row], after: int | None) -> int:
+    def append(self, run_id: str, rows: Sequence[Row], after: int | None) -> Awaitable[int]:
         if self._loop is None or self._process != os.getpid():
-            await self.open()
+            return self._open_and_append(run_id, rows, after)
+        return self._queue.put(run_id, rows, after)
+
+    async def _open_and_append(self, run_id: str, rows: Sequence[Row], after: int | None) -> int:
+        await self.open()
         return await self._queue.put(run_id, rows, after)
 
     def append_now(self, run_id: str, rows: Sequence[Row], after: int | None, then: Then) -> bool:

@@ -294,10 +294,12 @@ class SqliteTables:
         wait for it again, which costs more than a row (``bench.journal``, rate with 100 runs at once).
         """
         start = 0
-        for size, statement in _INSERT_RECORDS.items():
-            while len(rows) - start >= size:
-                self._run(statement, list(chain.from_iterable([row.columns for row in rows[start : start + size]])))
-                start += size
+        while start < len(rows):
+            left = len(rows) - start
+            size = left if left in _INSERT_RECORDS else next(size for size in _INSERT_RECORDS if size <= left)
+            columns = [row.columns for row in rows[start : start + size]]
+            self._run(_INSERT_RECORDS[size], list(chain.from_iterable(columns)))
+            start += size
 
 
 def _json(value: Any) -> str:
