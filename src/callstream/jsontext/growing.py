@@ -71,20 +71,22 @@ class OpenContainer(OpenDocument):
         self.spare: _Copy | None = None
 
     def reclaim(self) -> None:
-        if self.spare is None:
+        copy = self.spare
+        if copy is None:
             return
-        if getrefcount(self.spare.items) > 2:
+        if getrefcount(copy.items) > 2:
             self.spare = None
         else:
-            self.take_out_child(self.spare)
+            self.take_out_child(copy)
 
     def show(self, child: Any) -> Any:
         copy = self.spare
+        count = len(self.added)
         if copy is None:
-            copy = _Copy(self.items.copy(), 0, None)
-        else:
+            copy = _Copy(self.items.copy(), count, None)
+        elif copy.count < count:
             self.catch_up(copy)
-        copy.count = len(self.added)
+            copy.count = count
         copy.child = None
         if child is not NOTHING:
             self.put_in_child(copy, child)
@@ -135,10 +137,8 @@ class OpenObject(OpenContainer):
         self.added.append(self.key)
 
     def take_out_child(self, copy: _Copy) -> None:
-        if copy.child in self.items:  # finished by now, or a duplicate of a finished one: its place is right
-            copy.items[copy.child] = self.items[copy.child]
-        elif copy.child is not None:
-            del copy.items[copy.child]
+        if copy.child is not None:
+            copy.items[copy.child] = None  # it is finished by now, or still being written: what it is now follows
 
     def put_in_child(self, copy: _Copy, child: Any) -> None:
         copy.child = self.key

@@ -130,11 +130,12 @@ class JsonStream:
     def value(self) -> Any:
         """The document as far as it is known: None before it begins, a string being written with the text it has."""
         if self._stale:
-            places = [*self._outer, self._top]
-            for place in places:
+            top, outer = self._top, self._outer
+            for place in outer:
                 place.reclaim()
-            shown: Any = self._text.read() if self._state is _IN_STRING else NOTHING
-            for place in reversed(places):
+            top.reclaim()
+            shown = top.show(self._text.read() if self._state is _IN_STRING else NOTHING)
+            for place in reversed(outer):
                 shown = place.show(shown)
             self._shown = shown
             self._stale = False
