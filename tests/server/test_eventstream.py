@@ -8,10 +8,16 @@ from contextlib import AsyncExitStack, ExitStack, nullcontext
 from typing import Any
 
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from callstream.server.eventstream import CONNECTION, HEARTBEAT, STREAMS, EventStream, Outlet
 from callstream.server.pulse import Pulse
 from callstream.server.settings import ServerSettings
+
+from .serving import serving
 
 FRAMES = 100
 
@@ -75,6 +81,9 @@ class OneConnection:
         self.is_free = True
         self.written: list[bytes] = []
 
+    def leaving(self) -> asyncio.Future[None]:
+        return asyncio.get_running_loop().create_future()
+
     def cut(self) -> None: ...
 
     def close(self) -> None: ...
@@ -124,11 +133,11 @@ class Reader:
         self.ends: list[str] = []
         self.begun = asyncio.Event()
         self.left = asyncio.Event()
-        watching, held = AsyncExitStack(), ExitStack()
+        watching, self.held = AsyncExitStack(), ExitStack()
         watching.callback(self.ends.append, "watching")
-        held.callback(self.ends.append, "held")
+        self.held.callback(self.ends.append, "held")
         pulse = Pulse(ServerSettings(**settings))
-        self.stream = EventStream(self.frames(), pulse, run_id="r", watching=watching, held=held)
+        self.stream = EventStream(self.frames(), pulse, run_id="r", watching=watching, held=self.held)
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
         try:
@@ -248,4 +257,28 @@ async def test_the_router_returns_before_a_stream_is_sent() -> None:
     reader.left.set()
     (respond_later,) = scope[STREAMS]
     await respond_later()
+    assert reader.ends == ["frames", "watching", "held"]
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+async def test_a_client_may_leave_before_its_stream_begins(is_early: bool) -> None:
+    reader = Reader()
+    asked, ended = asyncio.Event(), asyncio.Event()
+    reader.held.callback(ended.set)
+
+    async def answer(request: Request) -> Response:
+        asked.set()
+        if is_early:
+            await request.scope["state"][CONNECTION].leaving()
+        return reader.stream
+
+    async with serving(Starlette(routes=[Route("/", answer)])) as server, asyncio.timeout(20):
+        stream, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await asked.wait()
+        if not is_early:
+            await stream.readuntil(b"data: 1\n\n")
+        assert not reader.ends
+        writer.close()
+        await ended.wait()
     assert reader.ends == ["frames", "watching", "held"]

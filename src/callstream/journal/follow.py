@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from contextlib import aclosing
 from functools import partial
-from itertools import islice
 from typing import Any, TypeAlias
 
 import msgspec
@@ -114,7 +112,7 @@ class Followers:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._by_run: dict[str, set[Follower]] = {}
-        self._tails: dict[str, deque[Record]] = {}
+        self._tails: dict[str, list[Record]] = {}
         self._closed = False
         self.error: JournalError | None = None
         self._watcher: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
@@ -168,14 +166,15 @@ class Followers:
                 followers = self._by_run.get(run_id)
                 if not followers:
                     continue
-                tail = self._tails.setdefault(run_id, deque(maxlen=TAIL))
-                read = min([follower.after for follower in followers])
-                while tail and tail[0].seq <= read:
-                    tail.popleft()
+                tail = self._tails.setdefault(run_id, [])
+                if tail:
+                    read = min([follower.after for follower in followers])
+                    del tail[: max(0, read + 1 - tail[0].seq)]
                 for record in records:
                     if tail and record.seq != tail[-1].seq + 1:
                         tail.clear()
                     tail.append(record)
+                del tail[:-TAIL]
 
     def tail(self, run_id: str, after: int) -> list[Record]:
         """The records after that number, if the next one is among those that are kept."""
@@ -183,7 +182,7 @@ class Followers:
             tail = self._tails.get(run_id)
             if not tail or not tail[0].seq <= after + 1 <= tail[-1].seq:
                 return []
-            return list(islice(tail, after + 1 - tail[0].seq, None))
+            return tail[after + 1 - tail[0].seq :]
 
     def by_loop(self, changed: Mapping[str, int]) -> News:
         """Who follows those runs, which have a last record of that number, by the loop in which each has to be told."""

@@ -56,6 +56,10 @@ class ClientConnection(Protocol):
     def close(self) -> None:
         """The same, when all that waits has been sent: what a client has read up to there, it need not read again."""
 
+    def leaving(self) -> asyncio.Future[None]:
+        """What is done when the connection is lost, for one at a time to wait for."""
+        ...
+
     @property
     def is_free(self) -> bool:
         """Whether a piece of the response's body would be taken at once."""
@@ -101,8 +105,8 @@ class Unfinished(Exception):
 class EventStream(Response):
     """``watching`` is entered while a client reads, ``held`` is left afterwards.
 
-    The request's own task sends the frames. Another waits for the client to leave, and a third is there for a moment to
-    send a heartbeat; what they find interrupts the first.
+    The request's own task sends the frames. A client that leaves, a reader that stalls and a heartbeat that fails, which
+    has a task of its own, interrupt it.
     """
 
     media_type = "text/event-stream"
@@ -150,7 +154,7 @@ class EventStream(Response):
                 self._to_client = send
                 if self._outlet is not None and connection is not None:
                     self._outlet.open(self, connection)
-                leaving = asyncio.ensure_future(_until_left(receive))
+                leaving = asyncio.ensure_future(_until_left(receive) if connection is None else connection.leaving())
                 leaving.add_done_callback(self._interrupt)
                 try:
                     is_whole = await self._send_frames()

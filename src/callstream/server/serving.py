@@ -116,7 +116,8 @@ def _cuttable(protocol: type[Any]) -> type[Any]:
 
     class Cuttable(protocol):  # type: ignore[misc]
         def __init__(self, *args: Any, app_state: dict[str, Any], **kwargs: Any) -> None:
-            super().__init__(*args, app_state={**app_state, CONNECTION: _Served(self)}, **kwargs)
+            self._served = _Served(self)
+            super().__init__(*args, app_state={**app_state, CONNECTION: self._served}, **kwargs)
 
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
@@ -129,6 +130,7 @@ def _cuttable(protocol: type[Any]) -> type[Any]:
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._first_head.cancel()
+            self._served.lose()
             super().connection_lost(exc)
 
         def _cut_if_silent(self) -> None:
@@ -141,10 +143,23 @@ def _cuttable(protocol: type[Any]) -> type[Any]:
 class _Served:
     """See ``eventstream.ClientConnection``: one of uvicorn's, by its protocol."""
 
-    __slots__ = ("_protocol",)
+    __slots__ = ("_is_lost", "_leaving", "_protocol")
 
     def __init__(self, protocol: Any) -> None:
         self._protocol = protocol
+        self._is_lost = False
+        self._leaving: asyncio.Future[None] | None = None
+
+    def lose(self) -> None:
+        self._is_lost = True
+        if self._leaving is not None and not self._leaving.done():
+            self._leaving.set_result(None)
+
+    def leaving(self) -> asyncio.Future[None]:
+        self._leaving = asyncio.get_running_loop().create_future()
+        if self._is_lost:
+            self._leaving.set_result(None)
+        return self._leaving
 
     def cut(self) -> None:
         self._protocol.transport.abort()
