@@ -80,9 +80,10 @@ class OneConnection:
     def __init__(self) -> None:
         self.is_free = True
         self.written: list[bytes] = []
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def leaving(self) -> asyncio.Future[None]:
-        return asyncio.get_running_loop().create_future()
+        return self.lost
 
     def cut(self) -> None: ...
 
@@ -246,6 +247,21 @@ async def test_a_heartbeat_waits_for_the_frame_that_is_being_sent_and_that_for_i
     assert b"x" in begins
     of_frames = b"".join(begins).replace(b":", b"")
     assert b"".join(begins).count(b"xxx") == len(of_frames) // 3  # no heartbeat came into the middle of a frame
+
+
+async def test_a_heartbeat_needs_no_task_where_the_connection_takes_it() -> None:
+    reader, connection = Reader(heartbeat_seconds=0.03), OneConnection()
+    responding = asyncio.create_task(reader.respond({"type": "http", "state": {CONNECTION: connection}}))
+    await reader.begun.wait()
+    while len(connection.written) < 3:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    connection.is_free = False
+    straight = len(connection.written)
+    while HEARTBEAT not in reader.sent:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    assert connection.written == straight * [HEARTBEAT]
+    connection.lost.set_result(None)
+    await responding
 
 
 async def test_the_router_returns_before_a_stream_is_sent() -> None:

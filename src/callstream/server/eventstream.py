@@ -105,8 +105,8 @@ class Unfinished(Exception):
 class EventStream(Response):
     """``watching`` is entered while a client reads, ``held`` is left afterwards.
 
-    The request's own task sends the frames. A client that leaves, a reader that stalls and a heartbeat that fails, which
-    has a task of its own, interrupt it.
+    The request's own task sends the frames. A client that leaves, a reader that stalls and a heartbeat that fails
+    interrupt it.
     """
 
     media_type = "text/event-stream"
@@ -124,7 +124,7 @@ class EventStream(Response):
     ) -> None:
         self._frames = frames
         self._pulse = pulse
-        self._outlet = outlet
+        self._outlet = outlet or Outlet()
         self._run_id = run_id
         self._watching = watching
         self._held = held
@@ -152,7 +152,7 @@ class EventStream(Response):
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
                 self.raw_headers = []  # sent, and a stream may last
                 self._to_client = send
-                if self._outlet is not None and connection is not None:
+                if connection is not None:
                     self._outlet.open(self, connection)
                 leaving = asyncio.ensure_future(_until_left(receive) if connection is None else connection.leaving())
                 leaving.add_done_callback(self._interrupt)
@@ -164,8 +164,7 @@ class EventStream(Response):
                     elif not is_whole:
                         await _break(connection, leaving)
                 finally:
-                    if self._outlet is not None:
-                        self._outlet.close()
+                    self._outlet.close()
                     tasks = [leaving] if self._beating is None else [leaving, self._beating]
                     for task in tasks:
                         task.cancel()
@@ -229,8 +228,11 @@ class EventStream(Response):
                 self._has_stalled = True
                 self._interrupt()
         elif now - self._sent_at >= self._pulse.heartbeat_seconds and self._beating is None:
-            self._beating = asyncio.ensure_future(self._send(HEARTBEAT))
-            self._beating.add_done_callback(self._end_beat)
+            if self._outlet.is_free:
+                self._outlet.write(HEARTBEAT)
+            else:
+                self._beating = asyncio.ensure_future(self._send(HEARTBEAT))
+                self._beating.add_done_callback(self._end_beat)
 
     def _end_beat(self, beating: asyncio.Task[None]) -> None:
         if beating.cancelled() or beating.exception() is None:
