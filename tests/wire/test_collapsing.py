@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from callstream.events import WireEvent
 from callstream.testing import Text, ToolCall, encode
 from callstream.wire import WIRES, decoder_for, provider_of
+from callstream.wire.framing import Frame
 from tests.decoding import calls, sse
 from tests.wire.collapsing import Tap, every, payloads, tapped
 from tests.wire.payloads import block_stop, message, partial_json, tool_use
@@ -44,24 +46,38 @@ def test_what_follows_an_error_passes_as_it_comes(wire: str, collapse: Any) -> N
 def test_a_withheld_delta_is_decoded_once(wire: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tap = Tap(wire)
     frames = list(encode(wire, [ToolCall("write", {"content": "one two three " * 40}, size=8)]))
-    bare = []
+    bare = note_bare_chunks(tap, monkeypatch)
     for frame in frames:
         tap.feed(frame)
-        bare.append(tap.decoder.is_bare)
     tap.end()
     assert bare.count(True) > len(frames) - 8
     assert tap.tapped.call_ids
 
 
 @pytest.mark.parametrize("wire", ["gemini", "openai_chat"])
-def test_text_after_a_call_is_not_taken_for_a_piece_of_it(wire: str) -> None:
+def test_text_after_a_call_is_not_taken_for_a_piece_of_it(wire: str, monkeypatch: pytest.MonkeyPatch) -> None:
     script = [ToolCall("write", {"content": "one two three"}, size=2), Text("And so on. " * 3, size=3)]
     tap = Tap(wire)
+    bare = note_bare_chunks(tap, monkeypatch)
     for frame in encode(wire, script):
         tap.feed(frame)
     tap.end()
-    assert not tap.decoder.is_bare
+    assert not bare[-1]
     assert not tap.decoder.expects_piece
+
+
+def note_bare_chunks(tap: Tap, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For every frame, whether it held a bare piece of a call: what was read is not kept for longer than needed."""
+    bare: list[bool] = []
+    read = tap.decoder.read
+
+    def noting(frame: Frame) -> list[WireEvent]:
+        events = read(frame)
+        bare.append(tap.decoder.is_bare)
+        return events
+
+    monkeypatch.setattr(tap.decoder, "read", noting)
+    return bare
 
 
 def test_a_call_with_its_input_in_a_start_without_an_index() -> None:

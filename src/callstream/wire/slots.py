@@ -8,7 +8,6 @@ At the end of the body every question is answered, so nothing stays behind.
 
 from __future__ import annotations
 
-from collections import deque
 from itertools import islice
 from typing import Literal, TypeAlias
 
@@ -88,8 +87,10 @@ class Over:
 Slot: TypeAlias = Passing | CallSlot | Reasoning | Over
 
 
-class Slots(deque[Slot]):
+class Slots(list[Slot]):
     """Those that wait, in the order of the bytes."""
+
+    __slots__ = ()
 
     def place(self, call: CollapsibleCall) -> None:
         """The call, when it is decided, leaves here."""
@@ -112,25 +113,27 @@ class Slots(deque[Slot]):
         else:
             self.append(Passing(frame, counts=False))
 
-    def take(self) -> Slot | None:
-        """The slot at the head, if what becomes of it is decided."""
-        if not self:
-            return None
-        head = self[0]
-        if isinstance(head, CallSlot):
-            if head.call.state == "open":
-                return None
-            head.call.gone = True
-        elif isinstance(head, Reasoning):
-            head.forwarded = self._led_to_something()
-            if head.forwarded is None:
-                return None
-        return self.popleft()
+    def take(self) -> list[Slot]:
+        """The slots at the head, up to the first of which it is not decided what becomes of it."""
+        undecided = next((place for place in range(len(self)) if not self._is_decided(place)), len(self))
+        taken = self[:undecided]
+        del self[:undecided]
+        return taken
 
-    def _led_to_something(self) -> bool | None:
-        """Whether the reasoning at the head is forwarded; None while that cannot be told."""
+    def _is_decided(self, place: int) -> bool:
+        slot = self[place]
+        if isinstance(slot, CallSlot):
+            slot.call.gone = slot.call.state != "open"
+            return slot.call.gone
+        if isinstance(slot, Reasoning):
+            slot.forwarded = self._led_to_something(place)
+            return slot.forwarded is not None
+        return True
+
+    def _led_to_something(self, place: int) -> bool | None:
+        """Whether the reasoning in that place is forwarded; None while that cannot be told."""
         left_out = False
-        for slot in islice(self, 1, None):
+        for slot in islice(self, place + 1, None):
             match slot:
                 case Reasoning() if left_out:
                     return False
