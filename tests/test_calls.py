@@ -201,6 +201,25 @@ def test_ledger_collects_the_text_of_open_calls() -> None:
     assert "a" in ledger
 
 
+def test_a_lent_text_counts_as_far_as_it_was_recorded() -> None:
+    class Read:
+        def __init__(self, text: str) -> None:
+            self.text = text
+
+        def join(self) -> str:
+            return self.text
+
+    ledger = Ledger()
+    for call_id, text in (("a", '{"x": "é"}'), ("b", '{"y": "é", "z"')):
+        ledger.lend(call_id, Read(text))
+        ledger.apply(CallStarted(call_id, "write"))
+    ledger.apply(ArgsAppended("a", '{"x": '))
+    ledger.apply(ArgsAppended("a", '"é"}'))
+    ledger.apply(ArgsAppended("b", '{"y": "é'))
+    assert ledger.apply(CallCompleted("a")).args == {"x": "é"}
+    assert ledger.apply(CallDiscarded("b", "interrupted")).args_json == '{"y": "é'
+
+
 def test_ledger_knows_its_calls() -> None:
     ledger = Ledger()
     with pytest.raises(UsageError, match="no call 'a' in this run; it has none"):

@@ -21,7 +21,7 @@ import json
 from collections.abc import Container, Iterable, Iterator
 from enum import StrEnum
 from itertools import count
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
@@ -304,8 +304,45 @@ def numbered(wanted: str, taken: Container[str]) -> str:
     return next(free for number in count(1) if (free := number_id(wanted, number)) not in taken)
 
 
+class ArgsText(Protocol):
+    """The argument text of a call, as far as it has come."""
+
+    def join(self) -> str: ...
+
+
+class _OwnText:
+    """The text of recorded pieces."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self) -> None:
+        self._text = bytearray()
+
+    def append(self, piece: str) -> None:
+        self._text += utf8(piece)
+
+    def join(self) -> str:
+        return from_utf8(self._text)
+
+
+class _LentText:
+    """The same, where somebody has the whole text that pieces are recorded of: so long texts are not kept twice."""
+
+    __slots__ = ("_length", "_text")
+
+    def __init__(self, text: ArgsText) -> None:
+        self._text = text
+        self._length = 0
+
+    def append(self, piece: str) -> None:
+        self._length += len(piece)
+
+    def join(self) -> str:
+        return self._text.join()[: self._length]
+
+
 class Ledger:
-    """The calls of one run, by id. It applies events by the table, and collects the argument text of open calls.
+    """The calls of one run, by id. It applies events by the table, and has the argument text of open calls.
 
     ``used`` are ids that may not be given again. ``name_for`` gives each provider's id a ``call_id`` of its own.
     """
@@ -313,7 +350,7 @@ class Ledger:
     def __init__(self, used: Iterable[str] = ()) -> None:
         self._used = set(used)
         self._calls: dict[str, Call] = {}
-        self._pieces: dict[str, bytearray] = {}
+        self._texts: dict[str, _OwnText | _LentText] = {}
 
     def __getitem__(self, call_id: str) -> Call:
         try:
@@ -336,6 +373,10 @@ class Ledger:
         self._used.add(call_id)
         return call_id
 
+    def lend(self, call_id: str, text: ArgsText) -> None:
+        """The pieces of a call that is about to start will be those of this text, in order."""
+        self._texts[call_id] = _LentText(text)
+
     def apply(self, event: CallEvent, *, run_id: str | None = None, thread_id: str | None = None) -> Call:
         """Takes the event in and returns the call after it."""
         call_id = event.call_id
@@ -343,33 +384,33 @@ class Ledger:
             call = self._calls.get(call_id) or self[call_id]
             if call.state not in TAKES_PIECES:
                 call = self._calls[call_id] = advanced(call, event)
-            (self._pieces.get(call_id) or self._open_pieces(event)).extend(utf8(event.text))
+            self._open_text(event).append(event.text)
             return call
         if isinstance(event, CallStarted):
             if call_id in self._calls:
                 raise TransitionError(f"call {call_id!r} has started already")
             self._used.add(call_id)
-            self._pieces[call_id] = bytearray()
+            self._texts.setdefault(call_id, _OwnText())
             call = opened(event, run_id=run_id, thread_id=thread_id)
         else:
             call = advanced(self[call_id], event)
             if isinstance(event, CallCompleted):
-                self._open_pieces(event)
-            pieces = self._pieces.pop(call_id, None) if isinstance(event, CallCompleted | CallDiscarded) else None
-            if pieces is not None:
+                self._open_text(event)
+            text = self._texts.pop(call_id, None) if isinstance(event, CallCompleted | CallDiscarded) else None
+            if text is not None:
                 whole = event.args_json if isinstance(event, CallCompleted) else None
-                call = msgspec.structs.replace(call, args_json=from_utf8(pieces) if whole is None else whole)
+                call = msgspec.structs.replace(call, args_json=text.join() if whole is None else whole)
         self._calls[call_id] = call
         return call
 
-    def _open_pieces(self, event: ArgsAppended | CallCompleted) -> bytearray:
+    def _open_text(self, event: ArgsAppended | CallCompleted) -> _OwnText | _LentText:
         """The text so far. A call that runs early is in the same state before and after its arguments end."""
-        pieces = self._pieces.get(event.call_id)
-        if pieces is None:
+        text = self._texts.get(event.call_id)
+        if text is None:
             raise TransitionError(
                 f"the arguments of call {event.call_id!r} have ended; {type(event).__name__} came after"
             )
-        return pieces
+        return text
 
     def adopt(self, call: Call) -> None:
         """Takes in a call of an earlier run, because this run brings its answer."""

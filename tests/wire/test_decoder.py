@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from callstream.errors import WireError
-from callstream.events import CallDiscarded, MessageEnded, ResponseEnded
+from callstream.events import ArgsAppended, CallCompleted, CallDiscarded, CallStarted, MessageEnded, ResponseEnded
+from callstream.testing import ToolCall, encode
 from callstream.wire import WIRES, decoder_for
 from callstream.wire.framing import SseFraming
 from callstream.wire.jsonarray import SseOrArrayFraming
@@ -192,3 +193,26 @@ def test_surrogates_beside_fields_of_the_wrong_type() -> None:
     body = b'data: {"x": "\\ud83d", "candidates": 7}\n\n'
     with pytest.raises(WireError, match="expected gemini data, got something else"):
         decoder_for("gemini").feed(body)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_the_text_of_an_open_call_is_that_of_its_pieces(wire: str) -> None:
+    decoder = decoder_for(wire)
+    joined: dict[str, str] = {}
+    whole: set[str] = set()
+    for frame in encode(wire, [ToolCall("write", {"title": "Überblick", "content": "one\ntwo " * 9}, size=7)]):
+        for read in decoder.feed(frame):
+            match read:
+                case CallStarted(call_id=call_id):
+                    joined[call_id] = ""
+                case ArgsAppended(call_id=call_id, text=piece):
+                    joined[call_id] += piece
+                case CallCompleted(call_id=call_id):
+                    whole.add(call_id)
+        for call_id, pieces_so_far in joined.items():
+            known = decoder.text_of(call_id)
+            assert (None if known is None else known.join()) == (None if call_id in whole else pieces_so_far)
+    decoder.end()
+    assert joined
+    assert [decoder.text_of(call_id) for call_id in joined] == [None]
+    assert decoder.text_of("unknown") is None

@@ -29,6 +29,7 @@ from callstream.events import (
     WireEvent,
 )
 from callstream.wire import decoder_for
+from callstream.wire.argtext import ArgumentText
 
 logger = logging.getLogger("callstream")
 
@@ -71,8 +72,8 @@ class Response:
 
     ``feed`` returns when the events are durable and the hooks have been told; it does not wait for hooks. If reading
     breaks, the open calls are discarded (interrupted) and the error rises unchanged. Leaving it ends the body. ``expect``
-    is told of each call, and of its ``call_id``, before it starts. ``only_calls``: text and reasoning are left out, and
-    messages without calls.
+    is told of each call before it starts: its ``call_id``, and its text while that is being read. ``only_calls``: text and
+    reasoning are left out, and messages without calls.
     """
 
     def __init__(
@@ -84,12 +85,12 @@ class Response:
         new_call_id: Callable[[], str],
         tools: Mapping[str, dict[str, Any]] | None = None,
         author: str | None = None,
-        expect: Callable[[CallStarted, str], None] | None = None,
+        expect: Callable[[CallStarted, str, ArgumentText | None], None] | None = None,
         only_calls: bool = False,
     ) -> None:
         self.run = run
         self._only_calls = only_calls
-        self._empty: set[str] = set()  # messages that have no call yet
+        self._empty: frozenset[str] = frozenset()  # messages that have no call yet
         self._expect = expect
         self.response_id = response_id
         self.call_ids: dict[str, str] = {}
@@ -126,7 +127,7 @@ class Response:
                 if isinstance(event, CallStarted) and event.call_id not in self.call_ids:
                     call_id = self.call_ids[event.call_id] = await self.run.free_call_id(event.call_id)
                     if self._expect is not None:
-                        self._expect(event, call_id)
+                        self._expect(event, call_id, self.decoder.text_of(event.call_id))
             translated = [known for event in events if (known := self._translate(event)) is not None]
             try:
                 await self.run.record(translated, response_id=self.response_id, author=self._author)
@@ -191,12 +192,12 @@ class Response:
                 case TextAppended() | ReasoningAppended():
                     continue
                 case MessageStarted(message_id=message_id):
-                    self._empty.add(message_id)
+                    self._empty |= {message_id}
                     continue
                 case MessageEnded(message_id=message_id) if message_id in self._empty:
                     continue
                 case CallStarted(message_id=str(message_id)) if message_id in self._empty:
-                    self._empty.remove(message_id)
+                    self._empty -= {message_id}
                     yield MessageStarted(message_id)
             yield event
 

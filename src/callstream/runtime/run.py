@@ -52,6 +52,7 @@ from callstream.runtime.runlog import EventsThen, RunLog
 from callstream.runtime.tooluse import ToolUse
 from callstream.runtime.waiting import wait_for_result
 from callstream.tools import BegunTools, Progress, begun_tools
+from callstream.wire.argtext import ArgumentText
 
 if TYPE_CHECKING:
     from callstream.runtime.callstream import Callstream
@@ -248,7 +249,9 @@ class Run:
         response_id = self.callstream.new_id("response")
         policy: EarlyPolicy = early if self.starts_early else "never"
 
-        def expect(started: CallStarted, call_id: str) -> None:
+        def expect(started: CallStarted, call_id: str, text: ArgumentText | None) -> None:
+            if text is not None:
+                self._ledger.lend(call_id, text)
             is_offered = self.tool_use.expect(call_id, started.name, offered)
             self.early.expect(call_id, policy if is_offered else "never")
 

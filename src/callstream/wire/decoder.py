@@ -18,6 +18,7 @@ import msgspec
 
 from callstream.errors import WireError
 from callstream.events import WireEvent
+from callstream.wire.argtext import ArgumentText
 from callstream.wire.framing import Frame, Framing, SseFraming
 from callstream.wire.transcript import Transcript
 
@@ -72,6 +73,10 @@ class Decoder(ABC, Generic[Chunk]):
         the bytes on knows by it whose they are. None: the decoder knows of no call that the piece could belong to.
         """
         return self._transcript.pieces
+
+    def text_of(self, call_id: str) -> ArgumentText | None:
+        """The argument text of a call as far as it was read; None when the call is completed or discarded."""
+        return self._transcript.text_of(call_id)
 
     def feed(self, data: bytes) -> list[WireEvent]:
         """The events that these bytes of a streamed answer make known."""

@@ -209,6 +209,10 @@ class Transcript:
         """The calls that are not final, in the order in which they were opened."""
         return iter(list(self._calls))
 
+    def text_of(self, call_id: str) -> ArgumentText | None:
+        """The argument text of a call, while that is not final."""
+        return next((call.text for call in self._calls if call.call_id == call_id), None)
+
     def _is_whole(self, call: WireCall) -> bool:
         return not call.text.is_blank and is_strict(call.text.join())
 
