@@ -83,7 +83,7 @@ class Execution:
         run.make_current()
         current_progress.set(run.progress_of(call.call_id))
         if isinstance(tool, LiveStream):
-            invocation.streaming.add(call.call_id)
+            invocation.streaming |= {call.call_id}
             stream_end.set(partial(self._end_stream, invocation, call))
         return None
 
@@ -207,7 +207,7 @@ class Execution:
     async def _end_stream(
         self, invocation: Invocation, call: Call, values: list[Any], error: BaseException | None
     ) -> None:
-        invocation.streaming.discard(call.call_id)
+        invocation.streaming -= {call.call_id}
         if invocation.run.outcome is not None:
             return
         if error is None:
@@ -259,7 +259,7 @@ def check_early(run: Run, tools: dict[str, BaseTool], warned_of: set[tuple[str, 
         context = find_context_parameter(function) or "tool_context"
         if context not in inspect.signature(function).parameters:
             continue
-        run.early.held.add(name)
+        run.early.held |= {name}
         if (name, context) not in warned_of:
             warned_of.add((name, context))
             logger.warning(

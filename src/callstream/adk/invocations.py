@@ -54,7 +54,7 @@ class Step:
         self._tool_names = tuple(request.tools_dict)
         self.actions = actions
         self.branch = branch
-        self.shown: set[str] = set()
+        self.shown: frozenset[str] = frozenset()
         """The calls that google-adk was given in a response."""
         self.has_failed = False
         self._request: LlmRequest | None = request
@@ -143,7 +143,7 @@ class Invocation:
         """Calls whose tools have asked a person, until google-adk puts the question."""
         self.root_agent = context.agent
         self.is_live = context.live_request_queue is not None
-        self.streaming: set[str] = set()
+        self.streaming: frozenset[str] = frozenset()
         """Calls whose tools still run in the background, in live mode."""
         self._context = weakref.ref(context)
         self._steps: list[Step] = []
@@ -201,7 +201,7 @@ class Invocation:
             if call is None:
                 continue
             free.remove(call)
-            step.shown.add(call.call_id)
+            step.shown |= {call.call_id}
             function_call.id = call.wire_id
             function_call.name = function_call.name or call.name
             self.bind_id(step.branch, function_call.id, call.call_id)

@@ -288,11 +288,11 @@ class CallstreamPlugin(BasePlugin):
         model_call = ModelCall(
             invocation.run,
             author=callback_context.agent_name,
-            collapses=lambda name: name in names,
+            collapses=names.__contains__,
             refuses=True,
             reports=True,
             new_call_id=_new_call_id,
-            streams=lambda name: name in streamed,
+            streams=streamed.__contains__,
             only_calls=self._changes_text(callback_context.get_invocation_context()),
         )
         invocation.begin(Step(model_call, llm_request, callback_context.actions, callback_context.branch))

@@ -30,10 +30,9 @@ class Answers:
         self._ledger = ledger
         self._journal = journal
         self._directory = directory
-        self._messages: set[_MessageKey] = set()
+        self._is_kept: dict[_MessageKey, bool] = {}  # false while a message is on its way into the journal
         self._looked_up: set[str] = set()  # wire ids whose calls need not be looked for in the journal again
-        self._coming: set[_MessageKey] = set()  # messages that are on their way into the journal
-        self._answered: set[str] = set()  # calls whose results are on their way
+        self._answered: frozenset[str] = frozenset()  # calls whose results are on their way
 
     async def receive(self, events: Sequence[RequestEvent], record: Record) -> None:
         """Takes in what a request says: new messages, and results of calls that have none yet."""
@@ -73,8 +72,8 @@ class Answers:
     def keep(self, message: MessageReceived) -> None:
         """A message is in the journal."""
         key = _key(message)
-        if key in self._coming:
-            self._messages.add(key)
+        if key in self._is_kept:
+            self._is_kept[key] = True
 
     async def _keep(self, found: Sequence[_Received], record: Record) -> None:
         try:
@@ -88,18 +87,19 @@ class Answers:
     def _is_new(self, message: MessageReceived) -> bool:
         """Whether the run has not had this message. Every request of a turn repeats the turn's messages."""
         key = _key(message)
-        if key in self._messages or key in self._coming:
+        if key in self._is_kept:
             return False
-        self._coming.add(key)
+        self._is_kept[key] = False
         return True
 
     def _forget_coming(self, found: Iterable[_Received]) -> None:
         """What was new in a request is no longer on its way: it was kept, or it may come again."""
         for event in found:
             if isinstance(event, MessageReceived):
-                self._coming.discard(_key(event))
+                if not self._is_kept.get(_key(event), True):
+                    del self._is_kept[_key(event)]
             else:
-                self._answered.discard(event.call_id)
+                self._answered -= {event.call_id}
 
     async def _call_for(self, result: ResultReceived) -> Call | None:
         """The call that a result in a request answers, None if there is none that lacks it."""
@@ -113,7 +113,7 @@ class Answers:
             # An earlier turn's result names a call for sure only while the id was used once.
             if not lacking or not (result.latest or len(own) == 1):
                 return None
-            self._answered.add(lacking[0].call_id)
+            self._answered |= {lacking[0].call_id}
             return lacking[0]
         if result.provider_id is None or result.provider_id in self._looked_up:
             return None
@@ -122,7 +122,7 @@ class Answers:
             self._looked_up.add(result.provider_id)
             return None
         self._ledger.adopt(earlier)
-        self._answered.add(earlier.call_id)
+        self._answered |= {earlier.call_id}
         return earlier
 
     async def awaiting(self, named: str) -> Call | None:

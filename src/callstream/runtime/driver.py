@@ -237,10 +237,12 @@ class Driver:
         task = asyncio.create_task(started.work(), name=f"callstream run {run.run_id}")
         running = self._running[run.run_id] = _Running(run, task, room)
         if seconds is not None:
-            error = TimeoutError(f"the run took longer than {seconds} s")
-            running.limit = run.loop.call_later(seconds, self._begin_stop, running, error)
+            running.limit = run.loop.call_later(seconds, self._stop_late, running)
         run.on_stop(lambda reason: self._limit_rest(running))
         task.add_done_callback(lambda done: self._release(running))
+
+    def _stop_late(self, running: _Running) -> None:
+        self._begin_stop(running, TimeoutError(f"the run took longer than {self._settings.run_seconds} s"))
 
     def _limit_rest(self, running: _Running) -> None:
         """The run has ended, by itself or by a limit; what its agent still does serves nobody."""

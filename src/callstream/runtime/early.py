@@ -44,7 +44,7 @@ class EarlyRuns:
     def __init__(self, run: Run, write: Write) -> None:
         self._run = run
         self._write = write
-        self.held: set[str] = set()
+        self.held: frozenset[str] = frozenset()
         """Names of tools that never begin early, because their host gives them something when it calls them."""
         self._expected: dict[str, EarlyPolicy] = {}
         self._runs: dict[str, EarlyRun] = {}

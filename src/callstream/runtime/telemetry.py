@@ -113,8 +113,8 @@ class Telemetry:
 
     def run_entered(self, run: ObservedRun) -> Callable[[], None]:
         observed = self._runs.get(run.run_id)
-        if observed is None:
-            return lambda: None
+        if observed is None or not observed.span.get_span_context().is_valid:  # nobody traces
+            return _nothing
         token = context.attach(trace.set_span_in_context(observed.span))
         return lambda: context.detach(token)
 
@@ -197,6 +197,10 @@ class Telemetry:
             known.span.set_attribute("error.type", call.reason or "tool_error")
             known.span.set_status(Status(StatusCode.ERROR))
         known.span.end()
+
+
+def _nothing() -> None:
+    pass
 
 
 def _mark(span: Span, call: Call, own: Span) -> None:

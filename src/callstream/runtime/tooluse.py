@@ -31,9 +31,9 @@ class ToolUse:
         self._barrier = barrier
         self.declared: set[str] = set()
         self._offered: dict[str, Collection[str]] = {}  # with each call, what the model could have called, where known
-        self._invoking: set[str] = set()
-        self._told: set[str] = set()  # the calls that run_tools gives a result for, or has given
-        self._refusals_told: set[str] = set()  # those whose refusal was asked for
+        self._invoking: frozenset[str] = frozenset()
+        self._told: frozenset[str] = frozenset()  # the calls that run_tools gives a result for, or has given
+        self._refusals_told: frozenset[str] = frozenset()  # those whose refusal was asked for
 
     def expect(self, call_id: str, name: str, offered: Collection[str]) -> bool:
         """A response brings this call. Whether it is one of the tools that were ``offered``, if that is known."""
@@ -43,11 +43,11 @@ class ToolUse:
 
     async def invoke(self, call_id: str) -> Any:
         """See ``Run.invoke``."""
-        self._invoking.add(call_id)
+        self._invoking |= {call_id}
         try:
             return await self._invoke(call_id)
         finally:
-            self._invoking.discard(call_id)
+            self._invoking -= {call_id}
 
     async def _invoke(self, call_id: str) -> Any:
         run = self._run
@@ -124,13 +124,13 @@ class ToolUse:
         for call_id in [call.call_id for call in self._run.calls]:
             if call_id in self._told or call_id in self._invoking:
                 continue
-            self._told.add(call_id)
+            self._told |= {call_id}
             result = None
             try:
                 result = await self._result(self._run.call(call_id))
             finally:
                 if result is None:
-                    self._told.discard(call_id)
+                    self._told -= {call_id}
             if result is not None:
                 results.append(result)
         return results
@@ -178,7 +178,7 @@ class ToolUse:
 
     def mark_told(self, refusals: Sequence[Refusal]) -> None:
         """The caller tells the model of these."""
-        self._refusals_told.update(refused.call_id for refused in refusals)
+        self._refusals_told |= {refused.call_id for refused in refusals}
 
     def _refusals(self) -> list[Refusal]:
         found = []
