@@ -298,3 +298,24 @@ async def test_a_client_may_leave_before_its_stream_begins(is_early: bool) -> No
         writer.close()
         await ended.wait()
     assert reader.ends == ["frames", "watching", "held"]
+
+
+async def test_a_client_that_has_sent_much_is_missed_when_it_leaves() -> None:
+    """Where a server stops reading because a body is large, it would not see the end of the connection."""
+    reader = Reader()
+    ended = asyncio.Event()
+    reader.held.callback(ended.set)
+
+    async def answer(request: Request) -> Response:
+        assert len(await request.body()) == size
+        return reader.stream
+
+    size = 200_000
+    async with serving(Starlette(routes=[Route("/", answer, methods=["POST"])])) as server, asyncio.timeout(10):
+        stream, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % size)
+        writer.write(b"x" * size)
+        await stream.readuntil(b"data: 1\n\n")
+        writer.close()
+        await ended.wait()
+    assert reader.ends == ["frames", "watching", "held"]

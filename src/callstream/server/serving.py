@@ -159,6 +159,8 @@ class _Served:
         self._leaving = asyncio.get_running_loop().create_future()
         if self._is_lost:
             self._leaving.set_result(None)
+        else:
+            self._protocol.flow.resume_reading()  # else, after a large body, nobody would see the end
         return self._leaving
 
     def cut(self) -> None:
