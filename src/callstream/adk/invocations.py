@@ -54,7 +54,7 @@ class Step:
         self._tool_names = tuple(request.tools_dict)
         self.actions = actions
         self.branch = branch
-        self.shown: frozenset[str] = frozenset()
+        self.shown: set[str] = set()
         """The calls that google-adk was given in a response."""
         self.has_failed = False
         self._request: LlmRequest | None = request
@@ -201,7 +201,7 @@ class Invocation:
             if call is None:
                 continue
             free.remove(call)
-            step.shown |= {call.call_id}
+            step.shown.add(call.call_id)
             function_call.id = call.wire_id
             function_call.name = function_call.name or call.name
             self.bind_id(step.branch, function_call.id, call.call_id)

@@ -85,7 +85,7 @@ class Presentation:
     """
 
     def __init__(self, predictions: Predictions, *, streams_arguments: bool, answered: frozenset[str]) -> None:
-        self._held_back = answered
+        self._held_back = set(answered)
         self._predictions = predictions
         self._announced: frozenset[str] = frozenset()
         self._streams = streams_arguments
@@ -114,7 +114,7 @@ class Presentation:
         """Tells the client which state a tool's arguments will become, once, before it sees the first call."""
         name = started.tool_call_name
         if self._predictions.asks_about(name):
-            self._held_back |= {started.tool_call_id}
+            self._held_back.add(started.tool_call_id)
         payloads = self._predictions.payloads(name)
         if not payloads or name in self._announced:
             return []
@@ -126,4 +126,4 @@ class Presentation:
         for message in snapshot.messages:
             for call in message.tool_calls or () if isinstance(message, AssistantMessage) else ():
                 if self._predictions.asks_about(call.function.name):
-                    self._held_back |= {call.id}
+                    self._held_back.add(call.id)

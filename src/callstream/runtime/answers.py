@@ -32,7 +32,7 @@ class Answers:
         self._directory = directory
         self._is_kept: dict[_MessageKey, bool] = {}  # false while a message is on its way into the journal
         self._looked_up: set[str] = set()  # wire ids whose calls need not be looked for in the journal again
-        self._answered: frozenset[str] = frozenset()  # calls whose results are on their way
+        self._answered: set[str] = set()  # calls whose results are on their way
 
     async def receive(self, events: Sequence[RequestEvent], record: Record) -> None:
         """Takes in what a request says: new messages, and results of calls that have none yet."""
@@ -99,7 +99,7 @@ class Answers:
                 if not self._is_kept.get(_key(event), True):
                     del self._is_kept[_key(event)]
             else:
-                self._answered -= {event.call_id}
+                self._answered.discard(event.call_id)
 
     async def _call_for(self, result: ResultReceived) -> Call | None:
         """The call that a result in a request answers, None if there is none that lacks it."""
@@ -113,7 +113,7 @@ class Answers:
             # An earlier turn's result names a call for sure only while the id was used once.
             if not lacking or not (result.latest or len(own) == 1):
                 return None
-            self._answered |= {lacking[0].call_id}
+            self._answered.add(lacking[0].call_id)
             return lacking[0]
         if result.provider_id is None or result.provider_id in self._looked_up:
             return None

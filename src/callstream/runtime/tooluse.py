@@ -32,7 +32,7 @@ class ToolUse:
         self.declared: set[str] = set()
         self._offered: dict[str, Collection[str]] = {}  # with each call, what the model could have called, where known
         self._invoking: frozenset[str] = frozenset()
-        self._told: frozenset[str] = frozenset()  # the calls that run_tools gives a result for, or has given
+        self._told: set[str] = set()  # the calls that run_tools gives a result for, or has given
         self._refusals_told: frozenset[str] = frozenset()  # those whose refusal was asked for
 
     def expect(self, call_id: str, name: str, offered: Collection[str]) -> bool:
@@ -124,13 +124,13 @@ class ToolUse:
         for call_id in [call.call_id for call in self._run.calls]:
             if call_id in self._told or call_id in self._invoking:
                 continue
-            self._told |= {call_id}
+            self._told.add(call_id)
             result = None
             try:
                 result = await self._result(self._run.call(call_id))
             finally:
                 if result is None:
-                    self._told -= {call_id}
+                    self._told.discard(call_id)
             if result is not None:
                 results.append(result)
         return results
