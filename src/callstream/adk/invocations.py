@@ -122,6 +122,9 @@ class AskingCall(msgspec.Struct):
 class Invocation:
     """One invocation, from ``before_run_callback`` to its end, however it ends."""
 
+    streaming: frozenset[str] = frozenset()
+    """Calls whose tools still run in the background, in live mode."""
+
     def __init__(
         self, context: InvocationContext, run: Run, *, owns_run: bool, within: AgentTool | None = None
     ) -> None:
@@ -143,8 +146,6 @@ class Invocation:
         """Calls whose tools have asked a person, until google-adk puts the question."""
         self.root_agent = context.agent
         self.is_live = context.live_request_queue is not None
-        self.streaming: frozenset[str] = frozenset()
-        """Calls whose tools still run in the background, in live mode."""
         self._context = weakref.ref(context)
         self._steps: list[Step] = []
         self._bound: dict[tuple[str | None, str], str] = {}  # call_id by branch and the id that google-adk knows

@@ -84,10 +84,11 @@ class Presentation:
     already, and a result says that they are made.
     """
 
+    _announced: frozenset[str] = frozenset()
+
     def __init__(self, predictions: Predictions, *, streams_arguments: bool, answered: frozenset[str]) -> None:
         self._held_back = set(answered)
         self._predictions = predictions
-        self._announced: frozenset[str] = frozenset()
         self._streams = streams_arguments
         self._held: dict[str, list[str]] = {}
 

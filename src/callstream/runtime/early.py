@@ -41,11 +41,12 @@ EarlyPolicy: TypeAlias = Literal["record", "report", "never"]
 class EarlyRuns:
     """The tools of one run that begin early, and the calls of which they may become."""
 
+    held: frozenset[str] = frozenset()
+    """Names of tools that never begin early, because their host gives them something when it calls them."""
+
     def __init__(self, run: Run, write: Write) -> None:
         self._run = run
         self._write = write
-        self.held: frozenset[str] = frozenset()
-        """Names of tools that never begin early, because their host gives them something when it calls them."""
         self._expected: dict[str, EarlyPolicy] = {}
         self._runs: dict[str, EarlyRun] = {}
 

@@ -76,6 +76,8 @@ class Response:
     reasoning are left out, and messages without calls.
     """
 
+    _empty: frozenset[str] = frozenset()  # messages that have no call yet
+
     def __init__(
         self,
         run: ReadingRun,
@@ -90,7 +92,6 @@ class Response:
     ) -> None:
         self.run = run
         self._only_calls = only_calls
-        self._empty: frozenset[str] = frozenset()  # messages that have no call yet
         self._expect = expect
         self.response_id = response_id
         self.call_ids: dict[str, str] = {}

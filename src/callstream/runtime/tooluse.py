@@ -26,14 +26,15 @@ if TYPE_CHECKING:
 class ToolUse:
     """Of one run. ``declared``: the tools that the run's requests have declared."""
 
+    _invoking: frozenset[str] = frozenset()
+    _refusals_told: frozenset[str] = frozenset()  # those whose refusal was asked for
+
     def __init__(self, run: Run, barrier: Barrier) -> None:
         self._run = run
         self._barrier = barrier
         self.declared: set[str] = set()
         self._offered: dict[str, Collection[str]] = {}  # with each call, what the model could have called, where known
-        self._invoking: frozenset[str] = frozenset()
         self._told: set[str] = set()  # the calls that run_tools gives a result for, or has given
-        self._refusals_told: frozenset[str] = frozenset()  # those whose refusal was asked for
 
     def expect(self, call_id: str, name: str, offered: Collection[str]) -> bool:
         """A response brings this call. Whether it is one of the tools that were ``offered``, if that is known."""

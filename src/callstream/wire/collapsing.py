@@ -101,7 +101,7 @@ class Collapser(ABC, Generic[C]):
         self._stored = stored
         self._calls: dict[str | None, C] = {}
         self._slots = Slots()
-        self._nameless: frozenset[str] = frozenset()
+        self._nameless: set[str] = set()
         self._unread: list[Arrival] = []  # frames that wait for a name
         self._passes = False  # the wire broke: what still comes is the SDK's to judge
 
@@ -246,7 +246,7 @@ class Collapser(ABC, Generic[C]):
                     call.name, call.provider_id, call.signature = event.name, event.provider_id, event.signature
                     call.encoding = event.encoding
                     self._calls[event.call_id] = call
-                    self._nameless -= {event.call_id}
+                    self._nameless.discard(event.call_id)
                 case CallSigned():
                     self._calls[event.call_id].signature = event.signature
                 case CallCompleted():
@@ -260,7 +260,7 @@ class Collapser(ABC, Generic[C]):
                 case CallDiscarded():
                     # One that never got a name never started.
                     self._calls.setdefault(event.call_id, self._call_type(event.call_id)).state = "left_out"
-                    self._nameless -= {event.call_id}
+                    self._nameless.discard(event.call_id)
                 case _:
                     pass
 
