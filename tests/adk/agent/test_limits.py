@@ -1,8 +1,10 @@
-"""Runs of an agent: how long, how many, and one after another in a thread."""
+"""Runs of an agent: how long, how many, one after another in a thread, and what they keep."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from google.adk.sessions import InMemorySessionService
 
 from callstream import Callstream
 from callstream.adk.threads import Threads
+from callstream.events import TextAppended
 from callstream.testing import Delay, Finish, Text, ToolCall
 from tests.adk.hosting import Models, agent_of, scripted
 
@@ -122,3 +125,22 @@ async def test_sessions_of_threads_are_not_remembered_for_ever(monkeypatch: pyte
             assert found is not None
             assert found.id == session_id
         assert len(threads._session_ids) <= most
+
+
+async def test_a_run_does_not_keep_its_input(cs: Callstream, models: Models) -> None:
+    """It holds the history of the thread, which may be long, and the model may take its time."""
+    async with scripted("gemini", [[Text("Slow"), Delay(30), Finish()]]) as provider:
+        agent = adk_agent(cs, agent_of(gemini(models, provider)))
+        given = Client(agent).input(messages=[{"id": "m", "role": "user", "content": "Go"}])
+        kept = weakref.ref(given)
+        started = await agent.begin(given)
+        run, work = started.run, asyncio.create_task(started.work())
+        del given, started
+        async for record in cs.journal.follow(run.run_id):
+            if isinstance(record.event, TextAppended):
+                break
+        gc.collect()
+        assert kept() is None
+        await run.stop()
+        work.cancel()
+        await asyncio.wait({work})
