@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from callstream import Callstream
-from callstream.errors import ShuttingDown, ThreadBusy, TooMany
+from callstream.errors import JournalError, ShuttingDown, ThreadBusy, TooMany
 from callstream.runtime import Driver, DriverSettings, Run, RunRequest, Seats, StartedRun
 
 Work = Callable[[Run], Awaitable[None]]
@@ -160,6 +160,32 @@ async def test_a_stop_that_another_process_was_asked_for_is_noticed(
     await cs.journal.ask_to_stop(run_id, "enough")
     await ended(driver)
     assert await outcome(cs, run_id) == ("cancelled", "enough")
+
+
+async def test_a_run_that_takes_too_long_fails_and_its_work_is_cancelled(cs: Callstream) -> None:
+    driver = Driver(cs, DriverSettings(run_seconds=0.01))
+    run_id = await driver.begin(starting(cs, for_ever))
+    async with driver.watch(run_id) as task:
+        await ended(driver)
+    assert task is not None
+    assert task.cancelled()
+    assert await outcome(cs, run_id) == ("failed", "TimeoutError: the run took longer than 0.01 s")
+
+
+async def test_work_is_cancelled_though_the_journal_does_not_take_the_stop(
+    cs: Callstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*args: Any, **options: Any) -> int:
+        raise JournalError("the disk is full")
+
+    driver = Driver(cs, DriverSettings())
+    run_id = await driver.begin(starting(cs, for_ever))
+    await asyncio.sleep(0)
+    with monkeypatch.context() as away:
+        away.setattr(cs.journal, "append", refuse)
+        with pytest.raises(JournalError, match="the disk is full"):
+            await driver.stop(run_id, "enough")
+        await ended(driver)
 
 
 async def test_failures_are_logged(cs: Callstream, caplog: pytest.LogCaptureFixture) -> None:
