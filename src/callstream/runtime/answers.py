@@ -122,7 +122,7 @@ class Answers:
             self._looked_up.add(result.provider_id)
             return None
         self._ledger.adopt(earlier)
-        self._answered |= {earlier.call_id}
+        self._answered.add(earlier.call_id)
         return earlier
 
     async def awaiting(self, named: str) -> Call | None:
