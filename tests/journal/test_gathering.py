@@ -174,6 +174,31 @@ async def test_runs_work_some_at_a_time_and_the_next_when_these_are_shown() -> N
     assert written == list(range(runs))
 
 
+async def test_what_comes_after_the_last_step_waits_for_the_next_batch() -> None:
+    done: list[str] = []
+    queue = AppendQueue(10**6, 1.0, lambda: None, gather=60.0)
+
+    def work(name: str) -> None:
+        done.append(name)
+        assert queue.put_now(name, [ROW], None, lambda outcome: None)
+
+    await gathered(queue, lambda number: work(f"r{number}"), RUNS_AT_ONCE + 1)
+    queue.when_due("between", partial(work, "between"))
+    for size in (RUNS_AT_ONCE, 2):
+        batch = queue.take()
+        assert len(batch) == size
+        queue.settle(batch, [1] * size)
+        await settled_in_loop()
+    assert done[-1] == "between"
+    queue.when_due("after", partial(work, "after"))
+    await settled_in_loop()
+    assert done[-1] == "between"
+    queue.put("other", [ROW], None)
+    queue.settle(queue.take(), [1])
+    await settled_in_loop()
+    assert done[-1] == "between"
+
+
 async def test_runs_work_on_though_the_first_have_nothing_to_write() -> None:
     done: list[int] = []
     queue = AppendQueue(10**6, 1.0, lambda: None, gather=60.0)

@@ -167,7 +167,7 @@ class AppendQueue:
     def _end_step(self, loop: asyncio.AbstractEventLoop, duties: LoopDuties, done: int) -> None:
         with self._lock:
             self._working -= 1
-            duties.due -= done
+            duties.due = max(0, duties.due - done)  # with them, some may have been done that came later
             if not duties.due:
                 if duties.works:
                     self._set_timer(loop, duties)
