@@ -35,6 +35,7 @@ from bench.table import Table
 RUNGS = ((5, 20), (20, 20), (60, 20), (100, 20), (300, 20), (20, 100))
 """Streams, and deltas a second of each."""
 SECONDS = 8.0
+STREAM_KIB, FOLLOWER_KIB = 205, 18  # half of what they were in version 0.1
 STARTS_PER_SECOND = 25.0
 SPARE = 90.0
 """How much longer than needed the model could go on writing: a server may be slow to start its streams."""
@@ -229,7 +230,10 @@ def judge(found: dict[tuple[str, int, float], Rung], idle: Idle | None) -> bool:
             say(f"{streams} streams: {ratio:.1f} times the forwarder's CPU (at most 4)", ratio <= 4)
     if mine := rung(OURS, 300):
         say(f"300 streams: p99 {mine.p99:.0f} ms (below 100)", mine.p99 < 100)
+    if (stream := stream_kibibytes(found)) is not None:
+        say(f"a stream: {stream:.0f} KiB (at most {STREAM_KIB})", stream <= STREAM_KIB)
     if idle is not None:
+        say(f"an idle follower: {idle.kibibytes:.1f} KiB (at most {FOLLOWER_KIB})", idle.kibibytes <= FOLLOWER_KIB)
         say(f"{IDLE:,} idle followers: {idle.share:.1%} of a core (at most 1.0%)", idle.share <= 0.01)
     return passed
 
@@ -274,13 +278,18 @@ def measure_steps(served: Rung | None, seconds: float) -> None:
     table.print()
 
 
+def stream_kibibytes(found: dict[tuple[str, int, float], Rung]) -> float | None:
+    """What a stream adds to the server; None where the two rungs were not measured."""
+    few, many = (found.get((OURS, streams, 20)) for streams in (20, 100))
+    return None if few is None or many is None else (many.memory - few.memory) * 1024 / 80
+
+
 def measure_memory(found: dict[tuple[str, int, float], Rung]) -> Idle:
     table = Table(
         "pace: memory of the server, and CPU of clients that only wait", ["", "KiB each", "of a core, together"]
     )
-    few, many = (found.get((OURS, streams, 20)) for streams in (20, 100))
-    if few is not None and many is not None:
-        table.row("stream (from 20 to 100)", (many.memory - few.memory) * 1024 / 80, f"{many.share:.0%}")
+    if (stream := stream_kibibytes(found)) is not None:
+        table.row("stream (from 20 to 100)", stream, f"{found[OURS, 100, 20].share:.0%}")
         table.row("run of google-adk alone, hardly a delta", asyncio.run(measure_alone(80, 0.5, SETTLING)), "")
     idle = asyncio.run(measure_idle(IDLE, IDLE_SECONDS))
     table.row(f"follower of an idle run ({IDLE:,})", idle.kibibytes, f"{idle.share:.1%}")

@@ -28,6 +28,8 @@ _READERS = 4
 _NOWHERE = (None, None, None)
 _decode = msgspec.json.Decoder(list[Any]).decode
 _BUSY_SECONDS = 5.0
+_CACHE_KIBIBYTES = 64
+"""Of each reader, for the upper pages of the trees: SQLite drops all of them whenever something has been written."""
 
 
 def build_query(name: str, conditions: Mapping[str, Any], limit: int | None) -> tuple[str, dict[str, Any]]:
@@ -111,7 +113,8 @@ class SqliteReader:
     def _work(self, work: Callable[..., _T], *args: Any) -> _T:
         connection = getattr(self._local, "connection", None)
         if connection is None:
-            connection = self._local.connection = open_connection(self._path, _BUSY_SECONDS)
+            connection = open_connection(self._path, _BUSY_SECONDS, cache_kibibytes=_CACHE_KIBIBYTES)
+            self._local.connection = connection
             self._connections.append(connection)
         with failure(self._where):
             connection.execute("PRAGMA query_only = ON")
