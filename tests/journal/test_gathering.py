@@ -68,7 +68,7 @@ async def test_nobody_waits_for_a_run_that_has_just_started() -> None:
     wakes: list[int] = []
     queue = AppendQueue(10**6, 1.0, lambda: wakes.append(1), gather=60.0)
     for number in range(1, 4):
-        queue.put(f"r{number}", [prepare(RunStarted("t")), ROW], None)
+        queue.put(f"r{number}", [prepare(RunStarted("t"))], None)
         assert len(wakes) == number
         write(queue, [2])
 

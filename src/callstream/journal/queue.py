@@ -18,7 +18,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeAlias
 
 from callstream.errors import CallstreamError, JournalError
-from callstream.events import RunEnded, RunStarted
 from callstream.journal.follow import Follower, News, call_in
 from callstream.journal.owned import Append
 from callstream.journal.rows import Row
@@ -68,8 +67,8 @@ class AppendQueue:
     """``wake`` is called, from any thread, when there is a batch to take. One thread takes and settles.
 
     A batch is ready when ``gather`` seconds have passed since the last one was taken, or when the runs of that one have
-    all appended again: then nobody else is writing for whom it would be worth to wait. (A run that has just started is
-    not waited for: who knows when it says more.) Where the loops are busy with what
+    all appended again: then nobody else is writing for whom it would be worth to wait. (That goes for runs whose last
+    record was a piece of text. What follows on any other event, nobody knows, nor when.) Where the loops are busy with what
     is written, it is more seconds, twice as many as they have worked for the last batch: the more of a run comes together,
     the cheaper it is, and a loop that is never done would show everything much later.
     """
@@ -82,7 +81,9 @@ class AppendQueue:
         self._lock = threading.Lock()
         self._ready_at = 0.0
         self._spent = 0.0  # seconds that loops have worked for appends since the last batch was taken
-        self._expected: set[str] = set()  # runs of the last batch, in full flow, that have not appended since
+        self._expected: set[str] = (
+            set()
+        )  # runs of the last batch, in the middle of a text, that have not appended since
         self._is_ready = False  # there is a batch to take
         self._is_looking = False  # the thread will look for one before it sleeps
         self._duties: dict[asyncio.AbstractEventLoop, LoopDuties] = {}
@@ -243,7 +244,7 @@ class AppendQueue:
                 seconds = max(self._gather, min(2 * self._spent, LONGEST_GATHER))
                 self._ready_at = time.monotonic() + seconds
                 self._spent = 0.0
-                self._expected = {waiting.run_id for waiting in batch if _is_in_flow(waiting.rows)}
+                self._expected = {waiting.run_id for waiting in batch if waiting.rows and waiting.rows[-1].kind}
         return batch
 
     def settle(
@@ -351,11 +352,6 @@ class AppendQueue:
                 ) from None
             turn = self._put(waiting)
         return await done
-
-
-def _is_in_flow(rows: Sequence[Row]) -> bool:
-    """Whether more of the run is on its way: it neither starts nor ends."""
-    return bool(rows) and type(rows[0].event) is not RunStarted and type(rows[-1].event) is not RunEnded
 
 
 def deliver(settled: Settled, followers: Iterable[tuple[Follower, int]]) -> None:

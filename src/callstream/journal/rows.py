@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias, cast, get_args
 
 import msgspec
@@ -68,13 +69,13 @@ class Row(msgspec.Struct, eq=False, gc=False):
     source_number: int = 0
     call: int | None = None
 
-    @property
-    def columns(self) -> RecordColumns:
-        return self.run_key, self.seq, self.at_ms, self.source_number, self.call, self.kind, self.body
-
 
 RecordColumns: TypeAlias = tuple[int, int, int, int, int | None, int, str]
 """run_key, seq, at_ms, source, call, kind, body: what is inserted into the log."""
+
+columns_of: Callable[[Row], RecordColumns] = attrgetter(
+    "run_key", "seq", "at_ms", "source_number", "call", "kind", "body"
+)
 
 
 class Stored(NamedTuple):

@@ -12,7 +12,7 @@ from callstream.calls import CallState
 from callstream.journal.owned import Held, RunFacts
 from callstream.journal.plan import Plan
 from callstream.journal.postgres.link import LONG_SECONDS
-from callstream.journal.rows import Source, json_text
+from callstream.journal.rows import Source, columns_of, json_text
 from callstream.journal.writer import Stale
 
 _NOTICE_RUNS = 500
@@ -68,7 +68,7 @@ class PostgresTables:
         return [RunFacts(*row) for row in rows]
 
     async def write(self, plan: Plan) -> None:
-        columns = zip(*[row.columns for row in plan.rows], strict=True)
+        columns = zip(*map(columns_of, plan.rows), strict=True)
         notices = self._notices(plan)
         try:
             await self._connection.execute(

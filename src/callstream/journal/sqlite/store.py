@@ -24,7 +24,7 @@ from callstream.errors import CallstreamError, JournalError
 from callstream.journal.follow import Followers
 from callstream.journal.owned import Append, Held, RunFacts
 from callstream.journal.plan import Plan
-from callstream.journal.rows import Row, Source, Stored
+from callstream.journal.rows import Row, Source, Stored, columns_of
 from callstream.journal.sql import queries
 from callstream.journal.sqlite.file import Durability, SqliteFile, failure
 from callstream.journal.sqlite.reader import SqliteReader, build_query
@@ -297,7 +297,7 @@ class SqliteTables:
         while start < len(rows):
             left = len(rows) - start
             size = left if left in _INSERT_RECORDS else next(size for size in _INSERT_RECORDS if size <= left)
-            columns = [row.columns for row in rows[start : start + size]]
+            columns = map(columns_of, rows[start : start + size])
             self._run(_INSERT_RECORDS[size], list(chain.from_iterable(columns)))
             start += size
 
