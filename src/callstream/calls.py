@@ -304,7 +304,7 @@ def numbered(wanted: str, taken: Container[str]) -> str:
     return next(free for number in count(1) if (free := number_id(wanted, number)) not in taken)
 
 
-class ArgsText(Protocol):
+class KnownText(Protocol):
     """The argument text of a call, as far as it has come."""
 
     def join(self) -> str: ...
@@ -330,7 +330,7 @@ class _LentText:
 
     __slots__ = ("_length", "_text")
 
-    def __init__(self, text: ArgsText) -> None:
+    def __init__(self, text: KnownText) -> None:
         self._text = text
         self._length = 0
 
@@ -373,7 +373,7 @@ class Ledger:
         self._used.add(call_id)
         return call_id
 
-    def lend(self, call_id: str, text: ArgsText) -> None:
+    def lend(self, call_id: str, text: KnownText) -> None:
         """The pieces of a call that is about to start will be those of this text, in order."""
         self._texts[call_id] = _LentText(text)
 

@@ -62,7 +62,7 @@ def driver_for(host: Host, settings: ServerSettings, *, logs_failures: bool) -> 
     )
 
 
-class Seat:
+class StreamSeat:
     """A place among the open streams, whose client waits for what the journal is to take."""
 
     __slots__ = ("_health", "_place")
@@ -288,16 +288,16 @@ class RunRoutes:
         rows = await self._health.guard(self._known_runs(thread_id, principal))
         return rows[0] if rows and rows[0].outcome is None else None
 
-    def seat(self, principal: str | None) -> Seat:
+    def seat(self, principal: str | None) -> StreamSeat:
         """A seat that is given back unless ``stream`` takes it over."""
         with _explain("open streams", "too_many_streams"):
-            return Seat(self._seats.take(principal), self._health)
+            return StreamSeat(self._seats.take(principal), self._health)
 
     def stream(
         self,
         frames: AsyncGenerator[Frame, None],
         run_id: str,
-        seat: Seat,
+        seat: StreamSeat,
         headers: Mapping[str, str] | None = None,
         outlet: Outlet | None = None,
     ) -> EventStream:
