@@ -4,7 +4,7 @@ The provider's bytes are taken in at the provider's pace. They are cut, decoded 
 recorded; then, and never before, what they are to the SDK may leave. What comes while a write is under way is taken
 together by the next one: the faster deltas come, the more of them share a write. Bytes that come while nothing is written
 wait for the run's turn (``Run.when_due``), which is now unless other runs write too. Pieces of text and arguments then go
-the short way, straight into the journal; all else is recorded by a task that ends with it.
+the short way, straight into the journal; all else is recorded by the reader.
 
 What may leave waits in order for the SDK, and a whole call waits for its hooks; so a slow hook of a call holds back the
 bytes after it, never the reading, and never another call's hooks. Reading stops only while more than ``max_held`` bytes
@@ -81,18 +81,18 @@ class TappedBody:
         self._forwards_rejected = forwards_rejected
         self._limits = limits or Limits()
         self._on_end = on_end
-        self._recorder: asyncio.Task[None] | None = None  # while there is something that pieces are not
+        self._is_recording = False  # the reader records, or was told to
         self._is_on_short_way = False  # pieces are being written
         self._awaits_turn = False  # bytes wait until others have come too
         self._has_ended = False  # the source
-        self._decoded: Read | None = None  # what the recorder begins with
+        self._decoded: Read | None = None  # what the pump has decoded and the reader has to record
         self._unread: list[bytes] = []  # as they came
         self._unread_bytes = 0
         self._outputs: list[Output] = []  # what was recorded, and may leave
         self._output_bytes = 0
-        self._went = Flag()  # bytes of either side; for the reader
-        self._left = Flag()  # an output; for the recorder
-        self._recorded = Flag()  # what was being written; for the reader at the end of the source
+        self._came = Flag()  # bytes, or the end of them; for the reader
+        self._went = Flag()  # bytes of either side; for the pump
+        self._left = Flag()  # an output; for the reader
         self._news = Flag()  # for the SDK
         self._error: Exception | None = None
         self._has_begun = False
@@ -108,8 +108,7 @@ class TappedBody:
             while True:
                 while not self._outputs:
                     if self._reader.done():
-                        if self._error is not None:
-                            raise self._error
+                        self._raise_error()
                         return
                     if not await self._woken() and self._collapser.is_holding:
                         yield self._collapser.keep_alive
@@ -153,48 +152,42 @@ class TappedBody:
         self._has_begun = True
         try:
             if not self._broken_off:
-                await self._read_source()
+                await self._record_all()
                 is_complete = True
         except asyncio.CancelledError:
             if not self._broken_off:
                 raise
             self._reader.uncancel()  # nobody but the SDK is in a hurry: what follows may take its time
-        except Exception as error:  # noqa: BLE001  # it rises where the SDK reads
-            self._error = self._error or error
+        except Exception:  # noqa: BLE001  # it was noted, and rises where the SDK reads
+            pass
         finally:
             self._undo_stop()
             try:
-                if (recorder := self._recorder) is not None:
-                    recorder.cancel()
-                    await asyncio.wait({recorder})
                 await self._close_source()
             finally:
                 if not is_complete:
                     await self._interrupted()
                 await self._tell_end()
 
-    async def _read_source(self) -> None:
-        """Takes in what the source sends. All of that is recorded in the end, also if the source fails."""
-        failure: Exception | None = None
-        if isinstance(self._source, Delivering):
-            self._source.deliver_to(self._accept)
+    async def _record_all(self) -> None:
+        """Decodes and records what the source sends, and lets it leave."""
+        pump = asyncio.create_task(self._pump(), name="callstream pump")
+        pump.add_done_callback(self._source_ended)
         try:
-            async for data in self._source:
-                self._hold(data)
-                del data  # else it would stay here until more comes, which may be given to ``_accept``
-                while self._unread_bytes + self._output_bytes > self._limits.max_held:
-                    self._went.clear()
-                    await self._went.wait()
-        except Exception as error:  # noqa: BLE001  # raised below
-            failure = error
-        self._has_ended = True
-        while self._recorder is not None or self._is_on_short_way:
-            self._recorded.clear()
-            await self._recorded.wait()
-        await self._record_unread()
-        if failure is not None:
-            raise failure
-        await self._record(self._at_end())
+            while self._is_recording or self._is_on_short_way or not self._has_ended:
+                await self._came.wait()
+                self._came.clear()
+                self._raise_error()
+                if not self._is_on_short_way:
+                    await self._record_unread()
+            pump.result()
+            await self._record(self._at_end())
+        except Exception as error:
+            self._error = self._error or error  # at once: the end of the run, which may come of it, says less
+            raise
+        finally:
+            pump.cancel()
+            await asyncio.wait({pump})
 
     async def _record_unread(self) -> None:
         if self._decoded is not None:
@@ -206,6 +199,9 @@ class TappedBody:
                 await self._record_decoded(self._decoding, data)
             else:
                 await self._record(self._collapser.feed(data))
+        self._is_recording = False
+        if self._unread:
+            self._await_turn()
 
     async def _record_decoded(self, decoding: Decoding, data: bytes) -> None:
         for piece in decoding.feed(data):
@@ -213,6 +209,16 @@ class TappedBody:
             while self._output_bytes > self._limits.max_held:  # a few bytes may hold a great many
                 self._left.clear()
                 await self._left.wait()
+
+    async def _pump(self) -> None:
+        if isinstance(self._source, Delivering):
+            self._source.deliver_to(self._accept)
+        async for data in self._source:
+            self._hold(data)
+            del data  # else it would stay here until more comes, which may be given to ``_accept``
+            while self._unread_bytes + self._output_bytes > self._limits.max_held:
+                self._went.clear()
+                await self._went.wait()
 
     def _accept(self, data: bytes) -> bool:
         if self._unread_bytes + self._output_bytes > self._limits.max_held:
@@ -224,26 +230,20 @@ class TappedBody:
         """Keeps bytes that came, and sees to it that somebody reads them."""
         self._unread.append(data)
         self._unread_bytes += len(data)
-        if not self._awaits_turn:
-            self._continue()
-
-    def _continue(self) -> None:
-        """Has the bytes read that wait, if nothing is being recorded. What waits at the end is the reader's."""
-        if not self._unread or not self._is_idle:
+        if self._is_recording or self._is_on_short_way or self._awaits_turn:
             return
         if self._decoding is not None:
-            self._start_recorder()
+            self._leave_to_reader()
         else:
-            self._awaits_turn = True
-            self._response.run.when_due(self._take_turn)
+            self._await_turn()
 
-    @property
-    def _is_idle(self) -> bool:
-        return not (self._is_on_short_way or self._recorder or self._has_ended or self._broken_off)
+    def _await_turn(self) -> None:
+        self._awaits_turn = True
+        self._response.run.when_due(self._take_turn)
 
     def _take_turn(self) -> None:
         self._awaits_turn = False
-        if self._unread and self._is_idle:
+        if self._unread and not self._is_recording and not self._is_on_short_way and not self._broken_off:
             self._take(self._collapser.feed(self._take_unread()))
 
     def _take_unread(self) -> bytes:
@@ -254,42 +254,40 @@ class TappedBody:
         return data
 
     def _take(self, read: Read) -> None:
-        """Sends what came while nothing else was recorded on its way: the short one, or that of the recorder."""
+        """Sends what came while nothing else was recorded on its way: the short one, or to the reader."""
         if read.error is None and not read.events:
             self._let_out(read)
         elif read.error is None and self._is_recorded_now(read):
             self._is_on_short_way = True
         else:
             self._decoded = read
-            self._start_recorder()
+            self._leave_to_reader()
 
     def _is_recorded_now(self, read: Read) -> bool:
         try:
             return self._response.record_now(read.events, partial(self._written, read))
         except CallstreamError:
-            return False  # the recorder meets it too, and has somebody to tell
+            return False  # the reader meets it too, and has somebody to tell
+
+    def _leave_to_reader(self) -> None:
+        self._is_recording = True
+        self._came.set()
 
     def _written(self, read: Read, error: Exception | None) -> None:
         self._is_on_short_way = False
         if error is None:
             self._let_out(read)
         else:
-            self._fail(error)
-        self._recorded.set()
-        self._continue()
+            self._error = self._error or error
+        if error is not None or self._has_ended:
+            self._leave_to_reader()
+        elif self._unread:
+            self._await_turn()
 
-    def _start_recorder(self) -> None:
-        self._recorder = asyncio.create_task(self._record_by_itself(), name="callstream recorder")
-
-    async def _record_by_itself(self) -> None:
-        try:
-            await self._record_unread()
-        except Exception as error:  # noqa: BLE001  # it rises where the SDK reads
-            self._fail(error)
-        finally:
-            self._recorder = None
-            self._recorded.set()
-            self._continue()
+    def _source_ended(self, pump: asyncio.Task[None]) -> None:
+        self._has_ended = True
+        self._is_recording |= bool(self._unread) and not self._is_on_short_way
+        self._came.set()
 
     def _at_end(self) -> Read:
         end = self._collapser.end()
@@ -331,11 +329,7 @@ class TappedBody:
             pass  # the run's end has discarded them
 
     def _stopped(self, reason: str) -> None:
-        self._fail(RunOver(f"the run was ended: {reason}"))
-
-    def _fail(self, error: Exception) -> None:
-        """The first error counts: the end of the run, which may come of it, says less."""
-        self._error = self._error or error
+        self._error = self._error or RunOver(f"the run was ended: {reason}")
         self._break_off()
 
     def _break_off(self) -> None:
@@ -362,6 +356,10 @@ class TappedBody:
         self._output_bytes -= sum(len(output.data) for output in outputs)
         self._went.set()
         self._left.set()
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
 
     async def _woken(self) -> bool:
         """Waits for news, for a while. False if none came."""
