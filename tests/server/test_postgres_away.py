@@ -57,6 +57,9 @@ async def test_ends_are_true_while_postgres_is_away(postgres: str, caplog: pytes
             assert row["reason"].startswith(
                 "JournalError: the PostgreSQL schema 'callstream' at 127.0.0.1/postgres was away"
             )
+        async with asyncio.timeout(20):
+            while (await server.get("/readyz")).status_code != 200:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
         async with server.connect("thread-1") as joined:
             last = (await joined.all())[-1]
             assert (last["type"], last["code"]) == ("RUN_ERROR", "failed")
