@@ -67,9 +67,9 @@ class AppendQueue:
     """``wake`` is called, from any thread, when there is a batch to take. One thread takes and settles.
 
     A batch is ready when ``gather`` seconds have passed since the last one was taken, or when the runs of that one have
-    all appended again: then nobody else is writing for whom it would be worth to wait. (That goes for runs whose last
-    record was a piece of text. What follows on any other event, nobody knows, nor when.) Where the loops are busy with what
-    is written, it is more seconds, twice as many as they have worked for the last batch: the more of a run comes together,
+    all appended again: then nobody else is writing for whom it would be worth to wait. (Only runs whose last record was a
+    piece of text are waited for: after any other event, more may take any time.) Where the loops are busy with what is
+    written, it is more seconds, twice as many as they have worked for the last batch: the more of a run comes together,
     the cheaper it is, and a loop that is never done would show everything much later.
     """
 

@@ -160,7 +160,7 @@ class _Served:
         if self._is_lost:
             self._leaving.set_result(None)
         else:
-            self._protocol.flow.resume_reading()  # else, after a large body, nobody would see the end
+            self._protocol.flow.resume_reading()  # uvicorn pauses after a large body, and would not see the end
         return self._leaving
 
     def cut(self) -> None:

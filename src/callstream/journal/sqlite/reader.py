@@ -29,7 +29,7 @@ _NOWHERE = (None, None, None)
 _decode = msgspec.json.Decoder(list[Any]).decode
 _BUSY_SECONDS = 5.0
 _CACHE_KIBIBYTES = 64
-"""Of each reader, for the upper pages of the trees: SQLite drops all of them whenever something has been written."""
+"""Each reader's page cache. It is small because SQLite empties it whenever something has been written."""
 
 
 def build_query(name: str, conditions: Mapping[str, Any], limit: int | None) -> tuple[str, dict[str, Any]]:
