@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,11 +17,23 @@ from tests.tap.clients import WIRES, sdk
 SCRIPT = [Text("one two three " * 20, size=4), ToolCall("write", {"text": "x" * 500}, call_id="c1")]
 
 
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """When the collector finds the generators of openai's stream, asyncio closes each of them, and one may be in the
+    middle of closing another: it logs that, without Callstream too.
+    """
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
 async def first_event(wire: str, client: Any) -> None:
     async for _ in await SDKS[wire].stream(client):
         break
 
 
+@pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("in_run", [True, False])
 @pytest.mark.parametrize("wire", WIRES)
 def test_leaving_a_stream_early_logs_nothing_at_shutdown(
