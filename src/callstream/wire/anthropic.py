@@ -164,7 +164,7 @@ class AnthropicDecoder(Decoder[StreamEvent]):
             block = self._blocks.get(index)
             if isinstance(block, WireCall):
                 transcript = self._transcript
-                transcript.piece_of(block)
+                transcript.pieces.append(block.call_id)  # piece_of, without a call for every delta
                 transcript.append_args(block, delta.partial_json or "")
             elif block is None:
                 raise WireError(
