@@ -282,3 +282,19 @@ asyncio.run(main())
         subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True, timeout=30
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "[1]\n", "")
+
+
+async def test_the_page_cache_grows_and_shrinks_with_the_active_runs(tmp_path: Path) -> None:
+    async with open_journal(sqlite_url(tmp_path / "j.db"), housekeeping=None) as journal:
+        connection = journal._store._file.connection  # type: ignore[attr-defined]
+
+        async def cache_after(run_id: str) -> int:
+            await journal.append(run_id, [RunStarted("thread")])
+            (size,) = connection.execute("PRAGMA cache_size").fetchone()
+            return -int(size)
+
+        assert await cache_after("first") == 512
+        await asyncio.gather(*(journal.append(f"run {number}", [RunStarted("thread")]) for number in range(500)))
+        assert await cache_after("last") == 768
+        await asyncio.gather(*(journal.append(f"run {number}", [RunEnded("finished")]) for number in range(500)))
+        assert await cache_after("later") == 512

@@ -22,7 +22,7 @@ from callstream.events import (
     RunStarted,
 )
 from callstream.journal.owned import Held, Memory, Owned, ended_error
-from callstream.journal.rows import Row, Source, clean, json_text, moment, whole_completion
+from callstream.journal.rows import RecordColumns, Row, Source, clean, json_text, moment, whole_completion
 
 MAX_MS = 2**31 - 1
 """A run's clock stops after 24 days; its records are still numbered."""
@@ -82,7 +82,7 @@ class CallChange(msgspec.Struct):
 def run_clock(run: Owned, now: float) -> int:
     """Milliseconds since the run started. They never go back, whatever the clock does."""
     ms = int((now - run.started_at) * 1000)
-    return run.last_ms if ms < run.last_ms else MAX_MS if ms > MAX_MS else ms
+    return ms if run.last_ms <= ms <= MAX_MS else min(max(ms, run.last_ms), MAX_MS)
 
 
 class Draft:
@@ -96,6 +96,7 @@ class Draft:
         self._ms = run_clock(run, now) if run.started_at else 0
         self._at = moment(self._started_at, self._ms)
         self._seq = run.last_seq
+        self.records: list[RecordColumns] = []
         self._sources: dict[Source, int] = {}
         self._source: tuple[Source | None, int] = (None, 0)
         self._states: dict[str, CallState] = {}
@@ -108,11 +109,10 @@ class Draft:
         if self._end is not None:
             raise ended_error(self._run.run_id)
         self._seq += 1
-        event = row.event
-        row.run_key, row.seq, row.at_ms = self._run.key, self._seq, self._ms
-        row.source_number = self._number(row.source)
+        event, kind, body = row.event, row.kind, row.body
+        call = None
         if type(event) is ArgsAppended:
-            row.call = self._piece(event)
+            call = self._piece(event)
         elif isinstance(event, RunStarted):
             if self._seq != 1:
                 raise UsageError(f"RunStarted is the first record of a run; {self._run.run_id!r} has {self._seq - 1}")
@@ -122,7 +122,8 @@ class Draft:
         elif isinstance(event, CallEvent):
             before = self._call(event)
             if before is CallState.STARTED and isinstance(event, CallCompleted) and event.args_json is not None:
-                row.kind, row.body = whole_completion(event)
+                kind, body = whole_completion(event)
+        self.records.append((self._run.key, self._seq, self._ms, self._number(row.source), call, kind, body))
 
     @property
     def exclusive_thread(self) -> str | None:

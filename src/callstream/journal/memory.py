@@ -268,10 +268,9 @@ class MemoryStore:
                 tables.runs[change.run_id] = tables.keys[change.key] = run
         for key, number, *source in plan.sources:
             tables.keys[key].sources[number] = Source(*source)
-        for row in plan.rows:
-            where = (row.seq, row.at_ms, row.source_number, row.call)
-            tables.keys[row.run_key].log.append(Stored(*where, row.kind, row.body, row.source.message_id))
-        for owned in plan.bases:
+        for row, (key, seq, at_ms, number, call_number, kind, body) in zip(plan.rows, plan.records, strict=True):
+            tables.keys[key].log.append(Stored(seq, at_ms, number, call_number, kind, body, row.source.message_id))
+        for owned in plan.changed:
             self._end(tables.keys[owned.key], plan.runs.get(owned), owned.last_seq)
         for call_id, news in plan.calls.items():
             columns = _columns(news)

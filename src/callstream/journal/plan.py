@@ -7,7 +7,6 @@ stays with that append: it is refused as a whole, and its neighbours are written
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from typing import TypeAlias
 
 import msgspec
 
@@ -19,7 +18,7 @@ from callstream.events import (
 )
 from callstream.journal.draft import CallChange, Draft, RunChange, SourceColumns, run_clock
 from callstream.journal.owned import Append, Held, Memory, Owned, ended_error
-from callstream.journal.rows import ESCAPED, Kind, Row, event_of, moment
+from callstream.journal.rows import ESCAPED, Kind, RecordColumns, Row, event_of, moment
 
 MAX_KEPT = 64 * 1024
 """Records with more text than that are not handed to followers in memory: they read them."""
@@ -33,25 +32,25 @@ class Repeat(msgspec.Struct, frozen=True):
     last: int
 
 
-Outcome: TypeAlias = int | CallstreamError | Repeat
-
-
 class Plan:
     """Everything that one transaction writes, and the outcome of each append of the batch.
 
+    ``repeats`` are the appends, by their place, whose outcome the log has to tell.
     Planning brings the memory to where it will be when the plan is committed. If that does not happen the memory is
-    wrong and must be cleared. ``bases`` are the runs that get records, with their last number before; ``runs`` those of
-    them of which more changes than that number.
+    wrong and must be cleared. ``changed`` are the runs that get records; ``runs`` those of them of which more changes
+    than their last number; ``records`` what the ``rows`` of the batch become in the log.
     """
 
     def __init__(self, batch: Sequence[Append], memory: Memory, now: float) -> None:
         self._batch = batch
         self._memory = memory
         self._now = now
-        self.outcomes: list[Outcome] = [0] * len(batch)
-        self.bases: dict[Owned, int] = {}
+        self.outcomes: list[int | CallstreamError] = [0] * len(batch)
+        self.repeats: dict[int, Repeat] = {}
+        self.changed: dict[Owned, None] = {}
         self.runs: dict[Owned, RunChange] = {}
         self.rows: list[Row] = []
+        self.records: list[RecordColumns] = []
         self.sources: list[SourceColumns] = []
         self.calls: dict[str, CallChange] = {}
         self._busy: dict[str, str] = {}
@@ -59,22 +58,21 @@ class Plan:
     @property
     def changed_runs(self) -> dict[str, int]:
         """The runs that get records, with the number of the last one."""
-        return {run.run_id: run.last_seq for run in self.bases}
+        return {run.run_id: run.last_seq for run in self.changed}
 
     def records_of(self, run_ids: Container[str]) -> dict[str, list[Record]]:
         """What those runs get, as a reader of the store will read it; records with a long text are left out."""
-        runs = {run.key: run for run in self.bases if run.run_id in run_ids}
+        runs = {run.key: run for run in self.changed if run.run_id in run_ids}
         found: dict[str, list[Record]] = {run.run_id: [] for run in runs.values()}
         if not found:
             return found
-        for row in self.rows:
-            run = runs.get(row.run_key)
-            if run is not None and len(row.body) <= MAX_KEPT:
+        for row, (key, seq, ms, _, _, kind, body) in zip(self.rows, self.records, strict=True):
+            run = runs.get(key)
+            if run is not None and len(body) <= MAX_KEPT:
                 # Pieces are text and cannot change; anything else is read from what is stored, as others read it.
-                is_piece = row.kind & ~ESCAPED != Kind.EVENT
-                event = row.event if is_piece else event_of(row.kind, row.body, None, None)
-                at, source = moment(run.started_at, row.at_ms), row.source
-                found[run.run_id].append(Record(run.run_id, row.seq, at, event, source.response_id, source.author))
+                event = row.event if kind & ~ESCAPED != Kind.EVENT else event_of(kind, body, None, None)
+                at, source = moment(run.started_at, ms), row.source
+                found[run.run_id].append(Record(run.run_id, seq, at, event, source.response_id, source.author))
         return found
 
     def add_pieces(self) -> Sequence[int]:
@@ -111,7 +109,11 @@ class Plan:
         self._busy = dict(busy or {})
         for place in places:
             append = self._batch[place]
-            self.outcomes[place] = self._add(append, self._memory.runs[append.run_id], calls, taker)
+            outcome = self._add(append, self._memory.runs[append.run_id], calls, taker)
+            if isinstance(outcome, Repeat):
+                self.repeats[place] = outcome
+            else:
+                self.outcomes[place] = outcome
         for place in places:
             run_id = self._batch[place].run_id
             run = self._memory.runs.get(run_id)
@@ -126,27 +128,32 @@ class Plan:
             return False
         ms = run_clock(run, self._now)
         key, sources, calls = run.key, run.sources, run.calls
+        records: list[RecordColumns] = []
         for row in append.rows:
             source = sources.get(row.source)
             if source is None:
                 return False
             event = row.event
+            call = None
             if type(event) is ArgsAppended:
                 held = calls.get(event.call_id)
                 if held is None or held.state not in TAKES_PIECES:
                     return False
-                row.call = held.number
+                call = held.number
             elif not row.kind & Kind.TEXT:  # reasoning has this bit too
                 return False
             seq += 1
-            row.run_key, row.seq, row.at_ms, row.source_number = key, seq, ms, source
+            records.append((key, seq, ms, source, call, row.kind, row.body))
         append.base = run.last_seq
-        self.bases.setdefault(run, run.last_seq)
+        self.changed[run] = None
         self.rows += append.rows
+        self.records += records
         run.last_seq, run.last_ms = seq, ms
         return True
 
-    def _add(self, append: Append, run: Owned, calls: dict[str, Held], taker: str | None) -> Outcome:
+    def _add(
+        self, append: Append, run: Owned, calls: dict[str, Held], taker: str | None
+    ) -> int | CallstreamError | Repeat:
         count = len(append.rows)
         believed = append.base if append.after is None else append.after
         if believed is not None and run.last_seq != believed:
@@ -174,12 +181,13 @@ class Plan:
         except CallstreamError as error:
             append.base = None
             return error
-        self.bases.setdefault(run, run.last_seq)
+        self.changed[run] = None
         change = draft.keep(self.calls, taker)
         if change is not None:
             earlier = self.runs.get(run)
             self.runs[run] = change if earlier is None else earlier.followed_by(change)
         self.rows += append.rows
+        self.records += draft.records
         self.sources += draft.new_sources
         return run.last_seq
 

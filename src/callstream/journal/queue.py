@@ -20,7 +20,7 @@ from typing import TypeAlias
 from callstream.errors import CallstreamError, JournalError
 from callstream.journal.follow import Follower, News, call_in
 from callstream.journal.owned import Append
-from callstream.journal.rows import Row
+from callstream.journal.rows import Kind, Row
 
 ROW_OVERHEAD = 200
 """What a waiting record is counted for beside its text."""
@@ -38,7 +38,7 @@ _TIMER_SECONDS = 0.001
 Then: TypeAlias = Callable[[int | CallstreamError], None]
 """Told, in the loop of an append, the number of its last record, or why it was not written. It must not raise."""
 
-Settled: TypeAlias = Iterable[tuple[Then | asyncio.Future[int], int | CallstreamError]]
+Answer: TypeAlias = tuple[Then | asyncio.Future[int], int | CallstreamError]
 
 
 class Waiting(Append, eq=False):
@@ -48,6 +48,8 @@ class Waiting(Append, eq=False):
     deadline: float = 0.0
     loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]
     then: Then | asyncio.Future[int] = None  # type: ignore[assignment]
+    goes_on: bool = False
+    """Whether it ends in a piece of text: then the next one is soon to come."""
     is_settled: bool = False
 
 
@@ -81,17 +83,14 @@ class AppendQueue:
         self._lock = threading.Lock()
         self._ready_at = 0.0
         self._spent = 0.0  # seconds that loops have worked for appends since the last batch was taken
-        self._expected: set[str] = (
-            set()
-        )  # runs of the last batch, in the middle of a text, that have not appended since
+        self._expected: set[str] = set()  # runs of the last batch, in the middle of a text, not heard of since
         self._is_ready = False  # there is a batch to take
         self._is_looking = False  # the thread will look for one before it sleeps
         self._duties: dict[asyncio.AbstractEventLoop, LoopDuties] = {}
         self._working = 0  # loops that do some of their works at this moment, and wake the thread when they have
-        self._unsettled = 0  # appends that wait or were taken
         self._waiting: deque[Waiting] = deque()
         self._records = 0
-        self._bytes = 0
+        self._bytes = 0  # of all that is not settled
         self._taken: list[Waiting] = []
         self._in_line: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
         self._refusal: CallstreamError | None = None
@@ -172,13 +171,13 @@ class AppendQueue:
             if not duties.due:
                 if duties.works:
                     self._set_timer(loop, duties)
-            elif self._unsettled:
+            elif self._bytes:
                 duties.is_paused = True
             else:
                 loop.call_soon(self._do_works, loop)
 
     def _deliver(
-        self, loop: asyncio.AbstractEventLoop, settled: Settled, followers: Iterable[tuple[Follower, int]]
+        self, loop: asyncio.AbstractEventLoop, settled: Iterable[Answer], followers: Iterable[tuple[Follower, int]]
     ) -> None:
         spent, began = self._spent, time.monotonic()
         deliver(settled, followers)
@@ -244,26 +243,26 @@ class AppendQueue:
                 seconds = max(self._gather, min(2 * self._spent, LONGEST_GATHER))
                 self._ready_at = time.monotonic() + seconds
                 self._spent = 0.0
-                self._expected = {waiting.run_id for waiting in batch if waiting.rows and waiting.rows[-1].kind}
+                self._expected = {waiting.run_id for waiting in batch if waiting.goes_on}
         return batch
 
     def settle(
         self, batch: Sequence[Waiting], outcomes: Sequence[int | CallstreamError], news: News | None = None
     ) -> None:
         """Tells every waiting task what became of its append, and followers the news; lets the next ones in line in."""
-        answers: dict[asyncio.AbstractEventLoop, list[tuple[Then | asyncio.Future[int], int | CallstreamError]]] = {}
+        answers: dict[asyncio.AbstractEventLoop, list[Answer]] = {}
+        last, settled = None, list[Answer]()
         size = 0
         for waiting, outcome in zip(batch, outcomes, strict=True):
             waiting.is_settled = True
             size += waiting.size
-            loop = waiting.loop
-            if loop not in answers:
-                answers[loop] = []
-            answers[loop].append((waiting.then, outcome))
+            if waiting.loop is not last:  # nearly all are of one loop
+                last = waiting.loop
+                settled = answers.setdefault(last, [])
+            settled.append((waiting.then, outcome))
         news = news or {}
         with self._lock:
             self._bytes -= size
-            self._unsettled -= len(batch)
             in_line, self._in_line = self._in_line, deque()
             loops = {*answers, *news}
             for loop, duties in self._duties.items():
@@ -311,7 +310,6 @@ class AppendQueue:
             self._bytes += waiting.size
             self._records += len(waiting.rows)
             self._waiting.append(waiting)
-            self._unsettled += 1
             if self._is_ready or self._working:
                 return None
             self._expected.discard(waiting.run_id)
@@ -338,7 +336,8 @@ class AppendQueue:
         for row in rows:
             size += len(row.body)
         deadline = time.monotonic() + self._patience
-        return Waiting(run_id, rows, after, None, size, deadline, loop, then)
+        goes_on = bool(rows) and rows[-1].kind != Kind.EVENT
+        return Waiting(run_id, rows, after, None, size, deadline, loop, then, goes_on)
 
     async def _put_in_turn(self, waiting: Waiting, turn: asyncio.Future[None] | None, done: asyncio.Future[int]) -> int:
         while turn is not None:
@@ -354,9 +353,10 @@ class AppendQueue:
         return await done
 
 
-def deliver(settled: Settled, followers: Iterable[tuple[Follower, int]]) -> None:
+def deliver(settled: Iterable[Answer], followers: Iterable[tuple[Follower, int]]) -> None:
+    future = asyncio.Future
     for then, outcome in settled:
-        if not isinstance(then, asyncio.Future):
+        if not isinstance(then, future):
             then(outcome)
         elif then.done():
             continue  # whoever waited has left

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias, cast, get_args
 
 import msgspec
@@ -56,26 +55,17 @@ NOWHERE = Source(None, None, None)
 """Of a record that is nothing but its event. It is number 0 of every run, and has no row."""
 
 
-class Row(msgspec.Struct, eq=False, gc=False):
+class Row(msgspec.Struct, frozen=True, eq=False, gc=False):
     """An event made ready for the log by the task that appends it; planning gives it its place there."""
 
     event: RunEvent
     kind: int
     body: str
     source: Source
-    run_key: int = 0
-    seq: int = 0
-    at_ms: int = 0
-    source_number: int = 0
-    call: int | None = None
 
 
 RecordColumns: TypeAlias = tuple[int, int, int, int, int | None, int, str]
 """run_key, seq, at_ms, source, call, kind, body: what is inserted into the log."""
-
-columns_of: Callable[[Row], RecordColumns] = attrgetter(
-    "run_key", "seq", "at_ms", "source_number", "call", "kind", "body"
-)
 
 
 class Stored(NamedTuple):

@@ -33,6 +33,8 @@ _log = logging.getLogger("callstream.journal")
 _HOUSEKEEPING = "housekeeping"
 _RENEW_AGAIN = 1.0
 _DUTIES_SECONDS = 1.0
+_generation = 0
+"""How often the process was forked. Asking for its id instead would be a system call for every append."""
 
 
 class Worker(Protocol):
@@ -84,7 +86,7 @@ class JournalThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._has_ended = False
-        self._process: int | None = None
+        self._generation: int | None = None  # of the process that opened it
         self._renewed_at = 0.0
         self._judges_from = 0.0
 
@@ -93,7 +95,7 @@ class JournalThread:
         return self._queue.pending_bytes
 
     async def open(self) -> None:
-        if self._process is not None and self._process != os.getpid():
+        if self._generation not in (None, _generation):
             raise UsageError(
                 "this journal was opened before the process was forked, and its thread is the parent's: open a journal "
                 "in each process, after the fork"
@@ -104,7 +106,7 @@ class JournalThread:
             opening = self._opening
             if opening is None:
                 opening = self._opening = concurrent.futures.Future()
-                self._process = os.getpid()
+                self._generation = _generation
                 arguments = (opening, _loop_factory())
                 threading.Thread(target=self._run, args=arguments, name="callstream-journal", daemon=True).start()
         if opening.done():
@@ -113,7 +115,7 @@ class JournalThread:
             await asyncio.shield(asyncio.wrap_future(opening))
 
     async def close(self) -> None:
-        if self._process is not None and self._process != os.getpid():
+        if self._generation not in (None, _generation):
             return  # it is the parent's to close
         with self._lock:
             closing = self._closing
@@ -128,7 +130,7 @@ class JournalThread:
         await asyncio.shield(asyncio.wrap_future(closing))
 
     def append(self, run_id: str, rows: Sequence[Row], after: int | None) -> Awaitable[int]:
-        if self._loop is None or self._process != os.getpid():
+        if self._loop is None or self._generation != _generation:
             return self._open_and_append(run_id, rows, after)
         return self._queue.put(run_id, rows, after)
 
@@ -137,7 +139,7 @@ class JournalThread:
         return await self._queue.put(run_id, rows, after)
 
     def append_now(self, run_id: str, rows: Sequence[Row], after: int | None, then: Then) -> bool:
-        if self._loop is None or self._process != os.getpid():
+        if self._loop is None or self._generation != _generation:
             return False
         return self._queue.put_now(run_id, rows, after, then)
 
@@ -326,6 +328,15 @@ class Inline:
     async def do(self, work: Callable[..., Coroutine[Any, Any, _T]], *args: Any) -> _T:
         await self.open()
         return await work(*args)
+
+
+def _count_fork() -> None:
+    global _generation  # noqa: PLW0603  # a fork changes the process, and nothing else can tell
+    _generation += 1
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_count_fork)
 
 
 def _done(work: Coroutine[Any, Any, _T]) -> _T:

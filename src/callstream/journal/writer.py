@@ -92,13 +92,11 @@ class Writer:
             named = {held.call_id: held for held in await tables.held_calls(calls)} if calls else {}
             busy = await tables.exclusive_runs(threads) if threads else {}
             plan.add_others(others, named, busy=busy)
-        if plan.bases:
+        if plan.changed:
             await tables.write(plan)
-        outcomes = [
-            await _repeated(tables, append, outcome) if isinstance(outcome, Repeat) else outcome
-            for append, outcome in zip(batch, plan.outcomes, strict=True)
-        ]
-        return Committed(outcomes, plan.changed_runs, plan.records_of(followed))
+        for place, repeat in plan.repeats.items():
+            plan.outcomes[place] = await _repeated(tables, batch[place], repeat)
+        return Committed(plan.outcomes, plan.changed_runs, plan.records_of(followed))
 
     async def sweep(self, tables: Tables, limit: int, now: float) -> list[str]:
         """Ends runs of dead processes, and returns their ids."""

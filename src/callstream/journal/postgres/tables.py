@@ -12,7 +12,7 @@ from callstream.calls import CallState
 from callstream.journal.owned import Held, RunFacts
 from callstream.journal.plan import Plan
 from callstream.journal.postgres.link import LONG_SECONDS
-from callstream.journal.rows import Source, columns_of, json_text
+from callstream.journal.rows import Source, json_text
 from callstream.journal.writer import Stale
 
 _NOTICE_RUNS = 500
@@ -68,7 +68,7 @@ class PostgresTables:
         return [RunFacts(*row) for row in rows]
 
     async def write(self, plan: Plan) -> None:
-        columns = zip(*map(columns_of, plan.rows), strict=True)
+        columns = zip(*plan.records, strict=True)
         notices = self._notices(plan)
         try:
             await self._connection.execute(
@@ -87,7 +87,7 @@ class PostgresTables:
     def _notices(self, plan: Plan) -> list[str]:
         if not self._channel:
             return []
-        keys = [str(run.key) for run in plan.bases]
+        keys = [str(run.key) for run in plan.changed]
         return [",".join(keys[start : start + _NOTICE_RUNS]) for start in range(0, len(keys), _NOTICE_RUNS)]
 
 

@@ -50,8 +50,10 @@ def open_connection(
         return connection
 
 
-_CACHE_KIBIBYTES = 800
-"""The writer's page cache: enough for the last page of each of a hundred active runs and more. SQLite's default is 2,000."""
+_CACHE_KIBIBYTES = 512
+"""The writer's page cache: enough for the last page of each of a hundred active runs. SQLite's default is 2,000."""
+_SPILL_PAGES = 1024
+"""A transaction that changes more pages than the cache holds may keep so many in memory, rather than write some twice."""
 
 
 @contextmanager
@@ -85,11 +87,13 @@ class SqliteFile:
         self._path = path
         self._durability = durability
         self._busy_seconds = busy_seconds
+        self._cache_kibibytes = _CACHE_KIBIBYTES
 
     def open(self) -> None:
         self.connection = open_connection(self._path, self._busy_seconds, cache_kibibytes=_CACHE_KIBIBYTES, create=True)
         try:
             with failure(self.where):
+                self.connection.execute(f"PRAGMA cache_spill = {_SPILL_PAGES}")
                 self._prepare()
                 self._identity = _identity(self._path)
         except JournalError:
@@ -98,6 +102,14 @@ class SqliteFile:
 
     def close(self) -> None:
         self.connection.close()
+
+    def fit_cache(self, active_runs: int) -> None:
+        """Makes the page cache as large as it is of use for that many runs (``bench.journal``, 1,000 runs)."""
+        wanted = max(_CACHE_KIBIBYTES, (2 * active_runs) // 256 * 256)
+        if wanted != self._cache_kibibytes:
+            self._cache_kibibytes = wanted
+            with failure(self.where):
+                self.connection.execute(f"PRAGMA cache_size = -{wanted}")
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:

@@ -24,7 +24,7 @@ from callstream.errors import CallstreamError, JournalError
 from callstream.journal.follow import Followers
 from callstream.journal.owned import Append, Held, RunFacts
 from callstream.journal.plan import Plan
-from callstream.journal.rows import Row, Source, Stored, columns_of
+from callstream.journal.rows import RecordColumns, Source, Stored
 from callstream.journal.sql import queries
 from callstream.journal.sqlite.file import Durability, SqliteFile, failure
 from callstream.journal.sqlite.reader import SqliteReader, build_query
@@ -95,6 +95,7 @@ class SqliteStore:
     # -- writing -------------------------------------------------------------------------------------------------------
 
     async def commit(self, batch: Sequence[Append]) -> Committed:
+        self._file.fit_cache(len(self._writer.memory.runs))
         for _ in range(3):
             try:
                 with self._file.transaction() as run:
@@ -281,7 +282,7 @@ class SqliteTables:
                 run(_SQL["end_run"], (*end, change.key))
         for source in plan.sources:
             run(_SQL["insert_source"], source)
-        self._insert_records(plan.rows)
+        self._insert_records(plan.records)
         for call in plan.calls.values():
             columns = msgspec.structs.asdict(call)
             if call.old_state is None:
@@ -289,16 +290,15 @@ class SqliteTables:
             elif run(_SQL["advance_call"], columns).rowcount != 1:
                 raise Stale
 
-    def _insert_records(self, rows: Sequence[Row]) -> None:
+    def _insert_records(self, records: Sequence[RecordColumns]) -> None:
         """Many rows a statement. Between statements the driver hands the interpreter over to other threads and has to
         wait for it again, which costs more than a row (``bench.journal``, rate with 100 runs at once).
         """
         start = 0
-        while start < len(rows):
-            left = len(rows) - start
+        while start < len(records):
+            left = len(records) - start
             size = left if left in _INSERT_RECORDS else next(size for size in _INSERT_RECORDS if size <= left)
-            columns = map(columns_of, rows[start : start + size])
-            self._run(_INSERT_RECORDS[size], list(chain.from_iterable(columns)))
+            self._run(_INSERT_RECORDS[size], list(chain.from_iterable(records[start : start + size])))
             start += size
 
 
