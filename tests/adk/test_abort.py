@@ -63,7 +63,7 @@ Break = Callable[[Host, Watched], Awaitable[None]]
 
 async def has_come(moment: asyncio.Event) -> bool:
     """Whether it has, or does in a while: where agent and program share a task, it may need the next event."""
-    await asyncio.wait({asyncio.ensure_future(moment.wait())}, timeout=0.5)
+    await asyncio.wait({asyncio.ensure_future(moment.wait())}, timeout=2)
     return moment.is_set()
 
 

@@ -293,7 +293,7 @@ async def test_hung_hook_is_cut_off_in_a_thread_that_ends_in_time() -> None:
 
     @hooks.on_args_delta
     def slow(delta: ArgsDelta, signal: AbortSignal) -> None:
-        undoing.wait(0.2)  # past its limit, within the grace
+        undoing.wait(1)  # past its limit, within the grace
         order.append("slow")
 
     @hooks.on_args_abort

@@ -31,7 +31,7 @@ async def follow(url: str, run_id: str, after: str) -> None:
 
 async def hold(url: str, run_id: str) -> None:
     """Opens a run with calls in several states, says so, and waits to be killed."""
-    journal = open_journal(url, housekeeping=None, lease_ttl=1.0)
+    journal = open_journal(url, housekeeping=None, lease_ttl=3)
     await journal.append(
         run_id,
         [RunStarted("thread"), CallStarted(f"{run_id} a", "tool"), CallStarted(f"{run_id} b", "tool")],
@@ -46,7 +46,7 @@ async def go_on(url: str, run_id: str) -> None:
     journal = open_journal(url, housekeeping=None, lease_ttl=0.5)
     await journal.append(run_id, [RunStarted("thread"), CallStarted(f"{run_id} a", "tool")])
     print("writing", flush=True)
-    await asyncio.sleep(0.3)  # a process that is stopped inside a transaction of SQLite keeps the lock; not meant here
+    await asyncio.sleep(2)  # a process that is stopped inside a transaction of SQLite keeps the lock; not meant here
     try:
         while True:
             await journal.append(run_id, [ArgsAppended(f"{run_id} a", "x")])

@@ -122,7 +122,7 @@ async def test_many_appends_do_not_wait_for_more() -> None:
 
 async def test_what_gathers_is_ready_after_a_while_though_nobody_comes_back() -> None:
     woken = asyncio.Event()
-    queue = AppendQueue(10**6, 1.0, woken.set, gather=0.01)
+    queue = AppendQueue(10**6, 1.0, woken.set, gather=0.5)
     queue.put("a", [ROW], None)
     write(queue, [1])
     woken.clear()
@@ -291,8 +291,8 @@ async def test_a_timer_of_an_earlier_batch_does_not_hurry_the_next_one() -> None
     assert done == ["b", "a"]
     await asyncio.sleep(0.01)
     queue.put("a", [ROW], None)
-    write(queue, [1])
     began = time.monotonic()
+    write(queue, [1])
     queue.when_due("b", last.set)
     await asyncio.wait_for(last.wait(), 5)
     assert time.monotonic() - began >= 0.018
@@ -311,8 +311,8 @@ async def test_a_busy_loop_lets_more_gather() -> None:
     queue.when_due("b", work)
     await asyncio.wait_for(worked.wait(), 5)
     queue.put("b", [ROW], None)
-    write(queue, [1])
     began = time.monotonic()
+    write(queue, [1])
     queue.when_due("c", last.set)
     await asyncio.wait_for(last.wait(), 5)
     assert time.monotonic() - began >= 0.028  # twice as long as the work

@@ -103,7 +103,7 @@ async def test_swept_by_state_after_a_kill(place: Place, eventually: Callable[..
         async def swept() -> bool:
             return await journal.sweep() == ["r"]
 
-        await eventually(swept)
+        await eventually(swept, 30)
     assert [record.event for record in await follower][-1] == RunEnded("failed", "interrupted")
     calls = await journal.calls(run_id="r")
     assert [(call.call_id, call.state, call.reason) for call in calls] == [
@@ -123,7 +123,7 @@ async def test_zombie_fenced_after_a_pause(place: Place, eventually: Callable[..
         async def swept() -> bool:
             return await journal.sweep() == ["r"]
 
-        await eventually(swept)
+        await eventually(swept, 30)
         ended = [record.seq async for record in journal.read("r")]
         process.send_signal(signal.SIGCONT)
         assert await said(process) == "LeaseLost"

@@ -59,7 +59,7 @@ async def collected(records: Any) -> list[Any]:
 
 async def test_the_lease_is_renewed_under_full_load(tmp_path: Path, eventually: Any) -> None:
     url = sqlite_url(tmp_path / "j.db")
-    busy, other = open_journal(url, housekeeping=None, lease_ttl=1.5), open_journal(url, housekeeping=None)
+    busy, other = open_journal(url, housekeeping=None, lease_ttl=3), open_journal(url, housekeeping=None)
     stop = asyncio.Event()
 
     async def write(number: int) -> int:
@@ -80,7 +80,7 @@ async def test_the_lease_is_renewed_under_full_load(tmp_path: Path, eventually: 
             assert await other.sweep() == []
             return len(seen) > 2
 
-        await eventually(is_renewed_twice)
+        await eventually(is_renewed_twice, 60)
     stop.set()
     assert all(count > 1 for count in await asyncio.gather(*writers))
     await busy.aclose()

@@ -50,7 +50,7 @@ async def journaled(cs: Callstream, call_id: str) -> list[Any]:
 
 async def left(provider: ScriptedProvider) -> bool:
     """Whether the provider notices, soon, that its client is gone."""
-    for _ in range(200):
+    for _ in range(2000):
         if provider.requests[-1].fate == "left":
             return True
         await asyncio.sleep(0.01)

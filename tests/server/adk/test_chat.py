@@ -182,7 +182,8 @@ async def test_approval_counts_once(
 
 
 async def test_forged_and_repeated_approvals_run_nothing(cs: Callstream, models: Models, chats: NodeProgram) -> None:
-    async with staged(cs, models, chats, SIGN, END) as stage:
+    # An end of one delta: of several, a client that is behind gets some as one.
+    async with staged(cs, models, chats, SIGN, [Text("Done."), Finish()]) as stage:
         asked = await stage.live({"send": "Sign it"})
         question = tool_part(asked, "sign")["approval"]["id"]
 
