@@ -11,6 +11,7 @@ from callstream.journal.follow import Followers, call_in
 from callstream.journal.queue import AppendQueue, Waiting
 from callstream.journal.settings import JournalSettings
 from callstream.journal.store import Outage, Store, StoreAway, Unstorable
+from callstream.journal.timelimit import TimeLimit
 from callstream.journal.writer import Committed
 
 _MAX_BACK_OFF = 0.25
@@ -28,6 +29,7 @@ class GroupCommit:
         self._patience = settings.retry_seconds
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news = asyncio.Event()
+        self._limit = TimeLimit()
         self.queue = AppendQueue(
             settings.max_pending_bytes, settings.retry_seconds, self._wake, gather=settings.gather_seconds
         )
@@ -84,8 +86,7 @@ class GroupCommit:
             return await self._store.commit(batch)
         seconds = max(_LEAST_SECONDS, batch[0].deadline - time.monotonic())
         try:
-            async with asyncio.timeout(seconds):
-                return await self._store.commit(batch)
+            return await self._limit.hold(seconds, self._store.commit(batch))
         except TimeoutError as error:
             raise StoreAway(f"{self._store.where} did not answer within {seconds:.1f} s") from error
 
