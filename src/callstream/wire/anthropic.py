@@ -159,7 +159,6 @@ class AnthropicDecoder(Decoder[StreamEvent]):
             self._transcript.append_reasoning(block.thinking)
 
     def _block_delta(self, index: int | None, delta: Delta) -> None:
-        self._in_message = True
         if delta.type == "input_json_delta":
             block = self._blocks.get(index)
             if isinstance(block, WireCall):
@@ -170,7 +169,9 @@ class AnthropicDecoder(Decoder[StreamEvent]):
                 raise WireError(
                     f"expected content_block_start before the arguments of block {index}, got a piece of them"
                 )
-        elif delta.text and delta.type == "text_delta":
+            return
+        self._in_message = True
+        if delta.text and delta.type == "text_delta":
             self._transcript.append_text(delta.text)
         elif delta.thinking and delta.type == "thinking_delta":
             self._transcript.append_reasoning(delta.thinking)

@@ -99,15 +99,12 @@ class Decoder(ABC, Generic[Chunk]):
         self.chunk = None
         self._transcript.pieces = []
         try:
-            for frame in frames:
-                # A payload without its end counts if it is whole; anything else was cut off in the middle.
-                if (
-                    frame.is_finished
-                    or frame.error
-                    or (frame.payload or b"").startswith(DONE)
-                    or _loaded(frame.payload)
-                ):
-                    self._read(frame)
+            # A payload without its end counts if it is whole; anything else was cut off in the middle.
+            self._read(
+                frame
+                for frame in frames
+                if frame.is_finished or frame.error or (frame.payload or b"").startswith(DONE) or _loaded(frame.payload)
+            )
             self._end_of_body()
             if self._last_payload and not self._transcript.any_response:
                 raise WireError(f"expected a response of the {self.wire} wire, got {self._last_payload[:200]!r}")
@@ -151,35 +148,35 @@ class Decoder(ABC, Generic[Chunk]):
         self.chunk = None
         self._transcript.pieces = []
         try:
-            for frame in frames:
-                self._read(frame)
+            self._read(frames)
         except WireError as error:
             return self._broken(error)
         return self._transcript.take()
 
-    def _read(self, frame: Frame) -> None:
-        payload = frame.payload
-        if frame.error is not None:
-            raise frame.error
-        if frame.event == b"error":
-            raise provider_error(payload or b"")
-        if not payload:
-            return
-        if self.expects_piece and (piece := self._bare_piece(payload)) is not None:
-            chunk = piece
-        else:
-            try:
-                chunk = self._payloads.decode(payload) if payload.isascii() else _decode(payload, self._payloads)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                if payload.startswith(DONE):
-                    self._done()
-                    return
-                if payload.isspace():
-                    return
-                chunk = self._second_try(payload, self._payloads, error)
-        self.chunk = chunk
-        self._last_payload = payload
-        self._chunk(chunk)
+    def _read(self, frames: Iterable[Frame]) -> None:
+        for frame in frames:
+            payload = frame.payload
+            if frame.error is not None:
+                raise frame.error
+            if frame.event == b"error":
+                raise provider_error(payload or b"")
+            if not payload:
+                continue
+            if self.expects_piece and (piece := self._bare_piece(payload)) is not None:
+                chunk = piece
+            else:
+                try:
+                    chunk = self._payloads.decode(payload) if payload.isascii() else _decode(payload, self._payloads)
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                    if payload.startswith(DONE):
+                        self._done()
+                        continue
+                    if payload.isspace():
+                        continue
+                    chunk = self._second_try(payload, self._payloads, error)
+            self.chunk = chunk
+            self._last_payload = payload
+            self._chunk(chunk)
 
     def _bare_piece(self, payload: bytes) -> Chunk | None:
         if self._bare_payloads is None:

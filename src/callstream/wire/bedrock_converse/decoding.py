@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -90,9 +91,10 @@ class ConverseDecoder(Decoder[StreamEvent]):
         self._stop_reason: str | None = None
         self._usage: dict[str, Any] | None = None
 
-    def _read(self, frame: Frame) -> None:
-        self._event = frame.event
-        super()._read(frame)
+    def _read(self, frames: Iterable[Frame]) -> None:
+        for frame in frames:
+            self._event = frame.event
+            super()._read((frame,))
 
     def _broken(self, error: WireError) -> list[WireEvent]:
         self._believe_stops()
