@@ -314,8 +314,10 @@ class AppendQueue:
                 return None
             self._expected.discard(waiting.run_id)
             if self._expected and len(self._waiting) < RUNS_AT_ONCE:
-                duties = self._duties_of(waiting.loop)
-                if duties.is_timed or self._seconds_left() > 0:
+                duties = self._duties.get(waiting.loop) or self._duties_of(waiting.loop)
+                if duties.is_timed:
+                    return None
+                if self._seconds_left() > 0:
                     self._set_timer(waiting.loop, duties)
                     return None
             self._is_ready = True
