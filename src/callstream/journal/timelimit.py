@@ -1,8 +1,8 @@
 """A time limit for work that is done over and over, and nearly always in time.
 
 ``asyncio.timeout`` sets a timer each time and takes it away again, which costs a twentieth of a commit to PostgreSQL
-(``bench.journal``, rate with one run). Here a timer that was set stays. When it is due it looks what is under way, and is
-set again for that.
+(``bench.journal``, rate with one run). Here a timer that was set stays. When it fires, it checks what is under way and
+is set again for that.
 """
 
 from __future__ import annotations

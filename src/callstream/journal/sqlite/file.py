@@ -53,7 +53,7 @@ def open_connection(
 _CACHE_KIBIBYTES = 512
 """The writer's page cache: enough for the last page of each of a hundred active runs. SQLite's default is 2,000."""
 _SPILL_PAGES = 1024
-"""A transaction that changes more pages than the cache holds may keep so many in memory, rather than write some twice."""
+"""A transaction that changes more pages than the cache holds may keep this many in memory, so that none is written twice."""
 
 
 @contextmanager
