@@ -33,8 +33,11 @@ class WireError(CallstreamError):
         self.provider_message = provider_message
 
 
-class UsageError(CallstreamError):
-    """The calling program's fault: a wrong argument, a wrong order of calls, a missing extra."""
+class UsageError(CallstreamError, ValueError):
+    """The calling program's fault: a wrong argument, a wrong order of calls, a missing extra.
+
+    It is a ValueError too, which is what Python programs catch where an argument may be wrong.
+    """
 
 
 class MissingExtra(UsageError, ImportError):

@@ -219,7 +219,7 @@ class ADKAgent:
         if self._idle is not None:
             self._idle.use(thread)
             await self.callstream.journal.open()
-            await self._idle.forget({run.thread_id for run in self._active})
+            await self._idle.forget({given.thread_id, *(run.thread_id for run in self._active)})
         await self._import(given, user_id)
         await self._check_answers(given, user_id)
         given_up = tuple(await self._plugin.left_behind.find(given.thread_id, user_id))

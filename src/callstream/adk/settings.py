@@ -44,7 +44,7 @@ class AgentOptions(TypedDict, total=False):
     execution_timeout_seconds: Annotated[float | None, 600]
     """Seconds that a run may take; 600 by default, None for no limit."""
     max_concurrent_executions: Annotated[int, 10]
-    """Runs at once, those that wait for their thread included; 10 by default. One more is RUN_ERROR."""
+    """Runs at once, those that wait for their thread included; 10 by default, 0 for none. One more is RUN_ERROR."""
     predict_state: PredictStateMapping | Iterable[PredictStateMapping] | None
     """State that clients show while a tool's argument is written."""
     emit_messages_snapshot: Annotated[bool, False]
@@ -68,7 +68,8 @@ class AgentOptions(TypedDict, total=False):
     session_timeout_seconds: Annotated[float | None, 1200]
     """Seconds without a run after which a thread that is kept in memory is forgotten; 1200 by default, None for never.
 
-    It holds for the journal and the sessions that the agent makes itself. Those that it is given are not touched.
+    0: as soon as a run of another thread begins. It holds for the journal and the sessions that the agent makes itself;
+    those that it is given are not touched.
     """
     delete_session_on_cleanup: Annotated[bool, True]
     """Whether a thread that is forgotten loses its session too; on by default."""
@@ -91,8 +92,8 @@ def complete(options: AgentOptions) -> AgentOptions:
     if settings["session_service"] is None and not settings["use_in_memory_services"]:
         raise UsageError("use_in_memory_services=False needs a session_service")
     timeout = settings["session_timeout_seconds"]
-    if timeout is not None and timeout <= 0:
-        raise UsageError(f"session_timeout_seconds must be more than 0, or None to keep threads, got {timeout}")
-    if settings["max_concurrent_executions"] < 1:
-        raise UsageError(f"max_concurrent_executions must be at least 1, got {settings['max_concurrent_executions']}")
+    if timeout is not None and timeout < 0:
+        raise UsageError(f"session_timeout_seconds must not be negative, or None to keep threads, got {timeout}")
+    if settings["max_concurrent_executions"] < 0:
+        raise UsageError(f"max_concurrent_executions must not be negative, got {settings['max_concurrent_executions']}")
     return settings

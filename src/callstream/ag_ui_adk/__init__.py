@@ -16,16 +16,16 @@ from callstream.adk import AGUIToolset  # first, for it says which extra is miss
 from ag_ui.core import AssistantMessage, Message, RunAgentInput, ToolMessage
 
 from callstream.adk import ADKAgent as AnyADKAgent
+from callstream.adk import repair_thought_signatures
 from callstream.adk.state import CONTEXT_KEY
 from callstream.ag_ui_adk.agent import MIGRATION_PAGE
 from callstream.ag_ui_adk.agent import CompatibleAgent as ADKAgent
 from callstream.ag_ui_adk.agent import CompatibleMapping as PredictStateMapping
+from callstream.ag_ui_adk.headers import StateExtractor, make_extract_headers
 from callstream.errors import UsageError
 
 if TYPE_CHECKING:
     from fastapi import APIRouter, FastAPI, Request
-
-    StateExtractor = Callable[[Request, RunAgentInput], Awaitable[dict[str, Any]]]
 
 __all__ = [
     "CONTEXT_STATE_KEY",
@@ -35,6 +35,8 @@ __all__ = [
     "PredictStateMapping",
     "add_adk_fastapi_endpoint",
     "create_adk_app",
+    "make_extract_headers",
+    "repair_thought_signatures",
     "resolve_agent_from_message_history",
 ]
 
@@ -61,19 +63,21 @@ def add_adk_fastapi_endpoint(
     Beside it: ``POST {path}/threads/{thread_id}/connect`` joins a thread, in the middle of a run too; ``POST
     {path}/runs/{run_id}/stop`` stops a run; ``GET {path}/capabilities``, and ``POST /agents/state`` for front ends that
     load a thread. A client that disconnects stops its run; with ``on_disconnect="continue"`` the run continues and can be
-    joined. ``extract_headers`` puts headers into ``state["headers"]``, under their names in lower
-    case with underscores and without ``x-``; what the client has there comes first. ``extract_state_from_request``
-    gives state that the server decides. ``agent_resolver`` may choose another agent for a request, by that state too. All
-    of these hold for every route. ``kwargs`` go to ``app.post``; their ``dependencies`` hold for joining, stopping and
-    ``/agents/state`` too. That path is one for the app: of several agents in it, the one that was added first answers
-    there. Give each a router of its own with a prefix, or let an ``agent_resolver`` choose.
+    joined. ``extract_state_from_request`` gives state that the server decides; ``extract_headers`` is short for
+    ``extract_state_from_request=make_extract_headers(...)``. ``agent_resolver`` may choose another agent for a request, by
+    that state too. All of these hold for every route. ``kwargs`` go to ``app.post``; their ``dependencies`` hold for
+    joining, stopping and ``/agents/state`` too. That path is one for the app: of several agents in it, the one that was
+    added first answers there. Give each a router of its own with a prefix, or let an ``agent_resolver`` choose.
     """
     _need_fastapi("add_adk_fastapi_endpoint")
     from callstream.ag_ui_adk.endpoint import Endpoint
 
+    if extract_headers is not None:
+        if extract_state_from_request is not None:
+            raise UsageError("give extract_headers or extract_state_from_request, not both")
+        extract_state_from_request = make_extract_headers(extract_headers)
     endpoint = Endpoint(
         agent,
-        headers=extract_headers,
         extractor=extract_state_from_request,
         resolver=agent_resolver,
         on_disconnect=on_disconnect,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -16,6 +16,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from callstream.adk import ADKAgent
 from callstream.adk.state import accept_state
+from callstream.ag_ui_adk.headers import StateExtractor, make_extract_headers
 from callstream.errors import UsageError
 from callstream.runtime import remote_parent
 from callstream.server import ServerSettings
@@ -26,7 +27,9 @@ from callstream.server.requests import check_ids, parse_input
 from callstream.server.routes import RunRoutes, driver_for
 
 if TYPE_CHECKING:
-    from callstream.ag_ui_adk import AgentResolver, StateExtractor
+    from callstream.ag_ui_adk import AgentResolver
+
+__all__ = ["Endpoint", "make_extract_headers"]
 
 _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 _SMALL_BODY = 16 * 1024
@@ -45,17 +48,13 @@ class Endpoint:
         self,
         agent: ADKAgent,
         *,
-        headers: Sequence[str] | None,
         extractor: StateExtractor | None,
         resolver: AgentResolver | None,
         on_disconnect: Literal["stop", "continue"],
     ) -> None:
-        if headers is not None and extractor is not None:
-            raise UsageError("give extract_headers or extract_state_from_request, not both")
         if on_disconnect not in ("stop", "continue"):
             raise UsageError(f"expected on_disconnect to be 'stop' or 'continue', got {on_disconnect!r}")
         self._agent = agent
-        self._headers = headers
         self._extractor = extractor
         self._resolver = resolver
         self._outlives_client = on_disconnect == "continue"
@@ -121,9 +120,7 @@ class Endpoint:
         """
         # Scopes other than the thread's are the server's to set, never the client's.
         state = accept_state(given.state, allow_scopes=False) if isinstance(given.state, dict) else given.state
-        if self._headers is not None:
-            state = _with_headers(state, request, self._headers)
-        elif self._extractor is not None:
+        if self._extractor is not None:
             extracted = await self._extractor(request, given.model_copy(update={"state": state}))
             state = {**(state if isinstance(state, dict) else {}), **(extracted or {})}
         given = given.model_copy(update={"state": state})
@@ -216,14 +213,3 @@ async def _joining_input(request: Request) -> RunAgentInput:
     except Problem:
         return _bare_input(thread_id)
     return given.model_copy(update={"thread_id": thread_id})
-
-
-def _with_headers(state: Any, request: Request, names: Sequence[str]) -> dict[str, Any]:
-    found = {
-        name.lower().removeprefix("x-").replace("-", "_"): value
-        for name in names
-        if (value := request.headers.get(name)) is not None
-    }
-    known = state if isinstance(state, dict) else {}
-    sent = known.get("headers")
-    return {**known, "headers": {**found, **(sent if isinstance(sent, dict) else {})}}

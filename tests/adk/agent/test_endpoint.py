@@ -114,6 +114,28 @@ async def test_headers_into_state(cs: Callstream, models: Models) -> None:
     assert found["state"] == {"a": 1, "headers": {"tenant_id": "t1"}}
 
 
+async def test_headers_into_state_by_an_extractor(cs: Callstream, models: Models) -> None:
+    from callstream.ag_ui_adk import make_extract_headers
+    from callstream.ag_ui_adk.endpoint import make_extract_headers as where_programs_import_it_from
+
+    assert make_extract_headers is where_programs_import_it_from
+    async with scripted("gemini", [END, END]) as provider:
+        agent = adk_agent(cs, agent_of(gemini(models, provider)))
+        app = create_adk_app(agent, extract_state_from_request=make_extract_headers(["X-Tenant-Id"]))
+        await post(app, "/", body_for(agent, state={"a": 1}, threadId="none"))
+        state = {"headers": {"tenant_id": "client", "other": "kept"}}
+        await post(app, "/", body_for(agent, state=state), **{"x-tenant-id": "t1"})
+        assert (await agent.thread_state("none"))["state"] == {"a": 1}
+        assert (await agent.thread_state("thread"))["state"] == state
+
+
+def test_names_for_callbacks_are_in_the_same_module() -> None:
+    import callstream.adk
+    import callstream.ag_ui_adk
+
+    assert callstream.ag_ui_adk.repair_thought_signatures is callstream.adk.repair_thought_signatures
+
+
 async def test_state_from_request(cs: Callstream, models: Models) -> None:
     async def extract(request: Any, given: Any) -> dict[str, Any]:
         return {"path": request.url.path, "a": "server"}

@@ -96,8 +96,24 @@ async def test_a_thread_that_awaits_an_answer_is_kept_for_a_day(models: Models) 
         assert await threads_in(cs) == await sessions_in(service) == []
 
 
-@pytest.mark.parametrize("seconds", [0, -1])
-def test_a_timeout_is_more_than_nothing(seconds: int) -> None:
+async def test_without_a_timeout_a_thread_is_forgotten_when_another_begins(models: Models) -> None:
+    async with scripted("gemini", [END, END, END]) as provider:
+        agent = ADKAgent(
+            adk_agent=agent_of(models(provider, "none")), app_name="app", user_id="user", session_timeout_seconds=0
+        )
+        first = Client(agent, "one")
+        await first.send("Hello")
+        await first.send("Still here")
+        assert "Hello" in provider.requests[1].body.decode()
+        assert await threads_in(agent.callstream) == ["one"]
+        await Client(agent, "two").send()
+        assert await threads_in(agent.callstream) == ["two"]
+        await agent.close()
+
+
+@pytest.mark.parametrize("option", ["session_timeout_seconds", "max_concurrent_executions"])
+def test_limits_are_not_negative(option: str) -> None:
     agent = LlmAgent(name="writer", model=FakeLlm())
-    with pytest.raises(UsageError, match="session_timeout_seconds must be more than 0, or None"):
-        ADKAgent(adk_agent=agent, session_timeout_seconds=seconds)
+    for error in (UsageError, ValueError):
+        with pytest.raises(error, match=f"{option} must not be negative"):
+            ADKAgent(adk_agent=agent, **{option: -1})  # type: ignore[misc]

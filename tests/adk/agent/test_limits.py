@@ -47,6 +47,13 @@ async def test_too_many_runs(cs: Callstream, models: Models) -> None:
     assert [run.outcome for run in await cs.journal.runs()] == ["finished", "cancelled"]
 
 
+async def test_no_runs_at_all(cs: Callstream, models: Models) -> None:
+    async with scripted("gemini", [END]) as provider:
+        agent = adk_agent(cs, agent_of(gemini(models, provider)), max_concurrent_executions=0)
+        assert kinds(await Client(agent).send()) == ["RUN_ERROR"]
+        assert not provider.requests
+
+
 async def test_close_stops_runs(cs: Callstream, models: Models) -> None:
     async with scripted("gemini", [[Text("Slow"), Delay(30), Finish()]]) as provider:
         agent = adk_agent(cs, agent_of(gemini(models, provider)))
