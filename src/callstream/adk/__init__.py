@@ -14,7 +14,8 @@ Where to look:
 - The agent behind AG-UI: ``agent`` is ``ADKAgent``, ``settings`` its options, ``agentrun`` one run, ``agentstream`` what
   ``ADKAgent.run`` yields of it, ``threads`` the sessions of clients, ``state`` what is in them, ``presentation`` what the
   options add to a client's events, ``history`` threads that are older than the journal.
-- Both: ``calls`` in a session, ``answers`` to them, ``contents`` of messages, ``tools``, ``tapping`` of models and trees.
+- Both: ``calls`` in a session, ``answers`` to them, ``contents`` of messages, ``tools``, ``tapping`` of models and trees,
+  ``services`` that no cancellation interrupts.
 - ``serving`` is what a server needs of all this.
 
 An answer's way, from a client to google-adk: ``ADKAgent.begin`` checks it (``answers.check_answers``), ``AgentRun`` has
@@ -29,6 +30,7 @@ try:
     from callstream.adk.agent import ADKAgent
     from callstream.adk.plugin import CallstreamPlugin
     from callstream.adk.presentation import PredictStateMapping
+    from callstream.adk.services import shielded
     from callstream.adk.signatures import repair_thought_signatures
     from callstream.adk.tapping import tapped
     from callstream.adk.tools import AGUIToolset, StreamingTool, mcp_progress
@@ -43,5 +45,6 @@ __all__ = [
     "StreamingTool",
     "mcp_progress",
     "repair_thought_signatures",
+    "shielded",
     "tapped",
 ]

@@ -38,6 +38,7 @@ from callstream.adk.contents import messages_in
 from callstream.adk.history import import_session
 from callstream.adk.plugin import CallstreamPlugin
 from callstream.adk.presentation import Predictions, Presentation
+from callstream.adk.services import shielded
 from callstream.adk.settings import AgentOptions, complete
 from callstream.adk.state import public_state
 from callstream.adk.tapping import client_toolsets, server_tools, tap_tree
@@ -106,9 +107,10 @@ class ADKAgent:
         """The copy that runs."""
         self._app = app.model_copy(update={"root_agent": self.root_agent, "plugins": [plugin, *plugins]})
         in_memory = settings["use_in_memory_services"]
-        self._artifacts = settings["artifact_service"] or (InMemoryArtifactService() if in_memory else None)
-        self._memory = settings["memory_service"] or (InMemoryMemoryService() if in_memory else None)
-        self._credentials = settings["credential_service"] or (InMemoryCredentialService() if in_memory else None)
+        self._artifacts = shielded(settings["artifact_service"] or (InMemoryArtifactService() if in_memory else None))
+        self._memory = shielded(settings["memory_service"] or (InMemoryMemoryService() if in_memory else None))
+        credentials = settings["credential_service"] or (InMemoryCredentialService() if in_memory else None)
+        self._credentials = shielded(credentials)
         self.owns_sessions = settings["session_service"] is None
         self._keep_sessions_in(settings["session_service"] or InMemorySessionService())
         self._toolsets = list(client_toolsets(self.root_agent))
@@ -136,7 +138,7 @@ class ADKAgent:
                 "google-adk's sessions are in memory and the journal is not: after a restart, calls that await an answer "
                 "cannot be answered. Give the agent a session_service."
             )
-        self._threads = Threads(sessions, thread_is_session=self._settings["use_thread_id_as_session_id"])
+        self._threads = Threads(shielded(sessions), thread_is_session=self._settings["use_thread_id_as_session_id"])
         self._idle = self._idle_threads()
 
     def _idle_threads(self) -> IdleThreads | None:

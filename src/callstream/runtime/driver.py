@@ -6,9 +6,9 @@ have asked for, its time limit, nobody watching it where that is wanted, and the
 event loop.
 
 A thread's runs take turns. The journal keeps them apart where the host starts them as ``exclusive``: it raises ThreadBusy,
-whichever process has the other run, and ``Driver`` asks again for as long as its settings say. A host that names a ``turn``
-has its runs wait here besides, in the order in which they came, and for each other's work rather than for the end of a run:
-what has been stopped may still be writing to its host's own store.
+whichever process has the other run, and ``Driver`` asks again for as long as its settings say. What has been stopped may
+still be writing to its host's own store, so the next run of the thread begins its work when that is done. A host that names
+a ``turn`` has its runs wait here besides, in the order in which they came.
 """
 
 from __future__ import annotations
@@ -234,12 +234,24 @@ class Driver:
     def _work_on(self, started: StartedRun, room: _Room) -> None:
         run, seconds = started.run, self._settings.run_seconds
         run.tighten(self._settings.limits)
-        task = asyncio.create_task(started.work(), name=f"callstream run {run.run_id}")
+        work = self._work(started, self._leftovers(run))
+        task = asyncio.create_task(work, name=f"callstream run {run.run_id}")
         running = self._running[run.run_id] = _Running(run, task, room)
         if seconds is not None:
             running.limit = run.loop.call_later(seconds, self._stop_late, running)
         run.on_stop(lambda reason: self._limit_rest(running))
         task.add_done_callback(lambda done: self._release(running))
+
+    def _leftovers(self, run: Run) -> list[asyncio.Task[None]]:
+        """What still works on runs of the same thread that were stopped or have failed."""
+        thread = (run.thread_id, run.principal)
+        cut = (other for other in self._running.values() if other.run.outcome in ("cancelled", "failed"))
+        return [other.task for other in cut if (other.run.thread_id, other.run.principal) == thread]
+
+    async def _work(self, started: StartedRun, leftovers: list[asyncio.Task[None]]) -> None:
+        if leftovers:
+            await asyncio.wait(leftovers, timeout=_CANCEL_SECONDS)
+        await started.work()
 
     def _stop_late(self, running: _Running) -> None:
         self._begin_stop(running, TimeoutError(f"the run took longer than {self._settings.run_seconds} s"))
