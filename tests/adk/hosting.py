@@ -212,3 +212,13 @@ def function_calls_in(events: Iterable[Event]) -> list[types.FunctionCall]:
 def scripted(wire: str, script: Any, **options: Any) -> ScriptedProvider:
     """A provider that streams arguments whether it is asked to or not."""
     return ScriptedProvider(wire, script, stream_args_unasked=True, **options)
+
+
+def by_agent(scripts: dict[str, list[Any]]) -> Any:
+    """A script for each agent, told by the word that its instruction has."""
+
+    def script(request: ReceivedRequest) -> Any:
+        body = request.body.decode()
+        return next(steps for word, steps in scripts.items() if word in body).pop(0)
+
+    return script

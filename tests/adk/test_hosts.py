@@ -19,23 +19,13 @@ from callstream.calls import CallState
 from callstream.events import CallStarted
 from callstream.testing import Delay, Finish, ReceivedRequest, Text, ToolCall
 
-from .hosting import PATHS, STREAMED, WIRES, Host, Models, agent_of, scripted, text_of
+from .hosting import PATHS, STREAMED, WIRES, Host, Models, agent_of, by_agent, scripted, text_of
 
 END = [Text("Done."), Finish()]
 
 
 def note(text: str) -> str:
     return text.upper()
-
-
-def by_agent(scripts: dict[str, list[Any]]) -> Any:
-    """A script for each agent, told by the word that its instruction has."""
-
-    def script(request: ReceivedRequest) -> Any:
-        body = request.body.decode()
-        return next(steps for word, steps in scripts.items() if word in body).pop(0)
-
-    return script
 
 
 @pytest.mark.parametrize("path", PATHS)

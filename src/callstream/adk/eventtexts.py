@@ -13,13 +13,14 @@ from google.adk.events.event import Event
 from google.genai import types
 
 from callstream.adk.invocations import Invocation, Step
+from callstream.adk.knowncalls import Speaker
 from callstream.errors import RunOver
 from callstream.runtime import Run
 from callstream.wire.transcript import Transcript
 
 
 class EventTexts:
-    """What events have said until now: of each invocation by model call, and by author and branch for all others."""
+    """What events have said until now: of each invocation by model call, and by speaker for all others."""
 
     def __init__(self) -> None:
         self._passages: WeakKeyDictionary[Invocation, dict[object, _Passage]] = WeakKeyDictionary()
@@ -32,7 +33,7 @@ class EventTexts:
         step = _step_of(invocation, event)
         if step is not None and step.was_read and not step.model_call.only_calls:
             return
-        key = step or (event.author, event.branch)
+        key = step or Speaker.of(event)
         passages = self._passages.setdefault(invocation, {})
         passage = passages.get(key) or _Passage(invocation.run, event.author)
         try:
@@ -50,7 +51,7 @@ def _step_of(invocation: Invocation, event: Event) -> Step | None:
     """The call of a model whose answer an event has; None if nobody asked a model for it."""
     step = invocation.step_of(event.actions)
     if step is None and any(part.executable_code for part in (event.content and event.content.parts) or ()):
-        step = invocation.last_step(event.author, event.branch)  # a code executor makes another event of the answer
+        step = invocation.last_step(Speaker.of(event))  # a code executor makes another event of the answer
     return step
 
 

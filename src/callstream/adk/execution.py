@@ -31,6 +31,7 @@ from callstream.adk.calls import (
     replace_call,
 )
 from callstream.adk.invocations import AskingCall, Invocation, may_change_later
+from callstream.adk.knowncalls import Speaker
 from callstream.adk.tools import ClientTool, LiveStream, function_of, result_of, stream_end
 from callstream.calls import Call, CallState
 from callstream.errors import CallRejected, RunOver, UsageError
@@ -91,10 +92,11 @@ class Execution:
         self, invocation: Invocation, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
     ) -> Call:
         named = tool_context.function_call_id or ""
-        call = invocation.find_call(tool_context.branch, named)
+        speaker = Speaker.within(tool_context)
+        call = invocation.find_call(speaker, named)
         if call is not None and call.state is CallState.ARGS_COMPLETE and _is_other(call, tool_args):
             call = invocation.run.call(await replace_call(invocation.run, call, named, tool_args))
-            invocation.bind_id(tool_context.branch, named, call.call_id)
+            invocation.known_calls.bind(speaker, named, call.call_id)
         if call is not None and (call.state is CallState.DISCARDED or not call.is_final):
             return call
         if call is None:
@@ -105,14 +107,14 @@ class Execution:
                 call = None  # google-adk has it from elsewhere: another plugin, or a session that is older
         if call is None or call.is_final:
             call = invocation.run.call(await import_call(invocation.run, named, tool.name, tool_args))
-        invocation.bind_id(tool_context.branch, named, call.call_id)
+        invocation.known_calls.bind(speaker, named, call.call_id)
         return call
 
     async def record_return(
         self, invocation: Invocation, tool: BaseTool, tool_context: ToolContext, result: Any
     ) -> None:
         """Records the result: the tool has returned, or another callback turned what it raised into one."""
-        call = invocation.find_call(tool_context.branch, tool_context.function_call_id)
+        call = invocation.find_call(Speaker.within(tool_context), tool_context.function_call_id)
         if call is None or call.state not in _RUNNING or invocation.run.outcome is not None:
             return
         if call.call_id in invocation.streaming:
@@ -122,7 +124,7 @@ class Execution:
         asks = named in actions.requested_tool_confirmations or named in actions.requested_auth_configs
         is_silent = tool.is_long_running and not result  # then google-adk makes no event of it, and puts no question
         if asks and not is_silent and not invocation.is_live:
-            invocation.asking[call.call_id] = AskingCall(tool_context.branch, tool.is_long_running)
+            invocation.asking[call.call_id] = AskingCall(Speaker.within(tool_context), tool.is_long_running)
         elif asks or tool.is_long_running:
             # A live session never puts google-adk's question, so there the call itself is to be answered.
             asked = types.FunctionCall(name=call.name, args=call.args) if call.name in HOST_QUESTIONS else None
@@ -131,7 +133,7 @@ class Execution:
             await self._finish(invocation, call, result)
 
     def note_error(self, invocation: Invocation, tool_context: ToolContext, error: BaseException) -> None:
-        call = invocation.find_call(tool_context.branch, tool_context.function_call_id)
+        call = invocation.find_call(Speaker.within(tool_context), tool_context.function_call_id)
         if call is not None and call.state in _RUNNING:
             invocation.errors[call.call_id] = error
 
@@ -143,7 +145,7 @@ class Execution:
             if function_call.name in HOST_QUESTIONS and event.author != "user":
                 await self._ask(invocation, event, function_call)
         for response in event.get_function_responses():
-            call = invocation.find_call(event.branch, response.id)
+            call = invocation.find_call(Speaker.of(event), response.id)
             if call is None or call.state not in _RUNNING or call.call_id in invocation.streaming:
                 continue
             invocation.errors.pop(call.call_id, None)
@@ -154,28 +156,28 @@ class Execution:
                 await self._finish(invocation, call, response.response)
 
     async def _ask(self, invocation: Invocation, event: Event, question: types.FunctionCall) -> None:
-        run, named = invocation.run, question.id or ""
-        if invocation.find_call(event.branch, named) is not None:
+        run, named, speaker = invocation.run, question.id or "", Speaker.of(event)
+        if invocation.find_call(speaker, named) is not None:
             return  # the model's own: google-adk has a tool with which a model asks
         earlier = await run.directory.find_by_wire_id(named)
         if earlier is not None and earlier.state is CallState.AWAITING:
             return  # a workflow that continues in part asks again what is still open
-        paused = invocation.find_call(event.branch, paused_call_id(question))
+        paused = invocation.find_call(speaker, paused_call_id(question))
         about = None if paused is None else paused.call_id
         if about is not None and invocation.asking.pop(about, None) is not None:
             await run.await_answer(about, is_paused=True)
         question = present_question(question, about)
         call_id = await import_call(run, named, question.name or "", question.args or {}, author=event.author)
-        invocation.bind_id(event.branch, named, call_id)
+        invocation.known_calls.bind(speaker, named, call_id)
         await run.await_answer(call_id, question_in(question, about))
 
-    async def finish_unasked(self, invocation: Invocation, *branches: str | None) -> None:
-        """Ends calls whose tools asked, but whose questions google-adk has not put, in these branches or in all.
+    async def finish_unasked(self, invocation: Invocation, *speakers: Speaker) -> None:
+        """Ends calls whose tools asked, but whose questions google-adk has not put, of these speakers or of all.
 
         It puts none when a tool that runs again after an answer asks again: the model reads what the tool returned.
         """
         for call_id, asking in list(invocation.asking.items()):
-            if branches and asking.branch not in branches:
+            if speakers and asking.speaker not in speakers:
                 continue
             del invocation.asking[call_id]
             if asking.response is None:

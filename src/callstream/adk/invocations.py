@@ -21,6 +21,7 @@ import msgspec
 from google.adk.agents.base_agent import BaseAgent
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.agents.llm_agent import LlmAgent
+from google.adk.events.event import Event
 from google.adk.events.event_actions import EventActions
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
@@ -28,6 +29,8 @@ from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.tools.agent_tool import AgentTool
 from google.genai import types
 
+from callstream.adk.calls import paused_call_id
+from callstream.adk.knowncalls import KnownCalls, Speaker
 from callstream.adk.partials import PartialReader
 from callstream.calls import Call, CallState, refusal
 from callstream.events import CallDiscarded, CallStarted
@@ -47,13 +50,11 @@ class Step:
     ``actions`` are those of the event that google-adk builds from it: every callback of the step is handed the same.
     """
 
-    def __init__(
-        self, model_call: ModelCall, request: LlmRequest, actions: EventActions, branch: str | None = None
-    ) -> None:
+    def __init__(self, model_call: ModelCall, request: LlmRequest, actions: EventActions, speaker: Speaker) -> None:
         self.model_call = model_call
         self._tool_names = tuple(request.tools_dict)
         self.actions = actions
-        self.branch = branch
+        self.speaker = speaker
         self.shown: set[str] = set()
         """The calls that google-adk was given in a response."""
         self.has_failed = False
@@ -114,7 +115,7 @@ class Step:
 class AskingCall(msgspec.Struct):
     """A call whose tool has asked a person and returned. ``response``: what google-adk made of what it returned."""
 
-    branch: str | None
+    speaker: Speaker
     is_long_running: bool
     response: dict[str, Any] | None = None
 
@@ -148,7 +149,7 @@ class Invocation:
         self.is_live = context.live_request_queue is not None
         self._context = weakref.ref(context)
         self._steps: list[Step] = []
-        self._bound: dict[tuple[str | None, str], str] = {}  # call_id by branch and the id that google-adk knows
+        self.known_calls = KnownCalls()
         self._undo_stop: Callable[[], None] | None = None
 
     def abort_with_run(self) -> None:
@@ -182,9 +183,10 @@ class Invocation:
     def step_of(self, actions: EventActions) -> Step | None:
         return next((step for step in reversed(self._steps) if step.actions is actions), None)
 
-    def last_step(self, author: str, branch: str | None) -> Step | None:
-        mine = (step for step in reversed(self._steps) if step.branch == branch and step.model_call.author == author)
-        return next(mine, None)
+    def last_step(self, speaker: Speaker) -> Step | None:
+        """The last one of the agent; in its branch, if there is one."""
+        theirs = [step for step in reversed(self._steps) if step.speaker.agent == speaker.agent]
+        return next((step for step in theirs if step.speaker == speaker), theirs[0] if theirs else None)
 
     def has_signed(self, author: str) -> bool:
         """Whether the model of an agent has given a call of this invocation a thought signature."""
@@ -205,26 +207,29 @@ class Invocation:
             step.shown.add(call.call_id)
             function_call.id = call.wire_id
             function_call.name = function_call.name or call.name
-            self.bind_id(step.branch, function_call.id, call.call_id)
+            self.known_calls.bind(step.speaker, function_call.id, call.call_id)
 
-    def find_call(self, branch: str | None, function_call_id: str | None) -> Call | None:
-        """The call of this run that google-adk means by an id: of several in a branch, the newest.
+    def find_call(self, speaker: Speaker, function_call_id: str | None) -> Call | None:
+        """The call of this run that google-adk means by an id."""
+        found = self.known_calls.find(speaker, function_call_id)
+        return None if found is None else self.run.call(found[1])
 
-        Agents that run beside each other have branches of their own, and their models may use the same ids. In live mode
-        events do not say their branch.
+    def correct_branch(self, event: Event) -> None:
+        """Puts an event into the branch in which its calls were made.
+
+        In the branch of an agent that has ended, google-adk would not find a call again that a person has confirmed.
         """
-        named = function_call_id or ""
-        call_id = self._bound.get((branch, named))
-        if call_id is None and self.is_live:
-            call_id = self._bound.get((None, named))
-        return None if call_id is None else self.run.call(call_id)
+        calls, responses = event.get_function_calls(), event.get_function_responses()
+        named = [call.id for call in calls] + [paused_call_id(call) for call in calls] + [each.id for each in responses]
+        for function_call_id in named:
+            found = self.known_calls.find(Speaker.of(event), function_call_id)
+            if found is not None:
+                event.branch = found[0].branch
+                return
 
     def calls(self) -> list[Call]:
         """The calls of this invocation that google-adk knows."""
-        return [self.run.call(call_id) for call_id in dict.fromkeys(self._bound.values())]
-
-    def bind_id(self, branch: str | None, function_call_id: str, call_id: str) -> None:
-        self._bound[branch, function_call_id] = call_id
+        return [self.run.call(call_id) for call_id in self.known_calls.call_ids()]
 
 
 def may_change_later(plugin: BasePlugin, callback: str, context: InvocationContext) -> bool:

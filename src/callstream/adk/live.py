@@ -18,6 +18,7 @@ from google.genai import types
 
 from callstream.adk.contents import message_received
 from callstream.adk.invocations import Invocation, OnTruncated, Step, guard
+from callstream.adk.knowncalls import Speaker
 from callstream.runtime.modelcall import ModelCall
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class LiveTranscript:
 
     def _step(self, event: Event) -> Step:
         call = ModelCall(self._invocation.run, author=event.author, new_call_id=self._new_call_id)
-        return Step(call, LlmRequest(), event.actions, event.branch)
+        return Step(call, LlmRequest(), event.actions, Speaker.of(event))
 
 
 def _has_words_or_calls(event: Event) -> bool:

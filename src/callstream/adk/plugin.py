@@ -31,6 +31,7 @@ from callstream.adk.answers import Incoming
 from callstream.adk.eventtexts import EventTexts
 from callstream.adk.execution import Execution, check_early, current_agent_tool
 from callstream.adk.invocations import Endings, Invocation, OnTruncated, Step, guard, may_change_later, open_run
+from callstream.adk.knowncalls import Speaker
 from callstream.adk.live import LiveTranscript
 from callstream.adk.outputs import OutputKeys
 from callstream.adk.partials import MINTED_PREFIX
@@ -151,6 +152,7 @@ class CallstreamPlugin(BasePlugin):
         current_model_call.set(None)
         invocation = self._invocations.get(invocation_context.invocation_id)
         if invocation is not None:
+            invocation.correct_branch(event)
             await self._read_live(invocation, event)
             await self._execution.read_event(invocation, event)
             await self._texts.read(invocation, event)
@@ -264,7 +266,7 @@ class CallstreamPlugin(BasePlugin):
         invocation = self._invocations.get(callback_context.invocation_id)
         if invocation is None or invocation.run.outcome is not None:
             return None
-        await self._execution.finish_unasked(invocation, callback_context.branch)
+        await self._execution.finish_unasked(invocation, Speaker.within(callback_context))
         register_tools(self.callstream, llm_request.tools_dict)
         check_early(invocation.run, llm_request.tools_dict, self._warned_of)
         self._warn_of_progress(callback_context.agent_name, llm_request.tools_dict)
@@ -295,7 +297,7 @@ class CallstreamPlugin(BasePlugin):
             streams=streamed.__contains__,
             only_calls=self._changes_text(callback_context.get_invocation_context()),
         )
-        invocation.begin(Step(model_call, llm_request, callback_context.actions, callback_context.branch))
+        invocation.begin(Step(model_call, llm_request, callback_context.actions, Speaker.within(callback_context)))
         current_model_call.set(model_call)
         return None
 
