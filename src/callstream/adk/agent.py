@@ -37,7 +37,7 @@ from callstream.adk.calls import CREDENTIAL
 from callstream.adk.contents import messages_in
 from callstream.adk.history import import_session
 from callstream.adk.plugin import CallstreamPlugin
-from callstream.adk.presentation import Predictions, Presentation
+from callstream.adk.presentation import Predictions, Presentation, ShownEvent
 from callstream.adk.services import shielded
 from callstream.adk.settings import AgentOptions, complete
 from callstream.adk.state import public_state
@@ -162,7 +162,7 @@ class ADKAgent:
         batches = self._batches(input)
         async with aclosing(batches):
             async for events, _ in batches:
-                for event in events:
+                for event in _for_client(input, events):
                     yield _EVENT.validate_json(encode(event))  # type: ignore[arg-type]
 
     async def run_sse(self, given: RunAgentInput, *, once: bool = False) -> AsyncGenerator[bytes, None]:
@@ -175,8 +175,7 @@ class ADKAgent:
         async with aclosing(batches):
             async for events, seq in batches:
                 if events:
-                    sent = events if given.protocol_version is not None else for_older_client(events)
-                    yield encode_sse(sent, seq)  # type: ignore[arg-type]
+                    yield encode_sse(_for_client(given, events), seq)  # type: ignore[arg-type]
 
     def _batches(self, given: RunAgentInput, request: RunRequest | None = None) -> EventBatches:
         driver, user_id = self._driver(), self.user_of(given)
@@ -401,3 +400,8 @@ class ADKAgent:
         self._runners.clear()
         if self.owns_callstream:
             await self.callstream.aclose()
+
+
+def _for_client(given: RunAgentInput, events: list[ShownEvent]) -> list[ShownEvent]:
+    """A client that declares no version of the protocol is older than AG-UI 1.0."""
+    return events if given.protocol_version is not None else for_older_client(events)

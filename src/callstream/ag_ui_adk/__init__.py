@@ -56,6 +56,7 @@ def add_adk_fastapi_endpoint(
     agent_resolver: AgentResolver | None = None,
     *,
     on_disconnect: Literal["stop", "continue"] = "stop",
+    heartbeat_seconds: float = 15.0,
     **kwargs: Any,
 ) -> None:
     """Has an app or a router serve an agent at ``path``, as AG-UI over server-sent events.
@@ -63,7 +64,9 @@ def add_adk_fastapi_endpoint(
     Beside it: ``POST {path}/threads/{thread_id}/connect`` joins a thread, in the middle of a run too; ``POST
     {path}/runs/{run_id}/stop`` stops a run; ``GET {path}/capabilities``, and ``POST /agents/state`` for front ends that
     load a thread. A client that disconnects stops its run; with ``on_disconnect="continue"`` the run continues and can be
-    joined. ``extract_state_from_request`` gives state that the server decides; ``extract_headers`` is short for
+    joined. After ``heartbeat_seconds`` without an event a stream gets a comment, so that nothing in between closes it.
+    An agent whose ``run`` was overridden is asked through it, and its runs can neither continue nor be joined.
+    ``extract_state_from_request`` gives state that the server decides; ``extract_headers`` is short for
     ``extract_state_from_request=make_extract_headers(...)``. ``agent_resolver`` may choose another agent for a request, by
     that state too. All of these hold for every route. ``kwargs`` go to ``app.post``; their ``dependencies`` hold for
     joining, stopping and ``/agents/state`` too. That path is one for the app: of several agents in it, the one that was
@@ -81,6 +84,7 @@ def add_adk_fastapi_endpoint(
         extractor=extract_state_from_request,
         resolver=agent_resolver,
         on_disconnect=on_disconnect,
+        heartbeat_seconds=heartbeat_seconds,
     )
     endpoint.add_to(app, path, kwargs)
 

@@ -1,18 +1,23 @@
-"""The routes under which a FastAPI app serves an ``ADKAgent``."""
+"""The routes under which a FastAPI app serves an ``ADKAgent``.
+
+A program may give its agent a ``run`` of its own, in a subclass or a wrapper, to change what clients see. Then it is asked
+for every run, and nothing else shows one: what it leaves out is in the journal, so such runs cannot be joined.
+"""
 
 from __future__ import annotations
 
 import inspect
-import json
+import logging
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from ag_ui.core import RunAgentInput
+from ag_ui.core import RunAgentInput, RunErrorEvent
+from ag_ui.encoder import EventEncoder
 from fastapi import APIRouter, Body, Depends, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, Response
 
 from callstream.adk import ADKAgent
 from callstream.adk.state import accept_state
@@ -21,8 +26,10 @@ from callstream.errors import UsageError
 from callstream.runtime import remote_parent
 from callstream.server import ServerSettings
 from callstream.server.access import Access
+from callstream.server.eventstream import EventStream, Frame
 from callstream.server.health import JournalHealth
 from callstream.server.problems import Problem, problem_response
+from callstream.server.pulse import Pulse
 from callstream.server.requests import check_ids, parse_input
 from callstream.server.routes import RunRoutes, driver_for
 
@@ -31,7 +38,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Endpoint", "make_extract_headers"]
 
-_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+logger = logging.getLogger("callstream")
+
 _SMALL_BODY = 16 * 1024
 """Bytes of input that FastAPI may validate by itself, whatever is in it."""
 _OF_EVERY_ROUTE = ("dependencies", "tags", "include_in_schema")
@@ -39,6 +47,7 @@ _OF_EVERY_ROUTE = ("dependencies", "tags", "include_in_schema")
 _BUSY: Final = Problem(
     HTTPStatus.CONFLICT, "thread_busy", "This thread has an active run; try again when it has ended.", retry_after=5
 )
+_NOT_JOINABLE: Final = Problem(HTTPStatus.CONFLICT, "not_joinable", "This agent's runs cannot be joined.")
 
 
 class Endpoint:
@@ -51,6 +60,7 @@ class Endpoint:
         extractor: StateExtractor | None,
         resolver: AgentResolver | None,
         on_disconnect: Literal["stop", "continue"],
+        heartbeat_seconds: float,
     ) -> None:
         if on_disconnect not in ("stop", "continue"):
             raise UsageError(f"expected on_disconnect to be 'stop' or 'continue', got {on_disconnect!r}")
@@ -58,6 +68,15 @@ class Endpoint:
         self._extractor = extractor
         self._resolver = resolver
         self._outlives_client = on_disconnect == "continue"
+        if self._outlives_client:
+            _check_joinable(agent)
+        self._settings = ServerSettings(
+            on_disconnect="continue",
+            older_clients=True,
+            max_streams_per_principal=None,
+            heartbeat_seconds=heartbeat_seconds,
+        )
+        self._pulse = Pulse(self._settings)
         self._servers: dict[int, tuple[ADKAgent, _AgentServer]] = {}
 
     def add_to(self, app: FastAPI | APIRouter, path: str, options: dict[str, Any]) -> None:
@@ -74,15 +93,19 @@ class Endpoint:
 
     async def run(self, request: Request, given: Annotated[RunAgentInput, Body()]) -> Response:
         agent, given = await self._prepare(request, given)
+        if self._outlives_client:
+            _check_joinable(agent)
         last_event_id = request.headers.get("last-event-id")
-        if self._outlives_client or last_event_id:
+        if self._outlives_client or (last_event_id and not _runs_itself(agent)):
             with remote_parent(request.headers):
                 return await self._server(agent).run(given, agent.user_of(given), last_event_id)
         frames = _frames(agent, given, request.headers)
-        return StreamingResponse(frames, media_type="text/event-stream", headers=_HEADERS)
+        return EventStream(frames, self._pulse, run_id=given.run_id, watching=nullcontext(), held=nullcontext())
 
     async def connect(self, request: Request) -> Response:
         agent, given = await self._prepare(request, await _joining_input(request))
+        if _runs_itself(agent):
+            return problem_response(_NOT_JOINABLE)
         request.state.joining_user = agent.user_of(given)
         return await self._server(agent).connect(request)
 
@@ -106,8 +129,8 @@ class Endpoint:
             {
                 "threadId": thread_id,
                 "threadExists": found is not None,
-                "state": json.dumps(known["state"]),
-                "messages": json.dumps(known["messages"]),
+                "state": known["state"],
+                "messages": known["messages"],
             }
         )
 
@@ -131,7 +154,7 @@ class Endpoint:
 
     def _server(self, agent: ADKAgent) -> _AgentServer:
         if id(agent) not in self._servers:
-            self._servers[id(agent)] = (agent, _AgentServer(agent))
+            self._servers[id(agent)] = (agent, _AgentServer(agent, self._settings))
         return self._servers[id(agent)][1]
 
 
@@ -142,8 +165,7 @@ class _AgentServer:
     answered here, since the app around has handlers of its own.
     """
 
-    def __init__(self, agent: ADKAgent) -> None:
-        settings = ServerSettings(on_disconnect="continue", older_clients=True, max_streams_per_principal=None)
+    def __init__(self, agent: ADKAgent, settings: ServerSettings) -> None:
         journal = agent.callstream.journal
         driver = driver_for(agent, settings, logs_failures=True)
         health = JournalHealth(journal, settings.journal_seconds)
@@ -172,12 +194,40 @@ class _AgentServer:
             return problem_response(_BUSY if problem.code == _BUSY.code else problem)
 
 
-async def _frames(agent: ADKAgent, given: RunAgentInput, headers: Mapping[str, str]) -> AsyncGenerator[bytes, None]:
+def _runs_itself(agent: ADKAgent) -> bool:
+    """Whether a program has given the agent a ``run`` of its own."""
+    return getattr(agent.run, "__func__", None) is not ADKAgent.run
+
+
+def _check_joinable(agent: ADKAgent) -> None:
+    if _runs_itself(agent):
+        raise UsageError(
+            f"{type(agent).__name__} has a run() of its own, whose runs end with their clients: on_disconnect='continue' "
+            "needs ADKAgent's. Override presentation() to change what clients see"
+        )
+
+
+async def _frames(agent: ADKAgent, given: RunAgentInput, headers: Mapping[str, str]) -> AsyncGenerator[Frame, None]:
     """The stream of a run that ends with it. A request that is sent again is shown the run that it has begun."""
     with remote_parent(headers):
-        async with aclosing(agent.run_sse(given, once=True)) as frames:
+        async with aclosing(
+            _own_frames(agent, given) if _runs_itself(agent) else agent.run_sse(given, once=True)
+        ) as frames:
             async for frame in frames:
                 yield frame
+
+
+async def _own_frames(agent: ADKAgent, given: RunAgentInput) -> AsyncGenerator[bytes, None]:
+    """What a program's own ``run`` yields. What it raises ends the stream with RUN_ERROR, and is logged."""
+    encoder = EventEncoder()
+    try:
+        events = agent.run(given)
+        async with aclosing(events) if hasattr(events, "aclose") else nullcontext():
+            async for event in events:
+                yield encoder.encode(event).encode()
+    except Exception:
+        logger.exception("run() of %s failed in thread %s", type(agent).__name__, given.thread_id)
+        yield encoder.encode(RunErrorEvent(message="The run failed.", code="failed")).encode()
 
 
 def _joining_user(request: Request) -> str:

@@ -18,7 +18,6 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing
 from functools import partial
 from typing import IO, Any, Final, Protocol, TypeAlias
-from urllib.parse import quote
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -103,7 +102,7 @@ class Unfinished(Exception):
 
 
 class EventStream(Response):
-    """``watching`` is entered while a client reads, ``held`` is left afterwards.
+    """``watching`` is entered while a client reads, ``held`` is left afterwards. ``run_id`` is for the log.
 
     The request's own task sends the frames. A client that leaves, a reader that stalls and a heartbeat that fails
     interrupt it.
@@ -137,7 +136,7 @@ class EventStream(Response):
         self._has_stalled = False
         self.status_code = 200
         self.background = None
-        self.init_headers({**_HEADERS, "x-run-id": _header_text(run_id), **(headers or {})})
+        self.init_headers({**_HEADERS, **(headers or {})})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if (left_to_guard := scope.get(STREAMS)) is None:
@@ -286,9 +285,3 @@ def _pieces(frame: Frame) -> Iterator[bytes]:
         with frame:
             while piece := frame.read(_PIECE):
                 yield piece
-
-
-def _header_text(run_id: str) -> str:
-    """The id, percent-encoded where a header cannot carry it as it is; the run's first event has it in any case."""
-    fits = run_id.isascii() and run_id.isprintable() and run_id == run_id.strip()
-    return run_id if fits else quote(run_id, safe="")

@@ -10,6 +10,7 @@ from copy import copy
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, Self
+from urllib.parse import quote
 
 from ag_ui.core import RunAgentInput
 from starlette.requests import Request
@@ -307,7 +308,7 @@ class RunRoutes:
             run_id=run_id,
             watching=self._driver.watch(run_id),
             held=seat.move(),
-            headers=headers,
+            headers={"x-run-id": _header_text(run_id), **(headers or {})},
             outlet=outlet,
         )
 
@@ -332,6 +333,12 @@ def _explain(what: str, code: str) -> Iterator[None]:
         raise Problem(HTTPStatus.CONFLICT, "thread_busy", message, retry_after=retry) from None
     except AnswerRefused as refused:
         raise Problem(HTTPStatus.CONFLICT, "answer_refused", str(refused)) from None
+
+
+def _header_text(run_id: str) -> str:
+    """The id, percent-encoded where a header cannot carry it as it is; the run's first event has it in any case."""
+    fits = run_id.isascii() and run_id.isprintable() and run_id == run_id.strip()
+    return run_id if fits else quote(run_id, safe="")
 
 
 def _position(text: str, row: RunRow) -> Position:

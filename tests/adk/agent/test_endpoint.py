@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
+from collections.abc import AsyncGenerator
 from functools import partial
 from typing import Any
 
 import httpx
 import pytest
-from ag_ui.core import AssistantMessage, ToolMessage, UserMessage
+from ag_ui.core import AssistantMessage, BaseEvent, RunAgentInput, ToolMessage, UserMessage
 from fastapi import APIRouter, Depends, FastAPI, HTTPException
 from google.adk.agents import LlmAgent
 
@@ -99,10 +101,110 @@ async def test_endpoint_streams(on_router: bool, cs: Callstream, models: Models)
             assert (await http.get("/api/agent/capabilities")).json() == {"custom": {"x": 1}}
         found = await post(app, "/api/agents/state" if on_router else "/agents/state", {"threadId": "thread"})
         assert found.json()["threadExists"] is True
-        messages = json.loads(found.json()["messages"])
+        messages = found.json()["messages"]
         assert [message["role"] for message in messages] == ["user", "assistant", "tool", "assistant"]
         missing = await post(app, "/api/agents/state" if on_router else "/agents/state", {"threadId": "nobody's"})
-        assert missing.json() == {"threadId": "nobody's", "threadExists": False, "state": "{}", "messages": "[]"}
+        assert missing.json() == {"threadId": "nobody's", "threadExists": False, "state": {}, "messages": []}
+
+
+@pytest.mark.parametrize("on_disconnect", ["stop", "continue"])
+async def test_a_stream_is_kept_alive_while_a_tool_works(on_disconnect: Any, cs: Callstream, models: Models) -> None:
+    kept_alive = asyncio.Event()
+
+    async def work() -> str:
+        """Works until the client has heard of it."""
+        await kept_alive.wait()
+        return "worked"
+
+    async with scripted("gemini", [[ToolCall("work", {}), Finish()], END]) as provider:
+        agent = adk_agent(cs, agent_of(gemini(models, provider), work))
+        app = create_adk_app(agent, heartbeat_seconds=0.05, on_disconnect=on_disconnect)
+
+        async def listening(scope: Any, receive: Any, send: Any) -> None:
+            async def hear(message: Any) -> None:
+                if message.get("body", b"").startswith(b":"):
+                    kept_alive.set()
+                await send(message)
+
+            await app(scope, receive, hear)
+
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(listening), base_url="http://agent") as http:
+            response = await http.post("/", json=body_for(agent))
+    assert "worked" in response.text
+
+
+class Quiet(ADKAgent):
+    """Leaves out what tools return."""
+
+    async def run(self, input: RunAgentInput) -> AsyncGenerator[BaseEvent, None]:  # noqa: A002
+        async for event in super().run(input):
+            if event.type != "TOOL_CALL_RESULT":
+                yield event
+
+
+class Wrapper:
+    """No agent itself: it has one, and does more."""
+
+    def __init__(self, agent: ADKAgent) -> None:
+        self._agent = agent
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._agent, name)
+
+    async def run(self, given: RunAgentInput) -> AsyncGenerator[BaseEvent, None]:
+        async for event in self._agent.run(given):
+            if event.type != "TOOL_CALL_RESULT":
+                yield event
+
+
+@pytest.mark.parametrize("is_wrapped", [False, True])
+async def test_a_run_of_the_programs_own_is_what_clients_see(is_wrapped: bool, cs: Callstream, models: Models) -> None:
+    async with scripted("gemini", [[ToolCall("write", {"body": "x"}), Finish()], END]) as provider:
+        root = agent_of(gemini(models, provider), write)
+        made: Any = Quiet if not is_wrapped else ADKAgent
+        agent = made(adk_agent=root, app_name="app", user_id="user", callstream=cs)
+        served: Any = Wrapper(agent) if is_wrapped else agent
+        app = create_adk_app(served)
+        # The client is older than AG-UI 1.0.
+        response = await post(app, "/", {**body_for(agent), "protocolVersion": None})
+        kinds = [event["type"] for event in events_in(response)]
+        assert (kinds[0], kinds[-1]) == ("RUN_STARTED", "RUN_FINISHED")
+        assert "TOOL_CALL_START" in kinds
+        assert "TOOL_CALL_RESULT" not in kinds
+        # The journal has what it leaves out, so nobody is shown that instead.
+        joined = await post(app, "/threads/thread/connect", {})
+        assert (joined.status_code, joined.json()["error"]["code"]) == (409, "not_joinable")
+        with pytest.raises(UsageError, match=r"has a run\(\) of its own"):
+            create_adk_app(served, on_disconnect="continue")
+        app = create_adk_app(agent if is_wrapped else adk_agent(cs, root), on_disconnect="continue")
+        add_adk_fastapi_endpoint(
+            app, adk_agent(cs, root), "/x", agent_resolver=lambda *_: served, on_disconnect="continue"
+        )
+        with pytest.raises(UsageError, match=r"has a run\(\) of its own"):
+            await post(app, "/x", body_for(agent))
+
+
+async def test_a_run_of_the_programs_own_that_fails(
+    cs: Callstream, models: Models, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Failing(ADKAgent):
+        def run(self, input: RunAgentInput) -> Any:  # noqa: A002
+            return Counting()
+
+    class Counting:
+        """An iterator that is no generator."""
+
+        def __aiter__(self) -> Any:
+            return self
+
+        async def __anext__(self) -> Any:
+            raise RuntimeError("a secret")
+
+    async with scripted("gemini", [END]) as provider:
+        agent = Failing(adk_agent=agent_of(gemini(models, provider)), app_name="app", user_id="user", callstream=cs)
+        response = await post(create_adk_app(agent), "/", body_for(agent))
+    assert [(event["type"], event["message"]) for event in events_in(response)] == [("RUN_ERROR", "The run failed.")]
+    assert "run() of Failing failed in thread thread" in caplog.text
 
 
 async def test_headers_into_state(cs: Callstream, models: Models) -> None:
@@ -243,13 +345,13 @@ async def test_a_busy_thread_of_somebody_elses_does_not_name_its_run(
     """Two people may have threads of one name, and whoever knows a run's id can stop it."""
     async with scripted("gemini", [END]) as provider:
         agent = adk_agent(cs, agent_of(gemini(models, provider)))
+        monkeypatch.setattr("callstream.ag_ui_adk.endpoint.ServerSettings", partial(ServerSettings, when_busy="refuse"))
         app = create_adk_app(agent, on_disconnect="continue")
 
         async def begin(*args: Any, **options: Any) -> Any:
             raise ThreadBusy("thread", "ann's run")
 
         monkeypatch.setattr(agent, "begin", begin)
-        monkeypatch.setattr("callstream.ag_ui_adk.endpoint.ServerSettings", partial(ServerSettings, when_busy="refuse"))
         refused = await post(app, "/", body_for(agent))
     assert refused.status_code == 409
     assert "ann" not in refused.text
