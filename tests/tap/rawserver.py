@@ -23,6 +23,8 @@ class RawServer:
         self._pause = pause
         self.connections = 0
         self.requests: list[bytes] = []
+        self.asked = asyncio.Event()
+        """The head of a request has come."""
         self.left = asyncio.Event()
         """A client has closed its connection."""
         self._answers = list(answers)
@@ -42,6 +44,7 @@ class RawServer:
         self.connections += 1
         try:
             while head := await self._read_head(reader):
+                self.asked.set()
                 length = _LENGTH.search(head)
                 self.requests.append(head + await reader.readexactly(int(length[1]) if length else 0))
                 answer = self._answers[min(len(self.requests), len(self._answers)) - 1]

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
-import ipaddress
 import socket
 import ssl
 from collections.abc import Iterator, Sequence
-from itertools import cycle, pairwise
+from itertools import cycle
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,16 +14,10 @@ from typing import Any
 import httpx
 import httpx2
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
-from hypothesis import given
-from hypothesis import strategies as st
 
 from callstream import Callstream
 from callstream.tap.direct import DirectTransport
-from callstream.tap.framing import MAX_LINE, Chunked, Malformed
+from tests.tap.certificates import certificate
 from tests.tap.rawserver import CLOSE, RESET, WAIT, RawServer
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -172,6 +164,44 @@ async def test_a_timeout_is_of_each_read(library: ModuleType) -> None:
 
 
 @LIBRARIES
+async def test_a_timeout_is_of_each_request(library: ModuleType) -> None:
+    """A connection that is used again does not keep the last request's."""
+    server = RawServer([COUNTED + b"Tides"], [CHUNKED, WAIT])
+    async with server.listen(), Callstream() as cs, tapped(cs, library) as client:
+        async with asyncio.timeout(30):
+            assert (await outcome(client, server.url, timeout=library.Timeout(5, read=60)))[-1] == b"Tides"
+            assert await outcome(client, server.url, timeout=library.Timeout(5, read=0.05)) is library.ReadTimeout
+    assert server.connections == 1
+
+
+@LIBRARIES
+async def test_a_flood_of_provisional_answers_leaves_the_event_loop_to_others(library: ModuleType) -> None:
+    flood = [b"HTTP/1.1 103 Early Hints\r\n\r\n" * 2000 + COUNTED + b"Tides"]
+    async with RawServer(flood).listen() as server, Callstream() as cs, tapped(cs, library) as client:
+        waiting = asyncio.create_task(outcome(client, server.url))
+        turns = 0
+        while not waiting.done():
+            await asyncio.sleep(0)
+            turns += 1
+    assert waiting.result()[-1] == b"Tides"
+    assert turns > 2000
+
+
+@LIBRARIES
+async def test_a_body_that_has_to_be_awaited_comes_after_its_head(library: ModuleType) -> None:
+    """As with the library's own connections: nothing can answer a request that is not on the wire yet."""
+    server = RawServer([COUNTED + b"Tides"])
+
+    async def body() -> Any:
+        await asyncio.wait_for(server.asked.wait(), 5)
+        yield b"{}"
+
+    async with server.listen(), Callstream() as cs, tapped(cs, library) as client:
+        answer = await client.post(server.url, content=body(), headers={"Content-Length": "2"})
+    assert answer.content == b"Tides"
+
+
+@LIBRARIES
 async def test_nobody_listens(library: ModuleType) -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
@@ -266,6 +296,19 @@ async def test_a_full_pool_closes_what_is_idle_of_another_provider(library: Modu
 
 
 @LIBRARIES
+async def test_a_full_pool_makes_room_before_it_opens_a_connection(library: ModuleType) -> None:
+    """A provider may allow no more connections than the pool does."""
+    first, second = RawServer([COUNTED + b"Tides"]), RawServer([COUNTED + b"Tides"])
+    async with first.listen(), Callstream() as cs:
+        async with tapped(cs, library, limits=library.Limits(max_connections=1)) as client:
+            await outcome(client, first.url)
+            async with second.listen():
+                nowhere = second.url
+            assert await outcome(client, nowhere) is library.ConnectError
+            await asyncio.wait_for(first.left.wait(), 30)
+
+
+@LIBRARIES
 async def test_a_request_that_is_streamed(library: ModuleType) -> None:
     async def body() -> Any:
         for _ in range(3):
@@ -303,67 +346,18 @@ async def test_extensions_go_through_the_library(library: ModuleType) -> None:
 
 @LIBRARIES
 async def test_tls(library: ModuleType, tmp_path: Path) -> None:
-    certificate = _certificate(tmp_path)
+    file = certificate(tmp_path)
     serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    serving.load_cert_chain(certificate)
+    serving.load_cert_chain(file)
     async with RawServer([CHUNKED + b"5\r\nTides\r\n0\r\n\r\n"]).listen(serving) as server, Callstream() as cs:
         async with tapped(cs, library) as client:
             assert await outcome(client, server.url) is library.ConnectError
-        trusting = ssl.create_default_context(cafile=certificate)
+        trusting = ssl.create_default_context(cafile=file)
         for verify in (trusting, False):
             async with tapped(cs, library, verify=verify) as client:
                 for _ in range(2):
                     assert (await outcome(client, server.url))[-1] == b"Tides"
     assert server.connections == 2
-
-
-@given(cuts=st.lists(st.integers(0, 60)), line=st.sampled_from([b"5", b"005", b'5;a="b"', b"5 ;x"]))
-def test_chunks_are_the_same_however_they_are_cut(cuts: list[int], line: bytes) -> None:
-    whole = line + b"\r\nTides\r\n4\r\n\r\n\r\n\r\n0\r\nX: y\r\n\r\nrest"
-    places = [0, *sorted(min(cut, len(whole)) for cut in cuts), len(whole)]
-    body = Chunked()
-    content, rest = b"", b""
-    for start, end in pairwise(places):
-        if body.is_complete:
-            rest += whole[start:end]
-        else:
-            content += body.feed(whole[start:end])
-    assert content == b"Tides\r\n\r\n"
-    assert body.rest + rest == b"rest"
-
-
-@pytest.mark.parametrize(
-    "wrong", [b"5;" + b"x" * MAX_LINE + b"\r\n", b"5" + b" " * (MAX_LINE + 1), b"0\r\n" + b"X: y\r\n" * MAX_LINE]
-)
-def test_lines_of_a_chunked_body_are_bounded(wrong: bytes) -> None:
-    with pytest.raises(Malformed, match="at most"):
-        Chunked().feed(wrong)
-
-
-def _certificate(folder: Path) -> Path:
-    """A file with a key and its certificate for localhost."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.datetime.now(datetime.UTC)
-    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    file = folder / "localhost.pem"
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    file.write_bytes(private + certificate.public_bytes(serialization.Encoding.PEM))
-    return file
 
 
 async def test_closing_waits_for_connections_that_were_given_up_just_before() -> None:

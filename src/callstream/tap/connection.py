@@ -1,13 +1,17 @@
 """One connection to a provider: HTTP/1.1 on an asyncio protocol.
 
-h11 writes the requests and reads the heads of the answers, and the body is cut by ``framing``. So a delta costs one
+h11 writes the requests and reads the heads of the answers, and ``framing`` reads the bodies. So a delta costs one
 callback and one wake-up, where httpx's own connections go through three libraries. Whatever fails is raised as the HTTP
 library's own error.
+
+HTTP/1.1 has nothing that says to which request an answer belongs, except that it comes after it. So what comes before a
+request was written is never read as its answer: the connection is closed instead.
 """
 
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +23,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 import h11
 
 from callstream.flag import Flag
-from callstream.tap.framing import BodyFraming, framing_of
+from callstream.tap.framing import BodyReader
 
 Timeouts: TypeAlias = Mapping[str, float | None]
 """Seconds, as httpx puts them into a request: connect, read, write and pool."""
@@ -30,6 +34,10 @@ _MAX_BUFFERED: Final = 256 * 1024
 _WRITE_AT_ONCE: Final = 64 * 1024
 _NEXT_ADDRESS: Final = 0.25
 """Seconds after which the next address is tried too (RFC 8305)."""
+_NO_HANDSHAKE_LIMIT: Final = 24 * 3600.0
+"""Seconds. The limit is the request's, and asyncio's own of a minute is not."""
+_HEAD_END: Final = b"\r\n\r\n"
+_WITHOUT_BODY: Final = (204, 304)
 
 
 class Origin(NamedTuple):
@@ -39,15 +47,14 @@ class Origin(NamedTuple):
 
 
 class Head(NamedTuple):
-    """The head of an answer, and how its body is framed."""
+    """The head of an answer, and what reads its body."""
 
     status: int
     headers: list[tuple[bytes, bytes]]
     extensions: dict[str, Any]
-    body: BodyFraming
+    body: BodyReader
     begun: bytes
     """What has come of the body."""
-    keeps_alive: bool
 
 
 class Connection(asyncio.Protocol):
@@ -70,8 +77,10 @@ class Connection(asyncio.Protocol):
         self._unread: list[bytes] = []
         self._unread_bytes = 0
         self._is_paused = False
+        self._is_resuming = False  # a transport may still have bytes that it was not allowed to deliver
         self._waiter: asyncio.Future[None] | None = None
         self._waits_since = 0.0
+        self._seconds: float | None = None  # that a wait may last
         self._timer: asyncio.TimerHandle | None = None
         self._may_write = Flag()
         self._may_write.set()
@@ -119,35 +128,48 @@ class Connection(asyncio.Protocol):
 
     # -- an exchange --
 
+    @property
+    def is_drained(self) -> bool:
+        """Whether all that came was read, and more may come."""
+        return not self._unread and not self.has_ended
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing else is under way either, so that whatever comes from now on was asked for.
+
+        The socket is asked: an event loop that was kept busy has not seen what came meanwhile.
+        """
+        return self.is_drained and not self._is_resuming and not _is_readable(self.transport)
+
     async def ask(self, request: Any, timeouts: Timeouts) -> Head:
         """Sends the request, and waits for the head of its answer."""
+        self._limit_waits(timeouts.get("read"))
         http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_HEAD)
         async for data in self._request(http, request):
             await self._write(data, timeouts.get("write"))
-        head = await self._read_head(http, timeouts.get("read"))
-        headers = list(head.headers)
-        says_close = any(b"close" in value.lower() for name, value in headers if name == b"connection")
-        asked_to_close = "close" in request.headers.get("connection", "").lower()
+        head, begun = await self._read_head(http)
+        has_body = request.method != "HEAD" and head.status_code not in _WITHOUT_BODY
+        is_chunked = any(name == b"transfer-encoding" for name, _ in head.headers)
         return Head(
             head.status_code,
             head.headers.raw_items(),
             {"http_version": b"HTTP/" + head.http_version, "reason_phrase": head.reason, "network_stream": self},
-            framing_of(request.method, head.status_code, headers),
-            http.trailing_data[0],
-            head.http_version == b"1.1" and not says_close and not asked_to_close,
+            BodyReader(http, is_chunked=has_body and is_chunked),
+            begun,
         )
 
-    async def read(self, seconds: float | None) -> bytes:
-        """What has come, if need be after a wait; nothing at the end, and where the sink has got it."""
+    async def read(self) -> bytes | None:
+        """What has come, if need be after a wait; nothing at the end. None if the sink was given what came."""
         if not self._unread and not self.has_ended:
-            await self._wait(seconds)
+            await self._wait()
+            if self.sink is not None and not self._unread:
+                return None
         if self._unread:
             data = self._unread[0] if len(self._unread) == 1 else b"".join(self._unread)
             self._unread.clear()
             self._unread_bytes = 0
             if self._is_paused:
-                self._is_paused = False
-                self.transport.resume_reading()
+                self._resume()
             return data
         if self._error is not None:
             raise self._library.ReadError(str(self._error)) from self._error
@@ -155,6 +177,8 @@ class Connection(asyncio.Protocol):
 
     def get_extra_info(self, name: str) -> Any:
         """What httpx's users ask of the extension ``network_stream``."""
+        if name == "is_readable":
+            return _is_readable(self.transport)
         known = {"client_addr": "sockname", "server_addr": "peername"}
         return self.transport.get_extra_info(known.get(name, name))
 
@@ -170,11 +194,17 @@ class Connection(asyncio.Protocol):
         await self._lost
 
     async def _request(self, http: h11.Connection, request: Any) -> AsyncIterator[bytes]:
-        """The bytes of a request, with its head and a short body in one piece."""
+        """The bytes of a request, with its head and a short body in one piece.
+
+        A body that has to be awaited comes after its head: until that is written, an answer would be to nothing.
+        """
         ready = b""
         with self._mapping(h11.LocalProtocolError, "LocalProtocolError"):
             head = h11.Request(method=request.method, target=request.url.raw_path, headers=request.headers.raw)
             ready += http.send(head) or b""
+        if not isinstance(request.stream, self._library.ByteStream):
+            yield ready
+            ready = b""
         async for piece in request.stream:
             with self._mapping(h11.LocalProtocolError, "LocalProtocolError"):
                 ready += http.send(h11.Data(data=piece)) or b""
@@ -197,25 +227,45 @@ class Connection(asyncio.Protocol):
             except TimeoutError:
                 raise self._library.WriteTimeout(f"could not send for {seconds} seconds") from None
 
-    async def _read_head(self, http: h11.Connection, seconds: float | None) -> h11.Response:
+    async def _read_head(self, http: h11.Connection) -> tuple[h11.Response, bytes]:
+        """The head, and what has come after it. Provisional answers (1xx) are dropped."""
+        begun = b""
         while True:
             with self._mapping(h11.RemoteProtocolError, "RemoteProtocolError"):
                 event = http.next_event()
             if event is h11.NEED_DATA:
-                data = await self.read(seconds)
+                data = begun or await self.read()
                 if not data:
                     raise self._library.RemoteProtocolError("Server disconnected without sending a response.")
-                http.receive_data(data)
+                head, end, begun = data.partition(_HEAD_END)
+                http.receive_data(head + end)
             elif isinstance(event, h11.Response):
-                return event
-            elif isinstance(event, h11.InformationalResponse) and event.status_code == 101:
-                raise self._library.RemoteProtocolError("Server switched protocols without being asked.")
+                return event, begun
+            else:
+                await asyncio.sleep(0)  # thousands may have come at once, and others want the event loop too
 
-    async def _wait(self, seconds: float | None) -> None:
+    def _resume(self) -> None:
+        """Reads again. A TLS transport then delivers what it has decrypted, one turn of the event loop later."""
+        self._is_paused = False
+        self._is_resuming = True
+        self.transport.resume_reading()
+        self._loop.call_soon(self._resumed)
+
+    def _resumed(self) -> None:
+        self._is_resuming = False
+
+    def _limit_waits(self, seconds: float | None) -> None:
+        """How long this exchange waits for the next bytes. The last one's timer may be set for much later."""
+        self._seconds = seconds
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def _wait(self) -> None:
         self._waiter = self._loop.create_future()
         self._waits_since = self._loop.time()
-        if seconds is not None and self._timer is None:
-            self._timer = self._loop.call_later(seconds, self._look_at_clock, seconds)
+        if self._seconds is not None and self._timer is None:
+            self._timer = self._loop.call_later(self._seconds, self._look_at_clock, self._seconds)
         try:
             await self._waiter
         finally:
@@ -244,6 +294,19 @@ class Connection(asyncio.Protocol):
             raise getattr(self._library, name)(str(error)) from error
 
 
+def _is_readable(transport: asyncio.Transport) -> bool:
+    """Whether the socket has something to read, if only its end."""
+    opened = transport.get_extra_info("socket")
+    descriptor = -1 if opened is None else opened.fileno()
+    if descriptor < 0:
+        return True
+    if not hasattr(select, "poll"):  # Windows
+        return bool(select.select([descriptor], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
+
+
 async def connect(
     library: ModuleType, origin: Origin, context: ssl.SSLContext | None, seconds: float | None
 ) -> Connection:
@@ -256,7 +319,11 @@ async def connect(
         try:
             async with asyncio.timeout(seconds):
                 await loop.create_connection(
-                    lambda: connection, sock=opened, ssl=context, server_hostname=origin.host if context else None
+                    lambda: connection,
+                    sock=opened,
+                    ssl=context,
+                    server_hostname=origin.host if context else None,
+                    ssl_handshake_timeout=_NO_HANDSHAKE_LIMIT if context else None,
                 )
         except BaseException:
             opened.close()

@@ -16,7 +16,6 @@ from types import ModuleType
 from typing import Any, Final
 
 from callstream.tap.connection import Connection, Head, Origin, Timeouts, connect
-from callstream.tap.framing import Malformed
 
 _PORTS: Final = {"http": 80, "https": 443}
 # httpx's own limits where none are given.
@@ -45,7 +44,8 @@ class DirectTransport:
         self._idle: deque[Connection] = deque()  # the one that has been idle for longest first
         self._used: set[Connection] = set()
         self._closing: set[Connection] = set()
-        self._turns = asyncio.Semaphore(self._max_connections)  # of those that are in use
+        self._turns = asyncio.Semaphore(self._max_connections)
+        self._turns_taken = 0  # by connections in use, and by those that are being opened
 
     async def handle_async_request(self, request: Any) -> Any:
         timeouts: Timeouts = request.extensions.get("timeout", {})
@@ -57,20 +57,20 @@ class DirectTransport:
         except BaseException:
             self.give_back(connection, is_reusable=False)
             raise
-        stream = _stream_class(self.library)(self, connection, head, timeouts.get("read"))
+        stream = _stream_class(self.library)(self, connection, head)
         return self.library.Response(head.status, headers=head.headers, stream=stream, extensions=head.extensions)
 
     def give_back(self, connection: Connection, *, is_reusable: bool) -> None:
         """The exchange is over."""
         self._used.discard(connection)
-        if is_reusable and not connection.has_ended:
+        if is_reusable and connection.is_drained:
             connection.is_idle = True
             connection.idle_since = asyncio.get_running_loop().time()
             self._idle.append(connection)
             self._close_expired()
         else:
             self._close(connection)
-        self._turns.release()
+        self._end_turn()
 
     async def aclose(self) -> None:
         for connection in (*self._idle, *self._used):
@@ -85,26 +85,32 @@ class DirectTransport:
                 await self._turns.acquire()
         except TimeoutError:
             raise self.library.PoolTimeout("all connections of the pool are in use") from None
+        self._turns_taken += 1
         try:
             connection = self._take_idle(origin)
             if connection is None:
+                while self._idle and len(self._idle) + self._turns_taken > self._max_connections:
+                    self._close(self._idle.popleft())
                 context = self._tls_context() if origin.scheme == "https" else None
                 connection = await connect(self.library, origin, context, timeouts.get("connect"))
         except BaseException:
-            self._turns.release()
+            self._end_turn()
             raise
         self._used.add(connection)
-        while self._idle and len(self._idle) + len(self._used) > self._max_connections:
-            self._close(self._idle.popleft())
         return connection
+
+    def _end_turn(self) -> None:
+        self._turns_taken -= 1
+        self._turns.release()
 
     def _take_idle(self, origin: Origin) -> Connection | None:
         self._close_expired()
-        for connection in reversed(self._idle):
-            if connection.origin == origin:
-                self._idle.remove(connection)
+        for connection in [each for each in reversed(self._idle) if each.origin == origin]:
+            self._idle.remove(connection)
+            if connection.is_quiet:
                 connection.is_idle = False
                 return connection
+            self._close(connection)
         return None
 
     def _close_expired(self) -> None:
@@ -137,17 +143,14 @@ class DirectTransport:
 class DirectStream:
     """The body of an answer. When it has been read its connection can be used again; before, it is closed."""
 
-    def __init__(self, transport: DirectTransport, connection: Connection, head: Head, timeout: float | None) -> None:
+    def __init__(self, transport: DirectTransport, connection: Connection, head: Head) -> None:
         self._transport = transport
         self._connection = connection
         self._body = head.body
-        self._unread = head.begun
-        self._keeps_alive = head.keeps_alive
-        self._timeout = timeout
+        self._begun = head.begun
         self._is_over = False
         self._take: Callable[[bytes], bool] | None = None
         self._content = b""  # to be yielded
-        self._malformed: Malformed | None = None
 
     def deliver_to(self, take: Callable[[bytes], bool]) -> None:
         """See ``Delivering``. To be called before iterating."""
@@ -156,46 +159,32 @@ class DirectStream:
     async def __aiter__(self) -> AsyncIterator[bytes]:
         # No local variable has what came: this frame stands for as long as the stream, and bytes may never come by it.
         body, connection = self._body, self._connection
-        errors = self._transport.library
         if self._take is not None:
             connection.sink = self._deliver
         try:
-            self._feed(self._unread)
-            self._unread = b""
+            self._content += body.begin(self._begun)
+            self._begun = b""
             while True:
                 if self._content:
                     yield self._take_content()
+                if body.error is not None:
+                    raise self._transport.library.RemoteProtocolError(str(body.error)) from body.error
                 if body.is_complete:
                     return
-                has_come = self._feed(await connection.read(self._timeout))
-                if self._malformed is not None:
-                    raise self._malformed
-                if not has_come and not self._content and connection.has_ended and not body.is_complete:
-                    break
-            if (missing := body.missing()) is not None:
-                raise errors.RemoteProtocolError(
-                    f"peer closed connection without sending complete message body ({missing})"
-                )
-        except Malformed as error:
-            raise errors.RemoteProtocolError(str(error)) from error
+                self._feed(await connection.read())
         finally:
             self._end()
 
     def _deliver(self, data: bytes) -> bool:
-        try:
-            content = self._body.feed(data)
-        except Malformed as error:
-            self._malformed = error
-            return False
+        content = self._body.feed(data)
         if content and self._take is not None and not self._take(content):
             self._content = content
             return False
-        return not self._body.is_complete
+        return not self._body.is_complete and self._body.error is None
 
-    def _feed(self, data: bytes) -> bool:
-        if data:
-            self._content += self._body.feed(data)
-        return bool(data)
+    def _feed(self, data: bytes | None) -> None:
+        if data is not None:
+            self._content += self._body.feed(data) if data else self._body.end()
 
     def _take_content(self) -> bytes:
         content, self._content = self._content, b""
@@ -208,8 +197,8 @@ class DirectStream:
         if not self._is_over:
             self._is_over = True
             self._connection.sink = None
-            is_whole = self._body.is_complete and not self._body.rest and not self._unread
-            self._transport.give_back(self._connection, is_reusable=is_whole and self._keeps_alive)
+            is_whole = self._body.is_complete and not self._begun
+            self._transport.give_back(self._connection, is_reusable=is_whole and self._body.is_reusable)
 
 
 @cache
