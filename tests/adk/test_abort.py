@@ -6,10 +6,13 @@ import asyncio
 import gc
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import pytest
 from google.adk.agents import SequentialAgent
+from google.adk.apps import App
+from google.adk.runners import Runner
 
 from callstream import Call, Callstream, FieldDelta, tool
 from callstream.calls import CallState
@@ -32,6 +35,7 @@ class Watched:
     def __init__(self, moment: str = "begun") -> None:
         self.begun = asyncio.Event()
         self.running = asyncio.Event()
+        self.go_on = asyncio.Event()
         self.moment = self.begun if moment == "begun" else self.running
         self.aborted: list[tuple[str, str]] = []
         self.ended: list[str] = []
@@ -41,7 +45,7 @@ class Watched:
             """Writes."""
             self.running.set()
             try:
-                await asyncio.sleep(30)
+                await asyncio.wait_for(self.go_on.wait(), 30)
             except asyncio.CancelledError:
                 self.ended.append("cancelled")
                 raise
@@ -190,13 +194,44 @@ async def test_abort_while_the_tool_runs(break_off: Break, path: str, cs: Callst
         assert "Done." in text_of(await host.run("two"))
 
 
-async def test_abort_by_closing_the_plugin(cs: Callstream, models: Models) -> None:
+async def test_abort_by_closing_the_plugin_with_its_callstream(tmp_path: Path) -> None:
     watched = Watched()
+    url = f"sqlite:///{tmp_path}/calls.db"
+    cs = Callstream(url)
+    models = Models(cs)
     async with scripted("gemini", [STALLED, END]) as provider:
-        host = Host(cs, agent_of(models(provider), watched.tool))
+        host = Host(cs, agent_of(models(provider), watched.tool), closes_callstream=True)
         task = asyncio.create_task(host.run("one"))
         await asyncio.wait_for(watched.moment.wait(), 10)
         await host.runner.close()
-        assert not await cs.journal.runs(active=True)
         await asyncio.gather(task, return_exceptions=True)
+        await models.aclose()
+    async with Callstream(url) as later:
+        await later.journal.open()
+        (run,) = await later.journal.runs()
+        assert run.outcome == "cancelled"
     assert [reason for _, reason in watched.aborted] == ["aborted"]
+
+
+@pytest.mark.parametrize("kind", ["llm", "sequential"])
+async def test_closing_a_runner_leaves_the_runs_of_another_with_the_same_plugin(
+    kind: str, cs: Callstream, models: Models
+) -> None:
+    """As in ``adk eval``, which makes a runner for each case."""
+    watched = Watched("running")
+    async with scripted("gemini", [[ToolCall("write", {"content": "x"}), Finish()], END]) as provider:
+        agent: Any = agent_of(models(provider), watched.tool)
+        if kind == "sequential":
+            agent = SequentialAgent(name="all", sub_agents=[agent])
+        host = Host(cs, agent)
+        task = asyncio.create_task(host.run("one"))
+        await asyncio.wait_for(watched.moment.wait(), 10)
+        other = Runner(app=App(name="other", root_agent=agent, plugins=[host.plugin]), session_service=host.sessions)
+        await asyncio.wait_for(other.close(), 10)
+        assert len(await cs.journal.runs(active=True)) == 1
+        watched.go_on.set()
+        assert "Done." in text_of(await task)
+        (run,) = await cs.journal.runs()
+        assert run.outcome == "finished"
+        (call,) = await host.calls()
+        assert call.state is CallState.COMPLETED

@@ -281,6 +281,7 @@ class Endings:
 
     def __init__(self) -> None:
         self._ending: set[asyncio.Task[None]] = set()
+        self._watching: set[asyncio.Task[None]] = set()
 
     def watch(self, invocation: Invocation, context: InvocationContext) -> None:
         """Stops the run if the task that drives the invocation is cancelled, or if nothing holds it any more.
@@ -289,7 +290,7 @@ class Endings:
         ask only between two events, and nothing but ``is_aborted`` tells.
         """
         if isinstance(context.agent, BaseAgent) and not isinstance(context.agent, LlmAgent):
-            self._keep(self._stop_if_aborted(invocation, context))
+            self._keep(self._stop_if_aborted(invocation, context), self._watching)
         self.watch_task(invocation)
         loop = asyncio.get_running_loop()
 
@@ -308,7 +309,7 @@ class Endings:
     def _stop(self, invocation: Invocation) -> None:
         if invocation.run.outcome is not None:
             return
-        self._keep(invocation.run.stop("cancelled"))
+        self._keep(invocation.run.stop("cancelled"), self._ending)
 
     async def _stop_if_aborted(self, invocation: Invocation, context: InvocationContext) -> None:
         watched = weakref.ref(context)
@@ -320,13 +321,15 @@ class Endings:
             del context_now
             await asyncio.sleep(_ABORT_POLL)
 
-    def _keep(self, ending: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(ending)
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
+    def _keep(self, work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
+        task = asyncio.ensure_future(work)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
     async def wait(self) -> None:
-        await asyncio.gather(*self._ending)
+        """Waits for the ends that are being written in this event loop."""
+        loop = asyncio.get_running_loop()
+        await asyncio.gather(*[task for task in self._ending if task.get_loop() is loop])
 
 
 # -- calls that the model did not finish --

@@ -189,13 +189,8 @@ class CallstreamPlugin(BasePlugin):
             await self._end(invocation, error)
 
     async def close(self) -> None:
-        """Stops the invocations that run in this event loop."""
-        loop = asyncio.get_running_loop()
-        for invocation in list(self._invocations.values()):
-            if invocation.run.loop is loop:
-                await self._end(invocation, asyncio.CancelledError())
+        """Waits for ends that are being written. It stops no run: that may be one of another Runner with this plugin."""
         await self._endings.wait()
-        await self.left_behind.aclose()
         if self.settings.closes_callstream:
             await self.callstream.aclose()
 
