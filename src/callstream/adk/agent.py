@@ -236,7 +236,7 @@ class ADKAgent:
         )
         self._active.add(run)
         run.on_stop(lambda reason: self._release(run, thread))
-        work = AgentRun(self._runner(thread[0]), self._threads, self._settings, self._predictions, given)
+        work = AgentRun(self._runner(thread[0]), self._plugin, self._threads, self._settings, self._predictions, given)
         return StartedRun(run, partial(work.work, run, user_id, given_up))
 
     def _release(self, run: Run, thread: ThreadKey) -> None:

@@ -32,6 +32,7 @@ from google.genai import types
 from callstream.adk.answers import ClientAnswers, TurnAnswers, answers_in
 from callstream.adk.calls import CONFIRMATION, SessionCalls, import_call, paused_call_id
 from callstream.adk.contents import message_received, parts_of
+from callstream.adk.invocations import Invocation
 from callstream.adk.plugin import CallstreamPlugin
 from callstream.adk.presentation import CONFIRM_TOOL, Predictions
 from callstream.adk.settings import AgentOptions
@@ -63,9 +64,16 @@ class AgentRun:
     """``work`` is the run. It is given a started run of the journal and ends it, however it ends."""
 
     def __init__(
-        self, runner: Runner, threads: Threads, settings: AgentOptions, predictions: Predictions, given: RunAgentInput
+        self,
+        runner: Runner,
+        plugin: HostedPlugin,
+        threads: Threads,
+        settings: AgentOptions,
+        predictions: Predictions,
+        given: RunAgentInput,
     ) -> None:
         self._runner = runner
+        self._plugin = plugin
         self._threads = threads
         self._settings = settings
         self._input = given
@@ -192,15 +200,19 @@ class AgentRun:
             run_config=turn.config,
         )
         failure: str | None = None
+        invocation: Invocation | None = None
         async with aclosing(events):
             async for event in events:
                 if event.partial:
                     continue
+                invocation = self._plugin.invocation(event.invocation_id) or invocation
                 failure = _failure(event) if event.error_code and not _has_content(event) else None
                 if event.actions.state_delta:
                     await run.record(self._state.delta(event.actions.state_delta))
                 names = (response.name or "" for response in event.get_function_responses())
                 self._predicted.update(dict.fromkeys(filter(self._predictions.asks_about, names)))
+        if invocation is not None and invocation.failure is not None:
+            failure = invocation.failure
         if failure is not None:
             raise AgentFailed(failure)
 
@@ -267,6 +279,9 @@ def _failure(event: Event) -> str:
 
 
 class HostedPlugin(CallstreamPlugin):
+    _answering: frozenset[str] = frozenset()
+    """The invocations that begin with answers. Their context may have the message with which they began at first."""
+
     @classmethod
     def like(cls, other: CallstreamPlugin, callstream: Callstream, *, stream_arguments: bool) -> Self:
         """With the settings of a plugin that the application registered itself. Either may turn streaming off."""
@@ -282,18 +297,20 @@ class HostedPlugin(CallstreamPlugin):
     async def on_user_message_callback(
         self, *, invocation_context: InvocationContext, user_message: types.Content
     ) -> types.Content | None:
+        if any(part.function_response is not None for part in user_message.parts or ()):
+            self._answering |= {invocation_context.invocation_id}
         return None
 
     async def before_run_callback(self, *, invocation_context: InvocationContext) -> types.Content | None:
         ended = await super().before_run_callback(invocation_context=invocation_context)
         invocation = self.invocation(invocation_context.invocation_id)
-        message = invocation_context.user_content
         given = current_input.get()
         agent = invocation_context.agent
         if invocation is not None and given is not None and agent is not None and given.agent_name == agent.name:
             invocation.given_up = list(given.given_up)
-        if invocation is not None and message is not None:
-            invocation.is_resumed = any(part.function_response is not None for part in message.parts or ())
+        if invocation is not None:
+            invocation.is_resumed = invocation.invocation_id in self._answering
+        self._answering -= {invocation_context.invocation_id}
         return ended
 
     async def before_model_callback(
