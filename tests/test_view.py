@@ -40,7 +40,18 @@ from callstream.events import (
     TextAppended,
 )
 from callstream.journal import Entry, open_journal
-from callstream.view import CallView, Passage, RunView, condensed, message_of
+from callstream.view import (
+    CallView,
+    Closed,
+    Ended,
+    Grew,
+    MessageBegan,
+    Passage,
+    RunView,
+    Settled,
+    condensed,
+    message_of,
+)
 from tests.agui.scenes import SCENES, Scene, play
 from tests.agui.test_properties import scenes
 
@@ -423,3 +434,106 @@ def test_condensed_records_fold_to_the_same_view(name: str) -> None:
 
 def test_nothing_condenses_to_nothing() -> None:
     assert condensed(RunView()) == []
+
+
+# -- what a record changes --
+
+
+def changes_of(*events: RunEvent, is_outline: bool = False) -> list[Any]:
+    """The changes of the events after the run's start."""
+    view = RunView(is_outline=is_outline)
+    return [change for record in records(*events) for change in view.feed(record)][1:]
+
+
+def test_feed_says_what_a_passage_did() -> None:
+    told = changes_of(
+        MessageStarted("m"),
+        ReasoningAppended("m", "Hm"),
+        TextAppended("m", "Yes"),
+        TextAppended("m", ""),
+        MessageEnded("m"),
+    )
+    began, opened_thought, thought, closed_thought, opened, grew, closed = told
+    assert began == MessageBegan(began.message)
+    assert (opened_thought.part.kind, thought.text, closed_thought.part) == ("reasoning", "Hm", thought.part)
+    assert (opened.part.kind, grew.text, closed.part) == ("text", "Yes", grew.part)
+
+
+def test_arguments_grow_as_json_whatever_the_tool_takes() -> None:
+    told = changes_of(
+        CallStarted("j", "write"),
+        ArgsAppended("j", '{"a"'),
+        ArgsAppended("j", ": 1}"),
+        CallCompleted("j"),
+        CallStarted("t", "patch", encoding="text"),
+        ArgsAppended("t", ""),
+        ArgsAppended("t", 'say "hi"\n'),
+        CallCompleted("t"),
+        CallStarted("whole", "patch", encoding="text"),
+        CallCompleted("whole", '"all of it"'),
+    )
+    grown: dict[str, str] = {}
+    written: dict[str, str] = {}
+    for change in told:
+        if isinstance(change, Grew):
+            assert isinstance(change.part, CallView)
+            grown[change.part.call_id] = grown.get(change.part.call_id, "") + change.json
+            written[change.part.call_id] = written.get(change.part.call_id, "") + change.text
+    assert {call_id: json.loads(text) for call_id, text in grown.items()} == {
+        "j": {"a": 1},
+        "t": 'say "hi"\n',
+        "whole": "all of it",
+    }
+    assert written == {"j": '{"a": 1}', "t": 'say "hi"\n', "whole": "all of it"}
+    assert [change.part.call_id for change in told if isinstance(change, Closed)] == ["j", "t", "whole"]
+
+
+def test_a_call_that_ends_while_it_is_written_is_cut_off() -> None:
+    cut, whole = [
+        change.cut_off
+        for change in changes_of(
+            CallStarted("half", "write"),
+            ArgsAppended("half", "{"),
+            CallDiscarded("half", "truncated"),
+            CallStarted("whole", "write"),
+            CallCompleted("whole", "{}"),
+            CallDiscarded("whole", "rejected"),
+        )
+        if isinstance(change, Settled)
+    ]
+    assert (cut, whole) == (True, False)
+
+
+def test_the_end_of_a_run_closes_and_settles_all_that_is_open() -> None:
+    told = changes_of(TextAppended("m", "Hel"), CallStarted("c", "write", message_id="n"), RunEnded("cancelled"))
+    assert [type(change) for change in told[-3:]] == [Closed, Settled, Ended]
+    assert told[-2].outcome == CallDiscarded("c", "interrupted")
+
+
+@given(scenes)
+def test_an_outline_tells_the_same_changes_and_keeps_nothing_of_what_they_say(scene: Scene) -> None:
+    for run in scene.runs:
+        whole, outline = RunView(), RunView(is_outline=True)
+        for record in run.records:
+            told, again = whole.feed(record), outline.feed(record)
+            assert [type(change) for change in told] == [type(change) for change in again]
+            assert [change.json + change.text for change in told if isinstance(change, Grew)] == [
+                change.json + change.text for change in again if isinstance(change, Grew)
+            ]
+        assert list(outline.calls) == list(whole.calls)
+        assert [call.state for call in outline.calls.values()] == [call.state for call in whole.calls.values()]
+        assert not any(
+            part.text for message in outline.messages.values() for part in message.parts if isinstance(part, Passage)
+        )
+        assert not any(call.outcome or call.progress for call in outline.calls.values())
+        assert {call.args_json for call in outline.calls.values()} <= {"", "{}", '"', '""'}
+        assert outline.input is None
+
+
+def test_reasoning_that_is_not_shown_ends_no_text() -> None:
+    view = RunView(reasoning=False)
+    for record in records(TextAppended("m", "One "), ReasoningAppended("m", "Hm"), TextAppended("m", "two.")):
+        view.feed(record)
+    [passage] = view.messages["m"].parts
+    assert isinstance(passage, Passage)
+    assert passage.text == "One two."

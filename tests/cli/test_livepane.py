@@ -124,7 +124,7 @@ def test_nothing_is_obeyed() -> None:
 def test_a_scene_is_the_run_as_it_is_until_now() -> None:
     scene = Scene()
     for record in records(*WRITING[:10]):
-        scene.take(record)
+        scene.feed(record)
     user, reasoning, said, called = scene.view.items
     assert isinstance(user, InputView)
     assert isinstance(reasoning, Passage)
@@ -141,7 +141,7 @@ def test_a_scene_shows_arguments_that_are_no_object_and_answers_to_earlier_calls
     free = [CallStarted("c", "patch", encoding="text"), ArgsAppended("c", "*** one"), ArgsAppended("c", "\ntwo")]
     broken = [CallStarted("d", "f"), ArgsAppended("d", "{'a'"), ArgsAppended("d", ": 1}")]
     for record in records(RunStarted("t"), CallReturned("old", {"approved": True}), *free, *broken):
-        scene.take(record)
+        scene.feed(record)
     answer, text, raw = scene.view.items
     assert isinstance(answer, AnswerView)
     assert isinstance(text, CallView)

@@ -339,3 +339,11 @@ def test_what_is_held_comes_before_anything_else() -> None:
     assert not merger.is_empty
     assert merger.feed([delta("2"), end]) == [delta("12"), end]
     assert merger.flush() == []
+
+
+def test_replay_does_not_say_of_an_answered_call_that_it_ran_early() -> None:
+    early = [MessageStarted("m"), CallStarted("c", "write", message_id="m"), CallRunningEarly("c")]
+    run = run_of(*early, CallCompleted("c", "{}"), CallReturned("c", "ok"), FINISHED)
+    told = as_json(ChunkTranslator("message").replay([run]))
+    assert "data-running-early" not in [chunk["type"] for chunk in told]
+    assert {"type": "tool-output-available", "toolCallId": "c", "output": "ok"} in told

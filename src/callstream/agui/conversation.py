@@ -40,7 +40,7 @@ from callstream.agui.events import (
 from callstream.agui.layout import Layout, RunInput
 from callstream.agui.messages import Message, Metadata, ReasoningMessage
 from callstream.agui.shown import View, result_text
-from callstream.agui.translator import TOOL_PROGRESS, Translator, open_passages
+from callstream.agui.translator import TOOL_PROGRESS, Translator
 from callstream.errors import UsageError
 from callstream.events import (
     CallFailed,
@@ -52,7 +52,7 @@ from callstream.events import (
     RunStarted,
     in_order,
 )
-from callstream.view import MessageView, Passage, RunView, condensed
+from callstream.view import MessageView, Part, Passage, RunView, condensed
 
 # The snapshot says all there is to say about progress; activities that an application shows by itself are its own.
 _OWNED: Final = {"authoritativeActivityTypes": [TOOL_PROGRESS]}
@@ -115,7 +115,7 @@ class Conversation:
     def __init__(self, view: View | None = None) -> None:
         self.view = view or View()
         self._past = Layout(self.view)  # of the runs before the last one
-        self._run = RunView()
+        self._run = RunView(reasoning=self.view.reasoning)
         self._onlooker: Onlooker | None = None
 
     @classmethod
@@ -167,7 +167,7 @@ class Conversation:
     def _take(self, record: Record) -> None:
         if isinstance(record.event, RunStarted):
             self._past.add(self._run)
-            self._run = RunView(state=self._run.state)
+            self._run = RunView(state=self._run.state, reasoning=self.view.reasoning)
         elif record.run_id != self._run.run_id:
             raise UsageError(f"expected a record of run {self.run_id!r} or a run's first, got {record!r:.200}")
         self._run.feed(record)
@@ -197,7 +197,7 @@ class Conversation:
         run = self._run
         if run.run_id is None:
             raise UsageError("expected the records of at least one run, to join it; got none")
-        layout = self._layout(before=_first_open(run, self.view))
+        layout = self._layout(before=_first_open(run))
         # A client that kept its messages puts those of a snapshot which it lacks at the end. That is their place, but
         # for results that came late: these are left out and told again, and it puts them behind their calls.
         is_late = {result.message_id for result in layout.late}
@@ -219,25 +219,22 @@ class Conversation:
         return layout
 
 
-def _first_open(run: RunView, view: View) -> int | None:
+def _first_open(run: RunView) -> int | None:
     """The record with which the first message began that is being written, or the first reasoning; None if none is."""
-    starts = []
-    for passage in open_passages(run, view):
-        kinds = ("reasoning",) if passage.kind == "reasoning" else ("text", "call")
-        starts.append(_begin_of(run.messages[passage.message_id], kinds))
-    starts += [
-        _begin_of(run.messages[call.message_id], ("text", "call"))
-        for call in run.calls.values()
-        if call.is_being_written
+    starts = [
+        _begin_of(run.messages[part.message_id], ("reasoning",) if _kind(part) == "reasoning" else ("text", "call"))
+        for part in run.open_parts
     ]
     return min(starts, default=None)
 
 
 def _begin_of(message: MessageView, kinds: tuple[str, ...]) -> int:
     """Where a client's message begins: a model's message is one of reasoning, and one of text and calls."""
-    return next(
-        part.first_seq for part in message.parts if (part.kind if isinstance(part, Passage) else "call") in kinds
-    )
+    return next(part.first_seq for part in message.parts if _kind(part) in kinds)
+
+
+def _kind(part: Part) -> str:
+    return part.kind if isinstance(part, Passage) else "call"
 
 
 def _placeholder(messages: tuple[Message, ...], again: list[AguiEvent]) -> tuple[Message, ...]:

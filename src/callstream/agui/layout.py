@@ -94,10 +94,10 @@ class Layout:
     def _add_message(self, message: MessageView, placed: list[_Placed]) -> None:
         reasoning = [part for part in message.parts if isinstance(part, Passage) and part.kind == "reasoning"]
         spoken = [part for part in message.parts if not isinstance(part, Passage) or part.kind == "text"]
-        if reasoning and self._view.reasoning:
+        if reasoning:
             placed.append((reasoning[0].first_seq, 0, _reasoning_message(message, reasoning)))
         if spoken:
-            placed.append((spoken[0].first_seq, 0, _assistant_message(message, self._view)))
+            placed.append((spoken[0].first_seq, 0, _assistant_message(message)))
         for call in message.calls:
             if call.progress_seq:
                 placed.append((call.progress_first_seq, call.first_seq, _activity(call, call.name)))
@@ -167,26 +167,14 @@ def _continued(message: Message, more: Message) -> Message:
             return more  # the last progress is all that is shown
 
 
-def _assistant_message(message: MessageView, view: View) -> AssistantMessage:
+def _assistant_message(message: MessageView) -> AssistantMessage:
     texts = [part for part in message.parts if isinstance(part, Passage) and part.kind == "text"]
     return AssistantMessage(
         id=message.message_id,
         content="".join([part.text for part in texts]) if texts else None,
         tool_calls=tuple(map(_tool_call, message.calls)) or None,
-        metadata=Metadata(_text_seq(message, texts[-1], view)) if texts else None,
+        metadata=Metadata(texts[-1].end_seq or texts[-1].seq) if texts else None,
     )
-
-
-def _text_seq(message: MessageView, last: Passage, view: View) -> int:
-    """The record of the last event of a message's text. Where reasoning is not shown, it does not end the text."""
-    if view.reasoning or message.parts[-1] is last:
-        return last.end_seq or last.seq
-    after = message.parts[message.parts.index(last) + 1 :]
-    shown = next((part for part in after if isinstance(part, CallView)), None)
-    if shown is not None:
-        return shown.first_seq
-    final = after[-1]
-    return (isinstance(final, Passage) and final.end_seq) or last.seq
 
 
 def _reasoning_message(message: MessageView, reasoning: list[Any]) -> ReasoningMessage:

@@ -51,7 +51,7 @@ class LivePane:
     def show(self, record: Record) -> None:
         view = self._scene.view
         is_first = view.run_id is None
-        self._scene.take(record)
+        self._scene.feed(record)
         if is_first:
             self._console.rule(clean(f"run {record.run_id}, thread {view.thread_id}"), align="left", style="dim")
         self._print_settled()

@@ -7,9 +7,9 @@ from typing import Any
 
 from callstream.calls import AT_REST
 from callstream.errors import WireError
-from callstream.events import ArgsAppended, CallCompleted, CallFailed, CallReturned, CallStarted, Record
+from callstream.events import CallFailed, CallReturned, Record
 from callstream.jsontext.stream import JsonStream
-from callstream.view import AnswerView, CallView, Item, Passage, RunView
+from callstream.view import AnswerView, CallView, Grew, Item, Opened, Passage, RunView
 
 
 class Preview:
@@ -47,17 +47,15 @@ class Scene:
         self.view = RunView()
         self.previews: dict[str, Preview] = {}
 
-    def take(self, record: Record) -> None:
-        self.view.feed(record)
-        match record.event:
-            case CallStarted(call_id=call_id, encoding=encoding):
-                self.previews[call_id] = Preview(is_text=encoding == "text")
-            case ArgsAppended(call_id=call_id, text=text):
-                self.previews[call_id].append(text, record.at)
-            case CallCompleted(call_id=call_id) if not self.previews[call_id].deltas:  # it came without pieces
-                self.previews[call_id].append(self.view.calls[call_id].args_text, record.at)
-            case _:
-                pass
+    def feed(self, record: Record) -> None:
+        for change in self.view.feed(record):
+            match change:
+                case Opened(part=CallView() as call):
+                    self.previews[call.call_id] = Preview(is_text=call.encoding == "text")
+                case Grew(part=CallView() as call, text=text) if text:
+                    self.previews[call.call_id].append(text, record.at)
+                case _:
+                    pass
 
     def is_settled(self, item: Item) -> bool:
         """Whether nothing more will happen to an item."""

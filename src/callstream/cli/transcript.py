@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, assert_never
 
 from callstream.cli.output import Printer, clean, one_line
 from callstream.cli.scene import bar_of
 from callstream.errors import WireError
-from callstream.events import (
-    ArgsAppended,
-    CallAwaiting,
-    CallCompleted,
-    CallDiscarded,
-    CallFailed,
-    CallProgressed,
-    CallReleased,
-    CallReturned,
-    CallStarted,
-    MessageReceived,
-    ReasoningAppended,
-    Record,
-    RunEnded,
-    RunStarted,
-    TextAppended,
-)
+from callstream.events import CallDiscarded, CallFailed, CallReleased, CallReturned, Record
 from callstream.jsontext.path import format_path
 from callstream.jsontext.stream import Change, JsonStream
-from callstream.view import RunView
+from callstream.view import (
+    Asked,
+    Began,
+    CallView,
+    Ended,
+    Grew,
+    InputCame,
+    Opened,
+    Outcome,
+    Passage,
+    Progressed,
+    RunView,
+    Settled,
+    ViewChange,
+)
 
 _STEPS = 10
 """How many lines one bar becomes at most."""
@@ -48,32 +46,35 @@ class RecordPrinter:
         self._bars: dict[str, int] = {}
 
     def show(self, record: Record) -> None:
-        self._view.feed(record)
-        event = record.event
-        match event:
-            case RunStarted(thread_id=thread_id):
-                self._line(f"run {record.run_id} of thread {thread_id}")
-            case MessageReceived(role=role, text=text):
-                self._line(f"{role}: {text}")
-            case TextAppended(message_id=message_id, text=text):
-                self._grow((message_id, "text"), "model: ", text)
-            case ReasoningAppended(message_id=message_id, text=text):
-                self._grow((message_id, "reasoning"), "reasoning: ", text)
-            case CallStarted(call_id=call_id, encoding=encoding):
-                self._numbers[call_id] = len(self._view.calls)
-                self._streams[call_id] = None if encoding == "text" else JsonStream()
-                self._line(f"{self._name_of(call_id)} ({call_id})")
-                self._writing = call_id
-            case ArgsAppended(call_id=call_id, text=text):
-                self._arguments(call_id, text)
-            case CallCompleted(call_id=call_id, args_json=str()):  # it came without pieces
-                self._arguments(call_id, self._view.calls[call_id].args_text)
-            case CallProgressed(call_id=call_id, data=data):
-                self._progress(call_id, data)
-            case RunEnded(outcome=outcome, reason=reason):
-                self._line(f"run {record.run_id} {outcome}" + (f": {reason}" if reason else ""))
+        for change in self._view.feed(record):
+            self._show(change)
+
+    def _show(self, change: ViewChange) -> None:
+        view = self._view
+        match change:
+            case Began():
+                self._line(f"run {view.run_id} of thread {view.thread_id}")
+            case InputCame(item=item):
+                self._line(f"{item.received.role}: {item.received.text}")
+            case Opened(part=CallView() as call):
+                self._numbers[call.call_id] = len(view.calls)
+                self._streams[call.call_id] = None if call.encoding == "text" else JsonStream()
+                self._line(f"{self._name_of(call.call_id)} ({call.call_id})")
+                self._writing = call.call_id
+            case Grew(part=Passage(kind=kind, message_id=message_id), text=text):
+                self._grow((message_id, kind), "model: " if kind == "text" else "reasoning: ", text)
+            case Grew(part=CallView() as call, text=text) if text:
+                self._arguments(call.call_id, text)
+            case Progressed(call=called, data=data):
+                self._progress(called.call_id, data)
+            case Asked(call=call):
+                self._line(f"{self._name_of(call.call_id)} awaits an answer")
+            case Settled(call=called, outcome=outcome):
+                self._line(f"{self._name_of(called.call_id)} {_describe(outcome)}")
+            case Ended():
+                self._line(f"run {view.run_id} {view.outcome}" + (f": {view.reason}" if view.reason else ""))
             case _:
-                self._outcome(event)
+                pass
 
     def restart(self) -> None:
         self._forget()
@@ -83,22 +84,6 @@ class RecordPrinter:
         if not self._at_margin:
             self._out.write("\n")
             self._at_margin = True
-
-    def _outcome(self, event: Any) -> None:
-        named = self._name_of(getattr(event, "call_id", ""))
-        match event:
-            case CallAwaiting():
-                self._line(f"{named} awaits an answer")
-            case CallReturned(result=result):
-                self._line(f"{named} returned {one_line(result, 200)}")
-            case CallFailed(error=error):
-                self._line(f"{named} failed: {error}")
-            case CallDiscarded(reason=reason, detail=detail):
-                self._line(f"{named} discarded: {reason}" + (f", {detail}" if detail else ""))
-            case CallReleased():
-                self._line(f"{named} released")
-            case _:
-                pass
 
     def _arguments(self, call_id: str, text: str) -> None:
         stream = self._streams.get(call_id)
@@ -159,3 +144,17 @@ class RecordPrinter:
         self.close()
         self._writing = None
         self._out.write(f"{clean(text)}\n")
+
+
+def _describe(outcome: Outcome) -> str:
+    match outcome:
+        case CallReturned(result=result):
+            return f"returned {one_line(result, 200)}"
+        case CallFailed(error=error):
+            return f"failed: {error}"
+        case CallDiscarded(reason=reason, detail=detail):
+            return f"discarded: {reason}" + (f", {detail}" if detail else "")
+        case CallReleased():
+            return "released"
+        case _:
+            assert_never(outcome)

@@ -51,6 +51,24 @@ class _Text:
         return self._chunks[0] if self._chunks else ""
 
 
+class _Passing:
+    """A text of which nothing is kept but that there was some."""
+
+    __slots__ = ("_has_begun",)
+
+    def __init__(self) -> None:
+        self._has_begun = False
+
+    def append(self, piece: str) -> None:
+        self._has_begun = True
+
+    def __bool__(self) -> bool:
+        return self._has_begun
+
+    def __str__(self) -> str:
+        return ""
+
+
 class InputView:
     """A message that the run was given, or that was read from a request to the provider."""
 
@@ -78,7 +96,9 @@ class Passage:
 
     __slots__ = ("_text", "at", "author", "end_seq", "first_seq", "kind", "message_id", "seq")
 
-    def __init__(self, kind: Literal["text", "reasoning"], message_id: str, record: Record) -> None:
+    def __init__(
+        self, kind: Literal["text", "reasoning"], message_id: str, record: Record, *, is_outline: bool = False
+    ) -> None:
         self.kind = kind
         self.message_id = message_id
         self.author = record.author
@@ -86,7 +106,7 @@ class Passage:
         self.first_seq = record.first_seq or record.seq
         self.seq = record.seq
         self.end_seq: int | None = None
-        self._text = _Text()
+        self._text = _Passing() if is_outline else _Text()
 
     @property
     def text(self) -> str:
@@ -135,7 +155,7 @@ class CallView:
         "state",
     )
 
-    def __init__(self, started: CallStarted, message_id: str, record: Record) -> None:
+    def __init__(self, started: CallStarted, message_id: str, record: Record, *, is_outline: bool = False) -> None:
         self.call_id = started.call_id
         self.name = started.name
         self.provider_id = started.provider_id
@@ -158,7 +178,7 @@ class CallView:
         self.progress_first_seq = self.progress_seq = 0
         self.outcome: Outcome | None = None
         self.outcome_seq = 0
-        self._text = _Text()
+        self._text = _Passing() if is_outline else _Text()
         self._whole: str | None = None
 
     @property
@@ -200,30 +220,46 @@ class CallView:
             {**call, "type": "call", "ran_early": ran_early, "question": question, **_outcome_json(self.outcome)}
         )
 
-    def append(self, text: str, record: Record) -> None:
+    def append(self, text: str, record: Record) -> str:
+        """Returns the JSON text that the piece adds to the arguments."""
         if not self.ran_early:
             self.state = CallState.ARGS_STREAMING
-        if text or self.encoding == "text":  # an empty piece begins the string of a free-text tool
+        if self.encoding == "json":
+            added = text
+        else:  # even an empty piece begins the string of a free-text tool
+            added = _json_string(text)[1:-1] if self._text else _json_string(text)[:-1]
+        if text or added:
             self._text.append(text)
             self.args_seq, self.changed_at = record.seq, record.at
+        return added
 
-    def complete(self, whole: str | None, record: Record) -> None:
+    def complete(self, whole: str | None, record: Record) -> tuple[str, str]:
+        """Returns what was not written before: the text, and its JSON. All of it, of a call that came without pieces."""
         self._whole = whole
         self.has_all_args = True
         if not self.ran_early:
             self.state = CallState.ARGS_COMPLETE
         self.args_seq, self.changed_at = record.seq, record.at
+        if self._text:
+            return ("", '"') if self.encoding == "text" else ("", "")
+        came = self.args_text, self.args_json
+        if isinstance(self._text, _Passing):
+            self._whole = None
+        return came
 
     def report(self, data: Any, record: Record) -> None:
         self.progress = data
         self.progress_first_seq = self.progress_first_seq or record.seq
         self.progress_seq, self.changed_at = record.seq, record.at
 
-    def end(self, outcome: Outcome, record: Record) -> None:
-        if self.is_being_written:
+    def end(self, outcome: Outcome, record: Record) -> bool:
+        """Returns whether that cut its arguments off."""
+        is_cut_off = self.is_being_written
+        if is_cut_off:
             self.args_seq = record.seq
         self.state = _STATE_AFTER[type(outcome)]
         self.outcome, self.outcome_seq, self.changed_at = outcome, record.seq, record.at
+        return is_cut_off
 
 
 class AnswerView:
@@ -238,6 +274,16 @@ class AnswerView:
         self.progress_first_seq = self.progress_seq = 0
         self.outcome: Outcome | None = None
         self.outcome_seq = 0
+
+    def report(self, data: Any, record: Record) -> None:
+        self.progress = data
+        self.progress_first_seq = self.progress_first_seq or record.seq
+        self.progress_seq = record.seq
+
+    def end(self, outcome: Outcome, record: Record) -> bool:
+        """Returns False: its arguments were written in an earlier run."""
+        self.outcome, self.outcome_seq = outcome, record.seq
+        return False
 
     def as_json(self) -> dict[str, Any]:
         answer = {"type": "answer", "call_id": self.call_id, "at": self.at, "progress": self.progress}

@@ -36,21 +36,38 @@ from callstream.events import (
     in_order,
 )
 from callstream.jsontext.patch import apply_patch
-from callstream.view.items import AnswerView, CallView, InputView, Item, MessageView, Outcome, Passage, message_of
+from callstream.view.changes import (
+    Asked,
+    Began,
+    Closed,
+    Ended,
+    Grew,
+    InputCame,
+    MessageBegan,
+    Opened,
+    Progressed,
+    RanEarly,
+    Settled,
+    Signed,
+    StateMoved,
+    ViewChange,
+)
+from callstream.view.items import AnswerView, CallView, InputView, Item, MessageView, Outcome, Part, Passage, message_of
 
 _FIELDS: Final = ("run_id", "thread_id", "principal", "started_at", "ended_at", "outcome", "reason", "seq")
 
 
 class RunView:
-    """Records of one run in, from its first on; what there is to see of it out.
+    """Records of one run in, from its first on; what each changed out, and what there is to see of the run.
 
     ``items`` are its input, the passages and calls of its messages, and its answers, in the order in which they began;
     ``messages`` are the same passages and calls by message, ``calls`` and ``answers`` are by ``call_id``, all in order.
     ``state`` is the shared state, ``msgspec.UNSET`` until something sets it; a run that continues a thread is given the
-    state that the run before it left.
+    state that the run before it left. ``reasoning=False``: as if no model had shown any. ``is_outline``: for those
+    who pass the changes on; what is written, received and returned is in the changes, and is not kept in the view.
     """
 
-    def __init__(self, *, state: Any = msgspec.UNSET) -> None:
+    def __init__(self, *, state: Any = msgspec.UNSET, reasoning: bool = True, is_outline: bool = False) -> None:
         self.run_id: str | None = None
         self.thread_id: str | None = None
         self.principal: str | None = None
@@ -70,6 +87,8 @@ class RunView:
         """The first and the last record that changed it; 0 if this run has not."""
         self.state_is_whole = state is not msgspec.UNSET
         """Whether nothing of it depends on runs that this view does not know: patches alone change another's state."""
+        self._shows_reasoning = reasoning
+        self._is_outline = is_outline
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> Self:
@@ -79,44 +98,63 @@ class RunView:
             view.feed(record)
         return view
 
-    def feed(self, record: Record) -> None:
+    def feed(self, record: Record) -> list[ViewChange]:
         self.seq = record.seq
         event = record.event
         match event:
             # A run is made of these mostly, so they are asked for first.
             case ArgsAppended(call_id=call_id, text=text):
-                self._call(call_id, record).append(text, record)
+                call = self._call(call_id, record)
+                added = call.append(text, record)
+                return [Grew(call, text, added)] if added else []
             case TextAppended(message_id=message_id, text=text):
-                self._say("text", message_id, text, record)
+                return self._say("text", message_id, text, record)
             case ReasoningAppended(message_id=message_id, text=text):
-                self._say("reasoning", message_id, text, record)
+                return self._say("reasoning", message_id, text, record) if self._shows_reasoning else []
             case MessageStarted(message_id=message_id):
-                self._message(message_id, record).is_announced = True
+                message = self._message(message_id, record)
+                message.is_announced = True
+                return [MessageBegan(message)]
             case MessageEnded(message_id=message_id):
-                self._end_passage(message_id, record)
+                return self._end_passage(message_id, record)
             case CallStarted() as started:
-                self._start(started, record)
+                return self._start(started, record)
             case CallCompleted(call_id=call_id, args_json=whole):
-                self._call(call_id, record).complete(whole, record)
+                call = self._call(call_id, record)
+                text, rest = call.complete(whole, record)
+                return [Grew(call, text, rest), Closed(call)] if rest else [Closed(call)]
             case CallReturned() | CallFailed() | CallDiscarded() | CallReleased() as outcome:
-                self._end(outcome, record)
+                return [self._end(outcome, record)]
             case MessageReceived() as received:
-                self.items.append(InputView(received, record))
+                item = InputView(received, record)
+                if not self._is_outline:
+                    self.items.append(item)
+                return [InputCame(item)]
             case RunStarted(thread_id=thread_id, principal=principal, input=run_input):
                 self.run_id, self.started_at = record.run_id, record.at
-                self.thread_id, self.principal, self.input = thread_id, principal, run_input
+                self.thread_id, self.principal = thread_id, principal
+                self.input = None if self._is_outline else run_input
+                return [Began(run_input)]
             case RunEnded() as ended:
-                self._end_run(ended, record)
+                return self._end_run(ended, record)
             case CallSigned() | CallExecuting() | CallRunningEarly() | CallAwaiting() | CallProgressed():
-                self._change(event, record)
+                return self._change(event, record)
             case StateChanged(snapshot=snapshot, patch=patch):
                 self.state_first_seq = self.state_first_seq or record.seq
                 self.state_seq = record.seq
-                self._change_state(snapshot, patch)
+                return self._change_state(snapshot, patch)
             case ResponseEnded():
-                pass
+                return []
             case _:
                 assert_never(event)
+
+    @property
+    def open_parts(self) -> list[Part]:
+        """What is being written at the moment, in the order in which it began."""
+        passages = [message.open_passage for message in self.messages.values()]
+        calls = [call for call in self.calls.values() if call.is_being_written]
+        found: list[Part] = [*(passage for passage in passages if passage is not None), *calls]
+        return sorted(found, key=lambda part: part.first_seq)
 
     def as_json(self) -> dict[str, Any]:
         """All of it as plain values, which no later record changes."""
@@ -132,23 +170,29 @@ class RunView:
             message = self.messages[message_id] = MessageView(message_id, record)
         return message
 
-    def _say(self, kind: Literal["text", "reasoning"], message_id: str, text: str, record: Record) -> None:
+    def _say(self, kind: Literal["text", "reasoning"], message_id: str, text: str, record: Record) -> list[ViewChange]:
         if not text:
-            return
+            return []
         message = self._message(message_id, record)
         passage = message.open_passage
+        changes: list[ViewChange] = []
         if passage is None or passage.kind != kind:
-            self._end_passage(message_id, record)
-            passage = Passage(kind, message_id, record)
+            changes = self._end_passage(message_id, record)
+            passage = Passage(kind, message_id, record, is_outline=self._is_outline)
             message.parts.append(passage)
             self.items.append(passage)
+            changes.append(Opened(passage))
         passage.append(text, record.seq)
+        changes.append(Grew(passage, text))
+        return changes
 
-    def _end_passage(self, message_id: str, record: Record) -> None:
+    def _end_passage(self, message_id: str, record: Record) -> list[ViewChange]:
         message = self.messages.get(message_id)
         passage = None if message is None else message.open_passage
-        if passage is not None:
-            passage.end_seq = record.first_seq or record.seq
+        if passage is None:
+            return []
+        passage.end_seq = record.first_seq or record.seq
+        return [Closed(passage)]
 
     # -- calls --
 
@@ -159,48 +203,53 @@ class RunView:
             )
         return self.calls[call_id]
 
-    def _start(self, started: CallStarted, record: Record) -> None:
+    def _start(self, started: CallStarted, record: Record) -> list[ViewChange]:
         message_id = message_of(started, record.response_id)
         message = self._message(message_id, record)
-        self._end_passage(message_id, record)
-        call = self.calls[started.call_id] = CallView(started, message_id, record)
+        closed = self._end_passage(message_id, record)
+        call = CallView(started, message_id, record, is_outline=self._is_outline)
+        self.calls[started.call_id] = call
         message.parts.append(call)
         self.items.append(call)
+        return [*closed, Opened(call)]
 
     def _change(
         self, event: CallSigned | CallExecuting | CallRunningEarly | CallAwaiting | CallProgressed, record: Record
-    ) -> None:
+    ) -> list[ViewChange]:
         call = self.calls.get(event.call_id)
         if call is None:
-            if isinstance(event, CallProgressed):
-                answer = self._answer(event.call_id, record)
-                answer.progress = event.data
-                answer.progress_first_seq = answer.progress_first_seq or record.seq
-                answer.progress_seq = record.seq
-            return
+            if not isinstance(event, CallProgressed):
+                return []
+            answer = self._answer(event.call_id, record)
+            answer.report(None if self._is_outline else event.data, record)
+            return [Progressed(answer, event.data)]
         call.changed_at = record.at
         match event:
             case CallSigned(signature=signature):
                 call.signature = signature
+                return [Signed(call)]
             case CallExecuting():
                 call.state = CallState.EXECUTING
+                return []
             case CallRunningEarly():
                 call.state, call.ran_early = CallState.RUNNING_EARLY, True
+                return [RanEarly(call)]
             case CallAwaiting(question=question, is_paused=is_paused):
                 call.state = CallState.AWAITING
                 call.question, call.is_paused = question or call.question, is_paused
+                return [Asked(call)]
             case CallProgressed(data=data):
-                call.report(data, record)
+                call.report(None if self._is_outline else data, record)
+                return [Progressed(call, data)]
             case _:
                 assert_never(event)
 
-    def _end(self, outcome: Outcome, record: Record) -> None:
-        call = self.calls.get(outcome.call_id)
-        if call is not None:
-            call.end(outcome, record)
-        else:
-            answer = self._answer(outcome.call_id, record)
-            answer.outcome, answer.outcome_seq = outcome, record.seq
+    def _end(self, outcome: Outcome, record: Record) -> Settled:
+        call = self.calls.get(outcome.call_id) or self._answer(outcome.call_id, record)
+        is_cut_off = call.end(outcome, record)
+        if self._is_outline:
+            call.outcome = None
+        return Settled(call, outcome, is_cut_off)
 
     def _answer(self, call_id: str, record: Record) -> AnswerView:
         answer = self.answers.get(call_id)
@@ -211,20 +260,20 @@ class RunView:
 
     # -- the rest --
 
-    def _end_run(self, ended: RunEnded, record: Record) -> None:
+    def _end_run(self, ended: RunEnded, record: Record) -> list[ViewChange]:
         self.outcome, self.reason, self.ended_at = ended.outcome, ended.reason, record.at
-        for message_id in self.messages:
-            self._end_passage(message_id, record)
-        for call in self.calls.values():
-            # A journal closes every call before its run; should one be left, nobody must take it for pending.
-            if call.state not in AT_REST:
-                call.end(CallDiscarded(call.call_id, "interrupted"), record)
+        closed = [change for message_id in self.messages for change in self._end_passage(message_id, record)]
+        # A journal closes every call before its run; should one be left, it must not look pending.
+        left = [call for call in self.calls.values() if call.state not in AT_REST]
+        settled = [self._end(CallDiscarded(call.call_id, "interrupted"), record) for call in left]
+        return [*closed, *settled, Ended()]
 
-    def _change_state(self, snapshot: Any, patch: list[dict[str, Any]] | None) -> None:
+    def _change_state(self, snapshot: Any, patch: list[dict[str, Any]] | None) -> list[ViewChange]:
         if patch is None:
             self.state, self.state_is_whole = snapshot, True
-            return
-        try:
-            self.state = apply_patch({} if self.state is msgspec.UNSET else self.state, patch)
-        except UsageError:
-            pass  # Clients keep their state when a patch does not apply, so what they have is still this one.
+        else:
+            try:
+                self.state = apply_patch({} if self.state is msgspec.UNSET else self.state, patch)
+            except UsageError:
+                pass  # Clients keep their state when a patch does not apply, so what they have is still this one.
+        return [StateMoved(self.state, patch)]
