@@ -36,10 +36,18 @@ from callstream.adk.invocations import Invocation
 from callstream.adk.plugin import CallstreamPlugin
 from callstream.adk.presentation import CONFIRM_TOOL, Predictions
 from callstream.adk.settings import AgentOptions
-from callstream.adk.state import CONTEXT_KEY, SharedState, accept_state, marks
+from callstream.adk.state import (
+    CONTEXT_KEY,
+    SharedState,
+    accept_state,
+    has_pending_marks,
+    marks,
+    pending_marks,
+    unanswered_in,
+)
 from callstream.adk.threads import Threads, split
 from callstream.adk.tools import ClientInput, current_input
-from callstream.calls import Call
+from callstream.calls import Call, CallState
 from callstream.events import Question
 from callstream.runtime import Callstream, Run
 
@@ -91,6 +99,8 @@ class AgentRun:
             if after is not None:
                 await run.record(self._state.snapshot(after.state))
             await self._ask_about_predictions(run)
+            if after is not None:
+                await self._mark_pending(run, after)
 
     # -- in --
 
@@ -241,6 +251,17 @@ class AgentRun:
             await run.await_answer(call_id, question)
 
     # -- the session --
+
+    async def _mark_pending(self, run: Run, session: Session) -> None:
+        if not (unanswered_in(session) or self._predicted or has_pending_marks(session)):
+            return
+        awaiting = await run.callstream.journal.calls(
+            thread_id=run.thread_id, principal=run.principal, states=[CallState.AWAITING]
+        )
+        known_as = {call.wire_id: call.call_id for call in awaiting}
+        confirmations = [call.call_id for call in awaiting if call.name == CONFIRM_TOOL]
+        if changes := pending_marks(session, known_as, confirmations):
+            await self._append(session, None, changes)
 
     @property
     def _agent_name(self) -> str:

@@ -1,7 +1,7 @@
 """The state of a session: the books that Callstream keeps in it, and what of it a client shares.
 
-A session says in its state which thread it is and which messages of the thread it has had. The keys are ag_ui_adk's, so
-threads that began under it continue here.
+A session says in its state which thread it is, which messages of the thread it has had, and which calls await an answer of
+the client. The keys are ag_ui_adk's, so threads that began under it continue here, and there if a program goes back to it.
 
 A client shares the state without the keys that hosts keep for themselves. What a client sends is taken into the session;
 keys of other scopes (``app:``, ``user:``) only where that is allowed, for they would reach other threads and other
@@ -10,7 +10,7 @@ people. Keys of the run alone (``temp:``) reach its tools, and neither the sessi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from ag_ui.core import Message, ToolMessage, UserMessage
@@ -26,11 +26,13 @@ APP_KEY: Final = "_ag_ui_app_name"
 USER_KEY: Final = "_ag_ui_user_id"
 CONTEXT_KEY: Final = "_ag_ui_context"
 CONFIRMATIONS_KEY: Final = "_ag_ui_pending_confirm_changes"
-"""Which questions about predicted state ag_ui_adk left open."""
+"""Which questions about predicted state are open."""
+PENDING_KEY: Final = "pending_tool_calls"
+"""Which calls await an answer of the client, by the ids that it knows."""
 RENAMED_KEY: Final = "lro_tool_call_id_remap"
-"""ag_ui_adk's account of calls that its client knows under another id than google-adk."""
-OTHERS_KEYS: Final = frozenset({RENAMED_KEY, "pending_tool_calls"})
-"""Keys of ag_ui_adk's books that do not begin like its others."""
+"""The calls that the client knows under another id than google-adk: that id, by the client's."""
+OTHERS_KEYS: Final = frozenset({RENAMED_KEY, PENDING_KEY})
+"""Keys of the books that do not begin like the others."""
 _SEEN_PREFIX: Final = "_ag_ui_processed_message:"
 _SEEN_LIST: Final = "_ag_ui_processed_message_ids"
 _SCOPES = ("app:", "user:")
@@ -43,8 +45,9 @@ _PRIVATE = (OWN_PREFIX, "_adk")
 
 def id_in_session(session: Session, named: str) -> str:
     """google-adk's id of a call that a client names."""
-    known = session.state.get(RENAMED_KEY)
-    return str(known.get(named, named)) if isinstance(known, dict) else named
+    renamed = session.state.get(RENAMED_KEY)
+    found = str(renamed.get(named, named)) if isinstance(renamed, dict) else named
+    return named if named.startswith(f"{found}~") else found  # the journal numbers ids, and knows the call by that one
 
 
 def marks(messages: Iterable[Message]) -> dict[str, Any]:
@@ -54,6 +57,36 @@ def marks(messages: Iterable[Message]) -> dict[str, Any]:
 
 def is_input(message: Message) -> bool:
     return isinstance(message, UserMessage | ToolMessage)
+
+
+def pending_marks(session: Session, known_as: Mapping[str, str], confirmations: Iterable[str]) -> dict[str, Any]:
+    """What changes in the state that says which calls await an answer: those of long-running tools that have none.
+
+    ``known_as``: the client's ids of calls, by google-adk's. ``confirmations``: open questions about predicted state. Here
+    the journal knows all this. ag_ui_adk takes no answer to a call that is not marked.
+    """
+    pending = [known_as.get(call_id, call_id) for call_id in unanswered_in(session)]
+    state = session.state
+    renamed = {shown: call_id for call_id, shown in known_as.items() if shown in pending and shown != call_id}
+    marked: dict[str, Any] = {PENDING_KEY: pending, CONFIRMATIONS_KEY: list(confirmations)}
+    if renamed:
+        marked[RENAMED_KEY] = {**(state.get(RENAMED_KEY) or {}), **renamed}
+    return {key: value for key, value in marked.items() if value != (state.get(key) or [])}
+
+
+def has_pending_marks(session: Session) -> bool:
+    return bool(session.state.get(PENDING_KEY) or session.state.get(CONFIRMATIONS_KEY))
+
+
+def unanswered_in(session: Session) -> list[str]:
+    """google-adk's ids of the calls of long-running tools to which a session has no answer, in their order."""
+    answered = {response.id for event in session.events for response in event.get_function_responses()}
+    return [
+        call.id
+        for event in session.events
+        for call in event.get_function_calls()
+        if call.id and call.id in (event.long_running_tool_ids or ()) and call.id not in answered
+    ]
 
 
 def seen_in(session: Session) -> set[str]:

@@ -17,11 +17,12 @@ from google.genai import types
 from callstream import Callstream
 from callstream.adk import ADKAgent, AGUIToolset, PredictStateMapping
 from callstream.calls import CallState
+from callstream.testing import Finish, Parallel, ToolCall
 from tests.adk.hosting import Models, agent_of, scripted
 
 from .agents import END, gemini
 from .clients import Client
-from .oldthreads import OldThread, approve, delete, old_thread, remove_tool, write_document
+from .oldthreads import PAINT, OldThread, approve, delete, old_thread, remove_tool, write_document
 
 DOCUMENT = PredictStateMapping(state_key="document", tool="write_document", tool_argument="document")
 
@@ -147,6 +148,83 @@ async def test_old_thread_goes_on_with_a_tool_that_asks_from_within(
     assert client.text() == "Done."
     states = {call.name: call.state for call in await cs.journal.calls()}
     assert (states["remove"], states["adk_request_confirmation"]) == (CallState.COMPLETED, CallState.COMPLETED)
+
+
+async def pending_in(client: Client) -> tuple[Any, Any, Any]:
+    """ag_ui_adk's marks of what awaits an answer, which its users may go back to."""
+    service = client.agent._threads.service
+    session = await service.get_session(app_name="app", user_id="user", session_id="thread")
+    assert session is not None
+    keys = ("pending_tool_calls", "_ag_ui_pending_confirm_changes", "lro_tool_call_id_remap")
+    pending, confirmations, renamed = (session.state.get(key) for key in keys)
+    return pending or [], confirmations or [], renamed or {}
+
+
+def new_client(cs: Callstream, root: Any, *, resumable: bool = False, **options: Any) -> Client:
+    config = ResumabilityConfig(is_resumable=True) if resumable else None
+    app = App(name="app", root_agent=root, resumability_config=config)
+    agent = ADKAgent.from_app(app, user_id="user", callstream=cs, **options)
+    return Client(agent, tools=[Tool.model_validate(PAINT)])
+
+
+async def test_what_awaits_an_answer_is_marked_in_the_session(cs: Callstream, models: Models) -> None:
+    both = [Parallel([ToolCall("approve", {"plan": "a"}), ToolCall("approve", {"plan": "b"})]), Finish()]
+    script = [[ToolCall("paint", {"color": "red"}), Finish()], both, END]
+    async with scripted("gemini", script) as provider:
+        root = agent_of(gemini(models, provider), AGUIToolset(), LongRunningFunctionTool(approve))
+        client = new_client(cs, root, resumable=True)
+        await client.send()
+        assert await pending_in(client) == (client.pending(), [], {})
+        await client.answer({client.pending()[0]: "painted"})
+        first, second = client.pending()
+        assert await pending_in(client) == ([first, second], [], {})
+        await client.answer({second: {"ok": 2}})
+        await client.answer({first: {"ok": 1}})
+        assert client.text() == "Done."
+        assert await pending_in(client) == ([], [], {})
+    assert not client.state
+
+
+async def test_what_is_to_be_confirmed_is_marked_in_the_session(cs: Callstream, models: Models) -> None:
+    script = [[ToolCall("delete", {"path": "a.txt"}), Finish()], END]
+    async with scripted("gemini", script) as provider:
+        root = agent_of(gemini(models, provider), FunctionTool(delete, require_confirmation=True))
+        client = new_client(cs, root, resumable=True)
+        await client.send()
+        (question,) = client.pending()  # and not the call that it is about
+        assert await pending_in(client) == ([question], [], {})
+        await client.answer({question: {"confirmed": True}})
+        assert await pending_in(client) == ([], [], {})
+
+
+async def test_changes_to_confirm_are_marked_in_the_session(cs: Callstream, models: Models) -> None:
+    script = [[ToolCall("write_document", {"document": "A wave."}), Finish()], END, END]
+    async with scripted("gemini", script) as provider:
+        root = agent_of(gemini(models, provider), write_document)
+        client = new_client(cs, root, predict_state=[DOCUMENT])
+        await client.send()
+        assert await pending_in(client) == ([], client.pending(), {})
+        await client.answer({client.pending()[0]: {"accepted": True}})
+        assert await pending_in(client) == ([], [], {})
+
+
+async def test_calls_that_a_client_knows_by_another_id_are_marked_so(cs: Callstream, models: Models) -> None:
+    def repaint(callback_context: Any, llm_response: Any) -> None:
+        for part in (llm_response.content and llm_response.content.parts) or ():
+            if part.function_call is not None and not llm_response.partial:
+                part.function_call.args = {"color": "BLUE"}
+
+    async with scripted("gemini", [[ToolCall("paint", {"color": "red"}), Finish()], END]) as provider:
+        root = agent_of(gemini(models, provider), AGUIToolset())
+        root.after_model_callback = repaint
+        client = new_client(cs, root)
+        await client.send()
+        (shown,) = client.pending()
+        pending, _, renamed = await pending_in(client)
+        assert pending == [shown]
+        assert "~" not in renamed.get(shown, shown)  # google-adk's own id
+        await client.answer({shown: "painted"})
+        assert client.text() == "Done."
 
 
 async def test_old_thread_is_shown_whole(cs: Callstream, models: Models) -> None:
