@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from google.adk.agents import LlmAgent, SequentialAgent
 from google.adk.agents.live_request_queue import LiveRequestQueue
+from google.adk.events.event import Event
+from google.adk.plugins.base_plugin import BasePlugin
 
 from callstream import ArgsDelta, Reject, tool
 from callstream.calls import CallState
@@ -74,6 +76,40 @@ async def test_same_states_unstreamed_in_live_mode(model: str, line: Line) -> No
     assert "".join(event.text for event in events if isinstance(event, TextAppended)) == "I note.Done."
     assert [event.text for event in events if isinstance(event, MessageReceived)] == ["Go"]
     assert [run.outcome for run in await line.cs.journal.runs()] == ["finished"]
+
+
+async def test_what_a_plugin_takes_out_in_live_mode_is_never_shown(line: Line) -> None:
+    ran: list[str] = []
+
+    @tool
+    async def note(word: str) -> str:
+        """Notes."""
+        ran.append(word)
+        return "noted"
+
+    class Masking(BasePlugin):
+        async def on_event_callback(self, *, invocation_context: Any, event: Event) -> Event:
+            content = event.content.model_copy(deep=True) if event.content is not None else None
+            for part in (content and content.parts) or ():
+                if part.function_call is not None:
+                    part.function_call.args = {"word": "***"}
+                if part.text:
+                    part.text = part.text.replace("s3cr3t", "***")
+            return Event(author=event.author, content=content)
+
+    turns: list[Turn] = [
+        [*text("It is s3", "cr3t."), calls(asked("note", "fc-1", word="s3cr3t"))],
+        [*text("Done", "."), COMPLETE],
+    ]
+    async with line.provider(turns) as provider:
+        host = Host(line.cs, agent_of(line.model(provider), note), plugins=[Masking("masking")])
+        await line.talk(host, "Go")
+    assert ran == ["s3cr3t"]
+    (call,) = await host.calls()
+    assert (call.call_id, call.args, call.state) == ("fc-1", {"word": "***"}, CallState.COMPLETED)
+    events = await host.events()
+    assert "".join(event.text for event in events if isinstance(event, TextAppended)) == "It is ***.Done."
+    assert "s3c" not in repr(events)
 
 
 @pytest.mark.parametrize("on_truncated", ["tell_model", "fail"])

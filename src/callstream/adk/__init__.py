@@ -10,7 +10,7 @@ Where to look:
 
 - The plugin: ``plugin`` has the callbacks, ``execution`` the tools, ``invocations`` one invocation and the calls of its
   model, ``partials`` the reading of partial events, ``live`` that of live mode, ``signatures`` thought signatures,
-  ``outputs`` the values of ``output_key``.
+  ``outputs`` the values of ``output_key``, ``judges`` who may change an answer, ``judged`` what is shown of it then.
 - The agent behind AG-UI: ``agent`` is ``ADKAgent``, ``settings`` its options, ``agentrun`` one run, ``agentstream`` what
   ``ADKAgent.run`` yields of it, ``threads`` the sessions of clients, ``state`` what is in them, ``presentation`` what the
   options add to a client's events, ``history`` threads that are older than the journal.
@@ -28,6 +28,7 @@ from callstream.errors import MissingExtra
 
 try:
     from callstream.adk.agent import ADKAgent
+    from callstream.adk.judges import observes
     from callstream.adk.plugin import CallstreamPlugin
     from callstream.adk.presentation import PredictStateMapping
     from callstream.adk.services import shielded
@@ -44,6 +45,7 @@ __all__ = [
     "PredictStateMapping",
     "StreamingTool",
     "mcp_progress",
+    "observes",
     "repair_thought_signatures",
     "shielded",
     "tapped",

@@ -28,12 +28,10 @@ from jsonschema.validators import validator_for  # type: ignore[import-untyped]
 from pydantic_core import to_jsonable_python
 
 from callstream.adk.partials import MINTED_PREFIX
-from callstream.calls import Call
 from callstream.events import (
     ArgsAppended,
     CallAwaiting,
     CallCompleted,
-    CallDiscarded,
     CallProgressed,
     CallStarted,
     Question,
@@ -299,25 +297,7 @@ async def import_call(
     run: Run, function_call_id: str, name: str, args: dict[str, Any], *, author: str | None = None
 ) -> str:
     """Records a whole call that google-adk knows and the run does not. Returns its ``call_id``."""
-    has_wire_id = not function_call_id.startswith(MINTED_PREFIX)
-    return await _record_whole(run, function_call_id, name, args, has_wire_id, author)
-
-
-async def replace_call(run: Run, call: Call, function_call_id: str, args: dict[str, Any]) -> str:
-    """Records that google-adk runs a call's tool on other arguments than the model's: that is another call.
-
-    Hooks hear that the first is given up, and then of the second: they judge what the tool runs on. Returns the
-    ``call_id`` of the second. The wire id is the first's.
-    """
-    await run.record([CallDiscarded(call.call_id, "aborted", "its arguments were changed before its tool ran")])
-    await run.settled(call.call_id)
-    return await _record_whole(run, function_call_id, call.name, args, True)
-
-
-async def _record_whole(
-    run: Run, function_call_id: str, name: str, args: dict[str, Any], has_wire_id: bool, author: str | None = None
-) -> str:
-    provider_id = function_call_id if has_wire_id else None
+    provider_id = None if function_call_id.startswith(MINTED_PREFIX) else function_call_id
     text = json_text(args)
     events: Sequence[WireEvent] = [
         CallStarted(function_call_id, name, provider_id),

@@ -2,7 +2,7 @@
 
 Custom agents, nodes of a Workflow and callbacks make events with text of their own, in pieces or whole. So does a callback
 that changes what a model answered: where one may, the text is taken from the events and not from the model, so that
-clients see what google-adk shows and nothing that was taken out before.
+clients see what google-adk shows and nothing that was taken out before; ``judged`` does that for whole answers.
 """
 
 from __future__ import annotations
@@ -26,12 +26,15 @@ class EventTexts:
         self._passages: WeakKeyDictionary[Invocation, dict[object, _Passage]] = WeakKeyDictionary()
 
     async def read(self, invocation: Invocation, event: Event) -> None:
-        """Records the text of an event, unless it was read from a model's response, or is the user's."""
+        """Records the text of an event, unless it was read from a model's response, or is the user's.
+
+        A code executor makes events of an answer before that is over, which are all that is shown of it.
+        """
         parts = [part for part in (event.content and event.content.parts) or () if part.text]
         if not parts or event.author == "user" or invocation.is_live or invocation.run.outcome is not None:
             return
         step = _step_of(invocation, event)
-        if step is not None and step.was_read and not step.model_call.only_calls:
+        if step is not None and step.was_read and not step.model_call.withholds:
             return
         key = step or Speaker.of(event)
         passages = self._passages.setdefault(invocation, {})

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 from google.adk.events.event import Event
-from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.tools.agent_tool import AgentTool
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
@@ -28,10 +27,11 @@ from callstream.adk.calls import (
     paused_call_id,
     present_question,
     question_in,
-    replace_call,
 )
-from callstream.adk.invocations import AskingCall, Invocation, may_change_later
+from callstream.adk.invocations import AskingCall, Invocation
+from callstream.adk.judges import Judges
 from callstream.adk.knowncalls import Speaker
+from callstream.adk.partialcall import as_written
 from callstream.adk.tools import ClientTool, LiveStream, function_of, result_of, stream_end
 from callstream.calls import Call, CallState
 from callstream.errors import CallRejected, RunOver, UsageError
@@ -49,10 +49,10 @@ _RUNNING = (CallState.EXECUTING, CallState.RUNNING_EARLY)
 
 
 class Execution:
-    """What ``plugin`` does around the tools of its invocations."""
+    """What the plugin does around the tools of its invocations. ``judges`` may change what they return."""
 
-    def __init__(self, plugin: BasePlugin) -> None:
-        self._changes_later = partial(may_change_later, plugin, "after_tool_callback")
+    def __init__(self, judges: Judges) -> None:
+        self._judges = judges
 
     async def begin(
         self, invocation: Invocation, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
@@ -73,7 +73,9 @@ class Execution:
                 return None
             function = function_of(tool)
             if function is not None:
-                await run.tool_use.convert(call.call_id, function)
+                await run.tool_use.convert(
+                    call.call_id, function, self._unshown(invocation, call, tool_args, tool_context)
+                )
             call = await run.execute(call.call_id)
         except CallRejected as refused:
             return {"error": str(refused)}
@@ -94,9 +96,6 @@ class Execution:
         named = tool_context.function_call_id or ""
         speaker = Speaker.within(tool_context)
         call = invocation.find_call(speaker, named)
-        if call is not None and call.state is CallState.ARGS_COMPLETE and _is_other(call, tool_args):
-            call = invocation.run.call(await replace_call(invocation.run, call, named, tool_args))
-            invocation.known_calls.bind(speaker, named, call.call_id)
         if call is not None and (call.state is CallState.DISCARDED or not call.is_final):
             return call
         if call is None:
@@ -106,9 +105,20 @@ class Execution:
             except UsageError:
                 call = None  # google-adk has it from elsewhere: another plugin, or a session that is older
         if call is None or call.is_final:
-            call = invocation.run.call(await import_call(invocation.run, named, tool.name, tool_args))
+            is_hidden = invocation.withheld_call(speaker, named) is not None  # somebody took it out
+            shown = {} if is_hidden else tool_args
+            call = invocation.run.call(await import_call(invocation.run, named, tool.name, shown))
         invocation.known_calls.bind(speaker, named, call.call_id)
         return call
+
+    def _unshown(
+        self, invocation: Invocation, call: Call, tool_args: dict[str, Any], tool_context: ToolContext
+    ) -> dict[str, Any] | None:
+        """The arguments that google-adk has for the tool, where they are others than the call is shown with."""
+        if not _is_other(call, tool_args):
+            return None
+        written = invocation.withheld_call(Speaker.within(tool_context), tool_context.function_call_id or "")
+        return tool_args if written is None else as_written(tool_args, written.args)
 
     async def record_return(
         self, invocation: Invocation, tool: BaseTool, tool_context: ToolContext, result: Any
@@ -129,7 +139,7 @@ class Execution:
             # A live session never puts google-adk's question, so there the call itself is to be answered.
             asked = types.FunctionCall(name=call.name, args=call.args) if call.name in HOST_QUESTIONS else None
             await invocation.run.await_answer(call.call_id, question_in(asked) if asked is not None else None)
-        elif result is not None and not self._changes_later(tool_context.get_invocation_context()):
+        elif result is not None and not self._judges.of_tools(tool_context.get_invocation_context()):
             await self._finish(invocation, call, result)
 
     def note_error(self, invocation: Invocation, tool_context: ToolContext, error: BaseException) -> None:
@@ -235,7 +245,7 @@ class Execution:
 
 
 def _is_other(call: Call, tool_args: dict[str, Any]) -> bool:
-    """Whether google-adk has other arguments for the tool than the model wrote: a callback may have changed them."""
+    """Whether google-adk has other arguments for the tool than are shown: a callback has changed either."""
     return call.encoding == "json" and isinstance(call.args, dict | None) and (call.args or {}) != tool_args
 
 

@@ -25,7 +25,6 @@ from google.adk.events.event import Event
 from google.adk.events.event_actions import EventActions
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
-from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.tools.agent_tool import AgentTool
 from google.genai import types
 
@@ -57,6 +56,8 @@ class Step:
         self.speaker = speaker
         self.shown: set[str] = set()
         """The calls that google-adk was given in a response."""
+        self.taken_out: list[Call] = []
+        """Calls for whose sake the invocation ends, where nobody has seen them yet."""
         self.has_failed = False
         self._request: LlmRequest | None = request
         self._reader: PartialReader | None = None
@@ -64,10 +65,11 @@ class Step:
 
     def calls(self) -> list[Call]:
         """The calls of the responses that were read until now, in order."""
-        run = self.model_call.run
-        known = {call.call_id for call in run.calls}
-        found = (call_id for response in self.model_call.responses for call_id in response.call_ids.values())
-        return [run.call(call_id) for call_id in found if call_id in known]
+        found: list[Call] = []
+        for response in self.model_call.responses:
+            known = {call.call_id: call for call in response.run.calls}
+            found += [known[call_id] for call_id in response.call_ids.values() if call_id in known]
+        return found
 
     async def read(self, response: LlmResponse) -> None:
         """Reads a response of a model that the tap did not see."""
@@ -75,10 +77,7 @@ class Step:
             mint = self.model_call.new_call_id or self.model_call.run.callstream.new_call_id
             self._reader = PartialReader(mint, declared_tools(self._request) if self._request is not None else {})
             self._request = None
-            self._response = self.model_call.run.response(
-                "gemini", author=self.model_call.author, early="report", only_calls=self.model_call.only_calls
-            )
-            self.model_call.responses.append(self._response)
+            self._response = self._new_response()
         events = self._reader.read(response)
         if events:
             await self._response.record(events)
@@ -89,11 +88,15 @@ class Step:
             nameless, response.nameless = response.nameless, []
             for dropped in nameless:
                 detail = f"the call came without a name; the tools are {', '.join(self._tool_names)}"
-                made = self.model_call.run.response("gemini", author=self.model_call.author, early="report")
-                self.model_call.responses.append(made)
-                await made.record(
+                await self._new_response().record(
                     [CallStarted(dropped.call_id, UNNAMED, None), CallDiscarded(dropped.call_id, "malformed", detail)]
                 )
+
+    def _new_response(self) -> Response:
+        asked = self.model_call
+        made = asked.run.response("gemini", author=asked.author, early="report", withheld=asked.withholds)
+        asked.responses.append(made)
+        return made
 
     def read_elsewhere(self) -> None:
         """The tap reads the responses, so the request, which has the whole conversation, need not be kept."""
@@ -188,6 +191,13 @@ class Invocation:
         theirs = [step for step in reversed(self._steps) if step.speaker.agent == speaker.agent]
         return next((step for step in theirs if step.speaker == speaker), theirs[0] if theirs else None)
 
+    def withheld_call(self, speaker: Speaker, function_call_id: str) -> Call | None:
+        """The call as the model wrote it, where the application may have shown it otherwise, or not at all."""
+        withheld = (
+            step for step in reversed(self._steps) if step.model_call.withholds and step.speaker.agent == speaker.agent
+        )
+        return next((call for step in withheld for call in step.calls() if call.wire_id == function_call_id), None)
+
     def has_signed(self, author: str) -> bool:
         """Whether the model of an agent has given a call of this invocation a thought signature."""
         asked = (step for step in self._steps if step.model_call.author == author)
@@ -207,7 +217,8 @@ class Invocation:
             step.shown.add(call.call_id)
             function_call.id = call.wire_id
             function_call.name = function_call.name or call.name
-            self.known_calls.bind(step.speaker, function_call.id, call.call_id)
+            if not step.model_call.withholds:
+                self.known_calls.bind(step.speaker, function_call.id, call.call_id)
 
     def find_call(self, speaker: Speaker, function_call_id: str | None) -> Call | None:
         """The call of this run that google-adk means by an id."""
@@ -220,6 +231,10 @@ class Invocation:
         In the branch of an agent that has ended, google-adk would not find a call again that a person has confirmed.
         """
         calls, responses = event.get_function_calls(), event.get_function_responses()
+        step = self.step_of(event.actions)
+        if calls and step is not None:
+            event.branch = step.speaker.branch
+            return
         named = [call.id for call in calls] + [paused_call_id(call) for call in calls] + [each.id for each in responses]
         for function_call_id in named:
             found = self.known_calls.find(Speaker.of(event), function_call_id)
@@ -230,15 +245,6 @@ class Invocation:
     def calls(self) -> list[Call]:
         """The calls of this invocation that google-adk knows."""
         return [self.run.call(call_id) for call_id in self.known_calls.call_ids()]
-
-
-def may_change_later(plugin: BasePlugin, callback: str, context: InvocationContext) -> bool:
-    """Whether a callback of this name runs after the plugin's own and may change what it has seen."""
-    if getattr(context.agent, f"canonical_{callback}s", None):
-        return True
-    plugins = context.plugin_manager.plugins
-    later = plugins[plugins.index(plugin) + 1 :] if plugin in plugins else []
-    return any(getattr(type(other), callback) is not getattr(BasePlugin, callback) for other in later)
 
 
 def declared_tools(request: LlmRequest) -> dict[str, dict[str, object]]:
@@ -353,6 +359,7 @@ def guard(invocation: Invocation, step: Step, response: LlmResponse, on_truncate
     if on_truncated == "fail" or invocation.cut_offs > MAX_CUT_OFFS:
         said = refusal(lost[0])
         invocation.failure = said
+        step.taken_out = lost if step.model_call.withholds else []
         kept = [part for part in parts if part.function_call is None]
         response.content = types.Content(role="model", parts=kept) if kept else None
         response.error_code = f"{lost[0].reason}_tool_call".upper()

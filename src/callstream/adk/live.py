@@ -56,33 +56,39 @@ class LiveTranscript:
         said = event.output_transcription is not None or _has_words_or_calls(event)
         return said and event.author not in ("user", *self._asked) and not _is_of_a_tool(event)
 
-    async def read(self, event: Event, on_truncated: OnTruncated) -> None:
-        """Takes in what an event says of the model. Refuses, like all paths, calls that are not whole."""
+    async def read(self, event: Event, on_truncated: OnTruncated, *, withholds: bool) -> Step | None:
+        """Takes in what an event says of the model. Refuses, like all paths, calls that are not whole.
+
+        ``withholds``: the application may still change it, so nothing of it is recorded yet.
+        """
+        step = None
         if self.says(event):
-            await self._read(event, on_truncated)
+            step = await self._read(event, on_truncated, withholds=withholds)
             if not event.partial:
                 self.is_new_turn = False
         if event.turn_complete and not self._goes_on:
             self.is_new_turn = True
+        return step
 
-    async def _read(self, event: Event, on_truncated: OnTruncated) -> None:
+    async def _read(self, event: Event, on_truncated: OnTruncated, *, withholds: bool) -> Step:
         self._goes_on = bool(event.get_function_calls())
         if said := event.output_transcription:
             part = types.Part(text=said.text or "")
             answer = LlmResponse(content=types.Content(role="model", parts=[part]), partial=not said.finished)
-            self._spoken = step = self._spoken or self._step(event)
+            self._spoken = step = self._spoken or self._step(event, withholds=withholds)
             await step.read(answer)
             if said.finished:
                 self._spoken = None
         else:
-            self._written = step = self._written or self._step(event)
+            self._written = step = self._written or self._step(event, withholds=withholds)
             await step.read(event)
             if not event.partial:
                 self._written = None
                 guard(self._invocation, step, event, on_truncated)
+        return step
 
-    def _step(self, event: Event) -> Step:
-        call = ModelCall(self._invocation.run, author=event.author, new_call_id=self._new_call_id)
+    def _step(self, event: Event, *, withholds: bool) -> Step:
+        call = ModelCall(self._invocation.run, author=event.author, new_call_id=self._new_call_id, withholds=withholds)
         return Step(call, LlmRequest(), event.actions, Speaker.of(event))
 
 

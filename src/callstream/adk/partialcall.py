@@ -175,3 +175,12 @@ def _same(shown: Any, value: Any) -> bool:
     if isinstance(shown, list) and isinstance(value, list):
         return len(shown) == len(value) and all(map(_same, shown, value))
     return isinstance(shown, bool) is isinstance(value, bool) and bool(shown == value)
+
+
+def as_written(value: Any, written: Any) -> Any:
+    """The value with its numbers as the model wrote them, where they are the same: partial events make floats of all."""
+    if isinstance(value, dict) and isinstance(written, dict):
+        return {name: as_written(part, written.get(name)) for name, part in value.items()}
+    if isinstance(value, list) and isinstance(written, list) and len(value) == len(written):
+        return [as_written(*pair) for pair in zip(value, written, strict=True)]
+    return written if _are_numbers(value, written) and value == written else value

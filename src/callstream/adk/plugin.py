@@ -10,7 +10,6 @@ import asyncio
 import logging
 import sys
 import uuid
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -30,7 +29,9 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 from callstream.adk.answers import Incoming
 from callstream.adk.eventtexts import EventTexts
 from callstream.adk.execution import Execution, check_early, current_agent_tool
-from callstream.adk.invocations import Endings, Invocation, OnTruncated, Step, guard, may_change_later, open_run
+from callstream.adk.invocations import Endings, Invocation, OnTruncated, Step, guard, open_run
+from callstream.adk.judged import record_judged
+from callstream.adk.judges import Judges
 from callstream.adk.knowncalls import Speaker
 from callstream.adk.live import LiveTranscript
 from callstream.adk.outputs import OutputKeys
@@ -98,8 +99,8 @@ class CallstreamPlugin(BasePlugin):
         self._live: dict[str, LiveTranscript] = {}
         self._outputs = OutputKeys()
         self._texts = EventTexts()
-        self._changes_text = partial(may_change_later, self, "after_model_callback")
-        self._execution = Execution(self)
+        self._judges = Judges(self)
+        self._execution = Execution(self._judges)
         self._endings = Endings()
         self._warned_of: set[tuple[str, str]] = set()
 
@@ -151,26 +152,34 @@ class CallstreamPlugin(BasePlugin):
         # Where agent and caller share a task, the caller's own requests are none of the agent's.
         current_model_call.set(None)
         invocation = self._invocations.get(invocation_context.invocation_id)
-        if invocation is not None:
-            invocation.correct_branch(event)
-            await self._read_live(invocation, event)
-            await self._execution.read_event(invocation, event)
-            await self._texts.read(invocation, event)
-            self._outputs.event(invocation, event)
-        return None
+        if invocation is None:
+            return None
+        invocation.correct_branch(event)
+        step = await self._read_live(invocation, invocation_context, event) or invocation.step_of(event.actions)
+        self._outputs.event(invocation, event)
+        judged = await self._judges.judge(invocation_context, event)
+        shown = judged or event
+        if step is not None and step.was_read and step.model_call.withholds:
+            await record_judged(invocation, step, shown)
+        else:
+            await self._texts.read(invocation, shown)
+        await self._execution.read_event(invocation, shown)
+        return judged
 
-    async def _read_live(self, invocation: Invocation, event: Event) -> None:
+    async def _read_live(self, invocation: Invocation, context: InvocationContext, event: Event) -> Step | None:
+        """Reads an event of live mode, in which no callback has the answer itself."""
         live = self._live.get(invocation.invocation_id)
         if live is None or invocation.run.outcome is not None:
-            return
+            return None
         if live.is_new_turn and not event.partial and live.says(event):
             self._outputs.turn_begins(invocation)
         try:
-            await live.read(event, self.settings.on_truncated)
+            step = await live.read(event, self.settings.on_truncated, withholds=bool(self._judges.of_model(context)))
         except RunOver:
-            return
+            return None
         if invocation.failure is not None:
             invocation.hang_up()
+        return step
 
     async def after_run_callback(self, *, invocation_context: InvocationContext) -> None:
         invocation = self._invocations.get(invocation_context.invocation_id)
@@ -212,6 +221,7 @@ class CallstreamPlugin(BasePlugin):
         self, *, agent: BaseAgent, callback_context: CallbackContext
     ) -> types.Content | None:
         invocation = self._invocations.get(callback_context.invocation_id)
+        self._judges.agent_begins(agent, callback_context.invocation_id)
         if isinstance(agent, LlmAgent):
             tools = [with_progress(tool) for tool in agent.tools]
             if any(made is not tool for made, tool in zip(tools, agent.tools, strict=True)):
@@ -233,6 +243,7 @@ class CallstreamPlugin(BasePlugin):
         self, *, agent: BaseAgent, callback_context: CallbackContext
     ) -> types.Content | None:
         invocation = self._invocations.get(callback_context.invocation_id)
+        self._judges.agent_ends(agent, callback_context.invocation_id)
         if invocation is not None:
             self._outputs.agent_ends(invocation, agent, callback_context.branch)
         return None
@@ -241,6 +252,7 @@ class CallstreamPlugin(BasePlugin):
         self, *, agent: BaseAgent, callback_context: CallbackContext, error: Exception
     ) -> None:
         invocation = self._invocations.get(callback_context.invocation_id)
+        self._judges.agent_ends(agent, callback_context.invocation_id)
         if invocation is None:
             return
         if isinstance(error, PydanticInvalidForJsonSchema):
@@ -290,7 +302,7 @@ class CallstreamPlugin(BasePlugin):
             reports=True,
             new_call_id=_new_call_id,
             streams=streamed.__contains__,
-            only_calls=self._changes_text(callback_context.get_invocation_context()),
+            withholds=bool(self._judges.of_model(callback_context.get_invocation_context())),
         )
         invocation.begin(Step(model_call, llm_request, callback_context.actions, Speaker.within(callback_context)))
         current_model_call.set(model_call)

@@ -22,7 +22,7 @@ class ModelCall:
     ``refuses``: the host refuses rejected calls itself, before their tools run, so they may be forwarded. ``reports``:
     the host reports the run's input and the results of its tools itself, so requests are not read for them.
     ``streams``: of which tools the provider may be asked to stream the arguments; None leaves it to the tap's setting.
-    ``only_calls``: the host records the text itself, which it may still change, so only calls are read.
+    ``withholds``: the application may still change the answer, so the host records it when that has been done.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class ModelCall:
         reports: bool = False,
         new_call_id: Callable[[], str] | None = None,
         streams: Callable[[str], bool] | None = None,
-        only_calls: bool = False,
+        withholds: bool = False,
     ) -> None:
         self.run = run
         self.author = author
@@ -44,7 +44,7 @@ class ModelCall:
         self.reports = reports
         self.new_call_id = new_call_id
         self.streams = streams
-        self.only_calls = only_calls
+        self.withholds = withholds
         self.read_by_tap = False
         self.responses: list[Response] = []
         """The responses that were read for it, in order: more than one where the host asked again by itself."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Protocol, assert_never
 
@@ -72,11 +72,8 @@ class Response:
 
     ``feed`` returns when the events are durable and the hooks have been told; it does not wait for hooks. If reading
     breaks, the open calls are discarded (interrupted) and the error rises unchanged. Leaving it ends the body. ``expect``
-    is told of each call before it starts: its ``call_id``, and its text while that is being read. ``only_calls``: text and
-    reasoning are left out, and messages without calls.
+    is told of each call before it starts: its ``call_id``, and its text while that is being read.
     """
-
-    _empty: frozenset[str] = frozenset()  # messages that have no call yet
 
     def __init__(
         self,
@@ -88,10 +85,8 @@ class Response:
         tools: Mapping[str, dict[str, Any]] | None = None,
         author: str | None = None,
         expect: Callable[[CallStarted, str, ArgumentText | None], None] | None = None,
-        only_calls: bool = False,
     ) -> None:
         self.run = run
-        self._only_calls = only_calls
         self._expect = expect
         self.response_id = response_id
         self.call_ids: dict[str, str] = {}
@@ -121,8 +116,6 @@ class Response:
 
     async def record(self, events: Sequence[WireEvent]) -> list[RunEvent]:
         """Records what a decoder has read, for those who decode themselves."""
-        if self._only_calls:
-            events = list(self._without_text(events))
         while True:
             for event in events:
                 if isinstance(event, CallStarted) and event.call_id not in self.call_ids:
@@ -149,7 +142,7 @@ class Response:
                 if call_id == event.call_id:
                     translated.append(event)
                     continue
-            elif self._only_calls or type(event) not in PIECES:
+            elif type(event) not in PIECES:
                 return False
             known = self._translate(event)
             if known is not None:
@@ -186,21 +179,6 @@ class Response:
             except RunOver:
                 pass  # the run's own end has discarded them
         return False
-
-    def _without_text(self, events: Sequence[WireEvent]) -> Iterator[WireEvent]:
-        for event in events:
-            match event:
-                case TextAppended() | ReasoningAppended():
-                    continue
-                case MessageStarted(message_id=message_id):
-                    self._empty |= {message_id}
-                    continue
-                case MessageEnded(message_id=message_id) if message_id in self._empty:
-                    continue
-                case CallStarted(message_id=str(message_id)) if message_id in self._empty:
-                    self._empty -= {message_id}
-                    yield MessageStarted(message_id)
-            yield event
 
     def _translate(self, event: WireEvent) -> RunEvent | None:
         match event:

@@ -51,6 +51,7 @@ from callstream.runtime.runend import RunEnd
 from callstream.runtime.runlog import EventsThen, RunLog
 from callstream.runtime.tooluse import ToolUse
 from callstream.runtime.waiting import wait_for_result
+from callstream.runtime.withheld import WithheldRun
 from callstream.tools import BegunTools, Progress, begun_tools
 from callstream.wire.argtext import ArgumentText
 
@@ -236,13 +237,13 @@ class Run:
         author: str | None = None,
         new_call_id: Callable[[], str] | None = None,
         early: EarlyPolicy = "record",
-        only_calls: bool = False,
+        withheld: bool = False,
     ) -> Response:
         """A response of a model that is to be read into this run: ``async with run.response("anthropic") as response``.
 
         ``tools`` are the request's tools, JSON Schemas by name; see ``decoder_for``. ``offered``: all names that its calls
         may have, where that is known; a call with another name is refused. ``early``: whether tools of its calls may begin
-        while it is being read. ``only_calls``: its text is left out.
+        while it is being read. ``withheld``: nothing of it is recorded; its host records what the application makes of it.
         """
         self.tool_use.declared.update(tools or ())
         new_call_id = new_call_id or self.callstream.new_call_id
@@ -256,14 +257,13 @@ class Run:
             self.early.expect(call_id, policy if is_offered else "never")
 
         return Response(
-            self,
+            WithheldRun(self) if withheld else self,
             wire,
             response_id,
             new_call_id=new_call_id,
             tools=tools,
             author=author,
-            expect=expect,
-            only_calls=only_calls,
+            expect=None if withheld else expect,
         )
 
     async def receive(self, events: Sequence[RequestEvent], *, author: str | None = None) -> None:

@@ -87,11 +87,13 @@ class ToolUse:
             await run.fail(call_id, unfit)
             raise
 
-    async def convert(self, call_id: str, tool: Tool[Any] | None = None) -> dict[str, Any] | None:
+    async def convert(
+        self, call_id: str, tool: Tool[Any] | None = None, args: dict[str, Any] | None = None
+    ) -> dict[str, Any] | None:
         """The arguments that the tool is called with, of its annotated types, after the call's hooks have settled.
 
         None for a call that has none to convert. One that its tool cannot be called with is discarded, and
-        ``CallRejected`` raised. ``tool``: if a host runs it.
+        ``CallRejected`` raised. ``tool``: if a host runs it; ``args``: with others than are shown.
         """
         run = self._run
         call = await run.ready(call_id)
@@ -110,7 +112,7 @@ class ToolUse:
         if call.encoding != "json" or mistake(call) is not None:
             return None
         try:
-            return tool.arguments.convert(call.args or {}, check_names=not is_hosts)
+            return tool.arguments.convert(call.args or {} if args is None else args, check_names=not is_hosts)
         except InvalidArguments as invalid:
             await run.record([CallDiscarded(call_id, "invalid", invalid.detail)])
             raise run.rejection(call_id) from None

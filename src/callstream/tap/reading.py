@@ -163,7 +163,7 @@ class Reading:
             author=model_call.author if model_call is not None else None,
             new_call_id=model_call.new_call_id if model_call is not None else None,
             early="report" if model_call is not None and model_call.reports else "record",
-            only_calls=model_call is not None and model_call.only_calls,
+            withheld=model_call is not None and model_call.withholds,
         )
         if model_call is not None:
             model_call.responses.append(self._response)

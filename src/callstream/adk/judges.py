@@ -1,0 +1,149 @@
+"""What of an application may change what a model wrote, or what a tool returned, before google-adk shows it.
+
+Callbacks, plugins, planners and agents of the application's own. Where there is one, nothing is shown or journaled before
+it has judged the whole: a secret may be cut in two, and what was shown cannot be taken back. Elsewhere all stays live.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any, Final, TypeVar
+
+from google.adk.agents.base_agent import BaseAgent
+from google.adk.agents.invocation_context import InvocationContext
+from google.adk.events.event import Event
+from google.adk.planners.base_planner import BasePlanner
+from google.adk.planners.built_in_planner import BuiltInPlanner
+from google.adk.plugins.base_plugin import BasePlugin
+
+logger = logging.getLogger("callstream")
+
+Extension = TypeVar("Extension")
+
+_OBSERVES: Final = "__callstream_observes__"
+
+_OBSERVERS: Final = frozenset(
+    {
+        "google.adk.plugins.logging_plugin.LoggingPlugin",
+        "google.adk.plugins.debug_logging_plugin.DebugLoggingPlugin",
+        "google.adk.plugins.bigquery_agent_analytics_plugin.BigQueryAgentAnalyticsPlugin",
+        "google.adk.tools.model_consult._observability_plugin.ModelConsultObservabilityPlugin",
+        "google.adk.evaluation.request_intercepter_plugin._RequestIntercepterPlugin",
+    }
+)
+"""google-adk's own plugins that change nothing."""
+
+_OVERRIDDEN: Final = ("run_async", "_run_async_impl", "run_live", "_run_live_impl")
+"""What an agent of the application's own defines, by google-adk's documentation."""
+
+_around: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("callstream_agents_around", default=())
+"""The application's own agents that this task runs in, by invocation and name."""
+
+
+def observes(extension: Extension) -> Extension:
+    """Marks a callback, plugin, planner or agent class that changes nothing of what models write and tools return.
+
+    What it sees is then shown live: it is not waited for. ``@observes`` above a function or class, or ``observes(plugin)``.
+    """
+    setattr(getattr(extension, "__func__", extension), _OBSERVES, True)
+    return extension
+
+
+class Judges:
+    """Who judges what an agent shows, seen from a plugin of Callstream's: all of its application's extension points."""
+
+    def __init__(self, plugin: BasePlugin) -> None:
+        self._plugin = plugin
+        self._said_of: set[str] = set()
+
+    def of_model(self, context: InvocationContext) -> list[str]:
+        """What may change an answer of the agent's model, in words; empty if nothing may."""
+        found = [*self._callbacks("after_model_callback", context), *self._of_events(context)]
+        if _rewrites(getattr(context.agent, "planner", None)):
+            found.append(f"planner {type(getattr(context.agent, 'planner', None)).__name__}")
+        name = "" if context.agent is None else context.agent.name
+        if found and name not in self._said_of:
+            self._said_of.add(name)
+            logger.info(
+                "agent %s: what its model writes is shown when %s has judged it, not as it arrives; "
+                "callstream.adk.observes marks what changes nothing",
+                name,
+                " and ".join(dict.fromkeys(found)),
+            )
+        return found
+
+    def of_tools(self, context: InvocationContext) -> bool:
+        """Whether anything may change what a tool of the agent returned."""
+        return any(self._callbacks("after_tool_callback", context)) or any(self._of_events(context))
+
+    async def judge(self, context: InvocationContext, event: Event) -> Event | None:
+        """Has the other plugins judge an event, in their order; None if none of them may change it.
+
+        The first that returns an event replaces it. google-adk does not ask them again, as it gets an event from here.
+        """
+        if not any(self._plugins("on_event_callback", context)):
+            return None
+        for other in self._others(context):
+            try:
+                changed = await other.on_event_callback(invocation_context=context, event=event)
+            except Exception as error:
+                raise RuntimeError(f"plugin {other.name!r} raised in on_event_callback: {error}") from error
+            if changed is not None:
+                kept = changed.model_fields_set - {"id", "invocation_id", "timestamp"}
+                changes = {name: getattr(changed, name) for name in kept}
+                return event.model_copy(update={**changes, "author": changed.author or event.author})
+        return event
+
+    def agent_begins(self, agent: BaseAgent, invocation_id: str) -> None:
+        if _is_own(agent):
+            here = [each for each in _around.get() if each[0] == invocation_id]
+            _around.set((*here, (invocation_id, agent.name)))
+
+    def agent_ends(self, agent: BaseAgent, invocation_id: str) -> None:
+        around = _around.get()
+        if (invocation_id, agent.name) in around:
+            _around.set(around[: around.index((invocation_id, agent.name))])
+
+    def _callbacks(self, callback: str, context: InvocationContext) -> Iterator[str]:
+        own = getattr(context.agent, f"canonical_{callback}s", None) or ()
+        if any(not _is_observer(each) for each in own):
+            yield f"its {callback}"
+        yield from self._plugins(callback, context)
+
+    def _of_events(self, context: InvocationContext) -> Iterator[str]:
+        yield from self._plugins("on_event_callback", context)
+        yield from (f"agent {name}" for id_, name in _around.get() if id_ == context.invocation_id)
+
+    def _plugins(self, callback: str, context: InvocationContext) -> Iterator[str]:
+        for other in self._others(context):
+            overrides = getattr(type(other), callback) is not getattr(BasePlugin, callback)
+            if overrides and not _is_observer(other):
+                yield f"plugin {other.name}"
+
+    def _others(self, context: InvocationContext) -> list[BasePlugin]:
+        """The plugins after ours. One before ours has had its say, and hides from ours what it replaces."""
+        plugins = context.plugin_manager.plugins
+        return plugins[plugins.index(self._plugin) + 1 :] if self._plugin in plugins else []
+
+
+def _is_observer(extension: Any) -> bool:
+    kind = type(extension)
+    return hasattr(extension, _OBSERVES) or f"{kind.__module__}.{kind.__qualname__}" in _OBSERVERS
+
+
+def _rewrites(planner: Any) -> bool:
+    """Whether the planner of an agent changes the parts of an answer. True stands for google-adk's PlanReActPlanner."""
+    if not planner or _is_observer(planner):
+        return False
+    unchanged = (BasePlanner.process_planning_response, BuiltInPlanner.process_planning_response)
+    return not isinstance(planner, BasePlanner) or type(planner).process_planning_response not in unchanged
+
+
+def _is_own(agent: BaseAgent) -> bool:
+    """Whether an agent is of the application's own making, so that it may change the events of those that it runs."""
+    if _is_observer(agent):
+        return False
+    methods = (getattr(type(agent), name, None) for name in _OVERRIDDEN)
+    return any(not str(getattr(method, "__module__", "google.adk")).startswith("google.adk") for method in methods)

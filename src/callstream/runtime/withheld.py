@@ -1,0 +1,80 @@
+"""A response that nobody may see yet: its host shows what the application has made of it.
+
+It is decoded, collapsed and checked like any other, so that no tool runs on arguments that are unfinished or do not fit.
+But nothing of it is journaled, and no hook hears of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, get_args
+
+from callstream.calls import Call, CallEvent, Ledger
+from callstream.errors import CallRejected, RunOver
+from callstream.events import RunEvent, RunOutcome
+from callstream.runtime.barrier import rejection
+
+if TYPE_CHECKING:
+    from callstream.runtime.run import Run
+
+_CALL_EVENTS = get_args(CallEvent)
+
+
+class WithheldRun:
+    """Stands in for a run where such a response is read: a ``ReadingRun`` with a ledger of its own."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._ledger = Ledger()
+
+    @property
+    def run_id(self) -> str:
+        return self._run.run_id
+
+    @property
+    def outcome(self) -> RunOutcome | None:
+        return self._run.outcome
+
+    @property
+    def calls(self) -> list[Call]:
+        return list(self._ledger)
+
+    def call(self, call_id: str) -> Call:
+        return self._ledger[call_id]
+
+    @property
+    def when_due(self) -> Callable[[Callable[[], object]], None]:
+        return self._run.when_due
+
+    async def free_call_id(self, wanted: str) -> str:
+        return self._ledger.name_for(wanted)
+
+    async def record(
+        self,
+        events: Sequence[RunEvent] | Callable[[], Sequence[RunEvent]],
+        *,
+        response_id: str | None = None,
+        author: str | None = None,
+    ) -> None:
+        for event in events() if callable(events) else events:
+            if isinstance(event, _CALL_EVENTS):
+                self._ledger.apply(event)
+
+    def record_now(
+        self,
+        events: Sequence[RunEvent],
+        then: Callable[[Exception | None], None],
+        *,
+        response_id: str | None = None,
+        author: str | None = None,
+    ) -> bool:
+        return False
+
+    async def settled(self, call_id: str) -> Call:
+        return self._ledger[call_id]
+
+    def rejection(self, call_id: str) -> CallRejected | RunOver:
+        return rejection(self._ledger[call_id], None)
+
+    def on_stop(self, callback: Callable[[str], object]) -> Callable[[], None]:
+        return self._run.on_stop(callback)
