@@ -56,7 +56,7 @@ class AgentOptions(TypedDict, total=False):
     stream_arguments: Annotated[bool, True]
     """Whether providers that stream arguments only on request are asked to; on by default."""
     use_thread_id_as_session_id: bool | None
-    """Whether a new session has the thread's id; by default wherever the session service takes one."""
+    """Whether a new session has the thread's id; by default unless the session service refuses it."""
     allow_scoped_state_keys: Annotated[bool, False]
     """Whether clients may set ``app:`` and ``user:`` keys of the state; off by default."""
     seed_first_run_history: Annotated[bool, True]

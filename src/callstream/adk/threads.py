@@ -12,18 +12,25 @@ task in the background: memory grows with runs, so each run that begins looks wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Final, TypeAlias
 
 from ag_ui.core import Message
+from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.sessions.base_session_service import BaseSessionService
 from google.adk.sessions.session import Session
+from google.genai.errors import ClientError
 
 from callstream.adk.contents import history_event
 from callstream.adk.state import APP_KEY, THREAD_KEY, USER_KEY, is_input, seen_in
 from callstream.agui.given import since_spoken
 from callstream.calls import CallState
+from callstream.errors import CallstreamError
 from callstream.journal import Journal
+
+logger = logging.getLogger("callstream")
 
 ThreadKey: TypeAlias = tuple[str, str, str]
 """The names of an app, a user and a thread."""
@@ -32,23 +39,27 @@ _REMEMBERED: Final = 10_000
 """Threads whose sessions have other ids than they."""
 _LOOK_INTERVAL: Final = 60.0
 _AWAITING_SECONDS: Final = 24 * 3600.0
+_REFUSALS: Final = (ValueError, TypeError, LookupError, NotImplementedError, ClientError)
+"""What a session service raises for an id that it cannot have given."""
+_NO_REFUSALS: Final = (AlreadyExistsError, CallstreamError, OSError)
+"""What it raises for other reasons."""
 
 
 class Threads:
     """Finds the session of a thread."""
 
     def __init__(self, service: BaseSessionService, *, thread_is_session: bool | None) -> None:
+        """``thread_is_session``: whether a session has its thread's id. None: unless the service refuses it."""
         self.service = service
-        # Vertex gives sessions ids of its own and refuses others.
-        named_by_service = type(service).__name__.startswith("VertexAi")
-        self._thread_is_session = not named_by_service if thread_is_session is None else thread_is_session
+        self._thread_is_session = thread_is_session is not False
+        self._may_be_refused = thread_is_session is None
         self._session_ids: dict[tuple[str, str, str], str] = {}
 
     async def find(self, app_name: str, user_id: str, thread_id: str) -> Session | None:
         """The session of a thread with all its events, None if it has none yet."""
         known = self._session_ids.get((app_name, user_id, thread_id), thread_id)
         if known != thread_id or self._thread_is_session:
-            session = await self.service.get_session(app_name=app_name, user_id=user_id, session_id=known)
+            session = await self._session(app_name, user_id, known)
             if session is not None and session.state.get(THREAD_KEY, thread_id) == thread_id:
                 return session
         listed = await self.service.list_sessions(app_name=app_name, user_id=user_id)
@@ -62,14 +73,44 @@ class Threads:
         """The session of a thread; a new one if it has none."""
         session = await self.find(app_name, user_id, thread_id)
         if session is None:
-            session = await self.service.create_session(
-                app_name=app_name,
-                user_id=user_id,
-                state={THREAD_KEY: thread_id, APP_KEY: app_name, USER_KEY: user_id},
-                session_id=thread_id if self._thread_is_session else None,
-            )
+            state = {THREAD_KEY: thread_id, APP_KEY: app_name, USER_KEY: user_id}
+            create = partial(self.service.create_session, app_name=app_name, user_id=user_id, state=state)
+            session = await self._create(create, thread_id) if self._thread_is_session else await create()
             self._remember(app_name, user_id, thread_id, session.id)
         return session
+
+    async def _session(self, app_name: str, user_id: str, session_id: str) -> Session | None:
+        """None also if the service does not take such an id: then its list of sessions tells."""
+        try:
+            return await self.service.get_session(app_name=app_name, user_id=user_id, session_id=session_id)
+        except _REFUSALS:
+            if not self._may_be_refused:
+                raise
+            return None
+
+    async def _create(self, create: Callable[..., Awaitable[Session]], thread_id: str) -> Session:
+        """A session with the thread's id. Some services give ids of their own, and no property of theirs says so."""
+        service = self.service.__class__.__name__
+        try:
+            return await create(session_id=thread_id)
+        except _NO_REFUSALS:
+            raise
+        except Exception as refusal:
+            if not self._may_be_refused:
+                refusal.add_note(
+                    f"{service} was to use the thread's id, {thread_id!r}: use_thread_id_as_session_id=True"
+                )
+                raise
+            try:
+                session = await create()
+            except Exception as error:
+                error.add_note(
+                    f"{service} made no session for thread {thread_id!r}, neither with that id nor without one"
+                )
+                raise
+            logger.info("%s refuses ids of threads (%s): sessions have ids of its own", service, refusal)
+            self._thread_is_session = False
+            return session
 
     async def delete(self, app_name: str, user_id: str, thread_id: str) -> None:
         """Deletes the session of a thread, if it has one."""
