@@ -42,7 +42,7 @@ from callstream.adk.services import shielded
 from callstream.adk.settings import AgentOptions, complete
 from callstream.adk.state import public_state
 from callstream.adk.tapping import client_toolsets, server_tools, tap_tree
-from callstream.adk.threads import IdleThreads, ThreadKey, Threads, split
+from callstream.adk.threads import IdleThreads, SessionMemory, ThreadKey, Threads, split
 from callstream.agui import AguiEvent, Conversation, Translator, View, encode_sse, for_older_client
 from callstream.agui.events import encode
 from callstream.agui.given import digest_of, since_spoken
@@ -109,6 +109,8 @@ class ADKAgent:
         in_memory = settings["use_in_memory_services"]
         self._artifacts = shielded(settings["artifact_service"] or (InMemoryArtifactService() if in_memory else None))
         self._memory = shielded(settings["memory_service"] or (InMemoryMemoryService() if in_memory else None))
+        remembers = settings["memory_service"] is not None and settings["save_session_to_memory_on_cleanup"]
+        self._session_memory = SessionMemory(self._memory) if self._memory is not None and remembers else None
         credentials = settings["credential_service"] or (InMemoryCredentialService() if in_memory else None)
         self._credentials = shielded(credentials)
         self.owns_sessions = settings["session_service"] is None
@@ -142,16 +144,19 @@ class ADKAgent:
         self._idle = self._idle_threads()
 
     def _idle_threads(self) -> IdleThreads | None:
-        """What forgets idle threads; None if none are forgotten here."""
+        """What forgets idle threads, or puts them into memory; None if neither is wanted."""
         settings = self._settings
         owns_sessions = self.owns_sessions and settings["delete_session_on_cleanup"]
-        if settings["session_timeout_seconds"] is None or not (self.owns_callstream or owns_sessions):
+        has_work = self.owns_callstream or owns_sessions or self._session_memory is not None
+        if settings["session_timeout_seconds"] is None or not has_work:
             return None
         return IdleThreads(
             settings["session_timeout_seconds"],
             self.callstream.journal,
-            self._threads if owns_sessions else None,
+            self._threads,
+            self._session_memory,
             owns_journal=self.owns_callstream,
+            owns_sessions=owns_sessions,
             clock=time.monotonic,
         )
 
@@ -395,6 +400,8 @@ class ADKAgent:
         self._closings += 1
         for run in list(self._active):
             await run.stop("closed")
+        if self._session_memory is not None:
+            await self._session_memory.wait()
         for runner in self._runners.values():
             await runner.close()
         self._runners.clear()

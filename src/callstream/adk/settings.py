@@ -34,6 +34,7 @@ class AgentOptions(TypedDict, total=False):
     """Where google-adk keeps sessions; in memory without one."""
     artifact_service: BaseArtifactService | None
     memory_service: BaseMemoryService | None
+    """What remembers sessions; see ``save_session_to_memory_on_cleanup``."""
     credential_service: BaseCredentialService | None
     use_in_memory_services: Annotated[bool, True]
     """Whether services that were not given are made, in memory."""
@@ -73,6 +74,11 @@ class AgentOptions(TypedDict, total=False):
     """
     delete_session_on_cleanup: Annotated[bool, True]
     """Whether a thread that is forgotten loses its session too; on by default."""
+    save_session_to_memory_on_cleanup: Annotated[bool, True]
+    """Whether a ``memory_service`` that was given gets a thread's session after ``session_timeout_seconds``; on by default.
+
+    Whichever service keeps the session. It happens when the next run of any thread begins.
+    """
 
 
 _DEFAULTS: Final = {

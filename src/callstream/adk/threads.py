@@ -5,13 +5,15 @@ and the later write would be refused or lost. With ``ADKAgent.run`` this holds f
 of a thread to several processes have to take turns themselves.
 
 Idle threads are forgotten, as far as an ``ADKAgent`` keeps them in memory itself: services and journals that it was given
-are their owner's to clean up. A client that comes back sends the conversation along, so its thread begins anew with
-that history. A thread that awaits an answer is kept for a day, because only its session can take the answer. There is no
-task in the background: memory grows with runs, so each run that begins looks whether there is something to do.
+are their owner's to clean up. A memory service that it was given gets their sessions. A client that comes back sends the
+conversation along, so its thread begins anew with that history. A thread that awaits an answer is kept for a day, because
+only its session can take the answer. There is no task in the background: memory grows with runs, so each run that begins
+looks whether there is something to do.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
@@ -19,6 +21,7 @@ from typing import Final, TypeAlias
 
 from ag_ui.core import Message
 from google.adk.errors.already_exists_error import AlreadyExistsError
+from google.adk.memory.base_memory_service import BaseMemoryService
 from google.adk.sessions.base_session_service import BaseSessionService
 from google.adk.sessions.session import Session
 from google.genai.errors import ClientError
@@ -151,22 +154,50 @@ def split(messages: Sequence[Message], session: Session) -> tuple[list[Message],
     return list(messages[: len(messages) - len(since)]), [message for message in since if is_input(message)]
 
 
+class SessionMemory:
+    """Adds sessions to a memory service, each in a task of its own: some services ask a model about each."""
+
+    def __init__(self, service: BaseMemoryService) -> None:
+        self._service = service
+        self._adding: set[asyncio.Task[None]] = set()
+
+    def add(self, session: Session) -> None:
+        task = asyncio.create_task(self._add(session), name=f"callstream memory {session.id}")
+        self._adding.add(task)
+        task.add_done_callback(self._adding.discard)
+
+    async def _add(self, session: Session) -> None:
+        try:
+            await self._service.add_session_to_memory(session)
+        except Exception:
+            logger.exception("the session of thread %s could not be added to memory", session.id)
+
+    async def wait(self) -> None:
+        """Waits until those are added that this event loop adds."""
+        loop = asyncio.get_running_loop()
+        await asyncio.gather(*[task for task in self._adding if task.get_loop() is loop])
+
+
 class IdleThreads:
-    """``owns_journal``: whether the journal is the agent's to clean up. ``threads`` is None if the sessions are not."""
+    """``owns_journal`` and ``owns_sessions``: whether they are the agent's to clean up. ``memory`` gets idle sessions."""
 
     def __init__(
         self,
         timeout: float,
         journal: Journal,
-        threads: Threads | None,
+        threads: Threads,
+        memory: SessionMemory | None = None,
         *,
         owns_journal: bool,
+        owns_sessions: bool = True,
         clock: Callable[[], float],
     ) -> None:
         self._timeout = timeout
         self._journal = journal
         self._owns_journal = owns_journal
+        self._owns_sessions = owns_sessions
         self._threads = threads
+        self._memory = memory
         self._clock = clock
         self._used: dict[ThreadKey, float] = {}  # the longest unused first
         self._next_look = clock() + min(timeout, _LOOK_INTERVAL)
@@ -196,7 +227,9 @@ class IdleThreads:
     async def _forget(self, key: ThreadKey) -> None:
         del self._used[key]
         _, user_id, thread_id = key
-        if self._threads is not None:
+        if self._memory is not None and (session := await self._threads.find(*key)) is not None:
+            self._memory.add(session)
+        if self._owns_sessions:
             await self._threads.delete(*key)
         if self._owns_journal:
             # To save memory only: a session that is kept elsewhere may be imported again.

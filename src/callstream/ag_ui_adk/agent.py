@@ -24,7 +24,6 @@ class IgnoredOptions(TypedDict, total=False):
 
     cleanup_interval_seconds: int
     max_sessions_per_user: int | None
-    save_session_to_memory_on_cleanup: bool
     hitl_max_wait_seconds: int | None
     tool_timeout_seconds: int
 

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 from google.adk.agents import LlmAgent
+from google.adk.memory import InMemoryMemoryService
 from google.adk.sessions import InMemorySessionService
+from google.adk.sessions.session import Session
 from google.adk.tools import LongRunningFunctionTool
 
 from callstream import Callstream, UsageError
@@ -117,3 +119,59 @@ def test_limits_are_not_negative(option: str) -> None:
     for error in (UsageError, ValueError):
         with pytest.raises(error, match=f"{option} must not be negative"):
             ADKAgent(adk_agent=agent, **{option: -1})  # type: ignore[misc]
+
+
+class Memory(InMemoryMemoryService):
+    def __init__(self) -> None:
+        super().__init__()
+        self.added: list[str] = []
+
+    async def add_session_to_memory(self, session: Session) -> None:
+        if session.id == "broken":
+            raise ValueError("this one not")
+        assert session.events
+        self.added.append(session.id)
+        await super().add_session_to_memory(session)
+
+
+@pytest.mark.parametrize("kept_by", ["agent", "program"])
+async def test_a_memory_service_gets_threads_after_the_timeout(
+    kept_by: str, models: Models, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory = Memory()
+    given: dict[str, Any] = {"session_service": InMemorySessionService()} if kept_by == "program" else {}
+    async with scripted("gemini", [END] * 6) as provider:
+        agent = ADKAgent(
+            adk_agent=agent_of(models(provider, "none")),
+            app_name="app",
+            user_id="user",
+            session_timeout_seconds=0,
+            memory_service=memory,
+            **given,
+        )
+        for thread in ("one", "broken", "two", "last"):
+            await Client(agent, thread).send("Sunshine")
+        await agent.close()
+    assert memory.added == ["one", "two"]
+    assert "the session of thread broken could not be added to memory" in caplog.text
+    found = await memory.search_memory(app_name="app", user_id="user", query="sunshine")
+    assert found.memories
+    if kept_by == "program":
+        assert await sessions_in(given["session_service"]) == ["broken", "last", "one", "two"]
+
+
+async def test_a_memory_service_gets_nothing_where_that_is_off(models: Models) -> None:
+    memory = Memory()
+    async with scripted("gemini", [END, END]) as provider:
+        agent = ADKAgent(
+            adk_agent=agent_of(models(provider, "none")),
+            app_name="app",
+            user_id="user",
+            session_timeout_seconds=0,
+            memory_service=memory,
+            save_session_to_memory_on_cleanup=False,
+        )
+        for thread in ("one", "two"):
+            await Client(agent, thread).send()
+        await agent.close()
+    assert memory.added == []
