@@ -13,6 +13,7 @@ import pytest
 
 from callstream.wire import WIRES
 from tests.captures import ROOT
+from tests.importing import circles, imports_of, rooms_of
 from tests.purity import BANNED_CALLS, BANNED_IMPORTS, PURE, offences, rooms_imported
 
 PACKAGE = ROOT / "src" / "callstream"
@@ -22,12 +23,13 @@ PACKAGE = ROOT / "src" / "callstream"
 ORDER = (
     ("cli", "ag_ui_adk"),
     ("server", "adk", "testing"),
+    ("callstream",),
     ("tap",),
     ("runtime",),
     ("hooks",),
     ("journal",),
-    ("calls", "view", "agui", "uistream", "wire"),
-    ("tools", "jsontext"),
+    ("view", "agui", "uistream", "wire"),
+    ("calls", "tools", "jsontext"),
     ("codec", "events"),
     ("errors", "flag"),
 )
@@ -156,6 +158,63 @@ def test_design_document_shows_the_same_order_and_the_same_pure_rooms() -> None:
     assert [tuple(re.findall(r"`(\w+)`", row)) for row in rows] == list(ORDER)
     [named] = re.findall(r"^(`errors`.*) are pure:", design, re.MULTILINE | re.DOTALL)
     assert set(re.findall(r"`(\w+)`", named)) == set(PURE) & {room for row in ORDER for room in row}
+
+
+# -- circles, type imports included ------------------------------------------------------------------------------------
+
+
+def test_imports_for_types_point_the_same_way() -> None:
+    place = {room: number for number, row in enumerate(ORDER) for room in row}
+    imports = rooms_of(imports_of(PACKAGE))
+    assert {room for room in imports if room not in place} == {"__main__"}
+    upward = [(room, name) for room in place for name in imports[room] if place[name] < place[room]]
+    assert upward == []
+
+
+def test_no_two_files_import_each_other_not_even_for_types() -> None:
+    assert circles(imports_of(PACKAGE)) == []
+
+
+def test_no_two_rooms_import_each_other_not_even_for_types() -> None:
+    assert circles(rooms_of(imports_of(PACKAGE))) == []
+
+
+@pytest.mark.parametrize(
+    ("calls", "hooks", "files", "rooms"),
+    [
+        ("import callstream.hooks.thread", "x = 1", [], []),
+        (
+            "import callstream.hooks.thread",
+            "from callstream import calls",
+            [["calls", "hooks.thread"]],
+            [["calls", "hooks"]],
+        ),
+        (
+            "from callstream.hooks import thread",
+            "import callstream.calls as c",
+            [["calls", "hooks.thread"]],
+            [["calls", "hooks"]],
+        ),
+        (
+            "from callstream.hooks.thread import T",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n  from callstream.calls import Call",
+            [["calls", "hooks.thread"]],
+            [["calls", "hooks"]],
+        ),
+        ("def f():\n  import callstream.hooks", "import callstream.calls", [], [["calls", "hooks"]]),
+    ],
+    ids=["one way", "each other", "by their packages", "for types", "late, in another file of the room"],
+)
+def test_a_circle_is_found(
+    calls: str, hooks: str, files: list[list[str]], rooms: list[list[str]], tmp_path: Path
+) -> None:
+    package = tmp_path / "callstream"
+    (package / "hooks").mkdir(parents=True)
+    for name, source in {"calls": calls, "hooks/__init__": "", "hooks/thread": hooks, "__init__": ""}.items():
+        (package / f"{name}.py").write_text(source)
+    imports = imports_of(package)
+    assert circles(imports) == files
+    assert circles(rooms_of(imports)) == rooms
 
 
 # -- purity ------------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from callstream.calls import Call, CallState, Refusal, ToolResult
+from callstream.callstream import Callstream
 from callstream.errors import (
     ArgumentsAborted,
     CallRejected,
@@ -18,7 +19,7 @@ from callstream.events import Record
 from callstream.hooks import ArgsDelta, FieldDelta
 from callstream.journal import Journal, open_journal
 from callstream.jsontext import Change, JsonStream, JsonWriter
-from callstream.runtime import Callstream, Run, Settings, SyncRun, current_run
+from callstream.runtime import Run, Settings, SyncRun, current_run
 from callstream.tools import AbortSignal, Progress, Streamed, no_progress, tool
 from callstream.wire import decoder_for, results_in
 

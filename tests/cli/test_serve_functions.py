@@ -23,7 +23,7 @@ cs = Callstream("sqlite:///own.db")
 
 
 async def agent(given):
-    assert current_run().callstream is cs
+    assert current_run().engine is cs.engine
     yield {"type": "TEXT_MESSAGE_CHUNK", "messageId": given.run_id, "delta": "Hello."}
 
 

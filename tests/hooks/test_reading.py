@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-import callstream.hooks.deltas
+import callstream.tools.delta
 from callstream.hooks import CallHooks, HookSettings, Outcome
 from callstream.hooks.deltas import ArgsDelta, DeltaQueue, FieldDelta
 from callstream.jsontext.stream import JsonStream
@@ -89,7 +89,7 @@ def parsers(monkeypatch: pytest.MonkeyPatch) -> list[JsonStream]:
             super().__init__(*args, **kwargs)
             made.append(self)
 
-    monkeypatch.setattr(callstream.hooks.deltas, "JsonStream", Counted)
+    monkeypatch.setattr(callstream.tools.delta, "JsonStream", Counted)
     return made
 
 

@@ -50,7 +50,7 @@ async def outcome(cs: Callstream, run_id: str) -> tuple[str | None, str | None]:
 
 
 async def test_runs_of_one_turn_wait_for_each_other_s_work_in_order(cs: Callstream) -> None:
-    driver, log, gate = Driver(cs, DriverSettings()), list[str](), asyncio.Event()
+    driver, log, gate = Driver(cs.engine, DriverSettings()), list[str](), asyncio.Event()
 
     async def work(name: str, run: Run) -> None:
         log.append(f"{name} began")
@@ -72,7 +72,7 @@ async def test_runs_of_one_turn_wait_for_each_other_s_work_in_order(cs: Callstre
 
 
 async def test_thread_with_an_exclusive_run_is_busy(cs: Callstream) -> None:
-    driver = Driver(cs, DriverSettings())
+    driver = Driver(cs.engine, DriverSettings())
     await driver.begin(starting(cs, for_ever, exclusive=True))
     with pytest.raises(ThreadBusy):
         await driver.begin(starting(cs, nothing, exclusive=True))
@@ -86,7 +86,7 @@ async def test_run_waits_for_another_driver_s(cs: Callstream) -> None:
     async def work(run: Run) -> None:
         await gate.wait()
 
-    first, second = Driver(cs, DriverSettings()), Driver(cs, DriverSettings(busy_wait=30))
+    first, second = Driver(cs.engine, DriverSettings()), Driver(cs.engine, DriverSettings(busy_wait=30))
     await first.begin(starting(cs, work, exclusive=True))
     busy = asyncio.Event()
 
@@ -103,7 +103,7 @@ async def test_run_waits_for_another_driver_s(cs: Callstream) -> None:
 
 async def test_limits_in_all_and_of_one_principal(cs: Callstream) -> None:
     seats = Seats(2, 1)
-    driver, other = Driver(cs, DriverSettings(), seats), Driver(cs, DriverSettings(), seats)
+    driver, other = Driver(cs.engine, DriverSettings(), seats), Driver(cs.engine, DriverSettings(), seats)
     await driver.begin(starting(cs, for_ever, "a"), principal="ann")
     with pytest.raises(TooMany, match="1 already of this principal") as of_one:
         await driver.begin(starting(cs, nothing, "b"), principal="ann")
@@ -118,12 +118,12 @@ async def test_limits_in_all_and_of_one_principal(cs: Callstream) -> None:
 
 
 async def test_a_request_that_is_sent_again_begins_one_run(cs: Callstream) -> None:
-    driver, request = Driver(cs, DriverSettings()), RunRequest("t", "r", "digest")
+    driver, request = Driver(cs.engine, DriverSettings()), RunRequest("t", "r", "digest")
     start = partial(starting, cs, nothing, run_input={"digest": "digest"})
     both = await asyncio.gather(*(driver.begin(start(run_id="r"), request=request) for _ in range(2)))
     assert both == ["r", "r"]
     await ended(driver)
-    assert await Driver(cs, DriverSettings()).begin(start(run_id="r"), request=request) == "r"
+    assert await Driver(cs.engine, DriverSettings()).begin(start(run_id="r"), request=request) == "r"
     assert [row.run_id for row in await cs.journal.runs()] == ["r"]
 
 
@@ -131,7 +131,7 @@ async def test_who_is_refused_after_the_start_has_no_run(cs: Callstream) -> None
     async def check() -> None:
         raise PermissionError
 
-    driver = Driver(cs, DriverSettings())
+    driver = Driver(cs.engine, DriverSettings())
     with pytest.raises(PermissionError):
         await driver.begin(starting(cs, for_ever, run_id="r"), check=check)
     assert await outcome(cs, "r") == ("cancelled", "refused")
@@ -139,7 +139,7 @@ async def test_who_is_refused_after_the_start_has_no_run(cs: Callstream) -> None
 
 
 async def test_the_last_watcher_who_leaves_waits_for_the_stop(cs: Callstream) -> None:
-    driver = Driver(cs, DriverSettings(leave_seconds=0, leave_reason="closed"))
+    driver = Driver(cs.engine, DriverSettings(leave_seconds=0, leave_reason="closed"))
     run_id = await driver.begin(starting(cs, for_ever))
     async with driver.watch(run_id):
         async with driver.watch(run_id) as task:
@@ -155,7 +155,7 @@ async def test_a_stop_that_another_process_was_asked_for_is_noticed(
     cs: Callstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("callstream.runtime.driver.STOP_POLL_SECONDS", 0.01)
-    driver = Driver(cs, DriverSettings())
+    driver = Driver(cs.engine, DriverSettings())
     run_id = await driver.begin(starting(cs, for_ever))
     await cs.journal.ask_to_stop(run_id, "enough")
     await ended(driver)
@@ -163,7 +163,7 @@ async def test_a_stop_that_another_process_was_asked_for_is_noticed(
 
 
 async def test_a_run_that_takes_too_long_fails_and_its_work_is_cancelled(cs: Callstream) -> None:
-    driver = Driver(cs, DriverSettings(run_seconds=0.01))
+    driver = Driver(cs.engine, DriverSettings(run_seconds=0.01))
     run_id = await driver.begin(starting(cs, for_ever))
     async with driver.watch(run_id) as task:
         await ended(driver)
@@ -178,7 +178,7 @@ async def test_work_is_cancelled_though_the_journal_does_not_take_the_stop(
     async def refuse(*args: Any, **options: Any) -> int:
         raise JournalError("the disk is full")
 
-    driver = Driver(cs, DriverSettings())
+    driver = Driver(cs.engine, DriverSettings())
     run_id = await driver.begin(starting(cs, for_ever))
     await asyncio.sleep(0)
     with monkeypatch.context() as away:
@@ -194,7 +194,7 @@ async def test_failures_are_logged(cs: Callstream, caplog: pytest.LogCaptureFixt
 
     for logs_failures in (True, False):
         caplog.clear()
-        driver = Driver(cs, DriverSettings(logs_failures=logs_failures))
+        driver = Driver(cs.engine, DriverSettings(logs_failures=logs_failures))
         await driver.begin(starting(cs, work))
         await ended(driver)
         assert ("all is lost" in caplog.text) is logs_failures
@@ -211,7 +211,7 @@ async def test_what_a_stop_breaks_is_neither_logged_nor_left_unseen(
 
     unseen: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: unseen.append(context))
-    driver = Driver(cs, DriverSettings())
+    driver = Driver(cs.engine, DriverSettings())
     run_id = await driver.begin(starting(cs, work))
     await asyncio.sleep(0)
     await driver.stop(run_id, "enough")
@@ -224,7 +224,7 @@ async def test_what_a_stop_breaks_is_neither_logged_nor_left_unseen(
 
 
 async def test_a_driver_that_is_drained_takes_no_run(cs: Callstream) -> None:
-    driver = Driver(cs, DriverSettings())
+    driver = Driver(cs.engine, DriverSettings())
     async with AsyncExitStack() as stack:
         run_id = await driver.begin(starting(cs, for_ever))
         await stack.enter_async_context(driver.watch(run_id))
@@ -247,7 +247,7 @@ async def test_error_of_work_that_was_stopped_is_no_stray(cs: Callstream) -> Non
         except asyncio.CancelledError:
             raise RuntimeError("aborted by the client") from None
 
-    driver = Driver(cs, DriverSettings())
+    driver = Driver(cs.engine, DriverSettings())
     run_id = await driver.begin(starting(cs, work))
     await asyncio.sleep(0)
     await driver.stop(run_id, "enough")

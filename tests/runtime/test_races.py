@@ -34,7 +34,7 @@ async def test_answers_of_two_processes_for_one_call(processes: list[Run]) -> No
         await run.resume("c")  # both have seen that it awaits an answer
     heard = await asyncio.gather(*(run.answer("c", number) for number, run in enumerate(processes)))
     assert sorted(heard) == [False, True]
-    call = await processes[0].callstream.journal.call("c")
+    call = await processes[0].engine.journal.call("c")
     assert call is not None
     assert call.result == heard.index(True)
     assert [await run.answer("c", "late") for run in processes] == [False, False]
@@ -46,11 +46,11 @@ async def test_answers_of_two_processes_in_requests(processes: list[Run]) -> Non
     for number, run in enumerate(processes):
         result = ResultReceived("wire-c", "ask", number, latest=True)
         await run.receive([MessageReceived("user", "and then?"), result])
-    call = await processes[0].callstream.journal.call("c")
+    call = await processes[0].engine.journal.call("c")
     assert call is not None
     assert (call.state, call.result) == (CallState.COMPLETED, 0)
     for run in processes:
-        said = [record.event async for record in run.callstream.journal.read(run.run_id)]
+        said = [record.event async for record in run.engine.journal.read(run.run_id)]
         assert MessageReceived("user", "and then?") in said
 
 
@@ -73,7 +73,7 @@ async def test_a_call_that_another_process_answers_does_not_keep_the_run_from_en
     await executing.execute("c")
     assert await other.answer("c", "done by hand")
     await executing.finish()
-    row = (await other.callstream.journal.runs(run_id=executing.run_id))[0]
-    call = await other.callstream.journal.call("c")
+    row = (await other.engine.journal.runs(run_id=executing.run_id))[0]
+    call = await other.engine.journal.call("c")
     assert call is not None
     assert (row.outcome, call.state, call.result) == ("finished", CallState.COMPLETED, "done by hand")

@@ -27,6 +27,7 @@ from callstream import (
 )
 from callstream.errors import RunOver
 from callstream.events import ArgsAppended, CallCompleted, CallStarted, Question, RunEvent
+from callstream.runtime.ownloop import run_in
 
 ARGS = '{"title":"Notes"}'
 
@@ -63,7 +64,7 @@ def cs() -> Iterator[Callstream]:
 def call(run: SyncRun, name: str, args: str = ARGS, call_id: str = "c1") -> str:
     """The model has called a tool."""
     events: list[RunEvent] = [CallStarted(call_id, name), ArgsAppended(call_id, args), CallCompleted(call_id, args)]
-    run.run.callstream.own_loop.run(partial(run.run.record, events))
+    run_in(run.run.loop, partial(run.run.record, events))
     return call_id
 
 

@@ -69,7 +69,7 @@ def collected() -> Iterator[Collected]:
 
 def observed(collected: Collected, **options: Any) -> Callstream:
     cs = Callstream()
-    cs._observers = Observers([collected.telemetry(**options)])
+    cs.engine.observers = Observers([collected.telemetry(**options)])
     return cs
 
 
@@ -227,7 +227,7 @@ async def test_a_turn_begins_with_the_last_result(collected: Collected) -> None:
 
 async def test_a_run_that_passes_a_limit_says_which(collected: Collected) -> None:
     cs = Callstream(settings=Settings(max_args_bytes=5))
-    cs._observers = Observers([collected.telemetry()])
+    cs.engine.observers = Observers([collected.telemetry()])
     async with cs:
         run = await cs.start("thread")
         with pytest.raises(LimitExceeded):
@@ -289,7 +289,7 @@ async def test_pieces_are_not_told(collected: Collected) -> None:
             told.append(call.state)
 
     async with Callstream() as cs:
-        cs._observers = Observers([Counting()])
+        cs.engine.observers = Observers([Counting()])
         async with cs.run("thread") as run:
             await call(run, pieces=('{"a":[', *["1,"] * 500, "1]}"))
             await run.execute("c")

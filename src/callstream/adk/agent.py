@@ -46,9 +46,10 @@ from callstream.adk.threads import IdleThreads, SessionMemory, ThreadKey, Thread
 from callstream.agui import AguiEvent, Conversation, Translator, View, encode_sse, for_older_client
 from callstream.agui.events import encode
 from callstream.agui.given import digest_of, since_spoken
+from callstream.callstream import Callstream
 from callstream.errors import RunOver, UsageError
 from callstream.journal import Journal, history
-from callstream.runtime import Callstream, Driver, DriverSettings, Run, RunRequest, Seats, StartedRun
+from callstream.runtime import Driver, DriverSettings, Run, RunRequest, Seats, StartedRun
 from callstream.runtime.directory import Directory
 
 logger = logging.getLogger("callstream")
@@ -204,7 +205,7 @@ class ADKAgent:
         loop = asyncio.get_running_loop()
         if loop not in self._drivers:
             settings = DriverSettings(leave_seconds=0.0, leave_reason="closed")
-            self._drivers[loop] = Driver(self.callstream, settings, self._seats)
+            self._drivers[loop] = Driver(self.callstream.engine, settings, self._seats)
         return self._drivers[loop]
 
     async def _start(self, given: RunAgentInput, closings: int) -> StartedRun:

@@ -48,8 +48,9 @@ from callstream.adk.state import (
 from callstream.adk.threads import Threads, split
 from callstream.adk.tools import ClientInput, current_input
 from callstream.calls import Call, CallState
+from callstream.callstream import Callstream
 from callstream.events import Question
-from callstream.runtime import Callstream, Run
+from callstream.runtime import Run
 
 _UNCONFIRMED = {"status": "a person has been asked to confirm this call"}
 """What a tool that asked to be confirmed has returned, where the session does not say."""
@@ -242,7 +243,7 @@ class AgentRun:
         These are the last calls of a run: front ends disable the buttons of a dialog when anything comes after it.
         """
         for tool_name in self._predicted:
-            call_id = await import_call(run, f"adk-{run.callstream.new_call_id()}", CONFIRM_TOOL, {})
+            call_id = await import_call(run, f"adk-{run.engine.new_call_id()}", CONFIRM_TOOL, {})
             question = Question(
                 reason=CONFIRM_TOOL,
                 message=f"{tool_name} has made changes. Keep them?",
@@ -255,7 +256,7 @@ class AgentRun:
     async def _mark_pending(self, run: Run, session: Session) -> None:
         if not (unanswered_in(session) or self._predicted or has_pending_marks(session)):
             return
-        awaiting = await run.callstream.journal.calls(
+        awaiting = await run.engine.journal.calls(
             thread_id=run.thread_id, principal=run.principal, states=[CallState.AWAITING]
         )
         known_as = {call.wire_id: call.call_id for call in awaiting}

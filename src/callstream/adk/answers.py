@@ -45,9 +45,10 @@ from callstream.adk.state import id_in_session
 from callstream.adk.tapping import server_tools
 from callstream.agui.given import CANCELLED
 from callstream.calls import HAS_OUTCOME, Call, CallState
+from callstream.callstream import Callstream
 from callstream.errors import AnswerRefused, UsageError
 from callstream.events import CallAwaiting, MessageReceived
-from callstream.runtime import Callstream, Run
+from callstream.runtime import Run
 from callstream.runtime.directory import Directory
 from callstream.wire.argtext import json_text
 

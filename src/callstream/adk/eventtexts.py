@@ -63,7 +63,7 @@ class _Passage:
 
     def __init__(self, run: Run, author: str) -> None:
         self._response = run.response("gemini", author=author, early="never")
-        self._transcript = Transcript(run.callstream.new_call_id)
+        self._transcript = Transcript(run.engine.new_call_id)
         self._shown = {True: "", False: ""}  # reasoning and text
 
     async def preview(self, parts: list[types.Part]) -> None:

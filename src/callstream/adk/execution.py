@@ -37,7 +37,7 @@ from callstream.calls import Call, CallState
 from callstream.errors import CallRejected, RunOver, UsageError
 from callstream.runtime import Run
 from callstream.runtime.early import OneBegunTool
-from callstream.runtime.modelcall import current_model_call
+from callstream.runtime.run import current_model_call
 from callstream.tools import begun_tools, current_progress, is_tool, starts_early
 
 logger = logging.getLogger("callstream")
@@ -257,7 +257,7 @@ def check_early(run: Run, tools: dict[str, BaseTool], warned_of: set[tuple[str, 
     for name, made in tools.items():
         function = getattr(made, "func", None)
         if isinstance(made, ClientTool):
-            function = run.callstream.tools.get(name)
+            function = run.engine.tools.get(name)
         if function is None or not is_tool(function) or not starts_early(function):
             continue
         # google-adk has no public word for it; a tool without it needs no confirmation.

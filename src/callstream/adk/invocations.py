@@ -32,9 +32,10 @@ from callstream.adk.calls import paused_call_id
 from callstream.adk.knowncalls import KnownCalls, Speaker
 from callstream.adk.partials import PartialReader
 from callstream.calls import Call, CallState, refusal
+from callstream.callstream import Callstream
 from callstream.events import CallDiscarded, CallStarted
-from callstream.runtime import Callstream, Response, Run
-from callstream.runtime.modelcall import ModelCall
+from callstream.runtime import Response, Run
+from callstream.runtime.run import ModelCall
 
 UNNAMED = "unnamed_call"
 """The name that a nameless call gets in the model's history: providers refuse an empty one."""
@@ -74,7 +75,7 @@ class Step:
     async def read(self, response: LlmResponse) -> None:
         """Reads a response of a model that the tap did not see."""
         if self._reader is None or self._response is None:
-            mint = self.model_call.new_call_id or self.model_call.run.callstream.new_call_id
+            mint = self.model_call.new_call_id or self.model_call.run.engine.new_call_id
             self._reader = PartialReader(mint, declared_tools(self._request) if self._request is not None else {})
             self._request = None
             self._response = self._new_response()

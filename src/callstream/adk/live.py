@@ -19,7 +19,7 @@ from google.genai import types
 from callstream.adk.contents import message_received
 from callstream.adk.invocations import Invocation, OnTruncated, Step, guard
 from callstream.adk.knowncalls import Speaker
-from callstream.runtime.modelcall import ModelCall
+from callstream.runtime.run import ModelCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable

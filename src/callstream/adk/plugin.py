@@ -48,9 +48,10 @@ from callstream.adk.tools import (
     watch_generators,
     with_progress,
 )
+from callstream.callstream import Callstream
 from callstream.errors import RunOver, UsageError
-from callstream.runtime import Callstream, Run, current_run
-from callstream.runtime.modelcall import ModelCall, current_model_call
+from callstream.runtime import Run, current_run
+from callstream.runtime.run import ModelCall, current_model_call
 
 logger = logging.getLogger("callstream")
 
@@ -146,7 +147,7 @@ class CallstreamPlugin(BasePlugin):
     def _outer_run(self) -> Run | None:
         """The run that the program, or the tool whose agent it is, has opened around an invocation."""
         outer = current_run()
-        return outer if outer is not None and outer.callstream is self.callstream else None
+        return outer if outer is not None and outer.engine is self.callstream.engine else None
 
     async def on_event_callback(self, *, invocation_context: InvocationContext, event: Event) -> Event | None:
         # Where agent and caller share a task, the caller's own requests are none of the agent's.

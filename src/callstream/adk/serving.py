@@ -19,8 +19,8 @@ from google.adk.workflow import BaseNode
 from callstream.adk.agent import ADKAgent
 from callstream.adk.plugin import CallstreamPlugin
 from callstream.adk.tapping import ModelOnPath, paths_in
+from callstream.callstream import Callstream
 from callstream.errors import MissingExtra, UsageError
-from callstream.runtime import Callstream
 
 if TYPE_CHECKING:
     from callstream.journal.postgres.link import Link

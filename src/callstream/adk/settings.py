@@ -16,8 +16,8 @@ from google.adk.memory.base_memory_service import BaseMemoryService
 from google.adk.sessions.base_session_service import BaseSessionService
 
 from callstream.adk.presentation import PredictStateMapping
+from callstream.callstream import Callstream
 from callstream.errors import UsageError
-from callstream.runtime import Callstream
 
 
 class AgentOptions(TypedDict, total=False):

@@ -25,7 +25,7 @@ from google.genai import types
 from callstream.calls import Call
 from callstream.journal import Journal
 from callstream.runtime import Run
-from callstream.runtime.modelcall import current_model_call
+from callstream.runtime.run import current_model_call
 
 SENTINEL = b"skip_thought_signature_validator"
 
@@ -51,7 +51,7 @@ class ThreadCalls(NamedTuple):
 
     @classmethod
     def of(cls, run: Run) -> ThreadCalls:
-        return cls(run.callstream.journal, run.thread_id, run.principal)
+        return cls(run.engine.journal, run.thread_id, run.principal)
 
     async def calls(self) -> list[Call]:
         return await self.journal.calls(thread_id=self.thread_id, principal=self.principal)

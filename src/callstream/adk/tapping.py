@@ -33,8 +33,8 @@ from google.adk.workflow import BaseNode, Workflow
 from google.genai import types
 
 from callstream.adk.tools import AGUIToolset, with_progress
+from callstream.callstream import Callstream
 from callstream.errors import UsageError
-from callstream.runtime import Callstream
 from callstream.tap import has_tap
 
 logger = logging.getLogger("callstream")

@@ -30,9 +30,9 @@ from google.genai import types
 
 from callstream.adk.calls import HOST_QUESTIONS
 from callstream.calls import Call
+from callstream.callstream import Callstream
 from callstream.errors import UsageError
 from callstream.jsontext.path import format_path
-from callstream.runtime import Callstream
 from callstream.tools import Progress, Tool, current_progress, is_tool
 from callstream.tools.docstring import without_parameter
 from callstream.tools.functions import annotations_of, resolved_signature, same_kind
@@ -138,8 +138,8 @@ def register_tools(callstream: Callstream, tools: dict[str, BaseTool]) -> None:
         if name == function.__name__:
             callstream.add_tool(function)
             continue
-        callstream.judge_as(name, function)
-        if not callstream.knows(name):
+        callstream.engine.judge_as(name, function)
+        if not callstream.engine.knows(name):
             _register_as(callstream, name, function)
 
 

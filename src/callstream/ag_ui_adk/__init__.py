@@ -7,25 +7,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from callstream.adk import AGUIToolset  # first, for it says which extra is missing
 
 # isort: split
-from ag_ui.core import AssistantMessage, Message, RunAgentInput, ToolMessage
+from ag_ui.core import AssistantMessage, Message, ToolMessage
 
 from callstream.adk import ADKAgent as AnyADKAgent
 from callstream.adk import repair_thought_signatures
 from callstream.adk.state import CONTEXT_KEY
-from callstream.ag_ui_adk.agent import MIGRATION_PAGE
+from callstream.ag_ui_adk.agent import MIGRATION_PAGE, AgentResolver
 from callstream.ag_ui_adk.agent import CompatibleAgent as ADKAgent
 from callstream.ag_ui_adk.agent import CompatibleMapping as PredictStateMapping
 from callstream.ag_ui_adk.headers import StateExtractor, make_extract_headers
 from callstream.errors import UsageError
 
 if TYPE_CHECKING:
-    from fastapi import APIRouter, FastAPI, Request
+    from fastapi import APIRouter, FastAPI
 
 __all__ = [
     "CONTEXT_STATE_KEY",
@@ -39,9 +39,6 @@ __all__ = [
     "repair_thought_signatures",
     "resolve_agent_from_message_history",
 ]
-
-AgentResolver: TypeAlias = "Callable[[Request, RunAgentInput], Awaitable[AnyADKAgent | None] | AnyADKAgent | None]"
-"""Chooses the agent for a request; None for the endpoint's own."""
 
 CONTEXT_STATE_KEY = CONTEXT_KEY
 """Where instructions and tools find the client's context in the session's state."""

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Final, Self, TypeAlias, TypedDict, Unpack, cast
+
+from ag_ui.core import RunAgentInput
 
 from callstream.adk import ADKAgent, PredictStateMapping
 from callstream.adk.settings import AgentOptions
 from callstream.errors import UsageError
 
 if TYPE_CHECKING:
+    from fastapi import Request
     from google.adk.apps import App
     from google.adk.workflow import BaseNode
 
 logger = logging.getLogger("callstream")
 
 MIGRATION_PAGE: Final = "the page 'Migrating from ag_ui_adk' of Callstream's documentation"
+
+
+AgentResolver: TypeAlias = "Callable[[Request, RunAgentInput], Awaitable[ADKAgent | None] | ADKAgent | None]"
+"""Chooses the agent for a request; None for the endpoint's own."""
 
 
 class IgnoredOptions(TypedDict, total=False):

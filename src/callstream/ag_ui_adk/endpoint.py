@@ -34,7 +34,7 @@ from callstream.server.requests import check_ids, parse_input
 from callstream.server.routes import RunRoutes, driver_for
 
 if TYPE_CHECKING:
-    from callstream.ag_ui_adk import AgentResolver
+    from callstream.ag_ui_adk.agent import AgentResolver
 
 __all__ = ["Endpoint", "make_extract_headers"]
 

@@ -34,7 +34,7 @@ from callstream.cli.target import HELP, Target, load_target
 from callstream.errors import JournalError, MissingExtra
 
 if TYPE_CHECKING:
-    from callstream.runtime import Callstream
+    from callstream.callstream import Callstream
 
 logger = logging.getLogger("callstream.server")
 
@@ -218,8 +218,8 @@ async def _serve_made(
 
 def _callstream(options: argparse.Namespace, target: Target, out: Printer) -> Callstream | None:
     """The application's own Callstream, or one with the journal that was named."""
+    from callstream.callstream import Callstream
     from callstream.journal import Housekeeping, open_journal
-    from callstream.runtime import Callstream
 
     own = _own_callstream(target)
     if own is not None:
@@ -243,7 +243,7 @@ def _journal_times() -> dict[str, float]:
 
 def _own_callstream(target: Target) -> Callstream | None:
     """The Callstream that an application brings: google-adk's in a plugin, any other as ``callstream``, or in its module."""
-    from callstream.runtime import Callstream
+    from callstream.callstream import Callstream
 
     found = target.found
     adk = _adk()

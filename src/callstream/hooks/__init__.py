@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from callstream.hooks.deltas import ArgsDelta, FieldDelta
 from callstream.hooks.dispatch import CallHooks
 from callstream.hooks.outcome import HookCutOff, HookSettings, OnFailure, Outcome
+from callstream.tools.delta import ArgsDelta, FieldDelta
 
 __all__ = ["ArgsDelta", "CallHooks", "FieldDelta", "HookCutOff", "HookSettings", "OnFailure", "Outcome"]

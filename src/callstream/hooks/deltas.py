@@ -1,169 +1,17 @@
-"""What hooks are handed while arguments arrive, and the queue in which it waits.
-
-Text is read as JSON only when it is asked for: by a field hook, or a raw hook that looks at ``changes`` or ``args``. Then
-every character is read once. A delta that was kept and is asked later, when the reading has gone on, reads its text
-again from the beginning; it always tells what was known at that delta.
-"""
+"""Deltas on their way to hooks: the queue in which they wait, and what they say of single fields."""
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
-from callstream.errors import WireError
-from callstream.events import Encoding
 from callstream.jsontext.path import Path
-from callstream.jsontext.stream import Change, JsonStream
+from callstream.tools.delta import ArgsDelta, FieldDelta
 
-
-class ArgsText:
-    """The argument text of one call, piece by piece, and what it says. May be asked in any thread."""
-
-    def __init__(self, encoding: Encoding = "json") -> None:
-        self._encoding: Encoding = encoding
-        self._pieces: list[str] = []
-        self._lock = threading.Lock()
-        self._stream: JsonStream | _FreeText | None = None
-        self._read = 0
-        self._changes: list[Change] = []
-
-    @property
-    def error(self) -> WireError | None:
-        """What is wrong with the text, once reading has come to it."""
-        return self._stream.error if self._stream is not None else None
-
-    def add(self, text: str) -> int:
-        """Takes the next piece, unread, and returns its index."""
-        self._pieces.append(text)
-        return len(self._pieces) - 1
-
-    @property
-    def whole(self) -> str:
-        """All text that came."""
-        return "".join(self._pieces)
-
-    def changes_at(self, index: int) -> list[Change]:
-        """What the piece at that index changed."""
-        with self._lock:
-            if self._read <= index:
-                self._read_to(index)
-            if self._read == index + 1:
-                return self._changes
-            stream = self._new_stream()
-            stream.feed("".join(self._pieces[:index]))
-            return stream.feed(self._pieces[index])
-
-    def value_at(self, index: int) -> Any:
-        """What was known after the piece at that index."""
-        with self._lock:
-            if self._read <= index:
-                self._read_to(index)
-            if self._read == index + 1 and self._stream is not None:
-                return self._stream.value
-            stream = self._new_stream()
-            stream.feed("".join(self._pieces[: index + 1]))
-            return stream.value
-
-    def _read_to(self, index: int) -> None:
-        if self._stream is None:
-            self._stream = self._new_stream()
-        if self._read < index:
-            self._stream.feed("".join(self._pieces[self._read : index]))
-            self._read = index
-        self._changes = self._stream.feed(self._pieces[index])
-        self._read = index + 1
-
-    def _new_stream(self) -> JsonStream | _FreeText:
-        return JsonStream() if self._encoding == "json" else _FreeText()
-
-
-class _FreeText:
-    """Reads the input of a free-text tool: one string, at the root, in which nothing can be wrong."""
-
-    error = None
-
-    def __init__(self) -> None:
-        self.value = ""
-
-    def feed(self, text: str) -> list[Change]:
-        self.value += text
-        return [Change((), "append", text)]
-
-
-class ArgsDelta(msgspec.Struct, frozen=True):
-    """A piece of argument text as it arrived, or several adjacent ones that had to wait.
-
-    ``seq`` is the number of the run's record that has its last piece, ``tool_arg_delta.seq`` in the journal's database. It
-    grows from delta to delta. ``changes`` and ``args`` are read from the text when they are asked for. If it is wrong they
-    tell what came before the mistake, and raise WireError if that was nothing. A delta that is made by hand, to test a
-    hook, is read as the beginning of its call.
-    """
-
-    call_id: str
-    tool_name: str
-    seq: int
-    text: str
-    source: ArgsText | None = None
-    index: int = 0
-
-    @property
-    def changes(self) -> list[Change]:
-        """What the text changed in the arguments."""
-        return (self.source or self._alone()).changes_at(self.index)
-
-    @property
-    def args(self) -> Any:
-        """The arguments as far as they were known at this delta; a string being written shows its beginning."""
-        return (self.source or self._alone()).value_at(self.index)
-
-    def _alone(self) -> ArgsText:
-        source = ArgsText()
-        source.add(self.text)
-        return source
-
-    def __repr__(self) -> str:
-        return f"ArgsDelta({self.call_id!r}, {self.tool_name!r}, seq={self.seq}, text={self.text!r})"
-
-
-class FieldDelta(msgspec.Struct, frozen=True):
-    """How one field grew with a delta.
-
-    ``text`` is what was added to it if it is a string; joined, it is the string. Of anything else only ``value`` tells.
-    ``complete`` is true once, at the field's end. ``first`` is true at its beginning: a second time only if the model
-    wrote the same key twice, and then the field begins anew.
-    """
-
-    call_id: str
-    tool_name: str
-    seq: int
-    path: Path
-    text: str
-    complete: bool = False
-    first: bool = False
-    delta: ArgsDelta | None = None
-    whole: Any = msgspec.UNSET
-
-    @property
-    def value(self) -> Any:
-        """The field as far as it was known at this delta."""
-        if self.whole is not msgspec.UNSET:
-            return self.whole
-        if self.delta is None:
-            return self.text
-        value = self.delta.args
-        for step in self.path:
-            value = value[step]
-        return value
-
-    def __repr__(self) -> str:
-        return (
-            f"FieldDelta({self.call_id!r}, {self.tool_name!r}, seq={self.seq}, path={self.path!r}, text={self.text!r}, "
-            f"complete={self.complete})"
-        )
+__all__ = ["ArgsDelta", "DeltaQueue", "FieldDelta", "FieldReader"]
 
 
 class FieldReader:

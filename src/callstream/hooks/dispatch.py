@@ -49,11 +49,12 @@ from callstream.calls import Call, CallState
 from callstream.errors import Reject, UsageError, WireError
 from callstream.events import DiscardReason
 from callstream.hooks.alarm import Alarm
-from callstream.hooks.deltas import ArgsDelta, ArgsText, DeltaQueue, FieldDelta, FieldReader
+from callstream.hooks.deltas import DeltaQueue, FieldReader
 from callstream.hooks.outcome import HookCutOff, HookSettings, OnFailure, Outcome
 from callstream.hooks.thread import HookThread
 from callstream.jsontext.path import Path
 from callstream.tools import AbortSignal, Hook, Hooks
+from callstream.tools.delta import ArgsDelta, ArgsText, FieldDelta
 
 log = logging.getLogger("callstream.hooks")
 

@@ -1,26 +1,26 @@
-"""Callstream and Run: where decoder, ledger, hooks and journal meet."""
+"""Runs: where decoder, ledger, hooks and journal meet. ``Engine`` is what they share, ``Driver`` works on them."""
 
 from __future__ import annotations
 
-from callstream.runtime.callstream import Callstream
 from callstream.runtime.driver import Driver, DriverSettings, StartedRun
+from callstream.runtime.engine import Engine, Observers
 from callstream.runtime.limits import Seats, Settings, TextLimits
-from callstream.runtime.modelcall import ModelCall, current_model_call
-from callstream.runtime.observers import Observer, Observers, remote_parent
+from callstream.runtime.observers import Observer, remote_parent, usual_observers
 from callstream.runtime.repeats import RunRequest
 from callstream.runtime.response import Response
-from callstream.runtime.run import Run, current_run
+from callstream.runtime.run import ModelCall, Run, RunEngine, current_model_call, current_run
 from callstream.runtime.syncrun import SyncRun
 
 __all__ = [
-    "Callstream",
     "Driver",
     "DriverSettings",
+    "Engine",
     "ModelCall",
     "Observer",
     "Observers",
     "Response",
     "Run",
+    "RunEngine",
     "RunRequest",
     "Seats",
     "Settings",
@@ -30,4 +30,5 @@ __all__ = [
     "current_model_call",
     "current_run",
     "remote_parent",
+    "usual_observers",
 ]

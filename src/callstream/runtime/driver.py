@@ -24,7 +24,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from callstream.errors import CallstreamError, JournalError, LeaseLost, ShuttingDown, ThreadBusy
-from callstream.runtime.callstream import Callstream
+from callstream.runtime.engine import Engine
 from callstream.runtime.limits import Seat, Seats, TextLimits
 from callstream.runtime.repeats import RunRequest
 from callstream.runtime.run import Run
@@ -107,8 +107,8 @@ class _Running:
 class Driver:
     """Begins runs within the limits, and knows those that it works on. ``seats``: how many there may be."""
 
-    def __init__(self, callstream: Callstream, settings: DriverSettings, seats: Seats | None = None) -> None:
-        self._callstream = callstream
+    def __init__(self, engine: Engine[Run], settings: DriverSettings, seats: Seats | None = None) -> None:
+        self._engine = engine
         self._settings = settings
         self._seats = seats or Seats()
         self._running: dict[str, _Running] = {}
@@ -147,7 +147,7 @@ class Driver:
             return await self._begin(start, None, principal, turn, check)
         # Of two equal requests that come at once, the second waits until the first one's run can be found.
         async with self._lock((request.owner, request.thread_id, request.run_id)):
-            earlier = await request.earlier_run(self._callstream.journal)
+            earlier = await request.earlier_run(self._engine.journal)
             return earlier.run_id if earlier else await self._begin(start, request, principal, turn, check)
 
     def _lock(self, key: Hashable) -> asyncio.Lock:
@@ -189,7 +189,7 @@ class Driver:
         self, start: Start, request: RunRequest | None, check: Callable[[], Awaitable[None]] | None
     ) -> StartedRun | str:
         """Waits until the thread is free, if it may. The id of a run that another process began for the same request."""
-        journal = self._callstream.journal
+        journal = self._engine.journal
         clock = asyncio.get_running_loop().time
         until = clock() + self._settings.busy_wait
         while True:
@@ -316,13 +316,13 @@ class Driver:
     async def stop(self, run_id: str, reason: str) -> None:
         """Stops a run, whichever process works on it. If that is another one, it notices soon."""
         running = self._running.get(run_id)
-        own = self._callstream.active_run(run_id)
+        own = self._engine.active_run(run_id)
         if running is not None:
             await self._stop(running, reason)
         elif own is not None and own.loop is asyncio.get_running_loop():
             await own.stop(reason)  # another driver, or the program itself, has begun it
         else:
-            await self._callstream.journal.ask_to_stop(run_id, reason)
+            await self._engine.journal.ask_to_stop(run_id, reason)
 
     async def _stop(self, running: _Running, reason: str | TimeoutError) -> None:
         run, task = running.run, running.task
@@ -350,7 +350,7 @@ class Driver:
             logger.error("a run could not be stopped", exc_info=error)
 
     async def _poll_stops(self) -> None:
-        journal = self._callstream.journal
+        journal = self._engine.journal
         missing: set[str] = set()
         for number in count(1):
             await asyncio.sleep(STOP_POLL_SECONDS)
@@ -373,7 +373,7 @@ class Driver:
         were missing the last time, since one that is just ending may be ahead of what is known here. Returns those of now.
         """
         mine = set(self._running)
-        active = {row.run_id for row in await self._callstream.journal.runs(active=True)}
+        active = {row.run_id for row in await self._engine.journal.runs(active=True)}
         now = {run_id for run_id in mine - active if run_id in self._running}
         for run_id in now & missing:
             running = self._running[run_id]

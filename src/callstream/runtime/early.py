@@ -21,18 +21,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from callstream.calls import Call, CallEvent, CallState
 from callstream.runtime.barrier import Write
+from callstream.runtime.core import RunCore
 from callstream.runtime.earlyrun import EarlyRun
 from callstream.runtime.ending import Ending
+from callstream.runtime.tooluse import ToolUse
 from callstream.tools import Joined, Streamed, Tool, starts_early
-
-if TYPE_CHECKING:
-    from callstream.runtime.run import Run
 
 EarlyPolicy: TypeAlias = Literal["record", "report", "never"]
 """Whether tools of a response's calls may begin early: with their results recorded, or left to a host that reports them."""
@@ -44,8 +43,9 @@ class EarlyRuns:
     held: frozenset[str] = frozenset()
     """Names of tools that never begin early, because their host gives them something when it calls them."""
 
-    def __init__(self, run: Run, write: Write) -> None:
+    def __init__(self, run: RunCore, tool_use: ToolUse, write: Write) -> None:
         self._run = run
+        self._tool_use = tool_use
         self._write = write
         self._expected: dict[str, EarlyPolicy] = {}
         self._runs: dict[str, EarlyRun] = {}
@@ -64,11 +64,11 @@ class EarlyRuns:
         early = self._runs.get(event.call_id)
         if early is None:
             policy = self._expected.pop(event.call_id, "never")
-            tool = self._run.callstream.tools.get(call.name) if policy != "never" else None
+            tool = self._run.engine.tools.get(call.name) if policy != "never" else None
             if tool is None or not starts_early(tool) or call.name in self.held:
                 return
             is_recorded = policy == "record"
-            early = EarlyRun(self._run, self._write, call, tool, is_recorded=is_recorded)
+            early = EarlyRun(self._run, self._tool_use, self._write, call, tool, is_recorded=is_recorded)
             self._runs[event.call_id] = early
         early.take(event, call)
 

@@ -12,7 +12,7 @@ import inspect
 import logging
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from callstream.calls import Call, CallEvent, CallState
 from callstream.errors import ArgumentsAborted, CallstreamError, RunOver
@@ -28,12 +28,10 @@ from callstream.events import (
 from callstream.hooks.thread import HookThread
 from callstream.runtime.arriving import ArrivingArguments, UnusableArguments
 from callstream.runtime.barrier import Write
+from callstream.runtime.core import RunCore
 from callstream.runtime.interruptible import Interruptible
-from callstream.runtime.modelcall import current_model_call
-from callstream.tools import Tool, begun_tools
-
-if TYPE_CHECKING:
-    from callstream.runtime.run import Run
+from callstream.runtime.tooluse import ToolUse
+from callstream.tools import Tool
 
 logger = logging.getLogger("callstream")
 
@@ -41,7 +39,9 @@ logger = logging.getLogger("callstream")
 class EarlyRun:
     """The tool of one call. It belongs to the event loop of its run."""
 
-    def __init__(self, run: Run, write: Write, call: Call, tool: Tool[Any], *, is_recorded: bool = True) -> None:
+    def __init__(
+        self, run: RunCore, tool_use: ToolUse, write: Write, call: Call, tool: Tool[Any], *, is_recorded: bool = True
+    ) -> None:
         self.call_id = call.call_id
         self.tool = tool
         self.has_begun = False
@@ -50,6 +50,7 @@ class EarlyRun:
         self.given: Any = {}
         """What the tool is called with: arguments by name, or the one of a free-text tool."""
         self._run = run
+        self._tool_use = tool_use
         self._write = write
         self._is_recorded = is_recorded
         streams = tool.streamed is not None
@@ -111,7 +112,7 @@ class EarlyRun:
     async def close(self) -> None:
         """Waits for the tool, for as long as a hook of it may take. If it still runs then, it is left alone."""
         if self._task is not None:
-            timeout = self._run.callstream.hook_settings(self.tool.__name__).timeout
+            timeout = self._run.engine.hook_settings(self.tool.__name__).timeout
             _, pending = await asyncio.wait({self._task}, timeout=None if timeout == math.inf else timeout)
             if pending:
                 self.cancel()
@@ -186,7 +187,7 @@ class EarlyRun:
             if self._args is not None:
                 await run.prepare(self.call_id)
             if self._is_recorded:
-                await run.tool_use.record_outcome(self.call_id, result, error)
+                await self._tool_use.record_outcome(self.call_id, result, error)
         if error is not None:
             raise error
         return result
@@ -195,15 +196,13 @@ class EarlyRun:
         """Records that the tool runs. Raises if it must not."""
         run = self._run
         if self._args is None:
-            typed = await run.tool_use.convert(self.call_id)
+            typed = await self._tool_use.convert(self.call_id)
             call = await run.prepare(self.call_id)
             self.given = (call.args or {}) if typed is None else typed
         await self._write([CallRunningEarly(self.call_id)])
         if run.call(self.call_id).state is not CallState.RUNNING_EARLY:
             raise run.rejection(self.call_id)
-        run.make_current()
-        begun_tools.set(None)  # this is the tool itself
-        current_model_call.set(None)
+        run.begin_tool()
 
     async def _call_tool(self) -> Any:
         run = self._run
@@ -212,7 +211,7 @@ class EarlyRun:
         progress = run.progress_of(self.call_id)
         typed = self.given if isinstance(self.given, dict) else None
         self._running = Interruptible(
-            run.callstream.call_with(self.tool, self.given, progress, typed, run_plain=self._run_in_thread)
+            run.engine.call_with(self.tool, self.given, progress, typed, run_plain=self._run_in_thread)
         )
         try:
             return await self._running

@@ -11,15 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import Any
 
 from callstream.calls import Call, CallState
 from callstream.errors import JournalError, UsageError
 from callstream.hooks import CallHooks
 from callstream.journal import RunRow
-
-if TYPE_CHECKING:
-    from callstream.runtime.callstream import Callstream
+from callstream.runtime.engine import Engine
 
 logger = logging.getLogger("callstream")
 
@@ -30,8 +28,8 @@ _SWEEP_EVERY = 1.0
 class LeftBehind:
     """Finds such calls and tells their hooks, each call once in a process."""
 
-    def __init__(self, callstream: Callstream) -> None:
-        self._callstream = callstream
+    def __init__(self, engine: Engine[Any]) -> None:
+        self._engine = engine
         self._watching: dict[str, asyncio.Task[None]] = {}
 
     async def find(self, thread_id: str, principal: str | None = None) -> list[Call]:
@@ -40,7 +38,7 @@ class LeftBehind:
         With a ``principal``, only theirs: two people may have threads of one name.
         Runs of other processes that are still open are watched from now on.
         """
-        journal = self._callstream.journal
+        journal = self._engine.journal
         await journal.open()
         runs = await journal.runs(thread_id=thread_id, principal=principal)
         if any(self._is_elsewhere(run) for run in runs):
@@ -60,11 +58,11 @@ class LeftBehind:
         """Runs the abort hooks of these calls. Returns those that have none yet: their tools may still become known."""
         unknown: list[Call] = []
         for call in calls:
-            hooks = self._callstream.hooks_of(call.name)
+            hooks = self._engine.hooks_of(call.name)
             if not hooks:
                 unknown.append(call)
                 continue
-            hooked = CallHooks(call, hooks, self._callstream.hook_settings(call.name))
+            hooked = CallHooks(call, hooks, self._engine.hook_settings(call.name))
             hooked.abort(call, "interrupted")
             await hooked.settled()
         return unknown
@@ -78,10 +76,10 @@ class LeftBehind:
         await asyncio.gather(*mine, return_exceptions=True)
 
     def _is_elsewhere(self, run: RunRow) -> bool:
-        return run.outcome is None and self._callstream.active_run(run.run_id) is None
+        return run.outcome is None and self._engine.active_run(run.run_id) is None
 
     async def _given_up_in(self, run_id: str) -> list[Call]:
-        journal = self._callstream.journal
+        journal = self._engine.journal
         listed = await journal.calls(run_id=run_id, states=[CallState.DISCARDED])
         whole = [await journal.call(call.call_id) for call in listed if call.reason == "interrupted"]
         return [call for call in whole if call is not None]
@@ -102,7 +100,7 @@ class LeftBehind:
         while calls is None:
             await asyncio.sleep(_SWEEP_EVERY)
             try:
-                await self._callstream.journal.sweep()
+                await self._engine.journal.sweep()
                 calls = await self._given_up_at_the_end_of(run_id)
             except JournalError:
                 pass
@@ -112,7 +110,7 @@ class LeftBehind:
 
     async def _given_up_at_the_end_of(self, run_id: str) -> list[Call] | None:
         """None if the run is still open. No calls if its owner has ended it, or if it was erased since."""
-        rows = await self._callstream.journal.runs(run_id=run_id, limit=1)
+        rows = await self._engine.journal.runs(run_id=run_id, limit=1)
         if rows and rows[0].outcome is None:
             return None
         is_interrupted = rows and (rows[0].outcome, rows[0].reason) == ("failed", "interrupted")

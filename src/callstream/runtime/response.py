@@ -35,7 +35,7 @@ logger = logging.getLogger("callstream")
 
 
 class ReadingRun(Protocol):
-    """The run into which a response is read, a ``Run``: what the response needs of it, and what its readers ask it."""
+    """Into what a response is read: a ``Run``, or what stands in for one. What the response and its readers need of it."""
 
     @property
     def run_id(self) -> str: ...

@@ -17,33 +17,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from time import perf_counter
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 from opentelemetry import context, metrics, propagate, trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
 from callstream.calls import AT_REST, HAS_OUTCOME, Call, CallState
-from callstream.events import RunOutcome
+from callstream.runtime.run import Run
 
 SCOPE: Final = "callstream"
-
-
-class ObservedRun(Protocol):
-    """What is looked at of a ``Run``."""
-
-    @property
-    def run_id(self) -> str: ...
-    @property
-    def thread_id(self) -> str: ...
-    @property
-    def host_traces(self) -> bool: ...
-    @property
-    def outcome(self) -> RunOutcome | None: ...
-    @property
-    def reason(self) -> str | None: ...
-    def args_bytes(self, call_id: str) -> int: ...
-    def hook_seconds(self, call_id: str) -> float | None: ...
 
 
 class _Observed(msgspec.Struct, eq=False):
@@ -101,7 +84,7 @@ class Telemetry:
         self._streams = meter.create_up_down_counter("callstream.streams.active", "{stream}", "Streams that are read.")
         self._runs: dict[str, _Observed] = {}
 
-    def run_started(self, run: ObservedRun) -> None:
+    def run_started(self, run: Run) -> None:
         now = perf_counter()
         name = "run" if run.host_traces else "invoke_agent"
         attributes = {"gen_ai.conversation.id": run.thread_id, "callstream.run.id": run.run_id}
@@ -111,14 +94,14 @@ class Telemetry:
         self._runs[run.run_id] = _Observed(span, now, now)
         self._active_runs.add(1)
 
-    def run_entered(self, run: ObservedRun) -> Callable[[], None]:
+    def run_entered(self, run: Run) -> Callable[[], None]:
         observed = self._runs.get(run.run_id)
         if observed is None or not observed.span.get_span_context().is_valid:  # nobody traces
             return _nothing
         token = context.attach(trace.set_span_in_context(observed.span))
         return lambda: context.detach(token)
 
-    def call_changed(self, run: ObservedRun, call: Call) -> None:
+    def call_changed(self, run: Run, call: Call) -> None:
         observed = self._runs.get(run.run_id)
         if observed is None:
             return
@@ -146,7 +129,7 @@ class Telemetry:
                 del observed.calls[call.call_id]
                 self._end(run, call, known, now)
 
-    def run_ended(self, run: ObservedRun) -> None:
+    def run_ended(self, run: Run) -> None:
         observed = self._runs.pop(run.run_id, None)
         if observed is None:
             return
@@ -164,7 +147,7 @@ class Telemetry:
     def streams_changed(self, change: int) -> None:
         self._streams.add(change)
 
-    def _begin(self, run: ObservedRun, call: Call, parent: Span) -> Span:
+    def _begin(self, run: Run, call: Call, parent: Span) -> Span:
         name = "tool_arguments" if run.host_traces else "execute_tool"
         attributes: dict[str, Any] = {
             "gen_ai.tool.name": call.name,
@@ -177,7 +160,7 @@ class Telemetry:
         within = trace.set_span_in_context(parent)
         return self._tracer.start_span(f"{name} {call.name}", context=within, attributes=attributes)
 
-    def _end(self, run: ObservedRun, call: Call, known: _ObservedCall, now: float) -> None:
+    def _end(self, run: Run, call: Call, known: _ObservedCall, now: float) -> None:
         size = run.args_bytes(call.call_id)
         self._args.add(size, {"gen_ai.tool.name": call.name})
         told: dict[str, Any] = {

@@ -1,77 +1,40 @@
-"""A run's tools at work, and what the model is told of its calls: each call once.
+"""What a run's tools are called with, what they come to, and what the model is told of refused calls: each call once.
 
-``run_tools`` tells results and refusals, ``tell_refusals`` refusals alone, and what nobody has told by the next request goes
-into that (``untold``).
+``Run.run_tools`` tells results and refusals, ``tell_refusals`` refusals alone, and what nobody has told by the next request
+goes into that (``untold``).
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Iterable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from callstream.calls import Call, CallState, Refusal, ToolResult, refusal
-from callstream.errors import CallRejected, InvalidArguments, RunOver, TransitionError, UsageError
+from callstream.calls import Call, CallState, Refusal, refusal
+from callstream.errors import InvalidArguments, RunOver, TransitionError, UsageError
 from callstream.events import CallDiscarded
 from callstream.runtime.barrier import Barrier, mistake
-from callstream.runtime.waiting import is_being_cancelled
+from callstream.runtime.core import RunCore
 from callstream.tools import Tool
-from callstream.wire.argtext import json_text
-
-if TYPE_CHECKING:
-    from callstream.runtime.run import Run
 
 
 class ToolUse:
     """Of one run. ``declared``: the tools that the run's requests have declared."""
 
-    _invoking: frozenset[str] = frozenset()
     _refusals_told: frozenset[str] = frozenset()  # those whose refusal was asked for
 
-    def __init__(self, run: Run, barrier: Barrier) -> None:
+    def __init__(self, run: RunCore, barrier: Barrier) -> None:
         self._run = run
         self._barrier = barrier
         self.declared: set[str] = set()
         self._offered: dict[str, Collection[str]] = {}  # with each call, what the model could have called, where known
-        self._told: set[str] = set()  # the calls that run_tools gives a result for, or has given
+        self.told: set[str] = set()
+        """The calls that ``run_tools`` gives a result for, or has given."""
 
     def expect(self, call_id: str, name: str, offered: Collection[str]) -> bool:
         """A response brings this call. Whether it is one of the tools that were ``offered``, if that is known."""
         if offered:
             self._offered[call_id] = offered
         return not offered or name in offered
-
-    async def invoke(self, call_id: str) -> Any:
-        """See ``Run.invoke``."""
-        self._invoking |= {call_id}
-        try:
-            return await self._invoke(call_id)
-        finally:
-            self._invoking -= {call_id}
-
-    async def _invoke(self, call_id: str) -> Any:
-        run = self._run
-        if (early := run.early.begun(call_id)) is not None:
-            await run.ready(call_id)
-            return await early.wait()
-        typed = await self.convert(call_id)
-        call = await run.execute(call_id)
-        tool = run.callstream.tool(call.name)
-        running = asyncio.ensure_future(run.callstream.call_tool(tool, call, run.progress_of(call_id), typed))
-        undo = run.on_stop(lambda reason: running.cancel())
-        try:
-            result = await running
-        except BaseException as error:
-            if not run.is_ending:
-                await run.fail(call_id, error)
-            elif isinstance(error, asyncio.CancelledError) and not is_being_cancelled():
-                raise RunOver(f"run {run.run_id!r} was ended while tool {call.name!r} ran") from None
-            raise
-        finally:
-            undo()
-        await self.record_outcome(call_id, result)
-        return result
 
     async def record_outcome(self, call_id: str, result: Any, error: BaseException | None = None) -> None:
         """Records what a tool returned, or the error that it raised."""
@@ -100,7 +63,7 @@ class ToolUse:
         if call.state is not CallState.ARGS_COMPLETE:
             return None
         is_hosts = tool is not None
-        given = run.callstream.tools
+        given = run.engine.tools
         tool = tool or given.get(call.name)
         offered = self._offered.get(call.call_id, ())
         is_missing = call.name not in offered if offered else tool is None and call.name not in self.declared
@@ -121,42 +84,6 @@ class ToolUse:
         offered = self._offered.get(call.call_id, ())
         return bool(offered) and call.name not in offered
 
-    async def run_tools(self) -> list[ToolResult]:
-        """See ``Run.run_tools``. Others may ask at the same time: what one has begun is not the others'."""
-        results = []
-        for call_id in [call.call_id for call in self._run.calls]:
-            if call_id in self._told or call_id in self._invoking:
-                continue
-            self._told.add(call_id)
-            result = None
-            try:
-                result = await self._result(self._run.call(call_id))
-            finally:
-                if result is None:
-                    self._told.discard(call_id)
-            if result is not None:
-                results.append(result)
-        return results
-
-    async def _result(self, call: Call) -> ToolResult | None:
-        """What to tell the model about a call; None if there is nothing to tell yet."""
-        run = self._run
-        told = partial(ToolResult, call.call_id, call.name, call.wire_id)
-        early = run.early.begun(call.call_id)
-        has_run = early is not None and not early.is_joined and not call.is_being_written
-        if call.state is CallState.ARGS_COMPLETE or (has_run and call.state is not CallState.DISCARDED):
-            try:
-                value = await self.invoke(call.call_id)
-            except CallRejected as rejected:
-                return told(str(rejected), is_error=True)
-            except Exception:
-                failed = run.call(call.call_id)
-                if run.is_ending or failed.state is not CallState.FAILED:
-                    raise  # it was not the tool
-                return told(failed.error or "", is_error=True)
-            return told(value if isinstance(value, str) else json_text(value), value=value)
-        return told(refusal(call), is_error=True) if self._barrier.is_refused(call) else None
-
     # -- refusals --
 
     def tell_refusals(self) -> list[Refusal]:
@@ -176,7 +103,7 @@ class ToolUse:
             if refused.reason in ("truncated", "malformed", "invalid")
             and (refused.name in tool_names or (tool_names and self._is_invented(self._run.call(refused.call_id))))
             and refused.call_id not in self._refusals_told
-            and refused.call_id not in self._told
+            and refused.call_id not in self.told
         ]
 
     def mark_told(self, refusals: Sequence[Refusal]) -> None:

@@ -7,15 +7,13 @@ But nothing of it is journaled, and no hook hears of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from callstream.calls import Call, CallEvent, Ledger
 from callstream.errors import CallRejected, RunOver
 from callstream.events import RunEvent, RunOutcome
 from callstream.runtime.barrier import rejection
-
-if TYPE_CHECKING:
-    from callstream.runtime.run import Run
+from callstream.runtime.core import RunCore
 
 _CALL_EVENTS = get_args(CallEvent)
 
@@ -23,7 +21,7 @@ _CALL_EVENTS = get_args(CallEvent)
 class WithheldRun:
     """Stands in for a run where such a response is read: a ``ReadingRun`` with a ledger of its own."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunCore) -> None:
         self._run = run
         self._ledger = Ledger()
 

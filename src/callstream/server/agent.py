@@ -22,6 +22,7 @@ from pydantic import BaseModel
 from callstream.agui import Reader, View, for_older_client
 from callstream.agui.given import CANCELLED, digest_of, result_value, since_spoken
 from callstream.calls import CallState
+from callstream.callstream import Callstream
 from callstream.errors import CallIdTaken, CallRejected, UsageError
 from callstream.events import (
     ArgsAppended,
@@ -35,7 +36,7 @@ from callstream.events import (
     MessageReceived,
     RunEvent,
 )
-from callstream.runtime import Callstream, Run, StartedRun
+from callstream.runtime import Run, StartedRun
 from callstream.runtime.directory import Directory
 from callstream.server.logs import quote_line
 

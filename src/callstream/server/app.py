@@ -23,9 +23,10 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from callstream.agui import View
+from callstream.callstream import Callstream
 from callstream.errors import JournalError, UsageError
 from callstream.journal.store import StoreAway
-from callstream.runtime import Callstream, Driver
+from callstream.runtime import Driver
 from callstream.server.access import Access, Auth
 from callstream.server.agent import Agent, AgentFunction, Host, host_of
 from callstream.server.api import Api

@@ -50,7 +50,7 @@ class IdRoute(Route):
 def driver_for(host: Host, settings: ServerSettings, *, logs_failures: bool) -> Driver:
     """What works on the runs of a host, by the server's settings."""
     return Driver(
-        host.callstream,
+        host.callstream.engine,
         DriverSettings(
             busy_wait=settings.busy_wait if settings.when_busy == "wait" else 0.0,
             run_seconds=settings.run_seconds,

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from callstream.errors import UsageError
-from callstream.runtime import Callstream
-from callstream.runtime.ownloop import run_in
+from callstream.runtime import RunEngine
+from callstream.runtime.ownloop import OwnLoop, run_in
 from callstream.tap.implicit import ImplicitRuns
 from callstream.tap.place import Place
 from callstream.tap.reading import Exchange, Tapping, TapSettings, add_notes, untold_refusals
@@ -40,9 +40,10 @@ class _Call(NamedTuple):
 class BotoTap:
     """Hooks for clients of Bedrock's runtime. They may be registered with any number of clients and sessions."""
 
-    def __init__(self, callstream: Callstream, implicit: ImplicitRuns, settings: TapSettings) -> None:
-        self._callstream = callstream
-        self._tapping = Tapping(callstream, implicit, settings)
+    def __init__(self, engine: RunEngine, own_loop: OwnLoop, implicit: ImplicitRuns, settings: TapSettings) -> None:
+        self._engine = engine
+        self._own_loop = own_loop
+        self._tapping = Tapping(engine, implicit, settings)
         self._asks_by_beta = settings.bedrock_beta
         self._current: ContextVar[_Call | None] = ContextVar("callstream_boto_call", default=None)
 
@@ -54,7 +55,7 @@ class BotoTap:
             (self._before_call_async, self._before_parse_async) if is_async else (self._before_call, self._before_parse)
         )
         # The same Callstream taps a client once, though its session was tapped too.
-        name = f"callstream-{id(self._callstream)}"
+        name = f"callstream-{id(self._engine)}"
         events.register(f"before-call.{_SERVICE}", before_call, unique_id=f"{name}-call")
         events.register(f"before-parse.{_SERVICE}", before_parse, unique_id=f"{name}-parse")
 
@@ -63,7 +64,7 @@ class BotoTap:
     def _before_call(self, params: dict[str, Any], **_: Any) -> None:
         asked = self._begin(params)
         if asked is not None:
-            own = self._callstream.own_loop.begin()
+            own = self._own_loop.begin()
             place = Place.current().for_blocking_caller(own)
             loop = own if place.run is None else place.run.loop
             self._current.set(run_in(loop, partial(self._receive, asked, place, params)))

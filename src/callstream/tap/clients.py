@@ -8,7 +8,8 @@ from typing import Any
 from weakref import WeakSet
 
 from callstream.errors import UsageError
-from callstream.runtime import Callstream
+from callstream.runtime import RunEngine
+from callstream.runtime.ownloop import OwnLoop
 from callstream.tap.asking import Asking
 from callstream.tap.boto import BotoTap
 from callstream.tap.implicit import ImplicitRuns
@@ -29,9 +30,10 @@ _POOL_OPTIONS = ("verify", "cert", "http1", "http2", "limits", "proxy", "trust_e
 class Tap:
     """What a Callstream's clients share: the runs of responses outside any run, and the pools of connections."""
 
-    def __init__(self, callstream: Callstream) -> None:
-        self._callstream = callstream
-        self._implicit = ImplicitRuns(callstream)
+    def __init__(self, engine: RunEngine, own_loop: OwnLoop) -> None:
+        self._engine = engine
+        self._own_loop = own_loop
+        self._implicit = ImplicitRuns(engine)
         self._asking = Asking()
         self._pools: set[Pools] = set()
 
@@ -43,7 +45,13 @@ class Tap:
             raise UsageError(f"expected a transport of httpx or httpx2, or none, got {inner!r:.100}")
         pools = pools or Pools({}, in_use=self._pools)  # the client of a transport may be one that nobody can close
         return TapTransport(
-            self._callstream, self._implicit, inner, settings=settings, pools=pools, asking=self._asking
+            self._engine,
+            self._own_loop,
+            self._implicit,
+            inner,
+            settings=settings,
+            pools=pools,
+            asking=self._asking,
         )
 
     def client(self, library_name: str | None, kind: str, kwargs: dict[str, Any]) -> Any:
@@ -66,7 +74,7 @@ class Tap:
         return client
 
     def boto(self, target: Any, settings: TapSettings) -> None:
-        BotoTap(self._callstream, self._implicit, settings).register(target)
+        BotoTap(self._engine, self._own_loop, self._implicit, settings).register(target)
 
     async def end_runs(self) -> None:
         await self._implicit.aclose()

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from callstream.calls import LACKS_OUTCOME, CallState
 from callstream.events import RequestEvent, ResultReceived
-from callstream.runtime import Callstream, Run
+from callstream.runtime import Run, RunEngine
 
 _UNANSWERED = LACKS_OUTCOME - {CallState.AWAITING}
 
@@ -20,8 +20,8 @@ _UNANSWERED = LACKS_OUTCOME - {CallState.AWAITING}
 class ImplicitRuns:
     """The implicit runs of one Callstream that still wait for results. ``patience`` is how long, in seconds."""
 
-    def __init__(self, callstream: Callstream, *, patience: float = 600.0) -> None:
-        self._callstream = callstream
+    def __init__(self, engine: RunEngine, *, patience: float = 600.0) -> None:
+        self._engine = engine
         self._patience = patience
         self._waiting: dict[str, Run] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -38,12 +38,12 @@ class ImplicitRuns:
             thread_id = thread_id or run.thread_id
             await run.receive([event for event in request if isinstance(event, ResultReceived)])
             await self.response_ended(run)
-        thread_id = thread_id or self._callstream.new_id("thread")
+        thread_id = thread_id or self._engine.new_id("thread")
         if beside is None:
-            run = await self._callstream.start(thread_id, as_current=False)
+            run = await Run.start(self._engine, thread_id, as_current=False)
         else:
-            run = await self._callstream.start(
-                thread_id, principal=beside.principal, rejected=beside.rejected, as_current=False
+            run = await Run.start(
+                self._engine, thread_id, principal=beside.principal, rejected=beside.rejected, as_current=False
             )
         run.starts_early = False
         return run

@@ -13,7 +13,7 @@ import msgspec
 from callstream.calls import CallState, Refusal
 from callstream.errors import CallRejected, UsageError, WireError
 from callstream.events import CallCompleted, DiscardReason, RequestEvent
-from callstream.runtime import Callstream, ModelCall, Run
+from callstream.runtime import ModelCall, Run, RunEngine
 from callstream.runtime.limits import check_silence
 from callstream.tap.body import Limits, OnEnd, TappedBody
 from callstream.tap.encoding import Decoding
@@ -65,12 +65,12 @@ class Exchange(NamedTuple):
 class Tapping:
     """Reads exchanges by the settings of one client, into the runs that they belong to."""
 
-    def __init__(self, callstream: Callstream, implicit: ImplicitRuns, settings: TapSettings) -> None:
+    def __init__(self, engine: RunEngine, implicit: ImplicitRuns, settings: TapSettings) -> None:
         if settings.wire is not None and settings.wire not in WIRES:
             raise UsageError(f"expected one of the wires {', '.join(WIRES)}, got {settings.wire!r}")
         if settings.collapse not in ("known", "all", "none"):
             raise UsageError(f"expected collapse to be 'known', 'all' or 'none', got {settings.collapse!r}")
-        self._callstream = callstream
+        self._engine = engine
         self._implicit = implicit
         self._settings = settings
 
@@ -104,19 +104,19 @@ class Tapping:
             case _ if model_call is not None and model_call.collapses is not None:
                 return model_call.collapses
             case _:
-                return self._callstream.knows
+                return self._engine.knows
 
     def asks(self, model_call: ModelCall | None) -> Asks:
         """Of which tools the provider is asked to stream the arguments: only where their calls reach the SDK whole."""
         collapses = self.collapses(model_call)
-        may_stream: Asks = self._callstream.streams
+        may_stream: Asks = self._engine.streams
         if model_call is not None and model_call.streams is not None:
             may_stream = model_call.streams
         return lambda name: collapses(name) and may_stream(name)
 
     def tool(self, name: str) -> Tool[Any] | None:
         """The tool of that name, if Callstream knows it."""
-        return self._callstream.find_tool(name)
+        return self._engine.find_tool(name)
 
     @property
     def may_collapse(self) -> bool:

@@ -16,8 +16,8 @@ from functools import partial
 from typing import Any, TypeAlias
 from weakref import WeakSet
 
-from callstream.runtime import Callstream, Run
-from callstream.runtime.ownloop import check_caller, finish_in, run_in
+from callstream.runtime import Run, RunEngine
+from callstream.runtime.ownloop import OwnLoop, check_caller, finish_in, run_in
 from callstream.tap.asking import REFUSALS, Asking, names_field
 from callstream.tap.body import TappedBody
 from callstream.tap.encoding import Checked, codings_in, decoding_of
@@ -45,7 +45,8 @@ class TapTransport:
 
     def __init__(
         self,
-        callstream: Callstream,
+        engine: RunEngine,
+        own_loop: OwnLoop,
         implicit: ImplicitRuns,
         inner: Any = None,
         *,
@@ -53,8 +54,9 @@ class TapTransport:
         pools: Pools | None = None,
         asking: Asking | None = None,
     ) -> None:
-        self._callstream = callstream
-        self._tapping = Tapping(callstream, implicit, settings)
+        self._engine = engine
+        self._own_loop = own_loop
+        self._tapping = Tapping(engine, implicit, settings)
         self._inner = inner
         self._settings = settings
         self._asking = asking or Asking()
@@ -79,7 +81,7 @@ class TapTransport:
             return inner.handle_request(request)
         request.read()
         with raised_once(provider) if provider is not None else nullcontext():
-            own = self._callstream.own_loop.begin()
+            own = self._own_loop.begin()
             place = Place.current().for_blocking_caller(own)
             loop = own if place.run is None else place.run.loop
             check_caller(loop)
@@ -169,7 +171,7 @@ class TapTransport:
             self._inner.__exit__(*error)
 
     def _close_on_own_loop(self) -> None:
-        own = self._callstream.own_loop.loop
+        own = self._own_loop.loop
         if own is not None:
             finish_in(own, self._close_bodies)
             finish_in(own, self._pools.aclose)
@@ -183,7 +185,7 @@ class TapTransport:
             await body.aclose()
 
     def _patience(self, request: Any) -> Patience:
-        own, common = self._settings, self._callstream.settings
+        own, common = self._settings, self._engine.settings
         return Patience(
             common.first_byte if own.first_byte is None else own.first_byte,
             common.idle if own.idle is None else own.idle,
@@ -235,7 +237,7 @@ class TapTransport:
     async def _signed(self, provider: Provider, asked: Request, run: Run | None) -> Request:
         if not provider.signs_calls or not self._settings.repair_gemini_signatures:
             return asked
-        journal = self._callstream.journal
+        journal = self._engine.journal
         calls = [] if run is None else await journal.calls(thread_id=run.thread_id, principal=run.principal)
         signatures: dict[str, str] = {}
         for call in calls:

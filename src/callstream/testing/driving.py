@@ -20,8 +20,8 @@ from callstream.calls import Call, Ledger
 from callstream.errors import InvalidArguments, UsageError
 from callstream.events import ArgsAppended, CallCompleted, CallDiscarded, CallStarted, Encoding
 from callstream.hooks import CallHooks, HookSettings, Outcome
-from callstream.runtime import Callstream
 from callstream.runtime.barrier import rejection
+from callstream.runtime.toolbox import Toolbox
 from callstream.tools import Progress, Tool, is_tool
 
 CALL_ID = "call_1"
@@ -121,7 +121,7 @@ class Driven:
             raise rejection(self.call, self.outcome.error)
         if not self._hooks.claim():
             raise UsageError(f"call {self.call.call_id!r} of tool {self.call.name!r} was run before")
-        return await Callstream().call_tool(self._tool, self.call, Progress(self.progress.append))
+        return await Toolbox().call_tool(self._tool, self.call, Progress(self.progress.append))
 
     def __repr__(self) -> str:
         return f"<Driven {self.call.name} in {len(self.deltas)} deltas: {self.outcome.kind}>"

@@ -14,12 +14,36 @@ are no regular expressions of Python's. Types may be in Gemini's capitals, and `
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeAlias
+
+import msgspec
 
 from callstream.jsontext.path import Path
-from callstream.tools.fault import Fault, show
-from callstream.tools.keywords import equality_key, kind_of
-from callstream.tools.verdict import Hear, Verdict
+from callstream.tools.fault import Fault, UnknownArgument, show
+from callstream.tools.keywords import (
+    alternatives_of,
+    choices_of,
+    equality_key,
+    expected_types,
+    first_texts,
+    is_of,
+    kind_of,
+    limit,
+    matches,
+    part_list,
+    part_map,
+    resolve,
+    scalar_faults,
+    string_faults,
+)
+
+Hear: TypeAlias = Callable[[list[Fault] | None], None]
+"""Is told of every fault of a check when it is found; with None, once, that it fits."""
+
+_OUTLINE: Final = frozenset({"type", "format", "nullable", "$ref", "allOf", "anyOf", "oneOf"})
+_ROOT_OUTLINE: Final = _OUTLINE | {"properties", "required"}
+_CONTAINERS: Final = {"object": ("an object", "field"), "array": ("an array", "item")}
 
 _MAX_FAULTS: Final = 100
 """Faults that are kept; nobody reads more."""
@@ -155,3 +179,319 @@ class ValueFrame:
             self.text = None if self.text is None else self.text + text
             for check in watching:
                 check.append()
+
+
+class Verdict:
+    """One schema at one value. ``fits`` is None while that is open."""
+
+    __slots__ = (
+        "_contained",
+        "_decided",
+        "_frame",
+        "_is_muted",
+        "_schema",
+        "_subs",
+        "_then",
+        "faults",
+        "fits",
+        "is_expanding",
+        "listeners",
+        "wants_unique",
+        "watches_text",
+    )
+
+    def __init__(self, frame: ValueFrame, schema: Any) -> None:
+        self._frame = frame
+        self._schema: dict[str, Any] = schema if isinstance(schema, dict) else {}
+        if frame.judge.outline:
+            known = _OUTLINE if frame.path else _ROOT_OUTLINE
+            self._schema = {word: part for word, part in self._schema.items() if word in known}
+        self.fits: bool | None = None
+        self.faults: list[Fault] = []
+        self.listeners: list[Hear] = []
+        self.is_expanding = False
+        self.wants_unique = self._schema.get("uniqueItems") is True
+        self.watches_text = False
+        self._subs: list[Verdict] = []
+        self._then: list[Callable[[Any], None]] = []
+        self._contained = 0
+        self._decided = False
+        self._is_muted = schema is False
+        if self._schema.get("nullable") is True and frame.kind == "null":
+            self._schema = {}
+
+    # -- what comes --
+
+    def expand(self, nested: int) -> None:
+        """Finds the schemas that apply to the same value."""
+        self.is_expanding = True
+        schema, frame = self._schema, self._frame
+
+        def add(part: Any, hear: Hear) -> Verdict:
+            self._subs.append(frame.check(part, hear, nested))
+            return self._subs[-1]
+
+        if "$ref" in schema:
+            add(resolve(frame.judge.root, schema["$ref"]), self._need)
+        for part in part_list(schema.get("allOf")):
+            add(part, self._need)
+        for word in ("anyOf", "oneOf"):
+            branches = part_list(schema.get(word))
+            if branches:
+                self._expand_choice(branches, word == "oneOf" and not frame.judge.outline, add)
+        if "not" in schema:
+            excluded = add(schema["not"], _ignore)
+            self._then.append(lambda value: self._exclude(excluded))
+        if "if" in schema:
+            self._expand_condition(schema, add)
+        self.is_expanding = False
+
+    def _expand_choice(self, branches: list[Any], only_one: bool, add: Callable[[Any, Hear], Verdict]) -> None:
+        checks: list[Verdict] = []
+        told = False
+
+        def hear(faults: list[Fault] | None) -> None:
+            if faults is not None and self._frame.judge.eager:
+                tell()
+
+        def tell() -> None:
+            nonlocal told
+            if not told and len(checks) == len(branches) and all(check.fits is False for check in checks):
+                told = True
+                self.fail(*_merge([check.faults for check in checks], self._frame))
+
+        def decide(value: Any) -> None:
+            tell()
+            if only_one and sum(check.fits is True for check in checks) > 1:
+                self.fail(Fault(self._frame.path, "what only one of the alternatives allows", self._frame.got))
+
+        for branch in branches:
+            checks.append(add(branch, hear))
+        self._then.append(decide)
+
+    def _expand_condition(self, schema: dict[str, Any], add: Callable[[Any, Hear], Verdict]) -> None:
+        """``else`` counts from when ``if`` has failed, ``then`` when it has turned out to fit, at the end."""
+        parts: dict[str, Verdict] = {}
+
+        def hear_if(faults: list[Fault] | None) -> None:
+            if faults is not None and "else" in parts and not parts["if"].has_failed_before(faults):
+                self._need(parts["else"].faults or None)
+
+        def hear_else(faults: list[Fault] | None) -> None:
+            if parts["if"].fits is False:
+                self._need(faults)
+
+        def decide(value: Any) -> None:
+            if parts["if"].fits is True and "then" in parts:
+                self._need(parts["then"].faults or None)
+
+        hears: dict[str, Hear] = {"if": hear_if, "then": _ignore, "else": hear_else}
+        for word, hear in hears.items():
+            if word in schema:
+                parts[word] = add(schema[word], hear)
+        self._then.append(decide)
+
+    def begin(self) -> None:
+        """The first character has come: the type is known."""
+        frame = self._frame
+        if self._is_muted:
+            self.fail(
+                UnknownArgument(frame.path, "left out", frame.got)
+                if frame.path and isinstance(frame.path[-1], str)
+                else Fault(frame.path, "left out", frame.got)
+            )
+            return
+        types = expected_types(self._schema)
+        if types and not any(is_of(type_, frame.kind) for type_, _ in types):
+            self._is_muted = True
+            self.fail(Fault(frame.path, " or ".join(words for _, words in types), frame.got))
+            return
+        choices = choices_of(self._schema)
+        if choices is not None and not any(kind_of(choice) == frame.kind for choice in choices):
+            self._is_muted = True
+            self.fail(Fault(frame.path, alternatives_of(choices), frame.got))
+        self.watches_text = frame.kind == "string" and (
+            choices is not None or limit(self._schema, "maxLength") is not None
+        )
+
+    def begin_child(self, step: str | int, child: ValueFrame) -> None:
+        """A member or an item begins."""
+        if self._is_muted:
+            return
+        most = limit(self._schema, "maxProperties" if isinstance(step, str) else "maxItems")
+        if most is not None and self._frame.count == int(most) + 1:
+            container, unit = _CONTAINERS[self._frame.kind]
+            limited = _count(most, unit)
+            self.fail(Fault(self._frame.path, f"{container} of at most {limited}", f"more than {limited}"))
+        for part in self._parts_at(step, child.kind):
+            child.check(part, self._need_known if part is False else self._need)
+        if isinstance(step, int) and "contains" in self._schema:
+            child.check(self._schema["contains"], self._hear_contained)
+
+    def append(self) -> None:
+        if self._is_muted:
+            return
+        frame = self._frame
+        most = limit(self._schema, "maxLength")
+        if most is not None and frame.length > most:
+            self._is_muted = True
+            got = frame.got if not frame.judge.eager else f"a string of more than {_count(most, 'character')}"
+            self.fail(Fault(frame.path, f"at most {most:g} characters long", got))
+            return
+        choices = choices_of(self._schema)
+        if choices is not None:
+            text = frame.text or ""
+            if not any(choice.startswith(text) for choice in first_texts(choices)):
+                self._is_muted = True
+                got = frame.got if not frame.judge.eager else f"a string that begins with {text!r}"
+                self.fail(Fault(frame.path, alternatives_of(choices), got))
+
+    # -- what is decided --
+
+    def decide(self, value: Any) -> None:
+        """The value is whole."""
+        if self._decided:
+            return
+        self._decided = True
+        for sub in self._subs:
+            sub.decide(value)
+        if not self._is_muted:
+            for found in self._end_faults(value):
+                self.fail(found)
+        for decide in self._then:
+            decide(value)
+        if self.fits is None:
+            self.fits = True
+            for hear in self.listeners:
+                hear(None)
+
+    def fail(self, *faults: Fault) -> None:
+        self.fits = False
+        self.faults += faults
+        for hear in self.listeners:
+            hear(list(faults))
+
+    def has_failed_before(self, faults: list[Fault]) -> bool:
+        """Whether it had failed when these were found."""
+        return len(self.faults) > len(faults)
+
+    def _need(self, faults: list[Fault] | None) -> None:
+        if faults is not None:
+            self.fail(*faults)
+
+    def _need_known(self, faults: list[Fault] | None) -> None:
+        """As ``_need``, of a member that must not be there: the fault names those that may."""
+        known = tuple(part_map(self._schema.get("properties")))
+        self._need([_with_known(fault, known) for fault in faults or ()] or None)
+
+    def _hear_contained(self, faults: list[Fault] | None) -> None:
+        if faults is not None:
+            return
+        self._contained += 1
+        most = limit(self._schema, "maxContains")
+        if most is not None and self._contained == int(most) + 1:
+            self.fail(
+                Fault(self._frame.path, f"an array with at most {most:g} items of that kind", f"more than {most:g}")
+            )
+
+    def _exclude(self, excluded: Verdict) -> None:
+        if excluded.fits is True:
+            self.fail(Fault(self._frame.path, "something that the schema does not exclude", self._frame.got))
+
+    def _parts_at(self, step: str | int, kind: str) -> Iterator[Any]:
+        schema = self._schema
+        if isinstance(step, int):
+            prefix = part_list(schema.get("prefixItems"))
+            if step < len(prefix):
+                yield prefix[step]
+            elif isinstance(schema.get("items"), dict | bool):
+                yield schema["items"]
+            return
+        is_named = False
+        properties = part_map(schema.get("properties"))
+        judge = self._frame.judge
+        is_left_out = kind == "null" and judge.lenient and not self._frame.path
+        if step in properties:
+            is_named = True
+            if not (is_left_out and step not in part_list(schema.get("required"))):
+                yield properties[step]
+        for pattern, part in part_map(schema.get("patternProperties")).items():
+            if matches(pattern, step):
+                is_named = True
+                yield part
+        if not is_named and "additionalProperties" in schema:
+            yield schema["additionalProperties"]
+
+    def _end_faults(self, value: Any) -> Iterator[Fault]:
+        schema, frame = self._schema, self._frame
+        choices = choices_of(schema)
+        if choices is not None and equality_key(value) not in map(equality_key, choices):
+            yield Fault(frame.path, alternatives_of(choices), show(value))
+            return
+        expected: Iterator[str] = iter(())
+        match frame.kind:
+            case "number":
+                types = expected_types(schema)
+                if types and not any(is_of(type_, frame.kind, value) for type_, _ in types):
+                    yield Fault(frame.path, " or ".join(words for _, words in types), frame.got)
+                    return
+                expected = scalar_faults(schema, value)
+            case "string":
+                expected = string_faults(schema, value, formats=frame.judge.formats)
+            case "object":
+                yield from self._missing_faults()
+                least = limit(schema, "minProperties")
+                if least is not None and frame.count < least:
+                    yield self._too_few(least)
+            case "array":
+                least = limit(schema, "minItems")
+                if least is not None and frame.count < least:
+                    yield self._too_few(least)
+                yield from self._contains_faults()
+        for words in expected:
+            yield Fault(frame.path, words, show(value))
+
+    def _too_few(self, least: float) -> Fault:
+        container, unit = _CONTAINERS[self._frame.kind]
+        expected = f"{container} of at least {_count(least, unit)}"
+        return Fault(self._frame.path, expected, f"one of {_count(self._frame.count, unit)}")
+
+    def _missing_faults(self) -> Iterator[Fault]:
+        frame = self._frame
+        names = [name for name in part_list(self._schema.get("required")) if isinstance(name, str)]
+        for name, needed in part_map(self._schema.get("dependentRequired")).items():
+            if name in frame.names:
+                names += [each for each in part_list(needed) if isinstance(each, str)]
+        for name in dict.fromkeys(names):
+            if name not in frame.names:
+                yield Fault((*frame.path, name), "a value")
+
+    def _contains_faults(self) -> Iterator[Fault]:
+        if "contains" not in self._schema:
+            return
+        least = limit(self._schema, "minContains")
+        least = 1 if least is None else least
+        if self._contained < least:
+            yield Fault(
+                self._frame.path, f"an array with at least {least:g} items of one kind", f"one with {self._contained}"
+            )
+
+
+def _count(number: float, unit: str) -> str:
+    return f"{number:g} {unit}" if number == 1 else f"{number:g} {unit}s"
+
+
+def _with_known(fault: Fault, known: tuple[str, ...]) -> Fault:
+    return msgspec.structs.replace(fault, known=known) if isinstance(fault, UnknownArgument) else fault
+
+
+def _ignore(faults: list[Fault] | None) -> None:
+    """The verdict is asked for later."""
+
+
+def _merge(branches: list[list[Fault]], frame: ValueFrame) -> list[Fault]:
+    """The faults of a value that fits no branch. The branch that comes nearest is the one that was meant."""
+    if all(faults[0].path == frame.path for faults in branches):
+        expected = list(dict.fromkeys(faults[0].expected for faults in branches))
+        return [Fault(frame.path, " or ".join(expected), branches[0][0].got)]
+    return min((faults for faults in branches if faults[0].path != frame.path), key=len)

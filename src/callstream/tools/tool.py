@@ -53,7 +53,7 @@ from callstream.tools.streamed import (
 
 if TYPE_CHECKING:
     from callstream.calls import Call
-    from callstream.hooks.deltas import ArgsDelta, FieldDelta
+    from callstream.tools.delta import ArgsDelta, FieldDelta
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Function_co = TypeVar("Function_co", covariant=True)

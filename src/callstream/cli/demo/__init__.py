@@ -61,9 +61,9 @@ def demo(options: argparse.Namespace, out: Printer) -> int:
         from callstream.cli.demo import agent as agents
     except ImportError as error:
         raise misused(f"the demo needs google-adk: pip install 'callstream[adk,server,cli]' ({error})") from error
+    from callstream.callstream import Callstream
     from callstream.cli.demo.play import play
     from callstream.cli.demo.tools import Workshop
-    from callstream.runtime import Callstream
     from callstream.testing.provider import ScriptedProvider
 
     if not options.terminal and (options.message or options.yes):

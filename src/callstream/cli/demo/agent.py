@@ -13,10 +13,10 @@ from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
 from callstream.adk import ADKAgent
+from callstream.callstream import Callstream
 from callstream.cli.demo.play import LABEL
 from callstream.cli.demo.tools import Workshop, is_approval
 from callstream.errors import UsageError
-from callstream.runtime import Callstream
 
 INSTRUCTION = """\
 You write short documents for people, with your tools. For every request of the user:

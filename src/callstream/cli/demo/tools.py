@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from callstream.calls import Call
-from callstream.hooks.deltas import FieldDelta
 from callstream.tools import AbortSignal, Tool, tool
+from callstream.tools.delta import FieldDelta
 from callstream.tools.progress import Progress, no_progress
 
 FACTS = {

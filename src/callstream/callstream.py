@@ -1,4 +1,4 @@
-"""Callstream: the journal, the tools and their hooks, and the runs that use them.
+"""Callstream: what programs use. It owns the engine of its runs, the tap for their clients, and a loop for sync programs.
 
 Constructing it opens nothing. The journal opens itself at the first use, on a thread of its own, so one Callstream may
 serve several event loops; ``aclose`` or ``async with`` closes it. A sync program uses the same object, with ``with`` and
@@ -8,41 +8,31 @@ serve several event loops; ``aclose`` or ``async with`` closes it. A sync progra
 from __future__ import annotations
 
 import asyncio
-import logging
-import uuid
 from collections.abc import Callable, Iterable
-from functools import cached_property, partial
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from callstream.calls import number_id
-from callstream.errors import CallstreamError, JournalError, UsageError
-from callstream.events import RunEvent, RunStarted
+from callstream.errors import CallstreamError, UsageError
+from callstream.events import RunEvent
 from callstream.journal import Journal, open_journal
-from callstream.runtime.ending import Ending, Unended
+from callstream.runtime import Engine, Observer, Observers, Run, Settings, SyncRun, usual_observers
+from callstream.runtime.core import OnRejected
 from callstream.runtime.leftbehind import LeftBehind
-from callstream.runtime.limits import Settings, TextLimits
-from callstream.runtime.observers import Observer, Observers, usual_observers
 from callstream.runtime.ownloop import OwnLoop, Work
 from callstream.runtime.progress import ProgressHandler
-from callstream.runtime.run import OnRejected, Run
-from callstream.runtime.syncrun import SyncRun
-from callstream.runtime.toolbox import Toolbox
-from callstream.runtime.waiting import wait_for_result, wait_until_done
+from callstream.runtime.run import check_thread_id
+from callstream.tap import Collapse, Tap, TapSettings, TapTransport
+from callstream.tools import ArgsAbortHook, ArgsCompleteHook, ArgsDeltaHook, FieldHook, Tool
 
 if TYPE_CHECKING:
     import httpx
     import httpx2
 
-    from callstream.tap import Collapse, Tap, TapSettings, TapTransport
-
-logger = logging.getLogger("callstream")
-
-
 _Boto = TypeVar("_Boto")
 
 
-class Callstream(Toolbox):
+class Callstream:
     """Live, durable tool calls.
 
     ``journal`` is a URL (``memory:``, ``sqlite:///calls.db``, ``postgresql://…``) or a journal. ``tools`` are functions
@@ -68,24 +58,73 @@ class Callstream(Toolbox):
             raise UsageError(f"expected a journal or its URL, such as sqlite:///file.db, got {journal!r}")
         if not isinstance(journal, str) and redact is not None:
             raise UsageError("give redact= to open_journal when you open the journal yourself")
-        self.journal: Journal = open_journal(journal, redact=redact) if isinstance(journal, str) else journal
-        super().__init__(tools, on_tool_progress=on_tool_progress, settings=settings)
-        self._runs: dict[str, Run] = {}
-        self._unended = Unended()
-        self._promised: set[str] = set()
-        self._observers: Observers | None = None
-        self.left_behind = LeftBehind(self)
+        self.engine: Engine[Run] = Engine(
+            open_journal(journal, redact=redact) if isinstance(journal, str) else journal,
+            tools,
+            on_tool_progress=on_tool_progress,
+            settings=settings,
+            make_observers=usual_observers,
+        )
+        """What the runs share."""
+        self.left_behind = LeftBehind(self.engine)
         """The calls that dead processes left in threads which continue here."""
         self.own_loop = OwnLoop(self.aclose)
         """Where sync programs have their work done."""
+        self._tap = Tap(self.engine, self.own_loop)
+
+    @property
+    def journal(self) -> Journal:
+        return self.engine.journal
+
+    @journal.setter
+    def journal(self, journal: Journal) -> None:
+        self.engine.journal = journal
+
+    @property
+    def settings(self) -> Settings:
+        return self.engine.settings
+
+    # -- tools --
+
+    def add_tool(self, function: Callable[..., Any]) -> None:
+        """Makes a tool known by its name. Its hooks then run whenever a model calls that name."""
+        self.engine.add_tool(function)
+
+    def tool(self, name: str) -> Tool[Any]:
+        """The tool of that name. UsageError if there is none."""
+        return self.engine.tool(name)
+
+    @property
+    def tools(self) -> dict[str, Tool[Any]]:
+        """The tools by name."""
+        return self.engine.tools
+
+    @property
+    def on_tool_progress(self) -> ProgressHandler | None:
+        """Is called with what running tools report."""
+        return self.engine.on_tool_progress
+
+    @on_tool_progress.setter
+    def on_tool_progress(self, handler: ProgressHandler | None) -> None:
+        self.engine.on_tool_progress = handler
+
+    def on_args_delta(self, tool_name: str, hook: ArgsDeltaHook) -> None:
+        """Registers a hook for every piece of argument text of the tool of that name."""
+        self.engine.on_args_delta(tool_name, hook)
+
+    def on_field(self, tool_name: str, path: str, hook: FieldHook) -> None:
+        """Registers a hook for one field: the name of a top-level one, or a JSON path."""
+        self.engine.on_field(tool_name, path, hook)
+
+    def on_args_complete(self, tool_name: str, hook: ArgsCompleteHook) -> None:
+        """Registers a hook for the moment when all arguments are there, before the tool runs."""
+        self.engine.on_args_complete(tool_name, hook)
+
+    def on_args_abort(self, tool_name: str, hook: ArgsAbortHook) -> None:
+        """Registers a hook for calls whose tool will not run."""
+        self.engine.on_args_abort(tool_name, hook)
 
     # -- clients for the providers' SDKs --
-
-    @cached_property
-    def _tap(self) -> Tap:
-        from callstream.tap import Tap  # Late: the tap stands on the runtime. This is the one import that points up.
-
-        return Tap(self)
 
     def transport(
         self,
@@ -153,8 +192,6 @@ class Callstream(Toolbox):
         Claude to stream the arguments of calls as it writes them. On Bedrock that is a beta for a whole request, so it is
         off by default and asked for only where all tools of a request are collapsed.
         """
-        from callstream.tap import TapSettings
-
         self._tap.boto(client, TapSettings(collapse=collapse, bedrock_beta=stream_arguments))
         return client
 
@@ -185,10 +222,10 @@ class Callstream(Toolbox):
 
     async def _continue(self, thread_id: str, run_id: str | None, *, principal: str | None, **how: Any) -> Run:
         """Starts a run, and tells abort hooks of the calls that a dead process has left in its thread."""
-        is_told = self.has_abort_hooks
-        given_up = await self.left_behind.find(_check_thread_id(thread_id), principal) if is_told else []
+        has_hooks = self.engine.has_abort_hooks
+        orphaned = await self.left_behind.find(check_thread_id(thread_id), principal) if has_hooks else []
         run = await self.start(thread_id, run_id, as_current=False, principal=principal, **how)
-        await self.left_behind.tell(given_up)
+        await self.left_behind.tell(orphaned)
         return run
 
     async def start(
@@ -209,92 +246,45 @@ class Callstream(Toolbox):
         caller emits OpenTelemetry spans of its own for agents and tools, so Callstream must not do that again.
         ``rejected``: see ``run``.
         """
-        run = Run(self, _check_thread_id(thread_id), run_id or self.new_id("run"), principal, rejected=rejected)
-        run.host_traces = host_traces
-        starting = asyncio.ensure_future(self._begin(run, RunStarted(thread_id, principal, run_input, exclusive)))
-        try:
-            await wait_for_result(starting)
-        except asyncio.CancelledError:
-            await wait_until_done(asyncio.ensure_future(_stop_when_started(run, starting)))
-            raise
-        if as_current:
-            run.make_current()
-        return run
-
-    async def _begin(self, run: Run, started: RunStarted) -> None:
-        try:
-            await self.journal.open()
-            await run.record([started])
-        except JournalError as error:
-            if run.is_doubtful and run.run_id not in self._runs:  # it may be in the journal, and nobody would end it
-                self.end_later(run, Ending.failed(str(error)))
-            raise
-        finally:
-            self._promised.discard(run.run_id)
-        self._runs[run.run_id] = run
-        self.observers.run_started(run)
+        return await Run.start(
+            self.engine,
+            thread_id,
+            run_id,
+            principal=principal,
+            run_input=run_input,
+            as_current=as_current,
+            exclusive=exclusive,
+            host_traces=host_traces,
+            rejected=rejected,
+        )
 
     async def free_run_id(self, wanted: str) -> str:
-        """The wanted id if no run in the journal has it, else that with a number: a run ends once, and its id with it.
+        """The wanted id if no run in the journal has it, else that with a number.
 
-        It is nobody else's in this process until a run was started with it, or could not be, so nothing may be awaited
-        between this and ``start``: what fails there would leave the id taken, with no run that has it. Some clients
-        give every run the same id: from the ninth on it gets a number that nobody has to look for.
+        It is reserved in this process until a run was started with it, or could not be, so nothing may be awaited between
+        this and ``start``.
         """
-        for number in range(1, 9):
-            run_id = number_id(wanted, number)
-            if not await self._is_taken(run_id):
-                return run_id
-        return f"{wanted}~{uuid.uuid4().hex}"
-
-    async def _is_taken(self, run_id: str) -> bool:
-        if run_id in self._promised:
-            return True
-        self._promised.add(run_id)  # before waiting: of two who ask at once, one gets it
-        try:
-            taken = bool(await self.journal.runs(run_id=run_id, limit=1))
-        except BaseException:
-            self._promised.discard(run_id)
-            raise
-        if taken:
-            self._promised.discard(run_id)
-        return taken
+        return await self.engine.free_run_id(wanted)
 
     def active_run(self, run_id: str) -> Run | None:
         """A run of this process that has not ended."""
-        return self._runs.get(run_id)
-
-    def forget_run(self, run: Run) -> None:
-        self._runs.pop(run.run_id, None)
-
-    def end_later(self, run: Run, ending: Ending) -> None:
-        """Ends a run whose end could not be written, as soon as the journal takes it: every run ends."""
-        self._unended.add(run.run_id, partial(run.end_in_journal, ending))
-
-    # -- what runs need --
+        return self.engine.active_run(run_id)
 
     @property
-    def text_limits(self) -> TextLimits:
-        """What a run may write, unless it is told less."""
-        return TextLimits(max_args_bytes=self.settings.max_args_bytes, max_run_bytes=self.settings.max_run_bytes)
-
-    @property
-    def observers(self) -> Observers:
-        """Who is told when runs and calls change their state."""
-        if self._observers is None:
-            self._observers = usual_observers(show_arguments=self.settings.telemetry_arguments)
-        return self._observers
+    def observers(self) -> Observers[Run]:
+        """Who is notified when runs and calls change their state."""
+        return self.engine.observers
 
     def observe(self, observer: Observer) -> None:
-        """Has the observer told of all runs that start from now on."""
-        self.observers.add(observer)
+        """Has the observer notified of all runs that start from now on."""
+        self.engine.observers.add(observer)
 
     def new_id(self, kind: str) -> str:
-        return f"{kind}_{uuid.uuid4().hex}"
+        return self.engine.new_id(kind)
 
     def new_call_id(self) -> str:
         """The id of a call for which the provider sent none."""
-        return self.new_id("call")
+        return self.engine.new_call_id()
 
     # -- the end --
 
@@ -324,20 +314,17 @@ class Callstream(Toolbox):
 
     async def _end_runs(self) -> list[CallstreamError]:
         """Ends the runs of this event loop and closes its connections. Returns why some runs could not be ended."""
-        tap: Tap | None = self.__dict__.get("_tap")
-        if tap is not None:
-            await tap.end_runs()
+        await self._tap.end_runs()
         await self.left_behind.aclose()
-        failures = await self._unended.end_now()
-        for run in list(self._runs.values()):
+        failures = await self.engine.unended.end_now()
+        for run in self.engine.active_runs:
             if run.loop is asyncio.get_running_loop():
                 try:
                     await run.stop("closed")
                 except CallstreamError as error:  # one that cannot be ended keeps neither the others nor the journal
                     failures.append(error)
-        self._unended.give_up()
-        if tap is not None:
-            await tap.close_pools()
+        self.engine.unended.give_up()
+        await self._tap.close_pools()
         return failures
 
     async def __aenter__(self) -> Self:
@@ -387,16 +374,3 @@ class _RunContext:
     ) -> None:
         assert self._run is not None
         await self._run.__aexit__(kind, error, traceback)
-
-
-async def _stop_when_started(run: Run, starting: asyncio.Future[None]) -> None:
-    """Ends a run whose starter was cancelled: nobody else has it, so nobody else could end it."""
-    await asyncio.wait({starting})
-    if run.seq:
-        await run.stop("cancelled")
-
-
-def _check_thread_id(thread_id: Any) -> str:
-    if isinstance(thread_id, str) and thread_id:
-        return thread_id
-    raise UsageError(f"expected the id of a thread, a text that is not empty, got {thread_id!r}")

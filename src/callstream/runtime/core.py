@@ -1,0 +1,509 @@
+"""What every run does: it records, keeps its ledger, waits for hooks, and ends.
+
+Everything that happens to a run passes ``record``: first the journal, then the ledger, then the hooks; so nothing is shown
+that a crash could still lose, and hooks see what the journal has. A run belongs to the event loop that started it. Whatever
+ends it, hooks settle first, and every call of it is final or awaits an answer afterwards.
+
+``RunCore`` knows nothing of tools that run before their response has ended: they stand on it, and it tells them what
+happens through the methods that are abstract here. ``Run`` is both together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, Literal, TypeAlias, get_args
+
+from callstream.calls import Call, CallEvent, CallState, Ledger
+from callstream.errors import (
+    CallRejected,
+    JournalError,
+    LeaseLost,
+    LimitExceeded,
+    RunOver,
+    TransitionError,
+    UsageError,
+)
+from callstream.events import (
+    CallAwaiting,
+    CallDiscarded,
+    CallExecuting,
+    CallFailed,
+    CallProgressed,
+    CallReturned,
+    MessageReceived,
+    Question,
+    RequestEvent,
+    RunEvent,
+    RunOutcome,
+)
+from callstream.runtime.answers import Answers
+from callstream.runtime.barrier import Barrier, mistake
+from callstream.runtime.directory import Directory
+from callstream.runtime.ending import Ending, describe
+from callstream.runtime.engine import Engine
+from callstream.runtime.limits import TextLimits
+from callstream.runtime.progress import ProgressFeeds, ProgressHandler
+from callstream.runtime.runlog import EventsThen, RunLog
+from callstream.runtime.waiting import wait_for_result
+from callstream.tools import Progress
+
+logger = logging.getLogger("callstream")
+
+OnRejected: TypeAlias = Literal["raise", "forward"]
+"""What the SDK gets of a response in which a call was rejected: ``CallRejected``, or all of it, the call included."""
+
+_CALL_EVENTS = get_args(CallEvent)
+
+
+class RunCore(ABC):
+    """A run without tools that begin early. See ``Run``."""
+
+    def __init__(
+        self,
+        engine: Engine[Any],
+        thread_id: str,
+        run_id: str,
+        principal: str | None = None,
+        *,
+        rejected: OnRejected = "raise",
+    ) -> None:
+        if rejected not in get_args(OnRejected):
+            raise UsageError(f"expected rejected to be 'raise' or 'forward', got {rejected!r}")
+        self.engine = engine
+        self.thread_id = thread_id
+        self.run_id = run_id
+        self.principal = principal
+        self.rejected: OnRejected = rejected
+        self.loop = asyncio.get_running_loop()
+        self.process = os.getpid()
+        self.host_traces = False
+        """Whether the run's host emits OpenTelemetry spans of its own for agents and tools."""
+        self.on_tool_progress: ProgressHandler | None = None
+        """Takes the place of the Callstream's own handler in this run."""
+        self._ledger = Ledger()
+        self._log = RunLog(engine.journal, run_id, self._ledger, engine.text_limits)
+        self._barrier = Barrier(engine, self._ledger, self._write)
+        self.when_due: Callable[[Callable[[], object]], None] = partial(engine.journal.when_due, run_id)
+        """Calls what will record something, together with what other runs want to record: see ``Journal.when_due``."""
+        self.directory = Directory(engine.journal, thread_id, principal)
+        """Which call of the thread an id means."""
+        self._answers = Answers(self._ledger, engine.journal, self.directory)
+        settings = engine.settings
+        self._feeds = ProgressFeeds(
+            self._write, self._tell_progress, interval=settings.progress_interval, merge=settings.merge_progress
+        )
+        self._end = RunEnd(self, self._ledger, self._log, self._barrier, self._feeds, self._write)
+
+    # -- tools that begin early --
+
+    @property
+    @abstractmethod
+    def runs_early_tools(self) -> bool:
+        """Whether a tool is running that the end of the run waits for."""
+
+    @abstractmethod
+    def begin_tool(self) -> None:
+        """The current task runs a tool of this run."""
+
+    @abstractmethod
+    def _apply_to_early_tools(self, event: CallEvent, call: Call) -> None:
+        """An event has made the call what it is now."""
+
+    @abstractmethod
+    async def _settle_early_tool(self, call_id: str) -> None:
+        """Waits until a refusal that the call's tool has decided on is recorded."""
+
+    @abstractmethod
+    def _abort_early_tools(self, ending: Ending) -> None:
+        """The run ends: tools whose arguments are not whole learn that, the others are cancelled."""
+
+    @abstractmethod
+    async def _close_early_tools(self) -> None:
+        """Waits for them."""
+
+    # -- what is known --
+
+    @property
+    def calls(self) -> list[Call]:
+        """The run's calls, in the order in which they started."""
+        return list(self._ledger)
+
+    def call(self, call_id: str) -> Call:
+        return self._ledger[call_id]
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the run has ended, or is being ended."""
+        return self._end.has_begun
+
+    @property
+    def outcome(self) -> RunOutcome | None:
+        """How the run ended; None while it is running."""
+        return None if self._end.ending is None else self._end.ending.outcome
+
+    @property
+    def reason(self) -> str | None:
+        """Why the run failed or was cancelled."""
+        return None if self._end.ending is None else self._end.ending.reason
+
+    @property
+    def error(self) -> BaseException | None:
+        """The exception that failed the run, if it was one."""
+        return None if self._end.ending is None else self._end.ending.error
+
+    @property
+    def seq(self) -> int:
+        """The number of the last record of the run."""
+        return self._log.seq
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether the journal may have more of the run than was acknowledged."""
+        return self._log.is_doubtful
+
+    def args_bytes(self, call_id: str) -> int:
+        """How much argument text this run has of the call, in UTF-8."""
+        return self._log.text.args_bytes(call_id)
+
+    def hook_seconds(self, call_id: str) -> float | None:
+        """How long the call's hooks have run, all together; None if it has none."""
+        return self._barrier.seconds(call_id)
+
+    def tighten(self, limits: TextLimits) -> None:
+        """The run may write no more than that, either."""
+        self._log.text.limits = self._log.text.limits.tighten(limits)
+
+    # -- what happens to it --
+
+    async def record(
+        self, events: Sequence[RunEvent] | EventsThen, *, response_id: str | None = None, author: str | None = None
+    ) -> None:
+        """Journals the events, then takes them into the ledger, then hands them to the hooks.
+
+        A function is asked for the events when everything that was on its way has been written. A caller that is
+        cancelled while it waits leaves at once; the events are recorded all the same, before any that come later. What
+        the wire still says of a call that was discarded meanwhile is left out. Text beyond a limit raises LimitExceeded
+        and fails the run, whatever its host makes of the exception: see ``TextLimits``.
+        """
+        self._check_open()
+        await self._write(events, response_id, author)
+        if self._barrier.failure is not None:
+            raise self._barrier.failure
+
+    def record_now(
+        self,
+        events: Sequence[RunEvent],
+        then: Callable[[Exception | None], None],
+        *,
+        response_id: str | None = None,
+        author: str | None = None,
+    ) -> bool:
+        """The short way for pieces of text and arguments, which are most of what happens: no task waits for them.
+
+        ``then`` is called when they are recorded, or with what ``record`` would have raised. False, and nothing was done,
+        where only ``record`` will do.
+        """
+        barrier = self._barrier
+        if self._end.has_begun or barrier.failure is not None:
+            return False
+
+        def recorded(error: Exception | None) -> None:
+            then(error or barrier.failure)
+
+        return self._log.write_now(events, self._take, recorded, response_id, author)
+
+    async def receive(self, events: Sequence[RequestEvent], *, author: str | None = None) -> None:
+        """Takes in what a request says (``results_in``): new messages, and results of calls that have none yet."""
+        receiving = self._answers.receive(events, partial(self.record, author=author))
+        await wait_for_result(asyncio.ensure_future(receiving))
+
+    async def free_call_id(self, wanted: str) -> str:
+        """A ``call_id`` that no call in the journal has: the wanted one, or that with a number."""
+        return self._ledger.name_for(await self.engine.journal.free_call_id(wanted))
+
+    # -- tools --
+
+    async def execute(self, call_id: str) -> Call:
+        """The barrier before a tool: waits for the call's hooks, records that it executes, returns it with arguments.
+
+        Raises CallRejected if it was discarded, TransitionError if its arguments are not complete, and RunOver if the run
+        was ended. Then the tool must not run.
+        """
+        await self.prepare(call_id)
+        await self.record([CallExecuting(call_id)])
+        self._check_open()  # the run may have been ended while that was written
+        return self._ledger[call_id]
+
+    async def prepare(self, call_id: str) -> Call:
+        """Waits for the call's hooks and takes it over from them. Raises if its tool must not run."""
+        call = await self.ready(call_id)
+        if wrong := mistake(call):
+            await self.record([CallDiscarded(call_id, "malformed", wrong)])
+            raise self.rejection(call_id)
+        self._claim(call_id)
+        return call
+
+    def rejection(self, call_id: str) -> CallRejected | RunOver:
+        """Why the tool of a call must not run: what was wrong with the call, or else that the run was ended."""
+        call = self._ledger[call_id]
+        is_over = self._end.has_begun and not self._barrier.is_refused(call)
+        return self._over() if is_over else self._barrier.rejection(call)
+
+    async def settled(self, call_id: str) -> Call:
+        """The call after all its hooks are done. Waits for its arguments if they are not complete."""
+        await self._settle_early_tool(call_id)
+        return await self._barrier.settled(call_id)
+
+    async def complete(self, call_id: str, result: Any = None) -> None:
+        """The tool has returned."""
+        await self._feeds.close(call_id)
+        await self.record([CallReturned(call_id, result)])
+
+    async def fail(self, call_id: str, error: str | BaseException) -> None:
+        """The tool has failed."""
+        await self._feeds.close(call_id)
+        await self.record([CallFailed(call_id, error if isinstance(error, str) else describe(error))])
+
+    async def await_answer(self, call_id: str, question: Question | None = None, *, is_paused: bool = False) -> Call:
+        """A client or a person has to answer this call: it outlives the run until ``answer`` finds it.
+
+        ``question`` says what is asked, where the arguments do not. ``is_paused``: the answer is one to another call,
+        which asks about this one.
+        """
+        if self._ledger[call_id].state is not CallState.EXECUTING:
+            await self.ready(call_id)
+            self._claim(call_id)
+        await self.record([CallAwaiting(call_id, question, is_paused)])
+        return self._ledger[call_id]
+
+    async def answer(
+        self, call_id: str, result: Any = None, *, error: str | None = None, message_id: str | None = None
+    ) -> bool:
+        """The answer to a call of this thread that awaits one, by its ``call_id`` or its wire id.
+
+        ``message_id`` is that of the message in which the client sent it, which then is not sent back to it. False if
+        the call has its answer already, or another run is executing it. Raises UsageError if this thread has no such call.
+        """
+        return await self._answers.answer(call_id, self.record, result, error=error, message_id=message_id)
+
+    async def resume(self, call_id: str) -> Call | None:
+        """Takes in a call of this thread that awaits an answer, by its ``call_id`` or its wire id, so that it can execute.
+
+        None if the call has its answer already, or is executing in another run that has taken it up. Of two runs that
+        take it up at once, one executes it; ``execute`` and ``invoke`` raise TransitionError in the other. Raises UsageError
+        if this thread has no such call.
+        """
+        return await self._answers.awaiting(call_id)
+
+    async def progress(self, call_id: str, data: Any) -> None:
+        """What an executing call tells its interface; the model never sees it."""
+        await self.record([CallProgressed(call_id, data)])
+        await self._tell_progress(call_id, data)
+
+    async def close_progress(self, call_id: str) -> None:
+        """The tool has ended, and what it told its interface is all that there is."""
+        await self._feeds.close(call_id)
+
+    def progress_of(self, call_id: str) -> Progress:
+        """The ``Progress`` to hand to the tool of an executing call."""
+        return self._feeds.open(call_id)
+
+    # -- the end --
+
+    async def finish(self) -> None:
+        """Ends the run as finished, after all hooks have settled. Does nothing if it has ended.
+
+        Raises the error of a hook that failed the run instead (``fail_run``), as leaving the run's context does.
+        """
+        failure = await self._end.wait(Ending.finished())
+        if failure is not None:
+            raise failure
+
+    async def stop(self, reason: str = "stopped") -> None:
+        """Ends the run as cancelled: hooks are aborted, open calls discarded, upstream streams closed."""
+        await self._end.wait(Ending.cancelled(reason))
+
+    async def end(self, error: BaseException | None) -> None:
+        """Ends the run by what ended its work: nothing finishes it, a cancellation cancels it, all else fails it.
+
+        Unlike ``finish`` it is silent where a hook fails the run: ``outcome`` says so.
+        """
+        await self._end.wait(Ending.by(error))
+
+    async def end_in_journal(self, ending: Ending) -> None:
+        """Ends the run by what the journal has of it, which may be more than was acknowledged. It may be repeated."""
+        await self._log.end(ending)
+
+    def on_stop(self, callback: Callable[[str], object]) -> Callable[[], None]:
+        """Has the callback called, on the run's loop, when the run ends. Returns what takes that back.
+
+        What it raises is logged, and the run ends all the same.
+        """
+        return self._end.add_callback(callback)
+
+    # -- inside --
+
+    async def _write(
+        self, events: Sequence[RunEvent] | EventsThen, response_id: str | None = None, author: str | None = None
+    ) -> None:
+        """What ``record`` does, also while the run is being ended: hooks may still give up their call then."""
+        if not events:
+            return
+        writing = asyncio.ensure_future(self._log.write(events, self._take, response_id, author))
+        try:
+            excess = await wait_for_result(writing)
+        except asyncio.CancelledError:
+            writing.add_done_callback(self._end_at_limit)  # nobody else will
+            raise
+        if excess is not None:
+            self._end.begin(_limit_ending(excess))
+            raise excess
+
+    def _end_at_limit(self, writing: asyncio.Future[LimitExceeded | None]) -> None:
+        excess = None if writing.cancelled() or writing.exception() is not None else writing.result()
+        if excess is not None:
+            self._end.begin(_limit_ending(excess))
+
+    def _check_open(self) -> None:
+        if self._end.has_begun:
+            raise self._over()
+
+    def _over(self) -> RunOver:
+        return RunOver(f"run {self.run_id!r} is over")
+
+    async def ready(self, call_id: str) -> Call:
+        """The call with all its arguments, after its hooks have settled. Raises if its tool must not run."""
+        await self._settle_early_tool(call_id)
+        call = await self._barrier.ready(call_id)
+        if self._end.has_begun or call.state is CallState.DISCARDED:
+            raise self.rejection(call_id)
+        return call
+
+    def _claim(self, call_id: str) -> None:
+        if not self._barrier.claim(call_id):
+            raise TransitionError(f"call {call_id!r} is {self._ledger[call_id].state}; its tool must not run again")
+
+    def _take(self, event: RunEvent, seq: int) -> None:
+        if isinstance(event, MessageReceived):
+            self._answers.keep(event)
+        if not isinstance(event, _CALL_EVENTS):
+            return
+        before = self._ledger.get(event.call_id)
+        call = self._ledger.apply(event, run_id=self.run_id, thread_id=self.thread_id)
+        self._barrier.take(event, call, seq)
+        self._apply_to_early_tools(event, call)
+        if call is before:
+            return  # a piece, mostly
+        if isinstance(event, CallDiscarded):
+            level = logging.INFO if event.reason == "aborted" else logging.WARNING
+            logger.log(
+                level,
+                "call %r of tool %r was discarded (%s)%s",
+                call.call_id,
+                call.name,
+                event.reason,
+                f": {event.detail!r}" if event.detail else "",
+            )
+        if before is None or call.state is not before.state:
+            self.engine.observers.call_changed(self, call)
+
+    async def _tell_progress(self, call_id: str, data: Any) -> None:
+        await self.engine.report_progress(self._ledger[call_id], data, self.on_tool_progress)
+
+
+def _limit_ending(excess: LimitExceeded) -> Ending:
+    return Ending.by(excess, detail=str(excess))
+
+
+class RunEnd:
+    """The end of a run: begun once, by whatever comes first, and the same for all that ask for it. ``write`` records events
+    also while the run is being ended.
+
+    Why nothing comes after the end: ``has_begun`` is set before the task of the end first runs, and ``Run.record`` refuses
+    from then on. What had passed that check is waited for (``flush``); a call may start in it, so the hooks are closed a
+    second time. By then hooks have settled and progress is closed, so what is left to write is the end.
+    """
+
+    def __init__(
+        self,
+        run: RunCore,
+        ledger: Ledger,
+        log: RunLog,
+        barrier: Barrier,
+        feeds: ProgressFeeds,
+        write: Callable[[EventsThen], Awaitable[None]],
+    ) -> None:
+        self.has_begun = False
+        self.ending: Ending | None = None
+        """How the run has ended; None while it has not."""
+        self._run = run
+        self._ledger = ledger
+        self._log = log
+        self._barrier = barrier
+        self._feeds = feeds
+        self._write = write
+        self._callbacks: list[Callable[[str], object]] = []
+        self._task: asyncio.Task[Exception | None] | None = None
+
+    def add_callback(self, callback: Callable[[str], object]) -> Callable[[], None]:
+        """See ``Run.on_stop``."""
+        self._callbacks.append(callback)
+        return lambda: self._callbacks.remove(callback) if callback in self._callbacks else None
+
+    def begin(self, ending: Ending) -> None:
+        """Ends the run in that way, unless its end has begun."""
+        if self._task is None:
+            self.has_begun = True
+            self._task = asyncio.ensure_future(self._reach(ending))
+
+    async def wait(self, ending: Ending) -> Exception | None:
+        """As ``begin``, and waits for it. Returns the error of the hook that made the run fail, if one did."""
+        self.begin(ending)
+        assert self._task is not None, "it has begun"
+        # Hooks and early tools end in their own time, which is bounded. What hangs when none of them runs is the store.
+        return await wait_for_result(self._task, while_=lambda: self._barrier.runs_hooks or self._run.runs_early_tools)
+
+    async def _reach(self, ending: Ending) -> Exception | None:
+        run = self._run
+        for callback in list(self._callbacks):
+            try:
+                callback(ending.reason or ending.outcome)
+            except Exception:
+                logger.exception("a callback raised at the end of run %s", run.run_id)
+        run._abort_early_tools(ending)
+        await self._feeds.aclose()
+        await self._barrier.close(ending)
+        await self._log.flush()
+        run._abort_early_tools(ending)
+        await self._barrier.close(ending)
+        await run._close_early_tools()
+        failure = self._barrier.failure if ending.outcome == "finished" else None
+        if failure is not None:
+            ending = ending.failed_by_hook(failure)
+        try:
+            await self._record(ending)
+        except LeaseLost as lost:
+            ending = Ending.failed("interrupted", error=lost)  # the process that took it over has ended it
+            raise
+        except JournalError:
+            run.engine.end_later(run.run_id, partial(run.end_in_journal, ending))
+            raise
+        finally:
+            self.ending = ending
+            run.engine.remove_run(run.run_id)
+            run.engine.observers.run_ended(run)
+        return failure
+
+    async def _record(self, ending: Ending) -> None:
+        if not self._log.is_doubtful:
+            try:
+                await self._write(lambda: ending.events(self._ledger.open_calls()))
+                return
+            except TransitionError:
+                pass  # another run has answered a call that this one was executing: the journal knows
+        await self._log.end(ending)
