@@ -16,7 +16,7 @@
  *
  * @typedef {"value" | "first item" | "after item" | "first key" | "key" | "colon" | "after member" | "in key" | "in string"
  *   | "in number" | "end"} State
- * @typedef {{ path: Path, isArray: boolean, size: number, key: string, isDocument: boolean }} Place
+ * @typedef {{ path: Path, isArray: boolean, size: number, key: string, names: Set<string> | null, isDocument: boolean }} Place
  */
 
 /** @type {Record<State, string>} */
@@ -46,7 +46,7 @@ export class JsonReader {
   /** @type {State} */
   #state = "value";
   /** @type {Place} the innermost place that is open */
-  #top = { path: [], isArray: false, size: 0, key: "", isDocument: true };
+  #top = { path: [], isArray: false, size: 0, key: "", names: null, isDocument: true };
   /** @type {Place[]} the places around it */
   #outer = [];
   /** @type {Path} of the string or number being read */
@@ -61,10 +61,17 @@ export class JsonReader {
   /** @type {Change[]} of the feed that is going on */
   #changes = [];
   #maxDepth;
+  #uniqueNames;
 
-  /** @param {{ maxDepth?: number }} [limits] */
-  constructor({ maxDepth = 256 } = {}) {
+  /**
+   * `uniqueNames`, as the arguments of calls are read: a name that comes twice in an object is a mistake. Else its path
+   * begins anew and the last value wins, as in `JSON.parse`.
+   *
+   * @param {{ maxDepth?: number, uniqueNames?: boolean }} [settings]
+   */
+  constructor({ maxDepth = 256, uniqueNames = false } = {}) {
     this.#maxDepth = maxDepth;
+    this.#uniqueNames = uniqueNames;
     /** @type {{ message: string, position: number } | null} the first mistake; nothing is read after it */
     this.error = null;
   }
@@ -196,7 +203,8 @@ export class JsonReader {
     const path = this.#nextPath();
     const isArray = character === "[";
     this.#outer.push(this.#top);
-    this.#top = { path, isArray, size: 0, key: "", isDocument: false };
+    const names = isArray || !this.#uniqueNames ? null : new Set();
+    this.#top = { path, isArray, size: 0, key: "", names, isDocument: false };
     this.#state = isArray ? "first item" : "first key";
     this.#changes.push({ kind: "open", path, value: character });
     return index + 1;
@@ -228,6 +236,11 @@ export class JsonReader {
     const [piece, end] = this.#stringText(text, index);
     this.#text += piece;
     if (end < text.length && this.error === null) {
+      const { names } = this.#top;
+      if (names?.has(this.#text)) {
+        return this.#fail(`the name ${JSON.stringify(this.#text)} comes twice in an object`, this.#start + end);
+      }
+      names?.add(this.#text);
       this.#top.key = this.#text;
       this.#state = "colon";
     }

@@ -28,9 +28,9 @@ export class JsonStream {
   #writing = null;
   #isShared = false;
 
-  /** @param {{ maxDepth?: number }} [limits] */
-  constructor(limits = {}) {
-    this.#reader = new JsonReader(limits);
+  /** @param {{ maxDepth?: number, uniqueNames?: boolean }} [settings] see `JsonReader` */
+  constructor(settings = {}) {
+    this.#reader = new JsonReader(settings);
   }
 
   /** What is known so far; undefined before the first value begins. @returns {any} */

@@ -21,7 +21,7 @@ import { JsonStream } from "./jsonstream.js";
  * @param {{ schedule?: (send: () => void) => unknown }} [options] when to send: by default in the next frame
  */
 export function toolInputPartial(send, { schedule = globalThis.requestAnimationFrame ?? setTimeout } = {}) {
-  const stream = new JsonStream();
+  const stream = new JsonStream({ uniqueNames: true });
   let isScheduled = false;
   let isOver = false;
   /** @type {any} */

@@ -218,7 +218,7 @@ export class ToolCalls {
    */
   #cut(entry) {
     entry.text = entry.text.slice(0, entry.seen);
-    entry.stream = new JsonStream();
+    entry.stream = new JsonStream({ uniqueNames: true });
     entry.stream.feed(entry.text);
     this.#set(entry, { state: "writing", args: undefined });
   }
@@ -232,7 +232,7 @@ export class ToolCalls {
     if (entry === undefined) {
       /** @type {ToolCall} */
       const call = { id, name: "", state: "writing", args: undefined, result: undefined, progress: undefined, question: undefined };
-      entry = { call, shown: undefined, stream: new JsonStream(), text: "", seen: 0, input: undefined, value: undefined, listeners: new Set() };
+      entry = { call, shown: undefined, stream: new JsonStream({ uniqueNames: true }), text: "", seen: 0, input: undefined, value: undefined, listeners: new Set() };
       this.#entries.set(id, entry);
     }
     return entry;

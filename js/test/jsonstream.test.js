@@ -103,3 +103,14 @@ test("a long argument costs what its length costs", () => {
   assert.deepEqual(stream.close(), JSON.parse(text));
   assert.ok(changes < text.length);
 });
+
+test("a name that comes twice begins anew, or is a mistake where names are unique", () => {
+  const text = '{"a":"1","o":{"a":2},"a":"3"}';
+  const last = new JsonStream();
+  last.feed(text);
+  assert.deepEqual(last.close(), JSON.parse(text));
+  const first = new JsonStream({ uniqueNames: true });
+  for (const piece of pieces(text, 1)) first.feed(piece);
+  assert.deepEqual(first.value, { a: "1", o: { a: 2 } });
+  assert.throws(() => first.close(), /the name "a" comes twice in an object/);
+});

@@ -1,4 +1,4 @@
-"""JSON text in and out, and the two things about it that are decided once, here.
+"""JSON text in and out, and the three things about it that are decided once, here.
 
 **Lone surrogates.** JSON can spell half of a surrogate pair (``"\\ud83d"``), and models and servers that cut UTF-16 text in
 two do send it; UTF-8 cannot hold it, and msgspec refuses it. Everything that is read tolerates it, and everything that
@@ -7,6 +7,9 @@ it: there, halves that come in two pieces are put together, and one that stays a
 
 **Line ends.** Python, and SDKs that split a stream into lines as Python does, take U+0085, U+2028 and U+2029 for the end
 of a line. Where JSON goes into a line, they are escaped.
+
+**Names that come twice.** RFC 8259 leaves open what ``{"a": 1, "a": 2}`` means, and readers disagree. In the arguments of a
+call it is a mistake: a preview would have to take back the first value, and a hook would have seen what the tool never gets.
 """
 
 from __future__ import annotations
@@ -87,6 +90,7 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
+_NOT_JSON = "the arguments are not JSON"
 _STRICT = json.JSONDecoder(parse_constant=_no_constant)
 
 
@@ -97,6 +101,35 @@ def is_strict(text: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
+
+
+def repeated_name(name: str) -> str:
+    """What is wrong with an object that has two members of this name."""
+    return f"the name {name!r} comes twice in an object"
+
+
+class _RepeatedName(ValueError):
+    """A document of which only a repeated name is wrong, as far as it was read."""
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> None:
+    names = [name for name, _ in pairs]
+    if len(set(names)) < len(names):
+        raise _RepeatedName(repeated_name(next(name for name in names if names.count(name) > 1)))
+
+
+_UNIQUE = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_unique)
+
+
+def mistake_in(arguments: str) -> str | None:
+    """Why a text cannot be the arguments of a call; None if it can. Every call is judged here, however it came."""
+    try:
+        _UNIQUE.decode(arguments)
+    except _RepeatedName as repeated:
+        return str(repeated) if is_strict(arguments) else _NOT_JSON
+    except (ValueError, RecursionError):
+        return _NOT_JSON
+    return None
 
 
 class SurrogateJoin:

@@ -180,7 +180,7 @@ def test_exact_arguments_are_those_of_the_whole_response() -> None:
     )
     ((_, text, args),) = calls(events)
     assert args == whole
-    assert text.startswith('{"n":9007199254740992,"o":{"x":"y"')
+    assert text == '{"n":9007199254740993,"o":{"x":"y","none":[]}}'
 
 
 @pytest.mark.parametrize(
@@ -250,3 +250,14 @@ def test_fold_equals_args(args: dict[str, Any], sizes: list[int]) -> None:
     events = read(*responses, final(function(id="c", name="f", args=args)))
     ((_, _shown, end),) = calls(events)
     assert end == args
+
+
+def test_previews_never_go_back_at_a_name_that_comes_twice() -> None:
+    """Values by path, with and without the tool's name on each chunk: what was shown stays, and the call is malformed."""
+    pieces = [[at("$.a", "first", False)], [at("$.b", "x", False)], [at("$.a", "second", False)]]
+    chunks = [function(id="c", name="f", will_continue=True, partial_args=pieces[0])]
+    chunks += [function(id="c", will_continue=True, partial_args=each) for each in pieces[1:]]
+    events = read(*map(response, chunks), final(function(id="c", name="f", args={"a": "second", "b": "x"})))
+    ((_, text, end),) = calls(events)
+    assert end == "malformed"
+    assert text == '{"a":"first","b":"x"'

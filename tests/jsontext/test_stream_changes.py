@@ -94,6 +94,23 @@ def test_duplicate_key_opens_its_path_again_and_the_last_wins() -> None:
     assert repr(stream.close()) == repr(json.loads(text)) == repr({"a": [1], "b": "y"})
 
 
+def test_unique_names_keep_what_was_shown() -> None:
+    for text, kept in (
+        ('{"a": "1", "b": {"a": 2}, "a": "3"}', {"a": "1", "b": {"a": 2}}),
+        ('[{"a": 1}, {"a": 1, "\\u0061": 2}]', [{"a": 1}, {"a": 1}]),
+    ):
+        stream = JsonStream(unique_names=True)
+        for character in text:
+            try:
+                stream.feed(character)
+            except WireError as error:
+                assert str(error).startswith("the name 'a' comes twice in an object")
+                break
+        assert stream.value == kept
+        assert stream.error is not None
+    assert JsonStream(unique_names=True).feed('{"a": {"b": 1}, "b": {"a": 1}}')
+
+
 def test_the_path_of_a_string_is_one_object() -> None:
     stream = JsonStream()
     paths = [change.path for piece in ('{"a": {"b": "x', "yz", "\\n", '"') for change in stream.feed(piece)]

@@ -41,6 +41,11 @@ MISTAKES: dict[str, tuple[list[Any], str, str]] = {
         "invalid",
         "write did not run: the argument 'tags' should be an array or null, got the string 'wind'",
     ),
+    "a name that comes twice": (
+        [broken('{"title": "Storms", "content": "first", "content": "second"}'), SOUND],
+        "malformed",
+        "the name 'content' comes twice in an object",
+    ),
     "not an object": ([broken('["Storms"]'), SOUND], "malformed", "the arguments are not an object"),
     "cut off": (
         [SOUND, ToolCall("write", BAD, call_id="bad", stop_after=4), Finish("length")],

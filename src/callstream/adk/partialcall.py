@@ -1,4 +1,10 @@
-"""A call of which google-adk shows the arguments as they grow: what was shown of it, and what makes that the whole call."""
+"""A call of which google-adk shows the arguments as they grow: what was shown of it, and what makes that the whole call.
+
+What was shown is never taken back. So of values by path that google-adk made itself (it names the tool in each chunk then),
+only what the whole response can complete is shown: a string stays open until something else follows; and after a number that
+a float cannot hold, or at a place for which a container would have to be closed, the rest waits for the whole response.
+google-adk leaves empty containers out, and the last piece of a string.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +22,9 @@ from callstream.wire.argtext import json_text
 from callstream.wire.naming import PiecewiseCall
 from callstream.wire.transcript import WireCall
 
+_MAX_EXACT = 2**53
+"""Integers from here on may have been rounded on their way through a float."""
+
 
 class PartialCall(PiecewiseCall[types.FunctionCall]):
     """One call while its response is being read."""
@@ -28,6 +37,9 @@ class PartialCall(PiecewiseCall[types.FunctionCall]):
         super().__init__(call, tools)
         self._args: dict[str, Any] = {}
         self._finished: set[Path] = set()
+        self._last: Path | None = None  # the place that was shown last
+        self._is_open = False  # whether that is a string which was not ended in the text
+        self._held: list[types.PartialArg] = []
 
     @property
     def wire_id(self) -> str:
@@ -62,18 +74,42 @@ class PartialCall(PiecewiseCall[types.FunctionCall]):
             self._args = chunk.args
             return self.writer.grow(chunk.args, True)
         text = []
-        for piece in chunk.partial_args or ():
+        pieces = chunk.partial_args or []
+        if self._held and not chunk.name:
+            self._held, pieces = [], [*self._held, *pieces]
+        for piece in pieces:
             if piece.json_path:
                 self.dialect = "paths"
                 path = _path(piece.json_path)
                 if path is not None:
-                    text.append(self.writer.write(path, _value(piece), bool(piece.will_continue)))
+                    text.append(self._show(path, piece, is_lossy=bool(chunk.name)))
                     if not piece.will_continue:
                         self._finished.add(path)
             elif piece.string_value:
                 self.dialect = "text"
                 text.append(piece.string_value)
         return "".join(text)
+
+    def _show(self, path: Path, piece: types.PartialArg, *, is_lossy: bool) -> str:
+        value = _value(piece)
+        if is_lossy and (self._held or not self._is_certain(path, value)):
+            self._held.append(piece)
+            return ""
+        text = ""
+        if self._is_open and self._last is not None and path != self._last:
+            text = self.writer.write(self._last, "", False)
+        self._last = path
+        self._is_open = is_lossy and isinstance(value, str)
+        if self._is_open and "\ud800" <= value[-1:] <= "\udbff":
+            value = value[:-1]  # half a character, which google-adk sends again with the other half
+        return text + self.writer.write(path, value, self._is_open or bool(piece.will_continue))
+
+    def _is_certain(self, path: Path, value: Any) -> bool:
+        """Whether the whole response can only go on from this value."""
+        if value is EMPTY or (isinstance(value, float) and abs(value) >= _MAX_EXACT):
+            return False
+        container = (self._last or ())[:-1]
+        return path[: len(container)] == container
 
     def rest(self, args: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         """The text that makes what was shown into the arguments, and these, with what google-adk lost of them.
@@ -89,13 +125,9 @@ class PartialCall(PiecewiseCall[types.FunctionCall]):
                 if not _same(_parse(self.call.text.join()), args):
                     raise WireError("expected the text of the arguments to be the arguments, got something else")
                 return "", args
-        end = self.writer.close()
-        shown = _parse(self.call.text.join() + end)
+        shown = _parse(self.call.text.join() + copy.deepcopy(self.writer).close())
         whole = _restore(shown, args)
-        again = {name: value for name, value in whole.items() if name not in shown or not _same(shown[name], value)}
-        if not again:
-            return end, whole
-        return end[:-1] + ("," if shown else "") + json_text(again)[1:], whole
+        return self.writer.complete(whole), whole
 
 
 def _path(text: str) -> Path | None:

@@ -12,8 +12,8 @@ call. Args that do not extend those before belong to another call, or take them 
 wait for it. Where two calls were taken for one nevertheless, the preview is given up and the calls come whole.
 
 So partial responses are a preview, and the response that is not partial decides: whether a call is complete, and what
-its arguments are. What the preview lacks or has wrong is written behind it, so that the joined text parses to those
-arguments (of two equal names the last counts). A call that a preview began is complete only if its response finished
+its arguments are. What the preview lacks is written behind it, so that the joined text parses to those arguments; a call of
+which the preview had anything wrong is malformed. A call that a preview began is complete only if its response finished
 normally, or if it said itself that it had ended.
 """
 

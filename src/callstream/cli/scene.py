@@ -19,7 +19,7 @@ class Preview:
         self.first_at: float | None = None
         self.chars = 0
         self.deltas = 0
-        self._stream = None if is_text else JsonStream()
+        self._stream = None if is_text else JsonStream(unique_names=True)
 
     def append(self, text: str, at: float) -> None:
         """A piece of argument text, or all of it."""

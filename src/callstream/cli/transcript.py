@@ -58,7 +58,7 @@ class RecordPrinter:
                 self._line(f"{item.received.role}: {item.received.text}")
             case Opened(part=CallView() as call):
                 self._numbers[call.call_id] = len(view.calls)
-                self._streams[call.call_id] = None if call.encoding == "text" else JsonStream()
+                self._streams[call.call_id] = None if call.encoding == "text" else JsonStream(unique_names=True)
                 self._line(f"{self._name_of(call.call_id)} ({call.call_id})")
                 self._writing = call.call_id
             case Grew(part=Passage(kind=kind, message_id=message_id), text=text):

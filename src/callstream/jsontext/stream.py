@@ -5,7 +5,8 @@ changed; ``value`` is the document as far as it is known. The laws:
 
 - Chunk boundaries mean nothing: any split of a text gives the same changes, once adjacent appends are joined.
 - What was shown is never taken back: strings grow, containers get more. Half an escape, half a surrogate pair, half a
-  number or half a literal is held back until it is whole. Only a duplicate key begins its path anew.
+  number or half a literal is held back until it is whole. Only a name that comes twice begins its path anew, and with
+  ``unique_names``, as the arguments of calls are read, it is a mistake.
 - No text is read again, except half an escape or literal: 11 characters at most.
 - What ``value`` or a ``Change`` gave away is never changed later. Parts are shared, with later values too: do not write
   to them.
@@ -21,6 +22,7 @@ from typing import Any, Literal, NoReturn, TypeAlias
 
 import msgspec
 
+from callstream.codec import repeated_name
 from callstream.errors import UsageError, WireError
 from callstream.jsontext.growing import NOTHING, GrowingText, OpenArray, OpenDocument, OpenObject
 from callstream.jsontext.path import Path
@@ -86,7 +88,8 @@ class JsonStream:
     """Reads one JSON document piece by piece. Not for two threads at once.
 
     ``max_depth`` bounds how deep containers may be nested, ``max_items`` how many items an array may have, ``max_length``
-    how many characters the document may have. A document past a limit is wrong like any other wrong one.
+    how many characters the document may have. A document past a limit is wrong like any other wrong one, and so is one in
+    which a name comes twice in an object, if ``unique_names``; else the last value wins, as in ``json.loads``.
 
     The cost of ``feed`` is that of its text, whatever came before. ``value`` costs what is new since it was last asked for,
     as long as the values that it gave before are dropped; for each one that is kept, it costs one copy of the references
@@ -97,12 +100,20 @@ class JsonStream:
     and close raises that same error, and ``value`` stays at what was right.
     """
 
-    def __init__(self, *, max_depth: int = 256, max_items: int = 1_000_000, max_length: int = 1 << 26) -> None:
+    def __init__(
+        self,
+        *,
+        max_depth: int = 256,
+        max_items: int = 1_000_000,
+        max_length: int = 1 << 26,
+        unique_names: bool = False,
+    ) -> None:
         if max_depth < 1 or max_items < 1 or max_length < 1:
             raise UsageError(f"expected limits of at least 1, got {max_depth=}, {max_items=}, {max_length=}")
         self._max_depth = max_depth
         self._max_items = max_items
         self._max_length = max_length
+        self._unique_names = unique_names
         self._error: WireError | None = None
         self._state = _VALUE
         self._top = OpenDocument((), [])  # the innermost place that is open
@@ -236,7 +247,10 @@ class JsonStream:
         self._text.pieces.append(piece)
         if end < len(text):
             self._check_quote(text, end)
-            self._top.key = self._text.read()
+            key = self._text.read()
+            if self._unique_names and key in self._top.items:
+                self._fail(repeated_name(key), self._start + end)
+            self._top.key = key
             self._state = _COLON
         return end + 1
 

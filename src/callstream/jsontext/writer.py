@@ -84,6 +84,12 @@ class JsonWriter:
         self._grown = value if more else None
         return self._extend(self._root, (), value, more)
 
+    def complete(self, value: Any) -> str:
+        """Ends the document as this value, of which what was written is a beginning. WireError if it is not."""
+        self._grown = None
+        text = self._extend(self._root, (), value, False)
+        return text + self.close()
+
     def close(self) -> str:
         """Ends the document: writes what still waits, what came late, and null for items that never came."""
         if self._dialect == "close":
@@ -134,7 +140,7 @@ class JsonWriter:
             if isinstance(step, int) and not 0 <= step < self._max_items:
                 raise WireError(f"expected array indices below {self._max_items}, got {format_path(path)}")
 
-    def _place(self, path: Path, value: Piece, more: bool) -> None:
+    def _place(self, path: Path, value: Piece, more: bool) -> Node:
         """Puts the value into the tree and makes it wait for its turn, or notes that its turn is over."""
         node: Node | None = self._single or self._root
         trail: list[Branch] = []
@@ -152,7 +158,7 @@ class JsonWriter:
         if value is EMPTY:
             if isinstance(node, Leaf):
                 node.done = True
-                return
+                return node
             if node is None:
                 node = trail[-1].children[path[-1]] = Branch(path)
             node.declared = True
@@ -166,6 +172,13 @@ class JsonWriter:
             self._late[node] = None
         else:
             self._queue(node, trail)
+        return node
+
+    def _place_empty(self, path: Path, array: bool) -> Branch:
+        branch = self._place(path, EMPTY, False)
+        assert isinstance(branch, Branch), "nothing else stands where nothing was"
+        branch.array = array
+        return branch
 
     def _place_single(self, value: str | float | None, more: bool) -> None:
         if self._root.children or self._single is not None:
@@ -326,10 +339,11 @@ class JsonWriter:
             raise _changed(node, path, value)
         out: list[str] = []
         if node is None and not value:
-            out.append(self._write(path, EMPTY, False))
-            node = self._stack[-1]
-        if node is not None and node.array is None:
+            node = self._place_empty(path, array)
+            out.append(self._flush())
+        elif node is not None and node.array is None:
             node.array = array
+        if node is self._stack[-1] and not node.bracketed:
             self._bracket(node, out)
         known = {} if node is None else node.children
         steps = [*known, *(step for step in (range(len(value)) if array else value) if step not in known)]

@@ -8,9 +8,9 @@ fault, unless it is the default that the tool has anyway, or null for it; and so
 from __future__ import annotations
 
 import inspect
-import json
 from typing import Any
 
+from callstream import codec
 from callstream.calls import Call
 from callstream.errors import InvalidArguments, WireError
 from callstream.events import DiscardReason, Encoding
@@ -41,7 +41,7 @@ class ArrivingArguments:
         self._streamed = streamed
         self._convert_value = None if streamed.is_text else converter(streamed.item)
         self._is_text = encoding == "text"
-        self._json = JsonStream()
+        self._json = JsonStream(unique_names=True)
         parameters = inspect.signature(tool).parameters.values()
         self._named = {p.name: p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
         self._takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
@@ -76,11 +76,8 @@ class ArrivingArguments:
 
     def end(self, call: Call) -> None:
         """The wire has ended the arguments. Raises UnusableArguments if the tool should not have started."""
-        if not self._is_text:
-            try:
-                json.loads(call.args_json or "{}", object_pairs_hook=_without_duplicates)
-            except (ValueError, RecursionError) as error:
-                raise UnusableArguments("malformed", str(error)) from error
+        if not self._is_text and (mistake := codec.mistake_in(call.args_json or "{}")):
+            raise UnusableArguments("malformed", mistake)
         self.stream.end()
 
     def _take(self, change: Change) -> None:
@@ -91,8 +88,6 @@ class ArrivingArguments:
             return
         name = str(path[0])
         if self._open != name:
-            if name in self._begun:
-                raise UnusableArguments("malformed", f"the argument {name!r} comes twice")
             self._open = name
             self._begin(name)
         if name == self._streamed.name:
@@ -154,12 +149,3 @@ class ArrivingArguments:
 
 def _is_same(value: Any, default: Any) -> bool:
     return value is default or (type(value) is type(default) and bool(value == default))
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in made:
-            raise ValueError(f"the key {name!r} comes twice")
-        made[name] = value
-    return made

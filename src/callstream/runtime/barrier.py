@@ -149,8 +149,8 @@ class Barrier:
 
 def mistake(call: Call) -> str | None:
     """What is wrong with a call's arguments. A host that records calls without a decoder may have recorded anything."""
-    if call.args_json is not None and not codec.is_strict(call.args_json):
-        return "the arguments are not JSON"
+    if call.args_json is not None and (wrong := codec.mistake_in(call.args_json)):
+        return wrong
     if call.encoding == "json" and not isinstance(call.args, dict | None):
         return "the arguments are not an object"
     return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from callstream.codec import repeated_name
 from callstream.errors import WireError
 from callstream.events import DiscardReason
 from callstream.jsontext import Change, JsonStream
@@ -91,7 +92,7 @@ class StreamCheck:
     def refusal(self) -> tuple[DiscardReason, str] | None:
         """Why the call is discarded, if it is."""
         if self.duplicate is not None:
-            return "malformed", f"the name {self.duplicate!r} comes twice in an object"
+            return "malformed", repeated_name(self.duplicate)
         return ("invalid", describe(self.faults, self._argument_names)) if self.faults else None
 
     def _take_all(self, changes: list[Change]) -> None:

@@ -76,7 +76,7 @@ class ArgsText:
         self._read = index + 1
 
     def _new_stream(self) -> JsonStream | _FreeText:
-        return JsonStream() if self._encoding == "json" else _FreeText()
+        return JsonStream(unique_names=True) if self._encoding == "json" else _FreeText()
 
 
 class _FreeText:
@@ -131,8 +131,7 @@ class FieldDelta(msgspec.Struct, frozen=True):
     """How one field grew with a delta.
 
     ``text`` is what was added to it if it is a string; joined, it is the string. Of anything else only ``value`` tells.
-    ``complete`` is true once, at the field's end. ``first`` is true at its beginning: a second time only if the model
-    wrote the same key twice, and then the field begins anew.
+    ``first`` is true once, at the field's beginning, and ``complete`` at its end.
     """
 
     call_id: str

@@ -4,7 +4,8 @@ Decoders tell a transcript what their wire said, in the wire's order; it keeps t
 
 - a message starts before the first thing in it and ends with the response;
 - a call starts once it has a name; what came before waits;
-- a call is completed only by an end that the wire sent, never because its text parses; and only if it parses;
+- a call is completed only by an end that the wire sent, never because its text parses; and only if it parses, with
+  no name twice in an object;
 - an end of a call that leaves its text blank or unparsable is not believed until the response has ended: providers also
   send it when the response was cut in the middle of the arguments;
 - whatever is open when the response ends otherwise is discarded, with the reason.
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from callstream.calls import numbered
-from callstream.codec import SurrogateJoin, escape_surrogates, is_strict
+from callstream.codec import SurrogateJoin, escape_surrogates, is_strict, mistake_in
 from callstream.errors import WireError
 from callstream.events import (
     ArgsAppended,
@@ -225,8 +226,8 @@ class Transcript:
         text = call.text.join()
         if call.encoding == "text":
             text = json_text(text)
-        elif not is_strict(text):
-            self.discard_call(call, "malformed", "the arguments are not JSON")
+        elif mistake := mistake_in(text):
+            self.discard_call(call, "malformed", mistake)
             return
         call.final = True
         self._calls.remove(call)

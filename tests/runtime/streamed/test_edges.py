@@ -98,7 +98,7 @@ async def test_a_nested_key_that_comes_twice_is_malformed(cs: Callstream) -> Non
         async with run.response(WIRE) as response:
             await feed(response, chunks(ToolCall("add", text=text, call_id="c1", size=4)))
         [result] = await run.run_tools()
-        assert "the key 'a' comes twice" in result.text
+        assert "the name 'a' comes twice" in result.text
     assert run.call("c1").reason == "malformed"
 
 

@@ -26,7 +26,7 @@ const BEFORE_ITS_END = new Set(["started", "args_streaming"]);
 const FINAL = new Set(["completed", "failed", "released", "discarded"]);
 
 export class Call {
-  #reader = new JsonReader();
+  #reader = new JsonReader({ uniqueNames: true });
   /** @type {Change[]} what changed in the arguments since they were last taken */
   #changes = [];
   #hasAllArgs = false;
