@@ -23,6 +23,7 @@ def search(topic: str) -> str:
         (lambda: Callstream(tools=[print]), "tool 'print' takes .*args, which no schema can describe"),
         (lambda: Settings(hook_timeout="3"), "expected hook_timeout in seconds, more than 0, got '3'"),
         (lambda: Settings(progress_interval="1"), "expected progress_interval to be a number of seconds, got '1'"),
+        (lambda: Settings(hook_grace=-1), "expected hook_grace to be a number of seconds, got -1"),
         (lambda: Settings(max_args_bytes="1"), "expected max_args_bytes to be a number of bytes, or None, got '1'"),
         (lambda: Callstream().http_client(settings={}), "expected settings to be callstream.tap.TapSettings, got .*dict"),
         (lambda: Callstream().transport(settings=Settings()), "expected settings to be callstream.tap.TapSettings"),

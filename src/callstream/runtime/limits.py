@@ -52,13 +52,19 @@ class Settings(msgspec.Struct, frozen=True):
     """Seconds until a streamed answer of a provider has to begin; then it ends with a time-out. None is no limit."""
     idle: float | None = None
     """Seconds for which a streamed answer that has begun may send nothing; then it ends with a time-out."""
+    hook_grace: float = 5.0
+    """Seconds that a hook past its time may take to end, before its call is given up and the abort hooks run beside it.
+
+    A plain function has them too: it cannot be cancelled, and an abort hook should not undo what it is still writing.
+    """
 
     def __post_init__(self) -> None:
         check_hook_settings(self.hook_timeout, self.on_hook_error)
         check_silence(self.first_byte, self.idle)
-        interval: Any = self.progress_interval
-        if not (isinstance(interval, int | float) and interval >= 0):
-            raise UsageError(f"expected progress_interval to be a number of seconds, got {interval!r}")
+        times: dict[str, Any] = {"progress_interval": self.progress_interval, "hook_grace": self.hook_grace}
+        for name, seconds in times.items():
+            if not (isinstance(seconds, int | float) and seconds >= 0):
+                raise UsageError(f"expected {name} to be a number of seconds, got {seconds!r}")
         sizes: dict[str, Any] = {"max_args_bytes": self.max_args_bytes, "max_run_bytes": self.max_run_bytes}
         for name, size in sizes.items():
             if size is not None and not isinstance(size, int):

@@ -146,7 +146,8 @@ class Toolbox:
         return any(self.hooks_of(name).args_abort for name in (*self._tools, *self._named_hooks))
 
     def hook_settings(self, tool_name: str) -> HookSettings:
-        common = HookSettings(timeout=self.settings.hook_timeout, on_error=self.settings.on_hook_error)
+        settings = self.settings
+        common = HookSettings(settings.hook_timeout, settings.hook_grace, on_error=settings.on_hook_error)
         return common.for_tool(self._tools[tool_name]) if tool_name in self._tools else common
 
     def _hooks_named(self, tool_name: str) -> Hooks:
