@@ -47,7 +47,7 @@ OLDEST = .venv-oldest
 # opentelemetry 1.42, the newest that google-adk 2.12 takes, says this on Python 3.11 whenever it is imported.
 OLDEST_WARNINGS = -W 'ignore:SelectableGroups dict interface:DeprecationWarning'
 
-.PHONY: help venv test slow oldest check format-check lint types imports coverage format demo bench crash chaos schema-suite copilotkit ai-sdk clients js litellm langchain aiobotocore frameworks live docs clean
+.PHONY: help venv test slow oldest check format-check lint types imports coverage format demo bench crash chaos stops schema-suite copilotkit ai-sdk clients js litellm langchain aiobotocore frameworks live docs clean
 
 help: ## list these targets (default)
 	@echo "make <target>"
@@ -130,6 +130,9 @@ live: $(VENV)/.installed-dev ## two turns with a real Gemini, if there are crede
 
 chaos: $(VENV)/.installed-dev ## kill replicas on one PostgreSQL while 50 threads talk to them, and see that nobody notices
 	@$(BIN)/python -W ignore -m tests.server.chaos $(ARGS)
+
+stops: $(VENV)/.installed-dev ## stop 2,000 runs at random moments, then 15 minutes of soak, on SQLite and PostgreSQL sessions
+	@$(BIN)/python -W ignore -m tests.server.stops $(ARGS)
 
 schema-suite: $(VENV)/.installed-dev ## judge JSON-Schema-Test-Suite while it is written; downloads jsonschema's sources with pip
 	@$(BIN)/python -m tests.tools.suite
