@@ -29,7 +29,7 @@ from google.adk.sessions.session import Session
 from google.adk.tools.tool_confirmation import ToolConfirmation
 from google.genai import types
 
-from callstream.adk.answers import ClientAnswers, TurnAnswers, answers_in
+from callstream.adk.answers import ClientAnswers, TakenAnswer, TurnAnswers, answers_in
 from callstream.adk.calls import CONFIRMATION, SessionCalls, import_call, paused_call_id
 from callstream.adk.contents import message_received, parts_of
 from callstream.adk.invocations import Invocation
@@ -59,12 +59,19 @@ _UNCONFIRMED = {"status": "a person has been asked to confirm this call"}
 _STREAMING = RunConfig(streaming_mode=StreamingMode.SSE)
 
 
+class _Asked(NamedTuple):
+    """A message to google-adk. ``answers``: those in it, which are recorded when it is sent: one before it may fail."""
+
+    message: types.Content
+    answers: Sequence[TakenAnswer] = ()
+
+
 class _Turn(NamedTuple):
     """What google-adk is asked, and what that changes in the state of the session."""
 
     user_id: str
     session_id: str
-    message: types.Content
+    asked: _Asked
     changes: dict[str, Any]
     config: RunConfig
 
@@ -115,7 +122,9 @@ class AgentRun:
         await run.record(self._state.snapshot({**session.state, **changes}))
         if not messages and (changes or said):
             await self._append(session, None, {**changes, **said})
-        turns = [_Turn(session.user_id, session.id, message, {}, self._run_config()) for message in messages]
+        turns = [
+            _Turn(session.user_id, session.id, asked, self._marks_of(asked), self._run_config()) for asked in messages
+        ]
         if turns:
             turns[0].changes.update(changes)
             # What a user said counts as heard with the turn that it begins, the last: one before may fail.
@@ -123,7 +132,11 @@ class AgentRun:
         del self._input
         return turns
 
-    async def _incoming(self, run: Run, session: Session) -> tuple[list[types.Content], dict[str, Any], dict[str, Any]]:
+    def _marks_of(self, asked: _Asked) -> dict[str, Any]:
+        answers = {taken.message_id for taken in asked.answers}
+        return marks(message for message in self._input.messages if message.id in answers)
+
+    async def _incoming(self, run: Run, session: Session) -> tuple[list[_Asked], dict[str, Any], dict[str, Any]]:
         """What google-adk is to be asked, one after the other, what changes in the session, and what marks the messages."""
         past, new = split(self._input.messages, session)
         if not session.events and past and self._settings["seed_first_run_history"]:
@@ -135,32 +148,50 @@ class AgentRun:
         answers = list(answers_in(self._input, new))
         answered = await ClientAnswers(run, session, self._runner.agent).take(answers, alone=not parts)
         parts += [types.Part(text=sentence) for sentence in answered.sentences]
-        heard = [message for message in self._input.messages if message.id not in answered.held]
-        changes = self._changes(session, [message for message in heard if message not in said])
-        asked = await self._append_answers(session, answered.turns, resumes=not parts)
+        asked = await self._append_answers(run, session, answered.turns, resumes=not parts)
+        later = answered.held.union(taken.message_id for each in asked for taken in each.answers)
+        heard = [message for message in self._input.messages if message.id not in later and message not in said]
+        changes = self._changes(session, heard)
         if parts:
-            asked.append(types.Content(role="user", parts=parts))
+            asked.append(_Asked(types.Content(role="user", parts=parts)))
         return asked, changes, marks(message for message in said if message.id not in answered.held)
 
     async def _append_answers(
-        self, session: Session, turns: Sequence[TurnAnswers], *, resumes: bool
-    ) -> list[types.Content]:
+        self, run: Run, session: Session, turns: Sequence[TurnAnswers], *, resumes: bool
+    ) -> list[_Asked]:
         """Puts answers into the session, but for those that google-adk is to be asked with: they are returned.
 
         ``resumes``: google-adk is to continue the last turn.
         """
-        asked: list[types.Content] = []
-        for turn in turns:
+        asked: list[_Asked] = []
+        for place, turn in enumerate(turns):
             content = types.Content(role="user", parts=turn.parts)
             if turn.to_host:
                 await self._append_requests(session, turn)
-            if turn.to_host or (resumes and turn is turns[-1]):
-                asked.append(content)
-            else:
-                # google-adk continues one turn and takes answers to one turn only; a model wants them by themselves,
-                # right after the calls; and what stands beside an answer to a question of google-adk's is not shown to it.
-                await self._append(session, content, {}, invocation_id=turn.invocation_id)
+            if self._is_asked(turn, turns[place + 1 :], resumes=resumes):
+                asked.append(_Asked(content, turn.unrecorded))
+                continue
+            # google-adk continues one turn and takes answers to one turn only; a model wants them by themselves,
+            # right after the calls; and what stands beside an answer to a question of google-adk's is not shown to it.
+            for taken in turn.unrecorded:
+                await taken.record(run)
+            await self._append(session, content, {}, invocation_id=turn.invocation_id, branch=turn.speaker.branch)
         return asked
+
+    def _is_asked(self, turn: TurnAnswers, later: Sequence[TurnAnswers], *, resumes: bool) -> bool:
+        """Whether google-adk is asked with these answers, and does not merely find them in the session.
+
+        It continues the one agent whose answers a message has, so that each has a message of its own. In an app that is
+        resumable it continues all that have their answers in the session: there, the last of a turn is for all of them,
+        and a sequence does not go on before all parallel agents in it have theirs.
+        """
+        beside = [other for other in later if other.invocation_id == turn.invocation_id]
+        if not turn.to_host and (not resumes or len(beside) < len(later)):
+            return False
+        if any(other.speaker == turn.speaker for other in beside):
+            return False
+        config = self._runner.resumability_config
+        return not beside or config is None or not config.is_resumable
 
     async def _append_requests(self, session: Session, turn: TurnAnswers) -> None:
         """Puts into the session that tools asked to be confirmed, where only google-adk's questions are in it.
@@ -203,10 +234,12 @@ class AgentRun:
     # -- through --
 
     async def _invoke(self, run: Run, turn: _Turn) -> None:
+        for taken in turn.asked.answers:
+            await taken.record(run)
         events = self._runner.run_async(
             user_id=turn.user_id,
             session_id=turn.session_id,
-            new_message=turn.message,
+            new_message=turn.asked.message,
             state_delta=turn.changes,
             run_config=turn.config,
         )
@@ -269,10 +302,16 @@ class AgentRun:
         return str(self._runner.agent.name)
 
     async def _append(
-        self, session: Session, content: types.Content | None, changes: dict[str, Any], *, invocation_id: str = ""
+        self,
+        session: Session,
+        content: types.Content | None,
+        changes: dict[str, Any],
+        *,
+        invocation_id: str = "",
+        branch: str | None = None,
     ) -> None:
         actions = EventActions(state_delta=changes)
-        event = Event(author="user", content=content, actions=actions, invocation_id=invocation_id)
+        event = Event(author="user", content=content, actions=actions, invocation_id=invocation_id, branch=branch)
         await self._threads.service.append_event(session, event)
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 from ag_ui.core import Message, RunAgentInput, ToolMessage
@@ -40,6 +41,7 @@ from callstream.adk.calls import (
     take_in,
 )
 from callstream.adk.contents import ClientAnswer, answer_in, message_received, response_part
+from callstream.adk.knowncalls import Speaker
 from callstream.adk.presentation import CONFIRM_TOOL, decision
 from callstream.adk.state import id_in_session
 from callstream.adk.tapping import server_tools
@@ -144,12 +146,29 @@ def _answered_id(part: types.Part) -> str | None:
 # -- from a client --
 
 
+class TakenAnswer(msgspec.Struct, frozen=True):
+    """An answer that is still to be recorded: when google-adk is given it, and not before."""
+
+    call_id: str
+    result: Any
+    error: str | None
+    message_id: str | None
+
+    async def record(self, run: Run) -> None:
+        await run.answer(self.call_id, self.result, error=self.error, message_id=self.message_id)
+
+
 class TurnAnswers(msgspec.Struct, frozen=True):
-    """Answers to calls of one turn of google-adk, or ``to_host``: to questions that google-adk itself asked in it."""
+    """Answers to calls of one agent in one turn, or ``to_host``: to questions that google-adk itself asked for it.
+
+    google-adk takes a message for one agent alone.
+    """
 
     invocation_id: str
+    speaker: Speaker
     parts: list[types.Part]
     to_host: bool
+    unrecorded: list[TakenAnswer]
 
 
 class Answered(msgspec.Struct, frozen=True):
@@ -196,15 +215,16 @@ async def check_answers(
         call = await directory.find(id_in_session(session, answer.named))
         if call is None or call.state is not CallState.AWAITING:
             continue
-        about = in_session.question_about(call.wire_id)
+        named_there = in_session.id_of(call)
+        about = in_session.question_about(named_there)
         if about is None and await _is_the_servers(directory, call, in_session, agent):
             raise AnswerRefused(
                 call.call_id, f"{call.name} runs on the server, and no client can answer its call {call.call_id}."
             )
         if about is not None and about.id in named:
             continue  # the question's own answer counts, and this is what google-adk told the model meanwhile
-        question = about or in_session.question(call.wire_id)
-        if question is None and in_session.named(call.wire_id) is None and call.name != CONFIRM_TOOL:
+        question = about or in_session.question(named_there)
+        if question is None and in_session.named(named_there) is None and call.name != CONFIRM_TOOL:
             raise AnswerRefused(
                 call.call_id,
                 f"The session in which {call.name} asked is gone, so this answer cannot reach the agent. The call "
@@ -222,8 +242,9 @@ async def _is_the_servers(directory: Directory, call: Call, in_session: SessionC
     """
     if call.name in HOST_QUESTIONS or call.name == CONFIRM_TOOL:
         return False
-    is_asked_about = in_session.is_asked_about(call.wire_id)
-    if in_session.is_long_running(call.wire_id):  # the client answers once the tool has run
+    named = in_session.id_of(call)
+    is_asked_about = in_session.is_asked_about(named)
+    if in_session.is_long_running(named):  # the client answers once the tool has run
         return is_asked_about and await _is_paused(directory, call)
     return is_asked_about or call.name in server_tools(agent)
 
@@ -249,10 +270,11 @@ class ClientAnswers:
         self._calls = SessionCalls(session)
         self._order = {call.id: number for number, call in enumerate(self._calls)}
         self._parts: dict[str, types.Part] = {}
+        self._unrecorded: dict[str, TakenAnswer] = {}
         self._sentences: list[str] = []
 
     async def take(self, answers: Sequence[ClientAnswer], *, alone: bool) -> Answered:
-        """Records the answers, and gives them in the order of their calls.
+        """Gives the answers in the order of their calls. Each is recorded when google-adk is given it, or held back.
 
         Those that came before are left out. One to an unknown call is an error if the run has nothing else to
         do. Where others of the same turn still await their answers, these are held back, if the run brings them
@@ -270,6 +292,8 @@ class ClientAnswers:
             logger.warning("thread %s: ignoring answers to unknown calls: %s", thread_id, foreign)
         is_whole = await self._complete_turns()
         if alone and not is_whole:
+            for taken in self._unrecorded.values():
+                await taken.record(self._run)
             held = frozenset(answer.message_id for answer in answers if answer.message_id is not None)
             return Answered(sentences=self._sentences, held=held)
         return Answered(self._by_turn(), self._sentences)
@@ -279,7 +303,7 @@ class ClientAnswers:
         named = id_in_session(self._session, answer.named)
         call = await self._take_in(await self._directory.find(named), named)
         if call is not None and call.state is CallState.AWAITING:
-            question = self._calls.question_about(call.wire_id)
+            question = self._calls.question_about(self._calls.id_of(call))
             if question is not None:  # the client answers the call that is paused, and means the question about it
                 wire_id = question.id or ""
                 call = await self._take_in(await self._directory.find_by_wire_id(wire_id), wire_id)
@@ -287,38 +311,47 @@ class ClientAnswers:
                 return False
         if call is None or not self._is_in_session(call):
             return False
+        wire_id = self._calls.id_of(call)
+        if wire_id in self._unrecorded:
+            return True
         part = self._part(call, answer)
         assert part.function_response is not None
         if call.state is CallState.AWAITING and answer.error is None and self._calls.goes_on(part.function_response):
             await record_update(self._run, call.call_id, answer.result)
-            self._parts[call.wire_id] = part
+            self._parts[wire_id] = part
         elif call.state is CallState.AWAITING:
             await self._record(call, answer)
-        elif call.state in HAS_OUTCOME and call.wire_id in self._order and call.wire_id not in self._calls.responded:
+        elif call.state in HAS_OUTCOME and wire_id in self._order and wire_id not in self._calls.responded:
             # One that came before counts only where a crash has kept it from the session.
             kept = self._part(call, answer) if call.name == CREDENTIAL else self._recorded_part(call, answer.media)
-            self._parts.setdefault(call.wire_id, kept)
+            self._parts.setdefault(wire_id, kept)
         return True
 
     def _is_in_session(self, call: Call) -> bool:
         """Whether google-adk can be given an answer to the call. A session may be gone: the journal outlives memory."""
-        return call.state is not CallState.AWAITING or call.wire_id in self._order or call.name == CONFIRM_TOOL
+        return (
+            call.state is not CallState.AWAITING or self._calls.id_of(call) in self._order or call.name == CONFIRM_TOOL
+        )
 
     async def _record(self, call: Call, answer: ClientAnswer) -> None:
         result = None if answer.error is not None else answer.result
         if call.name == CREDENTIAL and result is not None:
             result = CREDENTIAL_RECEIVED
-        await self._run.answer(call.call_id, result, error=answer.error, message_id=answer.message_id)
-        if call.name == CONFIRM_TOOL and call.wire_id not in self._order:
+        taken = TakenAnswer(call.call_id, result, answer.error, answer.message_id)
+        wire_id = self._calls.id_of(call)
+        if call.name == CONFIRM_TOOL and wire_id not in self._order:
+            await taken.record(self._run)
             self._sentences.append(decision(answer.content))
         else:
-            self._parts[call.wire_id] = self._part(call, answer)
+            self._parts[wire_id] = self._part(call, answer)
+            self._unrecorded[wire_id] = taken
 
     def _part(self, call: Call, answer: ClientAnswer) -> types.Part:
         """The answer as google-adk takes it."""
-        question = self._calls.question(call.wire_id)
+        wire_id = self._calls.id_of(call)
+        question = self._calls.question(wire_id)
         if question is None:
-            return response_part(answer, types.FunctionCall(id=call.wire_id, name=call.name))
+            return response_part(answer, types.FunctionCall(id=wire_id, name=call.name))
         match question.name:
             case "adk_request_confirmation":
                 response = confirmation(answer.response)
@@ -383,18 +416,24 @@ class ClientAnswers:
         return call is not None and call.state is not CallState.AWAITING
 
     def _by_turn(self) -> list[TurnAnswers]:
-        """The answers by the turns whose calls they answer, those to google-adk itself apart, after the others."""
-        turns = {call.id: event.invocation_id for event in self._session.events for call in event.get_function_calls()}
-        found: dict[str, dict[bool, list[types.Part]]] = {}
+        """The answers by turn and agent, those to google-adk itself apart, after the others of the agent."""
+        found: dict[tuple[str, Speaker], dict[bool, list[types.Part]]] = {}
         for call_id in sorted(self._parts, key=lambda call_id: self._order.get(call_id, 0)):
             part = self._parts[call_id]
             response = part.function_response
             assert response is not None
-            of_turn = found.setdefault(turns.get(response.id, ""), {False: [], True: []})
-            of_turn[response.name in HOST_QUESTIONS].append(part)
+            asked = self._calls.asked_in(response.id)
+            whose = ("", Speaker("", None)) if asked is None else (asked.invocation_id, Speaker.of(asked))
+            of_agent = found.setdefault(whose, {False: [], True: []})
+            of_agent[response.name in HOST_QUESTIONS].append(part)
+        turns = list(dict.fromkeys(turn for turn, _ in found))
         return [
-            TurnAnswers(turn, parts, to_host)
-            for turn, both in found.items()
+            TurnAnswers(turn, speaker, parts, to_host, self._taken(parts))
+            for (turn, speaker), both in sorted(found.items(), key=lambda each: turns.index(each[0][0]))
             for to_host, parts in both.items()
             if parts
         ]
+
+    def _taken(self, parts: list[types.Part]) -> list[TakenAnswer]:
+        answered = [_answered_id(part) or "" for part in parts]
+        return [self._unrecorded[wire_id] for wire_id in answered if wire_id in self._unrecorded]

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 from urllib.parse import parse_qs
 
+from google.adk.events.event import Event
 from google.adk.sessions.session import Session
 from google.genai import types
 from jsonschema.exceptions import best_match  # type: ignore[import-untyped]
@@ -221,13 +222,22 @@ class SessionCalls:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self.together = [event.get_function_calls() for event in session.events]
+        self._events = list(session.events)
+        self.together = [event.get_function_calls() for event in self._events]
         self._answers = Counter(each.id for event in session.events for each in event.get_function_responses())
         self.responded = set(self._answers)
 
     def __iter__(self) -> Iterator[types.FunctionCall]:
         for calls in self.together:
             yield from calls
+
+    def id_of(self, call: Call) -> str:
+        """The id by which google-adk knows a call: its wire id, unless another agent's call beside it has the same."""
+        return call.call_id if self.named(call.call_id) is not None else call.wire_id
+
+    def asked_in(self, wire_id: str | None) -> Event | None:
+        """The event with the call of this id, the latest if there are several."""
+        return next((event for event in reversed(self._events) if wire_id in _call_ids(event)), None)
 
     def named(self, wire_id: str) -> types.FunctionCall | None:
         return next((call for call in self if call.id == wire_id), None)
@@ -288,6 +298,10 @@ class SessionCalls:
             for response in event.get_function_responses():
                 if response.id == wire_id:
                     yield event.author, response
+
+
+def _call_ids(event: Event) -> list[str | None]:
+    return [call.id for call in event.get_function_calls()]
 
 
 # -- into the journal --

@@ -6,12 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from ag_ui.core import Tool
 from google.adk.agents import LlmAgent, ParallelAgent, SequentialAgent
-from google.adk.tools import FunctionTool, exit_loop
+from google.adk.apps import App
+from google.adk.apps.app import ResumabilityConfig
+from google.adk.tools import FunctionTool, LongRunningFunctionTool, exit_loop
+from google.adk.workflow import START, JoinNode, Workflow
 
 from callstream import Callstream
+from callstream.adk import ADKAgent, AGUIToolset
 from callstream.calls import CallState
-from callstream.testing import Finish, Text, ToolCall
+from callstream.testing import Finish, HttpError, Text, ToolCall
 from tests.adk.hosting import Models, by_agent, scripted
 
 from .agents import END, adk_agent, gemini
@@ -91,4 +96,106 @@ async def test_a_tool_after_parallel_agents_can_be_confirmed(cs: Callstream, mod
         await client.answer({question: {"confirmed": True}})
     assert ran == ["a"]
     assert client.text() == "Done."
+    assert {call.state for call in await cs.journal.calls()} == {CallState.COMPLETED}
+
+
+def ask(path: str) -> None:
+    """Asks."""
+
+
+PICK = Tool(name="ask", description="Asks.", parameters={"type": "object", "properties": {"path": {"type": "string"}}})
+
+
+class Pair:
+    """Two agents beside each other, each with a call that a person has to answer, and one that comes after them."""
+
+    def __init__(self, shape: str, how: str, model: Any) -> None:
+        self.removed: list[str] = []
+
+        def remove(path: str) -> str:
+            """Removes."""
+            self.removed.append(path)
+            return "removed"
+
+        tools = {
+            "long_running": LongRunningFunctionTool(ask),
+            "client": AGUIToolset(),
+            "confirmed": FunctionTool(remove, require_confirmation=True),
+        }
+
+        def made(name: str, *tools: Any) -> LlmAgent:
+            return LlmAgent(name=name, model=model, instruction=name.upper(), tools=list(tools))
+
+        left, right, last = made("left", tools[how]), made("right", tools[how]), made("last")
+        self.agent: Any
+        if shape == "workflow":
+            join = JoinNode(name="join")
+            self.agent = Workflow(name="flow", edges=[(START, (left, right)), ((left, right), join), (join, last)])
+        else:
+            self.agent = ParallelAgent(name="both", sub_agents=[left, right])
+        if shape == "sequence":
+            self.agent = SequentialAgent(name="steps", sub_agents=[self.agent, last])
+
+
+def pair_scripts(how: str, call_id: str | None = None) -> Any:
+    name = "remove" if how == "confirmed" else "ask"
+
+    def script(word: str) -> list[Any]:
+        return [[ToolCall(name, {"path": word}, call_id=call_id), Finish()], [Text(f"{word} has it. "), Finish()]]
+
+    return by_agent({"LEFT": script("left"), "RIGHT": script("right"), "LAST": [[Text("All done."), Finish()]]})
+
+
+def hosted(cs: Callstream, agent: Any, *, resumable: bool) -> ADKAgent:
+    config = ResumabilityConfig(is_resumable=True) if resumable else None
+    app = App(name="app", root_agent=agent, resumability_config=config)
+    return ADKAgent.from_app(app, user_id="user", callstream=cs)
+
+
+@pytest.mark.parametrize("resumable", [False, True], ids=["", "resumable"])
+@pytest.mark.parametrize("how", ["long_running", "client", "confirmed"])
+@pytest.mark.parametrize("shape", ["parallel", "sequence", "workflow"])
+async def test_one_request_answers_two_parallel_agents(
+    shape: str, how: str, resumable: bool, cs: Callstream, models: Models
+) -> None:
+    async with scripted("gemini", pair_scripts(how)) as provider:
+        pair = Pair(shape, how, gemini(models, provider))
+        client = Client(hosted(cs, pair.agent, resumable=resumable), tools=[PICK])
+        await client.send()
+        pending = client.pending()
+        assert len(pending) == 2
+        await client.answer({call_id: {"confirmed": True} for call_id in reversed(pending)})
+        asked_last = any(b"LAST" in request.body for request in provider.requests)
+    assert "left has it. " in client.text()
+    assert "right has it. " in client.text()
+    assert sorted(pair.removed) == (["left", "right"] if how == "confirmed" else [])
+    assert {call.state for call in await cs.journal.calls()} == {CallState.COMPLETED}
+    if shape == "workflow" or (shape == "sequence" and resumable):
+        assert client.text().endswith("All done.")
+    else:
+        assert not asked_last  # google-adk continues the agents alone
+
+
+@pytest.mark.parametrize("how", ["long_running", "confirmed"])
+async def test_an_answer_that_google_adk_was_not_given_still_awaits(how: str, cs: Callstream, models: Models) -> None:
+    """The agent before it fails; then the same messages bring the answer again."""
+    fails = True
+
+    def script(request: Any) -> Any:
+        steps = answered(request)
+        return [HttpError(400)] if fails and steps[0] == Text("left has it. ") else steps
+
+    answered = pair_scripts(how)
+    async with scripted("gemini", script) as provider:
+        pair = Pair("parallel", how, gemini(models, provider))
+        client = Client(hosted(cs, pair.agent, resumable=False))
+        await client.send()
+        pending = client.pending()
+        events = await client.answer({call_id: {"confirmed": True} for call_id in pending})
+        assert events[-1]["type"] == "RUN_ERROR"
+        states = {call.call_id: call.state for call in await cs.journal.calls()}
+        assert [states[call_id] for call_id in pending] == [CallState.COMPLETED, CallState.AWAITING]
+        fails = False
+        await client.run()
+    assert "right has it. " in client.text()
     assert {call.state for call in await cs.journal.calls()} == {CallState.COMPLETED}
