@@ -146,7 +146,8 @@ class AgentRun:
             await run.record([message_received(parts_of(message.content), message.id)])
         parts = [part for message in said for part in parts_of(message.content)]
         answers = list(answers_in(self._input, new))
-        answered = await ClientAnswers(run, session, self._runner.agent).take(answers, alone=not parts)
+        taking = ClientAnswers(run, session, self._runner.agent, resumable=self._is_resumable)
+        answered = await taking.take(answers, alone=not parts)
         parts += [types.Part(text=sentence) for sentence in answered.sentences]
         asked = await self._append_answers(run, session, answered.turns, resumes=not parts)
         later = answered.held.union(taken.message_id for each in asked for taken in each.answers)
@@ -190,8 +191,7 @@ class AgentRun:
             return False
         if any(other.speaker == turn.speaker for other in beside):
             return False
-        config = self._runner.resumability_config
-        return not beside or config is None or not config.is_resumable
+        return not beside or not self._is_resumable
 
     async def _append_requests(self, session: Session, turn: TurnAnswers) -> None:
         """Puts into the session that tools asked to be confirmed, where only google-adk's questions are in it.
@@ -296,6 +296,11 @@ class AgentRun:
         confirmations = [call.call_id for call in awaiting if call.name == CONFIRM_TOOL]
         if changes := pending_marks(session, known_as, confirmations):
             await self._append(session, None, changes)
+
+    @property
+    def _is_resumable(self) -> bool:
+        config = self._runner.resumability_config
+        return config is not None and config.is_resumable
 
     @property
     def _agent_name(self) -> str:

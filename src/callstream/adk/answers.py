@@ -20,7 +20,9 @@ from typing import Any
 
 import msgspec
 from ag_ui.core import Message, RunAgentInput, ToolMessage
+from google.adk.agents.base_agent import BaseAgent
 from google.adk.agents.invocation_context import InvocationContext
+from google.adk.agents.parallel_agent import ParallelAgent
 from google.adk.sessions.session import Session
 from google.adk.workflow import BaseNode
 from google.genai import types
@@ -137,6 +139,16 @@ async def _answer(run: Run, session: Session, answer: types.FunctionResponse) ->
     if answer.name == CREDENTIAL:
         result = CREDENTIAL_RECEIVED
     await run.answer(call_id, result, error=error)
+
+
+def _parallel_around(root: BaseNode, agent_name: str) -> str | None:
+    """The name of the outermost parallel agent that an agent is in, if that is itself in another agent."""
+    agent = root.find_agent(agent_name) if isinstance(root, BaseAgent) else None
+    found = None
+    while agent is not None and agent.parent_agent is not None:
+        found = agent.name if isinstance(agent, ParallelAgent) else found
+        agent = agent.parent_agent
+    return found
 
 
 def _answered_id(part: types.Part) -> str | None:
@@ -260,12 +272,16 @@ async def _is_paused(directory: Directory, call: Call) -> bool:
 
 
 class ClientAnswers:
-    """Takes the answers that one run brings. ``agent`` is whose tools no client may answer for."""
+    """Takes the answers that one run brings. ``agent`` is whose tools no client may answer for.
 
-    def __init__(self, run: Run, session: Session, agent: BaseNode) -> None:
+    ``resumable``: whether google-adk resumes a turn as a whole.
+    """
+
+    def __init__(self, run: Run, session: Session, agent: BaseNode, *, resumable: bool = False) -> None:
         self._run = run
         self._session = session
         self._agent = agent
+        self._resumable = resumable
         self._directory = run.directory
         self._calls = SessionCalls(session)
         self._order = {call.id: number for number, call in enumerate(self._calls)}
@@ -395,7 +411,7 @@ class ClientAnswers:
         """Adds the answers that were held back before. False if there are calls beside these that lack theirs."""
         unconfirmed = {paused_call_id(each) for each in self._calls.questions() if each.id not in self._parts}
         is_whole = True
-        for calls in self._calls.together:
+        for calls in [*self._calls.together, *self._in_step()]:
             if not any(call.id in self._parts for call in calls):
                 continue
             for beside in calls:
@@ -406,6 +422,25 @@ class ClientAnswers:
                 elif beside.id not in self._calls.responded:
                     is_whole = await self._restore(beside.id) and is_whole
         return is_whole
+
+    def _in_step(self) -> list[list[types.FunctionCall]]:
+        """Calls that parallel agents await answers to before what comes after them may run.
+
+        A sequence that google-adk resumes with the answer of one of them goes on without the others.
+        """
+        if not self._resumable:
+            return []
+        found: dict[tuple[str, str], list[types.FunctionCall]] = {}
+        for event in self._session.events:
+            around = _parallel_around(self._agent, event.author)
+            asked = [
+                call
+                for call in event.get_function_calls()
+                if call.name in HOST_QUESTIONS or self._calls.is_long_running(call.id)
+            ]
+            if around is not None and asked:
+                found.setdefault((event.invocation_id, around), []).extend(asked)
+        return list(found.values())
 
     async def _restore(self, wire_id: str) -> bool:
         """Adds the answer to a call of the session from the journal. False if it has yet to come."""

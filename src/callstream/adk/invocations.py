@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import re
 import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Literal, TypeAlias
@@ -35,6 +36,7 @@ from callstream.calls import Call, CallState, refusal
 from callstream.callstream import Callstream
 from callstream.events import CallDiscarded, CallStarted
 from callstream.runtime import Response, Run
+from callstream.runtime.directory import Directory
 from callstream.runtime.run import ModelCall
 
 UNNAMED = "unnamed_call"
@@ -216,10 +218,19 @@ class Invocation:
                 continue
             free.remove(call)
             step.shown.add(call.call_id)
-            function_call.id = call.wire_id
+            function_call.id = self._id_of(call)
             function_call.name = function_call.name or call.name
             if not step.model_call.withholds:
                 self.known_calls.bind(step.speaker, function_call.id, call.call_id)
+
+    def _id_of(self, call: Call) -> str:
+        """The id by which google-adk is to know a call: the model's own, unless a call beside it has the same.
+
+        google-adk gives an answer to the last call of its id, whoever made it. Requests have the model's own ids again, see
+        ``restore_wire_ids``. A live model is sent its results as they are.
+        """
+        twins = (each for each in self.run.calls if each.wire_id == call.wire_id and each.call_id != call.call_id)
+        return call.call_id if not self.is_live and any(not each.is_final for each in twins) else call.wire_id
 
     def find_call(self, speaker: Speaker, function_call_id: str | None) -> Call | None:
         """The call of this run that google-adk means by an id."""
@@ -246,6 +257,25 @@ class Invocation:
     def calls(self) -> list[Call]:
         """The calls of this invocation that google-adk knows."""
         return [self.run.call(call_id) for call_id in self.known_calls.call_ids()]
+
+
+_RENAMED = re.compile(r".+~\d+")
+
+
+async def restore_wire_ids(request: LlmRequest, directory: Directory) -> None:
+    """Gives calls and results in a request the ids that the model gave them, where google-adk knows them under others."""
+    for index, content in enumerate(request.contents):
+        parts = list(content.parts or ())
+        for place, part in enumerate(parts):
+            for field in ("function_call", "function_response"):
+                named = getattr(part, field)
+                if named is None or named.id is None or _RENAMED.fullmatch(named.id) is None:
+                    continue
+                call = await directory.find_by_call_id(named.id)
+                if call is not None:
+                    parts[place] = part.model_copy(update={field: named.model_copy(update={"id": call.wire_id})})
+        if parts != (content.parts or []):
+            request.contents[index] = content.model_copy(update={"parts": parts})
 
 
 def declared_tools(request: LlmRequest) -> dict[str, dict[str, object]]:

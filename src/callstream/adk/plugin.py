@@ -29,7 +29,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 from callstream.adk.answers import Incoming
 from callstream.adk.eventtexts import EventTexts
 from callstream.adk.execution import Execution, check_early, current_agent_tool
-from callstream.adk.invocations import Endings, Invocation, OnTruncated, Step, guard, open_run
+from callstream.adk.invocations import Endings, Invocation, OnTruncated, Step, guard, open_run, restore_wire_ids
 from callstream.adk.judged import record_judged
 from callstream.adk.judges import Judges
 from callstream.adk.knowncalls import Speaker
@@ -294,6 +294,7 @@ class CallstreamPlugin(BasePlugin):
             author = callback_context.agent_name
             has_signed = invocation.has_signed(author)
             await repair(llm_request, callback_context.session, thread, author=author, has_signed=has_signed)
+        await restore_wire_ids(llm_request, invocation.run.directory)
         names = collapsed_names(llm_request.tools_dict)
         model_call = ModelCall(
             invocation.run,

@@ -199,3 +199,58 @@ async def test_an_answer_that_google_adk_was_not_given_still_awaits(how: str, cs
         await client.run()
     assert "right has it. " in client.text()
     assert {call.state for call in await cs.journal.calls()} == {CallState.COMPLETED}
+
+
+@pytest.mark.parametrize("resumable", [False, True], ids=["", "resumable"])
+@pytest.mark.parametrize("how", ["long_running", "confirmed"])
+@pytest.mark.parametrize("shape", ["parallel", "sequence", "workflow"])
+async def test_two_parallel_agents_are_answered_one_after_the_other(
+    shape: str, how: str, resumable: bool, cs: Callstream, models: Models
+) -> None:
+    async with scripted("gemini", pair_scripts(how)) as provider:
+        pair = Pair(shape, how, gemini(models, provider))
+        client = Client(hosted(cs, pair.agent, resumable=resumable))
+        await client.send()
+        first, second = client.pending()
+        await client.answer({second: {"confirmed": True}})
+        said = client.text()
+        assert "All done." not in said
+        await client.answer({first: {"confirmed": True}})
+        said += client.text()
+    assert "left has it. " in said
+    assert "right has it. " in said
+    assert sorted(pair.removed) == (["left", "right"] if how == "confirmed" else [])
+    assert {call.state for call in await cs.journal.calls()} == {CallState.COMPLETED}
+    assert said.endswith("All done.") == (shape == "workflow" or (shape == "sequence" and resumable))
+
+
+@pytest.mark.parametrize("resumable", [False, True], ids=["", "resumable"])
+@pytest.mark.parametrize("how", ["long_running", "confirmed"])
+@pytest.mark.parametrize("shape", ["parallel", "workflow"])
+async def test_answers_reach_their_agents_although_the_models_use_one_id(
+    shape: str, how: str, resumable: bool, cs: Callstream, models: Models
+) -> None:
+    """A person says yes to one and no to the other. The models read their own ids again."""
+    async with scripted("gemini", pair_scripts(how, call_id="0")) as provider:
+        pair = Pair(shape, how, gemini(models, provider))
+        client = Client(hosted(cs, pair.agent, resumable=resumable))
+        await client.send()
+        asked = {call["id"]: call for call in client.calls()}
+        about = {
+            call_id: asked[call_id]["args"].get("originalFunctionCall", asked[call_id])["args"]["path"]
+            for call_id in client.pending()
+        }
+        assert sorted(about.values()) == ["left", "right"]
+        await client.answer({call_id: {"confirmed": path == "left"} for call_id, path in about.items()})
+        bodies = {
+            path: next(r.json for r in reversed(provider.requests) if path.upper() in r.body.decode())
+            for path in about.values()
+        }
+    for path, body in bodies.items():
+        parts = [part for content in body["contents"] for part in content["parts"]]
+        (call,) = (part["functionCall"] for part in parts if "functionCall" in part)
+        (response,) = (part["functionResponse"] for part in parts if "functionResponse" in part)
+        assert (call["id"], response["id"], call["args"]["path"]) == ("0", "0", path)
+        if how == "long_running":
+            assert response["response"] == {"confirmed": path == "left"}
+    assert pair.removed == (["left"] if how == "confirmed" else [])
