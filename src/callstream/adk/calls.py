@@ -29,6 +29,7 @@ from jsonschema.validators import validator_for  # type: ignore[import-untyped]
 from pydantic_core import to_jsonable_python
 
 from callstream.adk.partials import MINTED_PREFIX
+from callstream.calls import Call
 from callstream.events import (
     ArgsAppended,
     CallAwaiting,
