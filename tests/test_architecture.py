@@ -22,6 +22,7 @@ PACKAGE = ROOT / "src" / "callstream"
 # contracts or of the document alone does not pass unseen.
 ORDER = (
     ("cli", "ag_ui_adk"),
+    ("gateway",),
     ("server", "adk", "testing"),
     ("callstream",),
     ("tap",),
@@ -39,7 +40,7 @@ PACKAGES = frozenset(
 # Where an external package may be imported, and a place that is near enough to be tempting where it may not.
 ALLOWED_EXTERNALS = {
     "google": (("adk.plugin",), ("runtime", "testing", "ag_ui_adk", "cli")),
-    "starlette": (("server.app", "testing.provider"), ("tap", "adk", "cli", "ag_ui_adk")),
+    "starlette": (("gateway.app", "server.app", "testing.provider"), ("tap", "adk", "cli", "ag_ui_adk")),
     "fastapi": (("ag_ui_adk",), ("server.app", "adk", "cli")),
     "sqlite3": (("journal.sqlite",), ("journal", "journal.memory", "runtime", "cli")),
     "asyncpg": (("journal.postgres",), ("journal", "journal.sqlite", "cli")),

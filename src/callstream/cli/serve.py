@@ -40,7 +40,7 @@ logger = logging.getLogger("callstream.server")
 
 _LOG_FORMATS = ("text", "json")
 _SESSIONS = "CALLSTREAM_SESSIONS"
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def add_to(commands: Commands) -> None:
@@ -102,7 +102,7 @@ def add_to(commands: Commands) -> None:
 
 
 async def serve(options: argparse.Namespace, out: Printer) -> int:
-    out = _set_up_logs(options, out)
+    out = set_up_logs(options, out)
     quiet_adk()
     target = load_target(options.target, env_file=options.env_file)
     if _is_made_by_create_app(target.found):
@@ -121,7 +121,7 @@ async def serve(options: argparse.Namespace, out: Printer) -> int:
                     f"{target.given} was made by create_app, which decides this; {name} cannot be combined with it"
                 )
         out.note(f"journal: the one of {target.given}")
-        return await _serve_made(target.found, options, out)
+        return await serve_made(target.found, options, out)
     _refuse_web_app(target)
     callstream = _callstream(options, target, out)
     sessions = await _sessions(options, target, out)
@@ -146,7 +146,7 @@ class _LoggedNotes(Printer):
         logger.info("%s", text.removeprefix("callstream: "))
 
 
-def _set_up_logs(options: argparse.Namespace, out: Printer) -> Printer:
+def set_up_logs(options: argparse.Namespace, out: Printer) -> Printer:
     """Configures the root logger and returns where notes go."""
     level = logging.INFO if options.verbose else logging.WARNING
     options.log_format = options.log_format or from_environment("CALLSTREAM_LOG_FORMAT", one_of(*_LOG_FORMATS))
@@ -183,17 +183,17 @@ async def serve_app(
     auth = load_target(options.auth).found if getattr(options, "auth", None) else None
     if auth is not None and not callable(auth):
         raise misused(f"--auth: {options.auth} is not callable")
-    if auth is None and options.host not in _LOOPBACK:
+    if auth is None and options.host not in LOOPBACK:
         out.note(
             f"callstream: without --auth, anyone who can reach {options.host} can use this agent and read every run"
         )
     app = create_app(
         agent, callstream=callstream, auth=auth, settings=ServerSettings.from_env(**given), name=name, label=label
     )
-    return await _serve_made(app, options, out, links)
+    return await serve_made(app, options, out, links)
 
 
-async def _serve_made(
+async def serve_made(
     app: Any, options: argparse.Namespace, out: Printer, links: Mapping[str, str] | None = None
 ) -> int:
     from callstream.server.serving import serve as serve_with_uvicorn

@@ -1,0 +1,92 @@
+"""``callstream gateway``: model calls of any program, live and durable, by base URL."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from callstream import Callstream
+from callstream.cli.failure import misused
+from callstream.cli.options import Commands, add_address, add_journal, age, from_environment, seconds
+from callstream.cli.output import Printer
+from callstream.cli.place import DEFAULT_FILE, hide_password, journal_url
+from callstream.cli.serve import LOOPBACK, serve_made, set_up_logs
+
+_KEY = "CALLSTREAM_GATEWAY_KEY"
+
+
+def add_to(commands: Commands) -> None:
+    parser = commands.add(
+        "gateway",
+        gateway,
+        summary="pass model calls of any program on, live and durable, by base URL",
+        description="""Stands between programs and their model providers. The same wire goes in and out, byte for byte; calls
+            are journaled field by field while they are written, and the inspector shows them. A client whose connection
+            broke and that asks the same again gets the answer it did not get to the end. Keys of providers are passed on
+            and stored nowhere.""",
+        examples="""
+            callstream gateway --journal sqlite:///calls.db   # then ANTHROPIC_BASE_URL=http://127.0.0.1:8100/anthropic
+            callstream gateway --upstream vllm=http://127.0.0.1:8001/v1   # and http://127.0.0.1:8100/vllm is vLLM
+            callstream gateway --host 0.0.0.0 --auth   # with a key in CALLSTREAM_GATEWAY_KEY""",
+    )
+    add_journal(parser)
+    add_address(parser)
+    parser.set_defaults(port=8100)
+    parser.add_argument(
+        "--upstream",
+        action="append",
+        metavar="NAME=URL",
+        help="a further provider, or another address for anthropic, openai or gemini; may be repeated",
+    )
+    parser.add_argument(
+        "--linger",
+        type=seconds,
+        metavar="SECONDS",
+        help="how long an answer is read on after its client has left (default: 60 for clients that come back and "
+        "providers that bill to the end, else 0)",
+    )
+    parser.add_argument(
+        "--auth",
+        action="store_true",
+        help=f"ask clients for the key in {_KEY}, in the header Callstream-Key; needed for hosts other than loopback",
+    )
+    parser.add_argument("--open", action="store_true", help="listen on other hosts without --auth")
+    parser.add_argument(
+        "--forget-after",
+        type=age,
+        metavar="AGE",
+        help="erase runs from the journal when they ended this long ago: 12h, 30d, 8w (default: never)",
+    )
+    parser.add_argument("--log-format", metavar="FORMAT", help="text or json (default: text)")
+    parser.add_argument("--verbose", action="store_true", help="log every request")
+
+
+async def gateway(options: argparse.Namespace, out: Printer) -> int:
+    from callstream.gateway import GatewaySettings, create_gateway
+    from callstream.journal import Housekeeping, open_journal
+
+    out = set_up_logs(options, out)
+    key = os.environ.get(_KEY) or None
+    if options.auth and key is None:
+        raise misused(f"--auth asks clients for the key in {_KEY}, which is not set")
+    if not options.auth and not options.open and options.host not in LOOPBACK:
+        raise misused(
+            f"anyone who can reach {options.host} could use this gateway and read every run; give --auth, or --open if "
+            "something in front of it checks who asks"
+        )
+    url = journal_url(options, default=f"sqlite:///{DEFAULT_FILE}")
+    out.note(f"journal: {hide_password(url)}")
+    retain = options.forget_after or from_environment("CALLSTREAM_FORGET_AFTER", age)
+    callstream = Callstream(open_journal(url, housekeeping=Housekeeping(retain=retain)))
+    settings = GatewaySettings(linger=options.linger)
+    upstreams = dict(map(_named, options.upstream or ()))
+    app = create_gateway(callstream, upstreams=upstreams, key=key if options.auth else None, settings=settings)
+    bases = {name: f"base URL for {name}" for name in ("anthropic", "openai/v1", "gemini", *upstreams)}
+    return await serve_made(app, options, out, bases)
+
+
+def _named(text: str) -> tuple[str, str]:
+    name, equals, url = text.partition("=")
+    if not equals:
+        raise misused(f"expected --upstream NAME=URL, such as vllm=http://127.0.0.1:8001/v1, got {text!r}")
+    return name, url

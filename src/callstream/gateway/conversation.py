@@ -1,0 +1,148 @@
+"""Which conversation a request belongs to, by what programs send anyway. The first that is there counts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+_THREAD_HEADERS: Final = (
+    "x-opencode-session",
+    "x-session-affinity",
+    "x-session-id",
+    "x-conversation-id",
+    "x-openwebui-chat-id",
+    "x-interaction-id",
+    "x-kilocode-taskid",
+    "x-mux-workspace-id",
+    "helicone-session-id",
+    "x-bf-session-id",
+    "x-portkey-trace-id",
+    "x-litellm-session-id",
+    "x-litellm-trace-id",
+)
+_VENDOR: Final = re.compile(r"x-[a-z0-9-]+-session-id")
+_LEGACY_USER: Final = re.compile(r"_session_([0-9a-f-]{8,})$")
+_SHORTEST: Final = 8
+"""An id that is shorter tells no two conversations apart."""
+_LONGEST: Final = 200
+_CREDENTIALS: Final = ("authorization", "x-api-key", "x-goog-api-key", "api-key")
+_COMING_BACK: Final = ("claude-cli", "claude-code", "codex")
+"""In the user agents of programs that ask again by themselves after their connection broke."""
+
+
+class ConversationIds(msgspec.Struct, frozen=True):
+    """What a request says of where it belongs: None where it says nothing."""
+
+    thread_id: str | None = None
+    turn_id: str | None = None
+
+
+def conversation_of(headers: Mapping[str, str], body: Any) -> ConversationIds:
+    """``headers`` with names in small letters; ``body`` as JSON, None where it is none."""
+    body = body if isinstance(body, dict) else {}
+    own = _id(headers.get("callstream-thread"))
+    if own is not None:
+        return ConversationIds(own, _id(headers.get("callstream-run")))
+    return (
+        _claude_code(headers, body) or _codex(headers, body) or ConversationIds(_by_header(headers) or _by_body(body))
+    )
+
+
+def _claude_code(headers: Mapping[str, str], body: dict[str, Any]) -> ConversationIds | None:
+    session = _id(headers.get("x-claude-code-session-id")) or _session_of_user(body)
+    if session is None:
+        return None
+    agent = _id(headers.get("x-claude-code-agent-id"))
+    return ConversationIds(session if agent is None else f"{session}/{agent}")
+
+
+def _session_of_user(body: dict[str, Any]) -> str | None:
+    """Claude Code's session in ``metadata.user_id``: JSON text, or in older versions the end of a name."""
+    match body.get("metadata"):
+        case {"user_id": str(user_id)}:
+            pass
+        case _:
+            return None
+    try:
+        named = json.loads(user_id)
+    except ValueError:
+        legacy = _LEGACY_USER.search(user_id)
+        return None if legacy is None else legacy[1]
+    return _id(named.get("session_id")) if isinstance(named, dict) else None
+
+
+def _codex(headers: Mapping[str, str], body: dict[str, Any]) -> ConversationIds | None:
+    if "codex" not in headers.get("user-agent", "").lower() and "codex" not in headers.get("originator", "").lower():
+        return None
+    named = next(
+        (
+            found
+            for name in ("thread-id", "conversation_id", "session-id", "session_id")
+            if (found := _id(headers.get(name)))
+        ),
+        None,
+    )
+    if named is None:
+        return None
+    match body.get("client_metadata"):
+        case {"turn_id": str(turn_id)}:
+            return ConversationIds(named, _id(turn_id))
+        case _:
+            return ConversationIds(named)
+
+
+def _by_header(headers: Mapping[str, str]) -> str | None:
+    vendors = [headers[name] for name in headers if _VENDOR.fullmatch(name)]
+    stated = [*vendors, *(headers.get(name) for name in _THREAD_HEADERS)]
+    return next((found for each in stated if (found := _id(each)) is not None and len(found) >= _SHORTEST), None)
+
+
+def _by_body(body: dict[str, Any]) -> str | None:
+    match body.get("conversation"):
+        case str(conversation) | {"id": str(conversation)}:
+            return _id(conversation)
+    return _id(body.get("prompt_cache_key"))
+
+
+def _id(value: Any) -> str | None:
+    """A name that is fit to be shown and stored; None for anything else."""
+    if not isinstance(value, str) or not 0 < len(value) <= _LONGEST or not value.isprintable():
+        return None
+    return value
+
+
+def principal_of(headers: Mapping[str, str], query: Mapping[str, str]) -> str | None:
+    """Whose request it is: a hash of the credential, which is stored nowhere. None where there is none."""
+    found = next((headers[name] for name in _CREDENTIALS if headers.get(name)), None) or query.get("key")
+    return None if found is None else f"key-{hashlib.sha256(found.encode()).hexdigest()[:24]}"
+
+
+def comes_back(headers: Mapping[str, str]) -> bool:
+    """Whether the program asks again by itself when its connection breaks."""
+    agent = headers.get("user-agent", "").lower()
+    return any(name in agent for name in _COMING_BACK)
+
+
+# -- equal requests --
+
+_NOT_COMPARED: Final = frozenset(
+    {"stream", "stream_options", "metadata", "client_metadata", "user", "prompt_cache_key", "safety_identifier"}
+)
+
+
+def request_key(principal: str | None, upstream: str, path: str, body: Any) -> str | None:
+    """A name that two requests share which ask for the same; None where nothing can be compared.
+
+    How the answer is to be sent does not count, and neither does what programs add for others' books.
+    """
+    if not isinstance(body, dict):
+        return None
+    compared = {name: value for name, value in body.items() if name not in _NOT_COMPARED}
+    path = path.replace(":streamGenerateContent", ":generateContent")
+    text = json.dumps([principal, upstream, path, compared], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,35 @@
+"""A gateway's settings."""
+
+from __future__ import annotations
+
+import msgspec
+
+from callstream.errors import UsageError
+
+_MIB = 1024 * 1024
+
+
+class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Times are seconds, sizes bytes."""
+
+    linger: float | None = None
+    """How long an answer is read on after its client has left. None: 60 where the client is known to come back or the
+    provider bills to the end anyway, else 0; to the end for a client that sends a ``Callstream-`` header."""
+    window: float = 300.0
+    """How long after its end an answer that was not delivered can still be had by the same request."""
+    answer_seconds: float = 600.0
+    """How long an answer may take to begin."""
+    max_body_bytes: int = 64 * _MIB
+    """The body of a request; 413 beyond that."""
+    max_answer_bytes: int = 64 * _MIB
+    """An answer. A longer one breaks off."""
+    max_kept_bytes: int = 256 * _MIB
+    """All answers that are kept for clients that may come back; the oldest go first."""
+    max_answers: int = 2000
+    """Answers under way at once; 503 beyond that."""
+
+    def __post_init__(self) -> None:
+        for field in self.__struct_fields__:
+            value = getattr(self, field)
+            if value is not None and (value < 0 or (value == 0 and field not in ("linger", "window"))):
+                raise UsageError(f"{field} must be more than 0, got {value}")

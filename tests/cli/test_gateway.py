@@ -1,0 +1,41 @@
+"""``callstream gateway`` as people run it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from callstream.testing import Finish, ScriptedProvider, Text
+
+from .commands import ran, serving
+
+
+def test_the_gateway_serves_its_upstreams_and_says_their_addresses(tmp_path: Path) -> None:
+    with ScriptedProvider("anthropic", [Text("Hello."), Finish()]) as provider:
+        upstream = f"anthropic={provider.origin}/v1"
+        with serving("gateway", "--port", "0", "--upstream", upstream, cwd=tmp_path) as server:
+            body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
+            answer = httpx.post(f"{server.url}/anthropic/v1/messages", json=body, headers={"x-api-key": "secret"})
+            assert answer.json()["content"][0]["text"] == "Hello."
+            [run] = httpx.get(f"{server.url}/api/runs").json()["runs"]
+            assert run["run_id"] == answer.headers["callstream-run"]
+            assert "secret" not in (tmp_path / "callstream.db").read_bytes().decode("latin-1")
+        assert any(f"base URL for anthropic: {server.url}/anthropic" in line for line in server.lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--host", "0.0.0.0"), "give --auth, or --open"),
+        (("--auth",), "CALLSTREAM_GATEWAY_KEY, which is not set"),
+        (("--upstream", "vllm"), "expected --upstream NAME=URL"),
+        (("--upstream", "vllm=ftp://x"), "expected an upstream such as vllm="),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_served(
+    tmp_path: Path, arguments: tuple[str, ...], complaint: str
+) -> None:
+    refused = ran("gateway", "--port", "0", *arguments, cwd=tmp_path)
+    assert (refused.code, complaint in refused.err) == (2, True)

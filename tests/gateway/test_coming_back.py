@@ -1,0 +1,191 @@
+"""An answer outlives its reader: the same request again gets it, and nobody else does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import anthropic
+import httpx
+import pytest
+
+from callstream.gateway import GatewaySettings
+from callstream.testing import Cut, Finish, Text, Thought, ToolCall
+from tests.gateway.gates import NAMES, Gate, gate
+from tests.sdks import SDKS
+
+WIRES = tuple(NAMES)
+LONG = "The moon pulls at the sea. " * 4
+SCRIPT = [Text(LONG, size=9), ToolCall("write", {"title": "Tides", "content": LONG}, size=12), Finish()]
+LINGERS = GatewaySettings(linger=30.0)
+
+
+async def read(gateway: Gate, *, leave_after: int | None = None, **headers: str) -> bytes:
+    """What a client reads; ``leave_after``: how many bytes at least before it breaks the connection."""
+    url, body = SDKS[gateway.provider.wire].raw(gateway.base_url)
+    content = b""
+    async with (
+        httpx.AsyncClient(timeout=20) as client,
+        client.stream("POST", url, json=body, headers=headers) as answer,
+    ):
+        assert answer.status_code == 200
+        async for data in answer.aiter_raw():
+            content += data
+            if leave_after is not None and len(content) >= leave_after:
+                return content
+    return content
+
+
+async def until_unread(gateway: Gate) -> None:
+    """Waits until the gateway has seen its clients leave."""
+    answers = gateway.server.app.state.gateway._answers
+    async with asyncio.timeout(20):
+        while any(answer.readers for answer in answers._answers.values()):  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_the_same_request_gets_the_answer_that_its_client_left(wire: str) -> None:
+    async with gate(wire, [SCRIPT], stream_args_unasked=wire == "gemini", deltas_per_second=40) as whole:
+        expected = await read(whole)
+    for leave_after in range(1, len(expected) * 4 // 5, len(expected) // 5):
+        async with gate(
+            wire, [SCRIPT], settings=LINGERS, stream_args_unasked=wire == "gemini", deltas_per_second=40
+        ) as gateway:
+            half = await read(gateway, leave_after=leave_after)
+            assert expected.startswith(half)
+            assert len(half) < len(expected)
+            await until_unread(gateway)
+            assert await read(gateway) == expected
+            assert len(gateway.provider.requests) == 1
+            [run] = await gateway.runs()
+            assert await gateway.arguments(run.run_id) == [("write", {"title": "Tides", "content": LONG})]
+
+
+async def test_equal_requests_at_the_same_time_stay_two() -> None:
+    async with gate("anthropic", [SCRIPT, SCRIPT], settings=LINGERS, deltas_per_second=40) as gateway:
+        await asyncio.gather(read(gateway), read(gateway))
+        assert len(gateway.provider.requests) == 2
+
+
+async def test_an_answer_that_was_delivered_is_not_given_again() -> None:
+    async with gate("anthropic", [SCRIPT, SCRIPT], settings=LINGERS) as gateway:
+        await read(gateway)
+        await until_unread(gateway)
+        await read(gateway)
+        assert len(gateway.provider.requests) == 2
+
+
+async def test_another_credential_gets_nothing_of_it() -> None:
+    async with gate("anthropic", [SCRIPT, SCRIPT], settings=LINGERS, deltas_per_second=40) as gateway:
+        await read(gateway, leave_after=10, authorization="Bearer one")
+        await until_unread(gateway)
+        await read(gateway, authorization="Bearer two")
+        assert len(gateway.provider.requests) == 2
+
+
+async def test_without_lingering_the_upstream_is_closed_when_the_client_leaves() -> None:
+    async with gate(
+        "anthropic", [SCRIPT, SCRIPT], settings=GatewaySettings(linger=0.0), deltas_per_second=20
+    ) as gateway:
+        await read(gateway, leave_after=10)
+        async with asyncio.timeout(20):
+            while not (runs := await gateway.runs()) or runs[0].outcome is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert [run.outcome for run in runs] == ["cancelled"]
+        await read(gateway)
+        assert len(gateway.provider.requests) == 2
+
+
+async def test_an_answer_that_broke_off_is_asked_for_anew() -> None:
+    async with gate("anthropic", [[Text("Half"), Cut()], SCRIPT], settings=LINGERS) as gateway:
+        with pytest.raises(httpx.RemoteProtocolError):
+            await read(gateway)
+        assert b"message_stop" in await read(gateway)
+
+
+@pytest.mark.parametrize("wire", ["anthropic", "openai_responses"])
+async def test_a_client_that_comes_back_without_a_stream_gets_the_answer_whole(wire: str) -> None:
+    """As Claude Code does after its connection broke."""
+    script = [Thought("Hm.", signature="c2ln"), *SCRIPT]
+    async with gate(wire, [script], settings=LINGERS, deltas_per_second=60) as gateway:
+        await read(gateway, leave_after=40)
+        await until_unread(gateway)
+        url, body = SDKS[wire].raw(gateway.base_url)
+        async with httpx.AsyncClient(timeout=20) as client:
+            answer = await client.post(url, json={**body, "stream": False})
+        assert answer.status_code == 200
+        assert LONG in json.dumps(answer.json())
+        assert len(gateway.provider.requests) == 1
+        if wire == "anthropic":
+            message = anthropic.types.Message.model_validate(answer.json())
+            assert [block.type for block in message.content] == ["thinking", "text", "tool_use"]
+            assert message.content[2].input == {"title": "Tides", "content": LONG}
+            assert message.stop_reason == "tool_use"
+
+
+async def test_a_client_that_knows_the_gateway_attaches_by_id_and_offset() -> None:
+    async with gate("anthropic", [SCRIPT], settings=LINGERS, deltas_per_second=40) as gateway:
+        url, body = SDKS["anthropic"].raw(gateway.base_url)
+        async with httpx.AsyncClient(timeout=20) as client:
+            async with client.stream("POST", url, json=body) as answer:
+                name = answer.headers["callstream-response"]
+                first = await anext(answer.aiter_raw())
+            await until_unread(gateway)
+            again = {"callstream-attach": name, "callstream-offset": str(len(first))}
+            rest = await client.post(url, json=body, headers=again)
+            whole = await client.post(url, json=body, headers={"callstream-attach": name})
+            assert first + rest.content == whole.content
+            unknown = await client.post(url, json=body, headers={"callstream-attach": "response_other"})
+            assert (unknown.status_code, unknown.headers["x-should-retry"]) == (404, "false")
+        assert len(gateway.provider.requests) == 1
+
+
+async def test_a_stopped_answer_ends_its_run_as_cancelled() -> None:
+    async with gate("anthropic", [SCRIPT], settings=LINGERS, deltas_per_second=20) as gateway:
+        url, body = SDKS["anthropic"].raw(gateway.base_url)
+        async with httpx.AsyncClient(timeout=20) as client, client.stream("POST", url, json=body) as answer:
+            content = answer.aiter_raw()
+            await anext(content)
+            name = answer.headers["callstream-response"]
+            stopped = await gateway.server.client.delete(f"/responses/{name}")
+            assert stopped.status_code == 204
+            with pytest.raises(httpx.RemoteProtocolError):
+                b"".join([data async for data in content])
+        [run] = await gateway.runs()
+        assert run.outcome == "cancelled"
+
+
+async def test_each_answer_is_a_durable_stream_to_read() -> None:
+    async with gate("anthropic", [SCRIPT], settings=LINGERS, deltas_per_second=40) as gateway:
+        url, body = SDKS["anthropic"].raw(gateway.base_url)
+        async with httpx.AsyncClient(timeout=20) as client:
+            async with client.stream("POST", url, json=body, headers={"x-api-key": "k"}) as answer:
+                place = answer.headers["callstream-stream"]
+                stream, key = gateway.server.client, {"x-api-key": "k"}
+                assert (await stream.get(place)).status_code == 404  # without the credential
+                read_so_far, offset = b"", "-1"
+                while True:
+                    part = await stream.get(place, params={"offset": offset, "live": "long-poll"}, headers=key)
+                    assert part.status_code in (200, 204)
+                    read_so_far, offset = read_so_far + part.content, part.headers["stream-next-offset"]
+                    if part.headers.get("stream-closed") == "true":
+                        break
+                assert b"".join([data async for data in answer.aiter_raw()]) == read_so_far
+            assert (await stream.get(place, params={"offset": "now"}, headers=key)).content == b""
+            assert (await stream.get(place, params={"offset": "99999999"}, headers=key)).status_code == 400
+
+
+async def test_a_durable_stream_of_an_answer_that_broke_off_is_never_closed() -> None:
+    async with gate("anthropic", [[Text("Half"), Cut()]], settings=LINGERS) as gateway:
+        url, body = SDKS["anthropic"].raw(gateway.base_url)
+        async with httpx.AsyncClient(timeout=20) as client:
+            async with client.stream("POST", url, json=body) as answer:
+                place = answer.headers["callstream-stream"]
+                with pytest.raises(httpx.RemoteProtocolError):
+                    b"".join([data async for data in answer.aiter_raw()])
+            rest = await gateway.server.client.get(place)
+            assert b"Half" in rest.content
+            assert "stream-closed" not in rest.headers
+            behind = await gateway.server.client.get(place, params={"offset": rest.headers["stream-next-offset"]})
+            assert behind.status_code == 502

@@ -1,0 +1,154 @@
+"""What passes through the gateway: the same bytes, the same errors, the same ends."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from callstream.errors import UsageError
+from callstream.gateway.upstreams import Upstreams
+from callstream.testing import Cut, Finish, HttpError, Text, ToolCall, Truncated
+from tests.gateway.gates import NAMES, gate
+from tests.sdks import SDKS
+
+WIRES = tuple(NAMES)
+SCRIPT = [Text("I will write. "), ToolCall("write", {"title": "Tides", "content": "# Tides\n\u2028é" * 20}), Finish()]
+
+
+async def posted(url: str, body: dict[str, Any], **headers: str) -> tuple[int, httpx.Headers, bytes]:
+    async with httpx.AsyncClient(timeout=20) as client:
+        answer = await client.post(url, json=body, headers=headers)
+        return answer.status_code, answer.headers, answer.content
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_the_sdk_reads_through_the_gateway_what_it_reads_without(wire: str) -> None:
+    sdk = SDKS[wire]
+    async with gate(wire, [SCRIPT, SCRIPT]) as gateway:
+        told = []
+        for base_url in (gateway.provider.base_url, gateway.base_url):
+            async with sdk.client(base_url, None, 0) as client:
+                told.append(sdk.fold([event async for event in await sdk.stream(client)]))
+        direct, passed = told
+        assert (passed.text, [call[1:] for call in passed.calls]) == (direct.text, [call[1:] for call in direct.calls])
+        [run] = await gateway.runs()
+        expected = {"title": "Tides", "content": "# Tides\n\u2028é" * 20}
+        assert await gateway.arguments(run.run_id) == [("write", expected)]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_the_bytes_of_the_body_are_identical(wire: str) -> None:
+    async with gate(wire, [SCRIPT]) as gateway:
+        url, body = SDKS[wire].raw(gateway.base_url)
+        status, headers, content = await posted(url, body, authorization="Bearer secret")
+        [asked] = gateway.provider.requests
+        assert json.loads(asked.body) == body
+        assert asked.headers["authorization"] == "Bearer secret"
+        assert status == 200
+        assert headers["callstream-run"]
+        assert headers["callstream-response"]
+    async with gate(wire, [SCRIPT]) as again:
+        url, body = SDKS[wire].raw(again.provider.base_url)
+        assert (await posted(url, body))[2] == content
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_broken_upstream_breaks_the_connection_and_is_no_clean_end(wire: str) -> None:
+    async with gate(wire, [[Text("Half of "), Cut()]]) as gateway:
+        url, body = SDKS[wire].raw(gateway.base_url)
+        with pytest.raises(httpx.RemoteProtocolError):
+            await posted(url, body)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_an_answer_without_an_end_ends_as_it_came(wire: str) -> None:
+    async with gate(wire, [[Text("Half of "), Truncated()]]) as gateway:
+        url, body = SDKS[wire].raw(gateway.base_url)
+        status, _, content = await posted(url, body)
+        assert status == 200
+        assert b"Half of" in content
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_refusals_of_the_provider_pass_unchanged_and_are_not_asked_again(wire: str) -> None:
+    async with gate(wire, [[HttpError(529, "Overloaded")]]) as gateway:
+        url, body = SDKS[wire].raw(gateway.base_url)
+        status, _, content = await posted(url, body)
+        assert (status, b"Overloaded" in content) == (529, True)
+        assert len(gateway.provider.requests) == 1
+
+
+async def test_a_connection_that_fails_is_an_error_of_the_wire() -> None:
+    async with gate("anthropic", [SCRIPT]) as gateway:
+        await gateway.provider.aclose()
+        status, _, content = await posted(f"{gateway.base_url}/v1/messages", {"model": "m", "messages": []})
+        assert status == 502
+        assert json.loads(content)["error"]["type"] == "api_error"
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/messages", "/v1/v1/messages"])
+async def test_every_spelling_of_a_path_reaches_the_provider(path: str) -> None:
+    async with gate("anthropic", [SCRIPT]) as gateway:
+        status, _, _ = await posted(
+            f"{gateway.base_url}{path}?beta=true", {"model": "m", "stream": True, "messages": []}
+        )
+        assert status == 200
+        [asked] = gateway.provider.requests
+        assert asked.path.startswith("/v1/messages")
+
+
+def test_a_path_without_a_name_belongs_to_the_api_that_has_it() -> None:
+    upstreams = Upstreams({"mine": "https://models.example.com/api/v1"})
+    found = {
+        path: upstreams.find(path, "POST")
+        for path in ("/v1/messages", "/v1/chat/completions", "/nothing", "/mine/v1/x")
+    }
+    assert {path: each and (each[0].name, each[1]) for path, each in found.items()} == {
+        "/v1/messages": ("anthropic", "v1/messages"),
+        "/v1/chat/completions": ("openai", "v1/chat/completions"),
+        "/nothing": None,
+        "/mine/v1/x": ("mine", "v1/x"),
+    }
+    assert (
+        upstreams.find("/mine/v1/chat", "POST")[0].target("v1/chat", "a=1")
+        == "https://models.example.com/api/v1/chat?a=1"
+    )
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "https://", "https://x/?a=b", "https://user:pass@x", "x"])
+def test_an_upstream_is_an_http_address(url: str) -> None:
+    with pytest.raises(UsageError, match="expected an upstream such as"):
+        Upstreams({"mine": url})
+
+
+async def test_the_inspector_and_the_api_are_beside_it() -> None:
+    async with gate("anthropic", [SCRIPT]) as gateway:
+        page = await gateway.server.client.get("/")
+        assert page.status_code == 200
+        assert (await gateway.server.client.get("/api/runs")).json()["runs"] == []
+
+
+async def test_a_websocket_is_refused_so_that_clients_fall_back() -> None:
+    async with gate("openai_responses", [SCRIPT]) as gateway:
+        headers = {
+            "connection": "Upgrade",
+            "upgrade": "websocket",
+            "sec-websocket-version": "13",
+            "sec-websocket-key": "x" * 22 + "==",
+        }
+        answer = await gateway.server.client.get("/openai/v1/responses", headers=headers)
+        assert answer.status_code == 426
+
+
+async def test_a_key_is_asked_for_by_a_header_of_its_own() -> None:
+    async with gate("anthropic", [SCRIPT], key="open sesame") as gateway:
+        url, body = SDKS["anthropic"].raw(gateway.base_url)
+        assert (await posted(url, body))[0] == 401
+        assert (await posted(url, body, **{"callstream-key": "wrong"}))[0] == 401
+        assert (await posted(url, body, **{"callstream-key": "open sesame"}))[0] == 200
+        assert (await gateway.server.client.get("/api/runs")).status_code == 401
+        [asked] = gateway.provider.requests
+        assert "callstream-key" not in asked.headers
