@@ -17,10 +17,16 @@ WAIT = b"<wait>"
 
 
 class RawServer:
-    """The pieces of an answer are sent one by one, with a ``pause`` of seconds after each. ``RESET``, ``CLOSE`` and ``WAIT`` (for ever) among them are done."""
+    """The pieces of an answer are sent one by one, with a ``pause`` of seconds after each. ``RESET``, ``CLOSE`` and
+    ``WAIT`` (for ever) among them are done. With ``greets`` it answers before it is asked.
+    """
 
-    def __init__(self, *answers: Sequence[bytes], pause: float = 0.0) -> None:
+    def __init__(
+        self, *answers: Sequence[bytes], pause: float = 0.0, reads_bodies: bool = True, greets: bool = False
+    ) -> None:
         self._pause = pause
+        self._reads_bodies = reads_bodies
+        self._greets = greets
         self.connections = 0
         self.requests: list[bytes] = []
         self.asked = asyncio.Event()
@@ -43,10 +49,12 @@ class RawServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         try:
+            if self._greets:
+                await self._answer(self._answers[0], reader, writer)
+                return
             while head := await self._read_head(reader):
                 self.asked.set()
-                length = _LENGTH.search(head)
-                self.requests.append(head + await reader.readexactly(int(length[1]) if length else 0))
+                self.requests.append(head + (await self._read_body(head, reader) if self._reads_bodies else b""))
                 answer = self._answers[min(len(self.requests), len(self._answers)) - 1]
                 if not await self._answer(answer, reader, writer):
                     return
@@ -61,6 +69,12 @@ class RawServer:
             return await reader.readuntil(b"\r\n\r\n")
         except asyncio.IncompleteReadError:
             return b""
+
+    async def _read_body(self, head: bytes, reader: asyncio.StreamReader) -> bytes:
+        if b"\r\ntransfer-encoding: chunked" in head.lower():
+            return await reader.readuntil(b"0\r\n\r\n")
+        length = _LENGTH.search(head)
+        return await reader.readexactly(int(length[1]) if length else 0)
 
     async def _answer(
         self, answer: Sequence[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter

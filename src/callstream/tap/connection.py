@@ -326,7 +326,10 @@ async def connect(
                     ssl_handshake_timeout=_NO_HANDSHAKE_LIMIT if context else None,
                 )
         except BaseException:
-            opened.close()
+            if type(loop).__module__ == "uvloop":  # it has closed the descriptor, which may be another's by now
+                opened.detach()
+            else:
+                opened.close()
             raise
     except TimeoutError as error:
         raise library.ConnectTimeout(str(error)) from error

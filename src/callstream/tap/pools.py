@@ -9,6 +9,7 @@ tap's own, which cost less; see ``direct``.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import sys
 import threading
 import urllib.request
@@ -67,7 +68,7 @@ class Pools:
 
     def _pool(self, pools: _Transports, request: Any, transport: str, *, may_be_direct: bool = False) -> Any:
         library = library_of(request)
-        proxy = self._proxy_for(request.url.scheme, request.url.host)
+        proxy = self._proxy_for(request.url)
         is_direct = may_be_direct and proxy is None and self._can_be_direct and _is_plain(request)
         key = (library.__name__, proxy, is_direct)
         if key not in pools:
@@ -89,14 +90,44 @@ class Pools:
         if not self._by_loop and not self._sync:
             self._in_use.discard(self)
 
-    def _proxy_for(self, scheme: str, host: str) -> str | None:
+    def _proxy_for(self, url: Any) -> str | None:
         if "proxy" in self._options or not self._options.get("trust_env", True):
             return None
         proxies = urllib.request.getproxies()
-        proxy = proxies.get(scheme) or proxies.get("all")
-        if not proxy or urllib.request.proxy_bypass(host):
+        proxy = proxies.get(url.scheme) or proxies.get("all")
+        if not proxy or any(_is_exempt(url, entry.strip()) for entry in proxies.get("no", "").split(",")):
             return None
         return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def _is_exempt(url: Any, entry: str) -> bool:
+    """Whether an entry of NO_PROXY is for this URL, by the rules that httpx has for clients without a transport.
+
+    A name is for its subdomains too, one with a dot before it for these alone. Addresses and ranges of them (which are
+    httpx2's), ``localhost`` and names with a scheme are only for themselves.
+    """
+    if entry in ("", "*"):
+        return bool(entry)
+    scheme, has_scheme, name = entry.lower().rpartition("://")
+    if scheme not in ("", "all", url.scheme):
+        return False
+    if (network := _network(name)) is not None:
+        return (host := _network(url.host)) is not None and host[0] in network
+    name, _, port = name.partition(":")
+    if port and port != str(url.port):
+        return False
+    if name.startswith("."):
+        return bool(url.host.endswith(name))
+    is_alone = has_scheme or entry.lower() == "localhost"
+    return url.host == name or (not is_alone and bool(url.host.endswith(f".{name}")))
+
+
+def _network(name: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    """An address, or a range of them; None if it is a name."""
+    try:
+        return ipaddress.ip_network(name, strict=False)
+    except ValueError:
+        return None
 
 
 def _is_plain(request: Any) -> bool:
