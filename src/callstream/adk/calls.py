@@ -40,6 +40,7 @@ from callstream.events import (
     WireEvent,
 )
 from callstream.runtime import Run
+from callstream.tools import Tool
 from callstream.wire.argtext import json_text
 
 CONFIRMATION: Final = "adk_request_confirmation"
@@ -309,9 +310,18 @@ def _call_ids(event: Event) -> list[str | None]:
 
 
 async def import_call(
-    run: Run, function_call_id: str, name: str, args: dict[str, Any], *, author: str | None = None
+    run: Run,
+    function_call_id: str,
+    name: str,
+    args: dict[str, Any],
+    *,
+    author: str | None = None,
+    function: Tool[Any] | None = None,
 ) -> str:
-    """Records a whole call that google-adk knows and the run does not. Returns its ``call_id``."""
+    """Records a whole call that google-adk knows and the run does not. Returns its ``call_id``.
+
+    ``function``: the one that its tool runs, if it was made with ``@tool``.
+    """
     provider_id = None if function_call_id.startswith(MINTED_PREFIX) else function_call_id
     text = json_text(args)
     events: Sequence[WireEvent] = [
@@ -319,7 +329,8 @@ async def import_call(
         ArgsAppended(function_call_id, text),
         CallCompleted(function_call_id, text),
     ]
-    response = run.response("gemini", author=author, early="never")
+    own = None if function is None else {name: function}
+    response = run.response("gemini", author=author, early="never", own_tools=own)
     await response.record(events)
     return response.call_ids[function_call_id]
 

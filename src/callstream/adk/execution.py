@@ -107,7 +107,8 @@ class Execution:
         if call is None or call.is_final:
             is_hidden = invocation.withheld_call(speaker, named) is not None  # somebody took it out
             shown = {} if is_hidden else tool_args
-            call = invocation.run.call(await import_call(invocation.run, named, tool.name, shown))
+            made = await import_call(invocation.run, named, tool.name, shown, function=function_of(tool))
+            call = invocation.run.call(made)
         invocation.known_calls.bind(speaker, named, call.call_id)
         return call
 

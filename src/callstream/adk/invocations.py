@@ -97,7 +97,9 @@ class Step:
 
     def _new_response(self) -> Response:
         asked = self.model_call
-        made = asked.run.response("gemini", author=asked.author, early="report", withheld=asked.withholds)
+        made = asked.run.response(
+            "gemini", author=asked.author, early="report", withheld=asked.withholds, own_tools=asked.tools
+        )
         asked.responses.append(made)
         return made
 

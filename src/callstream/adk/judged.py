@@ -36,7 +36,8 @@ class _Answer:
         self._step = step
         self._wanted_id = ""
         self._transcript = Transcript(lambda: self._wanted_id)
-        self._response = invocation.run.response("gemini", author=step.model_call.author, early="never")
+        asked = step.model_call
+        self._response = invocation.run.response("gemini", author=asked.author, early="never", own_tools=asked.tools)
 
     async def record(self, event: Event) -> None:
         drafts = self._step.calls()

@@ -8,7 +8,7 @@ when a user speaks again; one that ends with calls continues with their results.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from google.adk.agents.llm_agent import LlmAgent
 from google.adk.events.event import Event
@@ -20,6 +20,7 @@ from callstream.adk.contents import message_received
 from callstream.adk.invocations import Invocation, OnTruncated, Step, guard
 from callstream.adk.knowncalls import Speaker
 from callstream.runtime.run import ModelCall
+from callstream.tools import Tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,9 +38,15 @@ class LiveTranscript:
         self.is_new_turn = True
         """Whether what is said next begins a turn."""
         self._asked: set[str] = set()
+        self.tools: dict[str, dict[str, Tool[Any]]] = {}
+        """The functions of each agent's tools, by the names that its model uses."""
 
-    def agent_begins(self, agent: LlmAgent) -> None:
-        """Some agents of a live workflow are asked in the ordinary way; their answers are read like those of any agent."""
+    def agent_begins(self, agent: LlmAgent, tools: dict[str, Tool[Any]]) -> None:
+        """Some agents of a live workflow are asked in the ordinary way; their answers are read like those of any agent.
+
+        ``tools``: the functions of its tools. Those of toolsets are known when a user has said something.
+        """
+        self.tools[agent.name] = tools
         if agent.mode == "single_turn":
             self._asked.add(agent.name)
 
@@ -88,7 +95,13 @@ class LiveTranscript:
         return step
 
     def _step(self, event: Event, *, withholds: bool) -> Step:
-        call = ModelCall(self._invocation.run, author=event.author, new_call_id=self._new_call_id, withholds=withholds)
+        call = ModelCall(
+            self._invocation.run,
+            author=event.author,
+            new_call_id=self._new_call_id,
+            withholds=withholds,
+            tools=self.tools.get(event.author),
+        )
         return Step(call, LlmRequest(), event.actions, Speaker.of(event))
 
 

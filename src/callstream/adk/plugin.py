@@ -230,8 +230,7 @@ class CallstreamPlugin(BasePlugin):
         if invocation is not None:
             live = self._live.get(invocation.invocation_id)
             if live is not None and isinstance(agent, LlmAgent):
-                live.agent_begins(agent)
-                register_tools(self.callstream, tools_by_name(agent.tools))
+                live.agent_begins(agent, register_tools(self.callstream, tools_by_name(agent.tools)))
             root = invocation.root_agent
             if invocation.owns_run and isinstance(root, LlmAgent) and root.name == agent.name and root.timeout is None:
                 # It runs in a task of its own, which is cancelled with the task that drives the invocation. That one may
@@ -275,12 +274,13 @@ class CallstreamPlugin(BasePlugin):
         if invocation is None or invocation.run.outcome is not None:
             return None
         await self._execution.finish_unasked(invocation, Speaker.within(callback_context))
-        register_tools(self.callstream, llm_request.tools_dict)
+        functions = register_tools(self.callstream, llm_request.tools_dict)
         check_early(invocation.run, llm_request.tools_dict, self._warned_of)
         self._warn_of_progress(callback_context.agent_name, llm_request.tools_dict)
         live = self._live.get(invocation.invocation_id)
         if live is not None and not live.is_asked(callback_context.agent_name):
             # google-adk lets plugins see what a user says to a live model; the answer comes as events.
+            live.tools[callback_context.agent_name] = functions
             watch_generators(llm_request.tools_dict)
             await self._tell_left_behind(invocation)
             for content in llm_request.contents:
@@ -305,6 +305,7 @@ class CallstreamPlugin(BasePlugin):
             new_call_id=_new_call_id,
             streams=streamed.__contains__,
             withholds=bool(self._judges.of_model(callback_context.get_invocation_context())),
+            tools=functions,
         )
         invocation.begin(Step(model_call, llm_request, callback_context.actions, Speaker.within(callback_context)))
         current_model_call.set(model_call)

@@ -32,7 +32,6 @@ from callstream.adk.calls import HOST_QUESTIONS
 from callstream.calls import Call
 from callstream.callstream import Callstream
 from callstream.errors import UsageError
-from callstream.jsontext.path import format_path
 from callstream.tools import Progress, Tool, current_progress, is_tool
 from callstream.tools.docstring import without_parameter
 from callstream.tools.functions import annotations_of, resolved_signature, same_kind
@@ -129,31 +128,15 @@ def mcp_progress(tool_name: str, **kwargs: Any) -> McpProgress | None:
     return report
 
 
-def register_tools(callstream: Callstream, tools: dict[str, BaseTool]) -> None:
-    """Makes the hooks of ``@tool`` functions known under the names by which the model calls them."""
-    for name, made in tools.items():
-        function = getattr(made, "func", None)
-        if function is None or not is_tool(function):
-            continue
-        if name == function.__name__:
-            callstream.add_tool(function)
-            continue
-        callstream.engine.judge_as(name, function)
-        if not callstream.engine.knows(name):
-            _register_as(callstream, name, function)
+def register_tools(callstream: Callstream, tools: dict[str, BaseTool]) -> dict[str, Tool[Any]]:
+    """The ``@tool`` functions of an agent by the names by which its model calls them.
 
-
-def _register_as(callstream: Callstream, name: str, function: Tool[Any]) -> None:
-    """Registers hooks under another name, which a toolset's prefix makes."""
-    hooks = function.hooks
-    for hook in hooks.args_delta:
-        callstream.on_args_delta(name, hook.function)
-    for hook in hooks.field:
-        callstream.on_field(name, format_path(hook.path), hook.function)
-    for hook in hooks.args_complete:
-        callstream.on_args_complete(name, hook.function)
-    for hook in hooks.args_abort:
-        callstream.on_args_abort(name, hook.function)
+    Callstream learns of them too, for what it does by name alone, such as telling hooks of a call that a crash left.
+    """
+    functions = {name: function for name, made in tools.items() if (function := function_of(made)) is not None}
+    for name, function in functions.items():
+        callstream.engine.host_tool(name, function)
+    return functions
 
 
 def with_progress(tool: Any) -> Any:

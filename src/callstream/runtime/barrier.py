@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from callstream import codec
 from callstream.calls import Call, CallEvent, CallState, Ledger, refusal
@@ -17,7 +17,7 @@ from callstream.events import ArgsAppended, CallCompleted, CallDiscarded, CallSt
 from callstream.hooks import CallHooks, Outcome
 from callstream.runtime.ending import Ending
 from callstream.runtime.toolbox import Toolbox
-from callstream.tools import StreamCheck
+from callstream.tools import StreamCheck, Tool
 
 Write: TypeAlias = Callable[[Sequence[RunEvent]], Awaitable[None]]
 """Records events of the run, also while it is being ended."""
@@ -32,6 +32,8 @@ class Barrier:
         self._write = write
         self._hooks: dict[str, CallHooks] = {}
         self._checks: dict[str, StreamCheck] = {}
+        self.own_tools: dict[str, Tool[Any]] = {}
+        """By call, the tool that its name means to the agent that asked."""
         self.failure: Exception | None = None
         """Why the run fails: the error of a hook (``fail_run``), or of recording what hooks decided."""
 
@@ -130,12 +132,13 @@ class Barrier:
         return True
 
     def _start(self, call: Call) -> None:
-        hooks = self._toolbox.hooks_of(call.name)
-        check = self._toolbox.stream_check(call.name) if call.encoding == "json" else None
+        own = self.own_tools.get(call.call_id)
+        hooks = self._toolbox.hooks_of(call.name, own)
+        check = self._toolbox.stream_check(call.name, own) if call.encoding == "json" else None
         if check is not None:
             self._checks[call.call_id] = check
         if hooks or check is not None:
-            settings = self._toolbox.hook_settings(call.name)
+            settings = self._toolbox.hook_settings(call.name, own)
             on_failure = partial(self._record_outcome, call.call_id)
             self._hooks[call.call_id] = CallHooks(call, hooks, settings, on_failure=on_failure)
 

@@ -47,7 +47,7 @@ class EarlyRuns:
         self._run = run
         self._tool_use = tool_use
         self._write = write
-        self._expected: dict[str, EarlyPolicy] = {}
+        self._expected: dict[str, tuple[EarlyPolicy, Tool[Any] | None]] = {}
         self._runs: dict[str, EarlyRun] = {}
 
     @property
@@ -55,16 +55,19 @@ class EarlyRuns:
         """Whether a tool is running that the end of the run waits for."""
         return any(not early.is_over for early in self._runs.values())
 
-    def expect(self, call_id: str, policy: EarlyPolicy) -> None:
-        """A response that is being read brings this call, so its tool may begin early."""
-        self._expected[call_id] = policy
+    def expect(self, call_id: str, policy: EarlyPolicy, own: Tool[Any] | None = None) -> None:
+        """A response that is being read brings this call, so its tool may begin early.
+
+        ``own``: the tool that its name means to the agent that asked, if that is known.
+        """
+        self._expected[call_id] = policy, own
 
     def take(self, event: CallEvent, call: Call) -> None:
         """An event has made the call what it is now."""
         early = self._runs.get(event.call_id)
         if early is None:
-            policy = self._expected.pop(event.call_id, "never")
-            tool = self._run.engine.tools.get(call.name) if policy != "never" else None
+            policy, own = self._expected.pop(event.call_id, ("never", None))
+            tool = own or self._run.engine.tools.get(call.name) if policy != "never" else None
             if tool is None or not starts_early(tool) or call.name in self.held:
                 return
             is_recorded = policy == "record"

@@ -112,7 +112,7 @@ class EarlyRun:
     async def close(self) -> None:
         """Waits for the tool, for as long as a hook of it may take. If it still runs then, it is left alone."""
         if self._task is not None:
-            timeout = self._run.engine.hook_settings(self.tool.__name__).timeout
+            timeout = self._run.engine.hook_settings(self.tool.__name__, self.tool).timeout
             _, pending = await asyncio.wait({self._task}, timeout=None if timeout == math.inf else timeout)
             if pending:
                 self.cancel()

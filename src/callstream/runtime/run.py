@@ -24,7 +24,7 @@ from callstream.runtime.response import Response
 from callstream.runtime.tooluse import ToolUse
 from callstream.runtime.waiting import is_being_cancelled, wait_for_result, wait_until_done
 from callstream.runtime.withheld import WithheldRun
-from callstream.tools import BegunTools, begun_tools
+from callstream.tools import BegunTools, Tool, begun_tools
 from callstream.wire.argtext import ArgumentText, json_text
 
 _current_run: ContextVar[Run | None] = ContextVar("callstream_run", default=None)
@@ -158,12 +158,14 @@ class Run(RunCore):
         new_call_id: Callable[[], str] | None = None,
         early: EarlyPolicy = "record",
         withheld: bool = False,
+        own_tools: Mapping[str, Tool[Any]] | None = None,
     ) -> Response:
         """A response of a model that is to be read into this run: ``async with run.response("anthropic") as response``.
 
         ``tools`` are the request's tools, JSON Schemas by name; see ``decoder_for``. ``offered``: all names that its calls
         may have, where that is known; a call with another name is refused. ``early``: whether tools of its calls may begin
         while it is being read. ``withheld``: nothing of it is recorded; its host records what the application makes of it.
+        ``own_tools``: what names mean to the agent that asks; others are looked up among the tools of the Callstream.
         """
         self.tool_use.declared.update(tools or ())
         new_call_id = new_call_id or self.engine.new_call_id
@@ -174,7 +176,10 @@ class Run(RunCore):
             if text is not None:
                 self._ledger.lend(call_id, text)
             is_offered = self.tool_use.expect(call_id, started.name, offered)
-            self.early.expect(call_id, policy if is_offered else "never")
+            own = (own_tools or {}).get(started.name)
+            if own is not None:
+                self._barrier.own_tools[call_id] = own
+            self.early.expect(call_id, policy if is_offered else "never", own)
 
         return Response(
             WithheldRun(self) if withheld else self,
@@ -338,6 +343,7 @@ class ModelCall:
     the host reports the run's input and the results of its tools itself, so requests are not read for them.
     ``streams``: of which tools the provider may be asked to stream the arguments; None leaves it to the tap's setting.
     ``withholds``: the application may still change the answer, so the host records it when that has been done.
+    ``tools``: the functions that names mean to the agent that asks.
     """
 
     def __init__(
@@ -351,8 +357,10 @@ class ModelCall:
         new_call_id: Callable[[], str] | None = None,
         streams: Callable[[str], bool] | None = None,
         withholds: bool = False,
+        tools: Mapping[str, Tool[Any]] | None = None,
     ) -> None:
         self.run = run
+        self.tools = tools or {}
         self.author = author
         self.collapses = collapses
         self.refuses = refuses

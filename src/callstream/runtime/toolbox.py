@@ -64,7 +64,7 @@ class Toolbox:
         self.settings = settings or Settings()
         self.on_tool_progress = on_tool_progress
         self._tools: dict[str, Tool[Any]] = {}
-        self._judged_as: dict[str, Tool[Any]] = {}
+        self._hosted: dict[str, Tool[Any]] = {}  # the latest that a host has had of each name
         self._named_hooks: dict[str, Hooks] = {}
         for function in tools:
             self.add_tool(function)
@@ -116,39 +116,50 @@ class Toolbox:
 
     def knows(self, tool_name: str) -> bool:
         """Whether a tool of that name, or hooks for it, were given."""
-        return tool_name in self._tools or tool_name in self._named_hooks
+        return tool_name in self._named_hooks or self.find_tool(tool_name) is not None
 
     def streams(self, tool_name: str) -> bool:
         """Whether a provider may be asked to stream the arguments of that tool."""
-        return tool_name not in self._tools or self._tools[tool_name].stream_arguments
+        made = self.find_tool(tool_name)
+        return made is None or made.stream_arguments
 
-    def hooks_of(self, tool_name: str) -> Hooks:
-        """The hooks of a tool: its own first, then those registered by name. False if there are none."""
-        own = self._tools[tool_name].hooks if tool_name in self._tools else _NO_HOOKS
+    def hooks_of(self, tool_name: str, made: Tool[Any] | None = None) -> Hooks:
+        """The hooks of a tool: its own first, then those registered by name. False if there are none.
+
+        ``made``: the tool that the name means where it is called, if the caller knows it.
+        """
+        made = made or self.find_tool(tool_name)
+        own = _NO_HOOKS if made is None else made.hooks
         named = self._named_hooks.get(tool_name)
         return own if named is None else own | named
 
-    def judge_as(self, tool_name: str, made: Tool[Any]) -> None:
-        """Has calls of that name judged as calls of the tool, which a framework has given another name."""
-        self._judged_as[tool_name] = made
+    def host_tool(self, tool_name: str, made: Tool[Any]) -> None:
+        """A host has this tool under that name. Another agent of its may have another one, so the latest stands.
+
+        What a call means is decided by its own agent; this is for those who know nothing but the name.
+        """
+        for hook in self._named_hooks.get(tool_name, _NO_HOOKS).field:
+            check_field(made, format_path(hook.path))
+        self._hosted[tool_name] = made
 
     def find_tool(self, tool_name: str) -> Tool[Any] | None:
-        """The tool by whose annotations calls of that name are judged."""
-        return self._tools.get(tool_name) or self._judged_as.get(tool_name)
+        """The tool of that name: one that was given, or else the latest that a host has had."""
+        return self._tools.get(tool_name) or self._hosted.get(tool_name)
 
-    def stream_check(self, tool_name: str) -> StreamCheck | None:
+    def stream_check(self, tool_name: str, made: Tool[Any] | None = None) -> StreamCheck | None:
         """What judges the arguments of a tool while they are written, if it was made with ``check="stream"``."""
-        made = self.find_tool(tool_name)
+        made = made or self.find_tool(tool_name)
         return None if made is None or made.check != "stream" else made.arguments.stream_check()
 
     @property
     def has_abort_hooks(self) -> bool:
-        return any(self.hooks_of(name).args_abort for name in (*self._tools, *self._named_hooks))
+        return any(self.hooks_of(name).args_abort for name in (*self._tools, *self._hosted, *self._named_hooks))
 
-    def hook_settings(self, tool_name: str) -> HookSettings:
+    def hook_settings(self, tool_name: str, made: Tool[Any] | None = None) -> HookSettings:
         settings = self.settings
         common = HookSettings(settings.hook_timeout, settings.hook_grace, on_error=settings.on_hook_error)
-        return common.for_tool(self._tools[tool_name]) if tool_name in self._tools else common
+        made = made or self.find_tool(tool_name)
+        return common if made is None else common.for_tool(made)
 
     def _hooks_named(self, tool_name: str) -> Hooks:
         return self._named_hooks.setdefault(tool_name, Hooks())

@@ -64,7 +64,7 @@ class ToolUse:
             return None
         is_hosts = tool is not None
         given = run.engine.tools
-        tool = tool or given.get(call.name)
+        tool = tool or self._barrier.own_tools.get(call_id) or given.get(call.name)
         offered = self._offered.get(call.call_id, ())
         is_missing = call.name not in offered if offered else tool is None and call.name not in self.declared
         if is_missing and not is_hosts:

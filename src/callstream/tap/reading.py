@@ -156,6 +156,7 @@ class Reading:
         self._collapses: Callable[[str], bool] = lambda name: collapses(name) or self._is_invented(name)
         self._refuses = model_call is not None and model_call.refuses
         self._forwards_rejected = self._refuses or run.rejected == "forward"
+        self._own_tools = model_call.tools if model_call is not None else {}
         self._response = run.response(
             exchange.provider.wire,
             tools=self._tools,
@@ -164,6 +165,7 @@ class Reading:
             new_call_id=model_call.new_call_id if model_call is not None else None,
             early="report" if model_call is not None and model_call.reports else "record",
             withheld=model_call is not None and model_call.withholds,
+            own_tools=self._own_tools,
         )
         if model_call is not None:
             model_call.responses.append(self._response)
@@ -173,7 +175,7 @@ class Reading:
 
     def _check(self, name: str, args_json: str) -> tuple[DiscardReason, str] | None:
         """Why a call must not reach the SDK, though it is whole."""
-        schema, tool = self._tools.get(name), self._tapping.tool(name)
+        schema, tool = self._tools.get(name), self._own_tools.get(name) or self._tapping.tool(name)
         if not schema and tool is None and not self._is_invented(name):
             return None
         if tool is not None and tool.check == "stream":
