@@ -48,6 +48,7 @@ from callstream.agui.events import encode
 from callstream.agui.given import digest_of, since_spoken
 from callstream.callstream import Callstream
 from callstream.errors import RunOver, UsageError
+from callstream.events import MessageReceived
 from callstream.journal import Journal, history
 from callstream.runtime import Driver, DriverSettings, Run, RunRequest, Seats, StartedRun
 from callstream.runtime.directory import Directory
@@ -228,7 +229,8 @@ class ADKAgent:
             await self.callstream.journal.open()
             await self._idle.forget({given.thread_id, *(run.thread_id for run in self._active)})
         await self._import(given, user_id)
-        await self._check_answers(given, user_id)
+        heard = await self._heard(given, user_id)
+        await self._check_answers(given, user_id, heard)
         given_up = tuple(await self._plugin.left_behind.find(given.thread_id, user_id))
         kept = self._input_to_keep(given, await self._credentials_in(given, user_id))
         run = await self.callstream.start(
@@ -243,7 +245,7 @@ class ADKAgent:
         self._active.add(run)
         run.on_stop(lambda reason: self._release(run, thread))
         work = AgentRun(self._runner(thread[0]), self._plugin, self._threads, self._settings, self._predictions, given)
-        return StartedRun(run, partial(work.work, run, user_id, given_up))
+        return StartedRun(run, partial(work.work, run, user_id, given_up, heard))
 
     def _release(self, run: Run, thread: ThreadKey) -> None:
         self._active.discard(run)
@@ -267,14 +269,28 @@ class ADKAgent:
         if session is not None and session.events and not await journal.has_forgotten(thread_id, user_id):
             await import_session(journal, session, thread_id, server_tools(self.root_agent))
 
-    async def _check_answers(self, given: RunAgentInput, user_id: str) -> None:
+    async def _heard(self, given: RunAgentInput, user_id: str) -> frozenset[str]:
+        """The messages of a user, beside answers, that runs of the thread have had although its session is gone."""
+        since = since_spoken(given.messages)
+        said = {message.id for message in since if isinstance(message, UserMessage)}
+        if not said or not any(isinstance(message, ToolMessage) for message in since):
+            return frozenset()
+        session = await self._threads.find(self.app_of(given), user_id, given.thread_id)
+        if session is not None and session.events:
+            return frozenset()
+        journal = self.callstream.journal
+        rows = await journal.runs(thread_id=given.thread_id, principal=user_id)
+        events = [record.event for record in await journal.read_whole([row.run_id for row in rows])]
+        return frozenset(said & {event.message_id for event in events if isinstance(event, MessageReceived)})
+
+    async def _check_answers(self, given: RunAgentInput, user_id: str, heard: frozenset[str]) -> None:
         # The last message need not be a result: clients put one beside its call, before what the model has said since.
         if not given.resume and (not given.messages or isinstance(given.messages[-1], UserMessage)):
             return
         app_name = self.app_of(given)
         session = await self._threads.find(app_name, user_id, given.thread_id)
         session = session or Session(id=given.thread_id, app_name=app_name, user_id=user_id)
-        past, new = split(given.messages, session)
+        past, new = split(given.messages, session, heard)
         if not any(isinstance(message, UserMessage) for message in new):
             directory = Directory(self.callstream.journal, given.thread_id, user_id)
             await check_answers(directory, session, self.root_agent, list(answers_in(given, new)), past)

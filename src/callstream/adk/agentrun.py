@@ -35,6 +35,7 @@ from callstream.adk.contents import message_received, parts_of
 from callstream.adk.invocations import Invocation
 from callstream.adk.plugin import CallstreamPlugin
 from callstream.adk.presentation import CONFIRM_TOOL, Predictions
+from callstream.adk.rewinding import give_up_rewound
 from callstream.adk.settings import AgentOptions
 from callstream.adk.state import (
     CONTEXT_KEY,
@@ -96,8 +97,13 @@ class AgentRun:
         self._predictions = predictions
         self._predicted: dict[str, None] = {}  # the tools that have run and whose changes need the user's consent
         self._state = SharedState(given.state)
+        self._heard: frozenset[str] = frozenset()
 
-    async def work(self, run: Run, user_id: str, given_up: tuple[Call, ...]) -> None:
+    async def work(
+        self, run: Run, user_id: str, given_up: tuple[Call, ...], heard: frozenset[str] = frozenset()
+    ) -> None:
+        """``heard``: messages that runs of the thread have had whose session is gone."""
+        self._heard = heard
         instructions = _instructions(self._input.messages)
         current_input.set(ClientInput(tuple(self._input.tools or ()), instructions, self._agent_name, given_up))
         async with run, asyncio.timeout(self._settings["execution_timeout_seconds"]):
@@ -118,6 +124,7 @@ class AgentRun:
         Input and session hold the whole history of the thread. Neither is kept while the model answers.
         """
         session = await self._threads.open(self._runner.app_name, user_id, self._input.thread_id)
+        await give_up_rewound(run, session)
         messages, changes, said = await self._incoming(run, session)
         await run.record(self._state.snapshot({**session.state, **changes}))
         if not messages and (changes or said):
@@ -138,7 +145,7 @@ class AgentRun:
 
     async def _incoming(self, run: Run, session: Session) -> tuple[list[_Asked], dict[str, Any], dict[str, Any]]:
         """What google-adk is to be asked, one after the other, what changes in the session, and what marks the messages."""
-        past, new = split(self._input.messages, session)
+        past, new = split(self._input.messages, session, self._heard)
         if not session.events and past and self._settings["seed_first_run_history"]:
             await self._threads.seed(session, past, self._agent_name)
         said = [message for message in new if isinstance(message, UserMessage)]

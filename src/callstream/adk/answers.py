@@ -45,6 +45,7 @@ from callstream.adk.calls import (
 from callstream.adk.contents import ClientAnswer, answer_in, message_received, response_part
 from callstream.adk.knowncalls import Speaker
 from callstream.adk.presentation import CONFIRM_TOOL, decision
+from callstream.adk.rewinding import REWOUND, rewound_calls
 from callstream.adk.state import id_in_session
 from callstream.adk.tapping import server_tools
 from callstream.agui.given import CANCELLED
@@ -214,7 +215,7 @@ async def check_answers(
     """Raises AnswerRefused for an answer to a call that awaits one, but not this one, not from a client, or not in this
     session; and if nobody has made any of the calls. ``past``: messages that may yet become an empty session's history.
     """
-    in_session = SessionCalls(session)
+    in_session, rewound = SessionCalls(session), rewound_calls(session)
     named = {id_in_session(session, answer.named) for answer in answers}
     is_known = bool(past) and not session.events
     if (
@@ -228,6 +229,8 @@ async def check_answers(
         if call is None or call.state is not CallState.AWAITING:
             continue
         named_there = in_session.id_of(call)
+        if named_there in rewound:
+            raise AnswerRefused(call.call_id, f"No answer is awaited: {REWOUND}.")
         about = in_session.question_about(named_there)
         if about is None and await _is_the_servers(directory, call, in_session, agent):
             raise AnswerRefused(

@@ -36,6 +36,7 @@ from callstream.adk.knowncalls import Speaker
 from callstream.adk.live import LiveTranscript
 from callstream.adk.outputs import OutputKeys
 from callstream.adk.partials import MINTED_PREFIX
+from callstream.adk.rewinding import give_up_rewound
 from callstream.adk.signatures import ThreadCalls, repair
 from callstream.adk.tapping import passes_by_tap
 from callstream.adk.tools import (
@@ -139,6 +140,8 @@ class CallstreamPlugin(BasePlugin):
         if joined is None:
             self._endings.watch(invocation, invocation_context)
         invocation.given_up = given_up
+        if joined is None:
+            await give_up_rewound(run, session)
         if incoming is not None:
             invocation.is_resumed = incoming.is_answer
             await incoming.record(run, invocation_context)

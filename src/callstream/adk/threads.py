@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -63,7 +63,8 @@ class Threads:
         known = self._session_ids.get((app_name, user_id, thread_id), thread_id)
         if known != thread_id or self._thread_is_session:
             session = await self._session(app_name, user_id, known)
-            if session is not None and session.state.get(THREAD_KEY, thread_id) == thread_id:
+            # Rewinding a session takes away what its state had from the beginning.
+            if session is not None and session.state.get(THREAD_KEY) in (None, thread_id):
                 return session
         listed = await self.service.list_sessions(app_name=app_name, user_id=user_id)
         for session in listed.sessions:
@@ -139,10 +140,13 @@ class Threads:
                 await self.service.append_event(session, event)
 
 
-def split(messages: Sequence[Message], session: Session) -> tuple[list[Message], list[Message]]:
+def split(
+    messages: Sequence[Message], session: Session, heard: Collection[str] = ()
+) -> tuple[list[Message], list[Message]]:
     """What the session has had or should have had, and what is new.
 
-    A session that kept no account of messages has had all up to the model's last. Messages that the client knows from
+    A session that kept no account of messages has had all up to the model's last, and those that an earlier session of
+    the thread has ``heard``, by their ids. Messages that the client knows from
     the session itself (an imported thread's) have the ids of its events.
     """
     seen = seen_in(session)
@@ -150,8 +154,8 @@ def split(messages: Sequence[Message], session: Session) -> tuple[list[Message],
         seen |= {event.id for event in session.events}
         new = [message for message in messages if message.id not in seen and is_input(message)]
         return [message for message in messages if message not in new], new
-    since = since_spoken(messages)
-    return list(messages[: len(messages) - len(since)]), [message for message in since if is_input(message)]
+    new = [message for message in since_spoken(messages) if is_input(message) and message.id not in heard]
+    return [message for message in messages if message not in new], new
 
 
 class SessionMemory:
