@@ -16,7 +16,6 @@ from callstream.errors import CallRejected, RunOver, UsageError, WireError
 from callstream.tap import TapSettings
 from callstream.tap.body import Limits
 from callstream.testing import Cut, Delay, Failure, Finish, ScriptedProvider, Text, ToolCall, Truncated, encode
-from callstream.wire import decoder_for
 from tests.sdks import SDKS
 from tests.tap.clients import ASK, WIRES, ask, sdk
 
@@ -236,7 +235,7 @@ async def test_a_held_call_keeps_the_stream_alive(cs: Callstream, wire: str) -> 
         signs_of_life = 0
         async with client.stream("POST", url, json=body) as response:
             async for data in response.aiter_raw():
-                if data == decoder_for(wire).framing.keep_alive:
+                if data.strip() == b"" or any(sign in data for sign in (b"ping", b"in_progress", b'"choices":[]')):
                     signs_of_life += 1
                     if signs_of_life == 3:
                         gate.set()

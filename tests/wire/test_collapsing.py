@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -25,8 +26,27 @@ def test_where_nothing_is_collapsed_every_piece_passes_at_once(wire: str) -> Non
     assert [tap.feed(piece) for piece in pieces] == pieces
     assert tap.end() == b""
     assert [call.outcome for call in calls(tap.tapped.events)] == ["completed"]
-    assert tap.collapser.keep_alive == decoder_for(wire).framing.keep_alive != b""
+    assert tap.collapser.keep_alive != b""
     assert not tap.collapser.is_holding
+
+
+@pytest.mark.parametrize(
+    ("wire", "sign"),
+    [
+        ("anthropic", {"type": "ping"}),
+        ("openai_chat", {"object": "chat.completion.chunk", "choices": []}),
+        ("openai_responses", {"type": "response.in_progress"}),
+    ],
+)
+def test_keepalive_per_wire_is_an_event_of_the_wire(wire: str, sign: dict[str, Any]) -> None:
+    """Frameworks limit the time between two events, and see nothing of an empty line."""
+    tap = Tap(wire, every)
+    for frame in list(encode(wire, SCRIPT))[:-3]:
+        tap.feed(frame)
+    assert tap.collapser.is_holding
+    (frame,) = decoder_for(wire).framing.feed(tap.collapser.keep_alive)
+    assert json.loads(frame.payload or b"").items() >= sign.items()
+    assert decoder_for(wire).feed(tap.collapser.keep_alive) == []
 
 
 @pytest.mark.parametrize("wire", WIRES)

@@ -18,7 +18,7 @@ from callstream.events import RequestEvent, ResultReceived
 from callstream.wire.argtext import json_text
 from callstream.wire.blocks import BlockCollapser, NewMessage, Part
 from callstream.wire.decoder import Decoder, error_in
-from callstream.wire.framing import Frame
+from callstream.wire.framing import Frame, SseFraming
 from callstream.wire.provider import Provider
 from callstream.wire.requests import (
     MODEL,
@@ -43,6 +43,7 @@ EAGER = "eager_input_streaming"
 """Without it the API holds each value of the arguments back until it is whole and valid."""
 BETA = "fine-grained-tool-streaming-2025-05-14"
 """What came before the field: a beta for all tools of a request that do not have it. Bedrock knows nothing else."""
+_PING = b'event: ping\ndata: {"type": "ping"}\n\n'
 _PARTS: dict[str, Part] = {
     "content_block_start": "start",
     "content_block_delta": "delta",
@@ -237,6 +238,10 @@ class AnthropicCollapser(BlockCollapser):
     """Thinking and redacted thinking are held until what follows is decided: a message that ends in thinking is refused
     when it is sent back, and so is a call whose thinking is missing.
     """
+
+    @property
+    def keep_alive(self) -> bytes:
+        return _PING if isinstance(self._framing, SseFraming) else super().keep_alive  # Bedrock has frames of its own
 
     def _take(self, frame: Frame, chunk: StreamEvent | None, pieces: Sequence[str | None]) -> None:
         if chunk is None:

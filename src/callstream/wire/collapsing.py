@@ -112,7 +112,10 @@ class Collapser(ABC, Generic[C]):
 
     @property
     def keep_alive(self) -> bytes:
-        """What may be sent while something is held."""
+        """What may be sent while something is held: the wire's own sign of life, so that it counts for the reader above.
+
+        An SDK drops what is no event, and a framework that limits the time between two events does not see it.
+        """
         return self._framing.keep_alive
 
     def feed(self, data: bytes) -> Read:

@@ -22,6 +22,7 @@ from callstream.wire.slots import CallSlot, CollapsibleCall, Passing
 
 # What every chunk of a response repeats, or pads itself with.
 _REPEATED = frozenset({"id", "object", "created", "model", "choices", "obfuscation"})
+_IDENTITY = ("id", "object", "created", "model")
 _OF_A_CALL = ("tool_calls", "function_call")
 
 
@@ -167,6 +168,15 @@ class OpenAIChatCollapser(Collapser[EntryCall]):
         self._role_left = False
         self._last_index: dict[int, int] = {}  # of the calls that left, by choice
         self._missing: dict[int, list[int]] = {}  # the indices of calls that were left out, by choice
+
+    @property
+    def keep_alive(self) -> bytes:
+        """A chunk without choices, as servers send for usage and filters: clients that count chunks count it."""
+        begun = next((call for call in reversed(self._calls.values()) if call.began_in), None)
+        if begun is None:
+            return super().keep_alive
+        chunk = {field: begun.began_in[field] for field in _IDENTITY if field in begun.began_in}
+        return self._passed(begun.frame, {**chunk, "choices": []})
 
     def _is_mere_delta(self, call: EntryCall, frame: Frame, chunk: Any) -> bool:
         if not self._decoder.is_bare or len(chunk.choices) != 1:

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from callstream import codec
 from callstream.wire.collapsing import NumberedCollapser, Output, changed, read_json
 from callstream.wire.decoder import Decoder
 from callstream.wire.framing import Frame
@@ -68,6 +69,12 @@ class OpenAIResponsesCollapser(NumberedCollapser[ItemCall]):
     def __init__(self, decoder: Decoder[Any], **settings: Any) -> None:
         super().__init__(decoder, **settings)
         self._floor: int | None = None  # the last sequence number that left, while later frames may have lower ones
+        self._sign_of_life: bytes | None = None
+
+    @property
+    def keep_alive(self) -> bytes:
+        """That the response is in progress, once more: clients that count events count it, and all know it."""
+        return self._sign_of_life or super().keep_alive
 
     def _is_mere_delta(self, call: ItemCall, frame: Frame, chunk: Any) -> bool:
         return call.delta is not None and chunk.type in DELTAS
@@ -130,6 +137,7 @@ class OpenAIResponsesCollapser(NumberedCollapser[ItemCall]):
 
     def _pass_on(self, event: StreamEvent, frame: Frame) -> None:
         if event.type == "response.created":
+            self._sign_of_life = _in_progress(frame)
             self._reasoning.clear()
             self._slots.append(ResponseStart(frame, counts=False))
         elif event.type in ASIDES or not event.type.startswith("response."):
@@ -230,3 +238,10 @@ class OpenAIResponsesCollapser(NumberedCollapser[ItemCall]):
             return None
         call = self._calls.get(pieces.pop(0) if pieces else item.get("call_id") or item.get("id"))
         return call if call is not None and call.collapsed else None
+
+
+def _in_progress(created: Frame) -> bytes | None:
+    event = read_json(created.payload)
+    if not isinstance(event, dict):
+        return None
+    return b"event: response.in_progress\ndata: %b\n\n" % codec.encode_line({**event, "type": "response.in_progress"})
