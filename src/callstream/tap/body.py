@@ -7,9 +7,10 @@ wait for the run's turn (``Run.when_due``), which is now unless other runs write
 the short way, straight into the journal; all else is recorded by the reader.
 
 What may leave waits in order for the SDK, and a whole call waits for its hooks; so a slow hook of a call holds back the
-bytes after it, never the reading, and never another call's hooks. Reading stops only while more than ``max_held`` bytes
-are here, those that were not decoded yet and those that wait for the SDK together. While a call is held, the wire's own
-sign of life goes down every few seconds, so that nobody's idle limit fires.
+bytes after it, never the reading, and never another call's hooks. A host that waits for the hooks of each call by itself,
+before it runs the tool, gets calls at once: there a tool does not wait for another call's hooks either. Reading stops only
+while more than ``max_held`` bytes are here, those that were not decoded yet and those that wait for the SDK together.
+While a call is held, the wire's own sign of life goes down every few seconds, so that nobody's idle limit fires.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ class TappedBody:
         *,
         decoding: Decoding | None = None,
         forwards_rejected: bool = False,
+        waits_for_hooks: bool = True,
         limits: Limits | None = None,
         on_end: OnEnd | None = None,
     ) -> None:
@@ -79,6 +81,7 @@ class TappedBody:
         self._collapser = collapser
         self._decoding = decoding
         self._forwards_rejected = forwards_rejected
+        self._waits_for_hooks = waits_for_hooks
         self._limits = limits or Limits()
         self._on_end = on_end
         self._is_recording = False  # the reader records, or was told to
@@ -113,7 +116,7 @@ class TappedBody:
                     if not await self._woken() and self._collapser.is_holding:
                         yield self._collapser.keep_alive
                 output = self._outputs.pop(0)
-                for call_id in output.call_ids:
+                for call_id in output.call_ids if self._waits_for_hooks else ():
                     async for sign_of_life in self._settled(call_id):
                         yield sign_of_life
                     if self._is_rejected(call_id):

@@ -208,6 +208,7 @@ class Reading:
             collapser,
             decoding=self._decoding,
             forwards_rejected=self._forwards_rejected,
+            waits_for_hooks=not self._refuses,
             limits=self._tapping.limits,
             on_end=self._on_end,
         )
@@ -245,7 +246,7 @@ class Reading:
             body = self._provider.without_unfinished(
                 body, self._response.decoder, events, collapse=self._collapses, stored=self._stored
             )
-        for event in events:
+        for event in events if not self._refuses else ():
             if isinstance(event, CallCompleted):
                 call = await self._response.run.settled(self._response.call_ids[event.call_id])
                 if call.state is CallState.DISCARDED and not self._forwards_rejected:
