@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator
+from hashlib import sha256
 from typing import Any
 
+import httpx2
 import pytest
-from anthropic import Anthropic, AsyncAnthropic, BadRequestError
+from anthropic import Anthropic, AsyncAnthropic, AuthenticationError, BadRequestError
 from openai import AsyncOpenAI
 
 from callstream import Callstream, FieldDelta, tool
 from callstream.tap import TapSettings
-from callstream.testing import HttpError, ReceivedRequest, ScriptedProvider, Text, ToolCall, eager_refusal, eager_tools
+from callstream.testing import (
+    HttpError,
+    ReceivedRequest,
+    ScriptedProvider,
+    Text,
+    ToolCall,
+    eager_refusal,
+    eager_tools,
+    encode,
+)
 
 ARGS = {"title": "Tides", "content": "The moon pulls, and the sea follows. " * 6}
 SCRIPT = [ToolCall("write", ARGS)]
@@ -268,3 +280,76 @@ async def test_openrouter_hands_anthropics_field_to_anthropics_models(cs: Callst
         stated = [{**tools[0], EAGER: False}]
         body = await asked_of(cs, "/api/v1", provider=provider, model="anthropic/claude", tools=stated)
         assert body["tools"] == stated
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_body_that_an_auth_has_signed_arrives_as_it_was_signed(cs: Callstream, status: int) -> None:
+    """The auth of an HTTP client signs before the tap sees the request, and nothing in the refusal names the field."""
+
+    class Signing(httpx2.Auth):
+        requires_request_body = True
+
+        def auth_flow(self, request: httpx2.Request) -> Any:
+            request.headers["x-signature"] = sha256(request.content).hexdigest()
+            yield request
+
+    def respond(request: ReceivedRequest) -> list[Any]:
+        is_signed = request.headers["x-signature"] == sha256(request.body).hexdigest()
+        return SCRIPT if is_signed else [HttpError(status, "the signature does not match")]
+
+    async with ScriptedProvider("anthropic", respond) as provider:
+        for _ in range(2):
+            message = await ask(cs, provider, [DECLARED], auth=Signing())
+            assert [block.input for block in message.content] == [ARGS]
+        assert [asked_for(request) for request in provider.requests] == [{"write": True}, {}, {}]
+
+
+async def test_a_key_that_is_wrong_is_not_tried_twice_each_time(cs: Callstream) -> None:
+    async with ScriptedProvider("anthropic", [HttpError(401, "wrong key")]) as provider:
+        for _ in range(3):
+            with pytest.raises(AuthenticationError):
+                await ask(cs, provider, [DECLARED])
+        assert len(provider.requests) == 4
+
+
+NAMED = f"tools.0: {EAGER}: Extra inputs are not permitted"
+
+
+@pytest.mark.parametrize("status", [403, 500])
+async def test_a_refusal_that_names_the_field_counts_whatever_its_status(cs: Callstream, status: int) -> None:
+    def respond(request: ReceivedRequest) -> list[Any]:
+        return [HttpError(status, NAMED)] if asked_for(request) else SCRIPT
+
+    async with ScriptedProvider("anthropic", respond) as provider:
+        for _ in range(2):
+            answer = await ask(cs, provider, [DECLARED])
+            assert [block.input for block in answer.content] == [ARGS]
+        assert [asked_for(request) for request in provider.requests] == [{"write": True}, {}, {}]
+
+
+async def test_a_stream_that_begins_with_an_error_which_names_the_field_is_a_refusal(cs: Callstream) -> None:
+    bodies = []
+
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        bodies.append(request.content)
+        error = {"type": "error", "error": {"type": "invalid_request_error", "message": NAMED}}
+        refusal = f"event: error\ndata: {json.dumps(error)}\n\n".encode()
+        content = refusal if EAGER.encode() in request.content else b"".join(encode("anthropic", SCRIPT))
+        return httpx2.Response(200, content=content, headers={"content-type": "text/event-stream"})
+
+    transport = cs.transport(httpx2.MockTransport(answer))
+    async with httpx2.AsyncClient(transport=transport) as client:
+        for _ in range(2):
+            asked = {"model": "m", "stream": True, "messages": [], "tools": [DECLARED]}
+            response = await client.post("http://127.0.0.1/v1/messages", json=asked)
+            assert b"invalid_request_error" not in response.content
+            assert b"message_stop" in response.content
+    assert [EAGER.encode() in body for body in bodies] == [True, False, False]
+
+
+async def test_mounts_of_a_client_are_tapped(cs: Callstream) -> None:
+    async with ScriptedProvider("anthropic", SCRIPT) as provider:
+        mounts = {"all://127.0.0.1": httpx2.AsyncHTTPTransport(), "all://elsewhere": None}
+        answer = await ask(cs, provider, [DECLARED], mounts=mounts)
+        assert [block.input for block in answer.content] == [ARGS]
+    assert [call.name for call in await cs.journal.calls()] == ["write"]

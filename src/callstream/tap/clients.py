@@ -66,7 +66,12 @@ class Tap:
         )
         pools = Pools(options, in_use=self._pools)
         parameters = {name: kwargs.pop(name) for name in _PARAMETERS if name in kwargs}
-        tap = self.transport(kwargs.pop("transport", None), kwargs.pop("settings", None), pools=pools, **parameters)
+        settings = _settings(kwargs.pop("settings", None), parameters)
+        tap = self.transport(kwargs.pop("transport", None), settings, pools=pools)
+        if mounts := kwargs.get("mounts"):  # they are asked before the client's own transport
+            kwargs["mounts"] = {
+                pattern: None if inner is None else self.transport(inner, settings) for pattern, inner in mounts.items()
+            }
         kwargs.setdefault("timeout", library.Timeout(_TIMEOUT, connect=_CONNECT_TIMEOUT))
         kwargs.setdefault("follow_redirects", True)
         client = getattr(library, kind)(transport=tap, **kwargs)

@@ -52,6 +52,29 @@ class UntouchedBody:
         await self._stream.aclose()
 
 
+class BegunBody:
+    """A body whose first bytes were looked at before anybody reads it."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._chunks: AsyncIterator[bytes] = aiter(stream)
+        self._first = b""
+
+    async def first(self) -> bytes:
+        """The first bytes; empty where there are none."""
+        self._first = await anext(self._chunks, b"")
+        return self._first
+
+    async def chunks(self, reader: object) -> AsyncIterator[bytes]:
+        if self._first:
+            yield self._first
+        async for data in self._chunks:
+            yield data
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
 def stream_of(library: ModuleType, body: Body) -> Any:
     """The body as a stream of the library, made on the loop of the body."""
     return _stream_class(library)(body)

@@ -18,7 +18,7 @@ from weakref import WeakSet
 
 from callstream.runtime import Run, RunEngine
 from callstream.runtime.ownloop import OwnLoop, check_caller, finish_in, run_in
-from callstream.tap.asking import REFUSALS, Asking, names_field
+from callstream.tap.asking import Asking, names_field
 from callstream.tap.body import TappedBody
 from callstream.tap.encoding import Checked, codings_in, decoding_of
 from callstream.tap.errors import raised_once
@@ -27,7 +27,7 @@ from callstream.tap.place import Place
 from callstream.tap.pools import Pools, library_of
 from callstream.tap.reading import Exchange, Tapping, TapSettings, add_notes, untold_refusals
 from callstream.tap.silence import Patience
-from callstream.tap.streams import UntouchedBody, WholeBody, stream_of
+from callstream.tap.streams import BegunBody, UntouchedBody, WholeBody, stream_of
 from callstream.tap.threaded import ThreadedTransport
 from callstream.wire import provider_at, provider_of
 from callstream.wire.provider import Provider
@@ -37,6 +37,9 @@ logger = logging.getLogger("callstream")
 
 _Send: TypeAlias = Callable[[Any], Awaitable[Any]]
 _OK = 200
+_FIRST_ERROR = 400
+_ERROR_WITHIN = 64
+"""An error that is the first event of a stream says so in its first bytes."""
 """What sends a request of the HTTP library and returns the answer."""
 
 
@@ -219,14 +222,35 @@ class TapTransport:
             asks = self._tapping.asks(place.model_call)
             sent = self._asking.add_to(asked, provider, asks, request.url, by_beta=self._settings.bedrock_beta)
         answer = await send(_with_body(request, sent.body))
-        if sent is asked or answer.status_code not in REFUSALS:
+        if sent is asked:
             return answer
-        body = await self._read_error(answer)
-        if not names_field(provider, body, answer.headers.get("content-encoding", "")):
-            return _answered(request, answer, WholeBody(body), decoded=False)
-        answer = await send(_with_body(request, asked.body))
+        answer, is_refused = await self._judge(request, provider, answer)
+        if not is_refused:
+            return answer
+        is_as_made = asked.body == request.content
+        answer = await send(request if is_as_made else _with_body(request, asked.body))
         self._asking.remember(request.url, answer.status_code)
         return answer
+
+    async def _judge(self, request: Any, provider: Provider, answer: Any) -> tuple[Any, bool]:
+        """The answer to a request that asked for streamed arguments, and whether it refuses to be asked."""
+        asking, status, url = self._asking, answer.status_code, request.url
+        coding = answer.headers.get("content-encoding", "")
+        if status < _FIRST_ERROR:
+            content_type = answer.headers.get("content-type", "")
+            if asking.is_accepted(url) or status != _OK or not content_type.startswith("text/event-stream"):
+                return answer, False
+            # The first answer of a place: its first bytes may be an error that other servers have a status for.
+            begun = BegunBody(answer.stream)
+            first = await begun.first()
+            if b"error" in first[:_ERROR_WITHIN] and names_field(provider, first, coding):
+                await answer.stream.aclose()
+                return answer, True
+            asking.accept(url)
+            return _answered(request, answer, begun, decoded=False), False
+        body = await self._read_error(answer)
+        is_refused = names_field(provider, body, coding) or asking.may_be_signed(url, status)
+        return _answered(request, answer, WholeBody(body), decoded=False), is_refused
 
     async def _read_error(self, answer: Any) -> bytes:
         try:
@@ -274,7 +298,7 @@ async def _send_traced(inner: Any, request: Any) -> Any:
     return await inner.handle_async_request(request)
 
 
-def _answered(request: Any, answer: Any, body: TappedBody | WholeBody, *, decoded: bool) -> Any:
+def _answered(request: Any, answer: Any, body: TappedBody | WholeBody | BegunBody, *, decoded: bool) -> Any:
     """The answer with another body."""
     library = library_of(request)
     headers = answer.headers.copy()
