@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 
 import httpx
@@ -43,3 +44,15 @@ async def test_it_is_of_the_library_that_is_installed(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "httpx", None)
     with pytest.raises(UsageError, match="neither httpx2 nor httpx is installed"):
         cs.http_client()
+
+
+async def test_an_event_loop_that_is_not_asyncios_is_named(cs: Callstream) -> None:
+    """trio drives coroutines itself; so does this."""
+    request = httpx.Request("POST", "http://127.0.0.1/v1/messages", json={"messages": []})
+    handling = cs.transport(httpx.MockTransport(lambda _: httpx.Response(200))).handle_async_request(request)
+
+    def drive() -> None:
+        with pytest.raises(UsageError, match=r"asyncio's event loop; under trio use cs.sync_http_client"):
+            handling.send(None)
+
+    await asyncio.to_thread(drive)

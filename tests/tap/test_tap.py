@@ -235,7 +235,9 @@ async def test_a_held_call_keeps_the_stream_alive(cs: Callstream, wire: str) -> 
         signs_of_life = 0
         async with client.stream("POST", url, json=body) as response:
             async for data in response.aiter_raw():
-                if data.strip() == b"" or any(sign in data for sign in (b"ping", b"in_progress", b'"choices":[]')):
+                if data.strip() == b"" or any(
+                    sign in data for sign in (b"ping", b"in_progress", b"keepAlive", b'"choices":[]')
+                ):
                     signs_of_life += 1
                     if signs_of_life == 3:
                         gate.set()

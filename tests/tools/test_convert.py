@@ -290,3 +290,20 @@ class TestSchema:
         assert {"Order", "StrictOrder", "Basket", "Shelf", "Point", "Person"} <= schema["$defs"].keys()
         assert schema["$defs"]["Order"]["properties"]["count"]["minimum"] == 1
         assert schema["properties"]["orders"]["anyOf"][0]["items"] == {"$ref": "#/$defs/Order"}
+
+
+class StrictRoom(pydantic.BaseModel, strict=True):
+    beds: int
+
+
+def test_a_whole_number_is_an_integer_however_it_is_written() -> None:
+    """As JSON Schema says, and as Gemini's streamed values arrive."""
+
+    @tool
+    def book(nights: int, scores: dict[str, int], rooms: list[StrictRoom], price: float) -> Any:
+        return nights, scores, [room.beds for room in rooms], price
+
+    made = book(nights=5.0, scores={"who": 1.0}, rooms=[{"beds": 2.0}], price=5.0)
+    assert repr(made) == "(5, {'who': 1}, [2], 5.0)"
+    with pytest.raises(InvalidArguments, match=r"the argument 'scores.who' should be an integer, got the number 1.5"):
+        book(nights=5, scores={"who": 1.5}, rooms=[], price=1)

@@ -296,3 +296,8 @@ def test_tool_is_known_as_one_and_copies_as_itself() -> None:
     assert is_tool(made)
     assert not is_tool(write_document)
     assert copy.deepcopy(made) is made
+
+
+def test_a_name_that_no_provider_accepts_is_refused() -> None:
+    with pytest.raises(UsageError, match="without white space, got 'two words'"):
+        tool(name="two words")(lambda text: text)

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, TypeAlias
 from weakref import WeakSet
 
+from callstream.errors import UsageError
 from callstream.runtime import Run, RunEngine
 from callstream.runtime.ownloop import OwnLoop, check_caller, finish_in, run_in
 from callstream.tap.asking import Asking, names_field
@@ -72,6 +73,7 @@ class TapTransport:
         provider = self._provider_of(request)
         if provider is None:
             return await inner.handle_async_request(request)
+        _check_loop()
         await request.aread()
         return await self._ask(provider, request, inner.handle_async_request, Place.current())
 
@@ -268,6 +270,15 @@ class TapTransport:
             if call.signature is not None:
                 signatures |= {name: call.signature for name in (call.call_id, call.provider_id) if name is not None}
         return provider.sign(asked, lambda call_id, name: signatures.get(call_id or ""))
+
+
+def _check_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        raise UsageError(
+            "the tap's async clients run on asyncio's event loop; under trio use cs.sync_http_client() in a thread"
+        ) from None
 
 
 def _is_signed(request: Any) -> bool:

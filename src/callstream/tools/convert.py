@@ -3,7 +3,7 @@
 msgspec converts what it knows: builtins, date and datetime, UUID, Literal, Enum, TypedDict, dataclasses, structs, and
 ``Annotated`` with its ``Meta``. pydantic converts an annotation in which something of pydantic's occurs: a model, one of
 its dataclasses, ``Field``. It is looked for only there, so a program without pydantic needs none. Both are strict, as for
-JSON: ``"5"`` is no integer, but ``"2026-01-31"`` is a date. A pydantic model follows its own config.
+JSON: ``"5"`` is no integer, but ``5.0`` is one, and ``"2026-01-31"`` is a date. A pydantic model follows its own config.
 
 A value that already has its type passes, because some frameworks convert first. What neither library can judge passes as
 well: parameters without annotation, classes that they do not know, such as a framework's context.
@@ -174,7 +174,13 @@ def converter(annotation: Any) -> Convert | None:
         if is_class and isinstance(value, annotation):
             return value
         try:
-            return convert(value)
+            try:
+                return convert(value)
+            except Misfit:
+                whole = _with_integers(value) if is_json(value) else value
+                if whole is value:
+                    raise
+                return convert(whole)
         except Misfit:
             raise
         except Exception as error:  # a validator's own mistake; the call must not run, nor the stream break
@@ -182,6 +188,24 @@ def converter(annotation: Any) -> Convert | None:
             raise Misfit([Fault((), "a valid value", show(value), rule)]) from error
 
     return convert_contained
+
+
+def _with_integers(value: Any) -> Any:
+    """The value with an integer for every float that is one: JSON Schema takes 5.0 for an integer, and models write it.
+
+    The value itself, if there is none.
+    """
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case dict():
+            members = {name: _with_integers(member) for name, member in value.items()}
+            return value if all(members[name] is member for name, member in value.items()) else members
+        case list():
+            items = [_with_integers(item) for item in value]
+            return value if all(new is old for new, old in zip(items, value, strict=True)) else items
+        case _:
+            return value
 
 
 # -- msgspec --

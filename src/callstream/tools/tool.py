@@ -281,6 +281,8 @@ def _made(function: Callable[..., Any], name: str | None, description: str | Non
     if streamed is not None:
         signature = declare_last(signature, streamed)
     tool_name = name or str(getattr(origin, "__name__", type(origin).__name__))
+    if any(map(str.isspace, tool_name)):
+        raise UsageError(f"expected a name that providers accept, without white space, got {tool_name!r}")
     arguments = Arguments(tool_name, without_receiver(signature))
 
     def join(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Joined | None:
