@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from callstream.events import ResponseEnded
+from callstream.wire import decoder_for
 from tests.decoding import Folded, calls, decode, ended, only_call, reasoning, sse, text
 from tests.wire.payloads import called, choice, chunk, said, tool_calls
 
@@ -197,3 +198,26 @@ def test_custom_tool_text() -> None:
     assert (call.encoding, call.text, call.args) == ("text", 'SELECT "a\n" FROM b', 'SELECT "a\n" FROM b')
     assert only_call(read(*deltas, said("length"))).outcome == "truncated"
     assert only_call(read(*deltas)).outcome == "truncated"
+
+
+# -- names that are cut --
+
+
+def named(*pieces: Any, declared: tuple[str, ...] = ("get_weather", "get_wind")) -> list[tuple[str, str]]:
+    """Name and outcome of each call, read with these tools declared."""
+    decoder = decoder_for("openai_chat", tools={name: {} for name in declared})
+    events = decoder.feed(sse(*pieces, FINISH, done=True)) + decoder.end()
+    return [(call.name, call.args_json or call.outcome) for call in calls(events)]
+
+
+@pytest.mark.parametrize("call_id", [None, "call_1"])
+def test_a_name_in_two_deltas_is_one_name(call_id: str | None) -> None:
+    pieces = [tool_calls(called("", "get_", "call_1")), tool_calls(called("", "weather", call_id))]
+    assert named(*pieces, tool_calls(called('{"a": 1}'))) == [("get_weather", '{"a": 1}')]
+
+
+def test_a_name_that_is_never_whole_is_what_came() -> None:
+    assert named(tool_calls(called("", "get_", "call_1")), tool_calls(called("{}"))) == [("get_", "{}")]
+    assert named(tool_calls(called("", "get_", "call_1"))) == [("get_", "{}")]
+    assert named(tool_calls(called("", None, "call_1")), tool_calls(called("{}", "get_wind"))) == [("get_wind", "{}")]
+    assert named(tool_calls(called("{}", "get_", "call_1"))) == [("get_", "{}")]

@@ -157,6 +157,7 @@ class OpenAIChatDecoder(Decoder[Completion]):
         self._begun = False
         self._response_id = ""
         self._calls: dict[int, list[tuple[int | None, WireCall]]] = {}  # by choice: the index and the call
+        self._half_names: dict[WireCall, str] = {}
         self._finish_reason: str | None = None
         self._usage: dict[str, Any] | None = None
         self._ends_with_body = False
@@ -238,14 +239,26 @@ class OpenAIChatDecoder(Decoder[Completion]):
         call = _attributed(calls, index, provider_id, name or None, text)
         if call is None:
             encoding: Encoding = "text" if delta.custom is not None else "json"
-            call = self._transcript.open_call(name, provider_id, encoding=encoding, choice=choice)
+            call = self._transcript.open_call(None, provider_id, encoding=encoding, choice=choice)
             calls.append((index, call))
-        elif call.name is None and name:
-            self._transcript.name_call(call, name)
+        if call.name is None:
+            self._name(call, name or "", is_last=bool(text))
         self._transcript.piece_of(call)
         self._transcript.append_args(call, text)
 
+    def _name(self, call: WireCall, piece: str, *, is_last: bool) -> None:
+        """A piece of a call's name. Some servers cut names; then only what the request declares says which is whole."""
+        name = self._half_names.pop(call, "") + piece
+        if not name:
+            return
+        if not is_last and name not in self._tools and any(tool.startswith(name) for tool in self._tools):
+            self._half_names[call] = name
+        else:
+            self._transcript.name_call(call, name)
+
     def _finish(self, choice: Choice) -> None:
+        for call in list(self._half_names):
+            self._name(call, "", is_last=True)
         self._finish_reason = choice.finish_reason
         index = choice.index or 0
         said = (choice.finish_reason or "").lower().replace("-", "_")
@@ -269,6 +282,8 @@ class OpenAIChatDecoder(Decoder[Completion]):
             self._end()
 
     def _end_without_finish(self) -> None:
+        for call in list(self._half_names):
+            self._name(call, "", is_last=True)
         for call in self._transcript.open_calls():
             if call.encoding == "json":  # of free text nobody can say whether it is whole
                 self._transcript.end_call(call)
@@ -315,7 +330,7 @@ def _attributed(
     if provider_id is not None:
         for known_index, call in reversed(calls):
             differ = index is not None and known_index is not None and known_index != index
-            if call.provider_id == provider_id and (name is None or (name == call.name and not differ)):
+            if call.provider_id == provider_id and (name is None or (call.name in (None, name) and not differ)):
                 return call
     for known_index, call in reversed(calls):
         if index is not None and known_index is not None and known_index != index:
