@@ -26,8 +26,7 @@ from typing import (
 import msgspec
 
 from callstream.errors import UsageError, WireError
-from callstream.jsontext.path import Path, parse_path
-from callstream.jsontext.shape import lacks_place
+from callstream.jsontext.path import Path, lacks_place, parse_path
 from callstream.tools.abort import AbortSignal
 from callstream.tools.convert import Arguments
 from callstream.tools.docstring import description_of, parameters_of, without_parameter

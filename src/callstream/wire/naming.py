@@ -9,8 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
-from callstream.jsontext.path import Path
-from callstream.jsontext.shape import has_place
+from callstream.jsontext.path import Path, has_place
 from callstream.jsontext.writer import JsonWriter
 from callstream.wire.transcript import Transcript, WireCall
 
