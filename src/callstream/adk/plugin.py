@@ -94,6 +94,7 @@ class CallstreamPlugin(BasePlugin):
         if on_truncated not in ("tell_model", "fail"):
             raise UsageError(f"expected on_truncated to be 'tell_model' or 'fail', got {on_truncated!r}")
         self.callstream = callstream
+        callstream.engine.has_host = True
         self.settings = PluginSettings(on_truncated, repair_signatures, closes_callstream, stream_arguments)
         self.left_behind = callstream.left_behind
         self._invocations: dict[str, Invocation] = {}

@@ -35,12 +35,13 @@ from google.genai import types
 from callstream.adk.tools import AGUIToolset, with_progress
 from callstream.callstream import Callstream
 from callstream.errors import UsageError
-from callstream.tap import has_tap
+from callstream.tap import TapSettings, has_tap
 
 logger = logging.getLogger("callstream")
 
 _M = TypeVar("_M", bound=BaseLlm)
 _made: weakref.WeakValueDictionary[int, BaseLlm] = weakref.WeakValueDictionary()
+_HOSTED = TapSettings(hosted=True)
 _PLACE = re.compile(r"projects/([^/]+)/locations/([^/]+)/")
 
 
@@ -111,7 +112,7 @@ def _gemini(llm: BaseLlm, callstream: Callstream) -> BaseLlm | None:
         return None
     arguments = dict(options.async_client_args or {})
     arguments.pop("ssl", None)  # is for live mode's connections; httpx calls it verify
-    client = callstream.httpx_client(**arguments)
+    client = callstream.httpx_client(settings=_HOSTED, **arguments)
     kwargs["http_options"] = options.model_copy(update={"httpx_async_client": client})
     return _copy_model(model, client_kwargs=kwargs)
 
@@ -120,7 +121,7 @@ def _anthropic(llm: BaseLlm, callstream: Callstream) -> BaseLlm | None:
     from anthropic import AsyncAnthropic
 
     client = llm.client  # type: ignore[attr-defined]
-    http_client = callstream.httpx2_client()
+    http_client = callstream.httpx2_client(settings=_HOSTED)
     made = client.copy(http_client=http_client) if client is not None else AsyncAnthropic(http_client=http_client)
     return _copy_model(llm, client=made)
 
@@ -130,14 +131,16 @@ def _claude(llm: BaseLlm, callstream: Callstream) -> BaseLlm | None:
 
     client = llm.client  # type: ignore[attr-defined]
     if client is not None:
-        return _copy_model(llm, client=client.copy(http_client=callstream.httpx2_client()))
+        return _copy_model(llm, client=client.copy(http_client=callstream.httpx2_client(settings=_HOSTED)))
     place = _PLACE.search(llm.model)
     project, region = place.groups() if place else (None, None)
     project = project or os.environ.get("GOOGLE_CLOUD_PROJECT")
     region = region or os.environ.get("GOOGLE_CLOUD_LOCATION")
     if not project or not region:
         return None  # the class says what is missing when it is used
-    made = AsyncAnthropicVertex(project_id=project, region=region, http_client=callstream.httpx2_client())
+    made = AsyncAnthropicVertex(
+        project_id=project, region=region, http_client=callstream.httpx2_client(settings=_HOSTED)
+    )
     return _copy_model(llm, client=made)
 
 
@@ -145,7 +148,7 @@ def _openai(llm: BaseLlm, callstream: Callstream) -> BaseLlm | None:
     from openai import AsyncOpenAI, OpenAIError
 
     model: Any = llm
-    http_client = callstream.httpx_client()
+    http_client = callstream.httpx_client(settings=_HOSTED)
     if model.client is not None:
         return _copy_model(llm, client=model.client.copy(http_client=http_client))
     given: dict[str, Any] = {"http_client": http_client}

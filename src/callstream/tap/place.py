@@ -26,6 +26,15 @@ class Place(NamedTuple):
             return cls(model_call.run, model_call)
         return cls(current_run())
 
+    def of_host(self) -> Place | None:
+        """The same, for a model of a host's: what no agent asks is guarded like all else, and shown to nobody.
+
+        None outside of a run, where there is nothing to guard.
+        """
+        if self.model_call is not None:
+            return self
+        return None if self.run is None else Place(self.run, ModelCall(self.run, reports=True, withholds=True))
+
     def for_blocking_caller(self, own_loop: asyncio.AbstractEventLoop) -> Place:
         """The same, unless the event loop of the run is blocked, which would then never answer. The own loop is not."""
         run = self.run

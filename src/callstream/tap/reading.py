@@ -38,6 +38,8 @@ class TapSettings(msgspec.Struct, frozen=True):
 
     ``first_byte`` and ``idle`` are seconds after which a streamed answer that has not begun, or does not continue, ends
     with the HTTP library's ReadTimeout; None leaves it to the settings of the Callstream.
+    ``hosted``: the client is that of a model whose host says which requests are those of its agents; all others are the
+    host's own, such as a summary of its history: they are nobody's words, and never shown.
     ``repair_gemini_signatures`` puts thought signatures back into a history that lost them; hosts do that themselves.
     """
 
@@ -47,6 +49,7 @@ class TapSettings(msgspec.Struct, frozen=True):
     bedrock_beta: bool = False
     first_byte: float | None = None
     idle: float | None = None
+    hosted: bool = False
     repair_gemini_signatures: bool = False
     limits: Limits = Limits()
 

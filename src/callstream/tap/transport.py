@@ -71,11 +71,17 @@ class TapTransport:
     async def handle_async_request(self, request: Any) -> Any:
         inner = self._inner if self._inner is not None else self._pools.transport_for(request)
         provider = self._provider_of(request)
-        if provider is None:
+        place = self._place()
+        if provider is None or place is None:
             return await inner.handle_async_request(request)
         _check_loop()
         await request.aread()
-        return await self._ask(provider, request, inner.handle_async_request, Place.current())
+        return await self._ask(provider, request, inner.handle_async_request, place)
+
+    def _place(self) -> Place | None:
+        """Where the response to a request of the current task belongs; None if it is not to be read."""
+        place = Place.current()
+        return place.of_host() if self._settings.hosted and self._engine.has_host else place
 
     def handle_request(self, request: Any) -> Any:
         """A request of a sync client, in whatever thread. What is done for it is done on an event loop elsewhere."""
