@@ -19,6 +19,7 @@ from callstream.events import Record
 from callstream.hooks import ArgsDelta, FieldDelta
 from callstream.journal import Journal, open_journal
 from callstream.jsontext import Change, JsonStream, JsonWriter
+from callstream.logtext import guard_loggers as _guard_loggers
 from callstream.runtime import Run, Settings, SyncRun, current_run
 from callstream.tools import AbortSignal, Progress, Streamed, no_progress, tool
 from callstream.wire import decoder_for, results_in
@@ -65,3 +66,5 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+_guard_loggers()

@@ -15,7 +15,7 @@ from callstream.errors import UsageError
 from callstream.journal.follow import Followers
 from callstream.journal.rows import fold
 from callstream.journal.settings import JournalSettings
-from callstream.journal.store import RunFilter, Store, StoreAway, forget_filter, loggable
+from callstream.journal.store import RunFilter, Store, StoreAway, forget_filter
 
 _T = TypeVar("_T")
 _log = logging.getLogger("callstream.journal")
@@ -113,6 +113,6 @@ class Housekeeper:
 
 def _log_swept(run_ids: list[str]) -> None:
     if run_ids:
-        named = ", ".join(loggable(run_id) for run_id in run_ids[:_NAMED_RUNS])
+        named = ", ".join(run_ids[:_NAMED_RUNS])
         more = f" and {len(run_ids) - _NAMED_RUNS} more" if len(run_ids) > _NAMED_RUNS else ""
         _log.warning("ended as interrupted, because the lease of their process has run out: %s%s", named, more)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-import re
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -25,7 +24,6 @@ _log = logging.getLogger("callstream.journal")
 _PASSING_SECONDS = 1.0
 _REFUSAL_SECONDS = 30.0
 """How long a refusal counts if no further append is tried."""
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 SCHEMA_VERSION = 1
 """The schema that this code writes. A store of schema n serves code n and code n - 1."""
@@ -70,20 +68,15 @@ class Outage:
             self._refusal, self._refused_at = error, now
         if not self._is_told and (gave_up or self._refusal or now - self._since >= _PASSING_SECONDS):
             self._is_told = True
-            _log.error("the journal cannot be written, trying again: %s", loggable(error))
+            _log.error("the journal cannot be written, trying again: %s", error)
 
     def end(self, *, by_append: bool) -> None:
         if self._since is None or (self._refusal is not None and not by_append):
             return
         if self._is_told:
             seconds = time.monotonic() - self._since
-            _log.warning("the journal can be written again, after %.1f s: %s", seconds, loggable(self._where))
+            _log.warning("the journal can be written again, after %.1f s: %s", seconds, self._where)
         self._since, self._is_told, self._refusal = None, False, None
-
-
-def loggable(text: object) -> str:
-    """The text on one line: ids and errors may hold what a client, a model or a provider made up."""
-    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))
 
 
 def check_version(version: int, oldest_code: int, where: str) -> None:

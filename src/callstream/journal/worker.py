@@ -25,7 +25,7 @@ from callstream.journal.owned import Append
 from callstream.journal.queue import Then, deliver
 from callstream.journal.rows import Row
 from callstream.journal.settings import JournalSettings
-from callstream.journal.store import Outage, Store, StoreAway, loggable
+from callstream.journal.store import Outage, Store, StoreAway
 
 _T = TypeVar("_T")
 LoopFactory: TypeAlias = Callable[[], asyncio.AbstractEventLoop]
@@ -245,7 +245,7 @@ class JournalThread:
             except StoreAway as error:
                 self._outage.begin(error)
             except JournalError as error:
-                if complaint != (complaint := loggable(error)):
+                if complaint != (complaint := str(error)):
                     _log.warning("housekeeping of the journal failed, trying again: %s", complaint)
             await asyncio.sleep(period)
 

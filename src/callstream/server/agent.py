@@ -38,7 +38,6 @@ from callstream.events import (
 )
 from callstream.runtime import Run, StartedRun
 from callstream.runtime.directory import Directory
-from callstream.server.logs import quote_line
 
 logger = logging.getLogger("callstream.server")
 
@@ -239,7 +238,7 @@ async def _await_client(run: Run, client_tools: frozenset[str]) -> None:
                 await run.await_answer(call.call_id)
             except CallRejected as dropped:
                 # Its hooks would not have it. The client is told so with the call's result.
-                logger.info("run %s: %s", run.run_id, quote_line(str(dropped)))
+                logger.info("run %s: %s", run.run_id, dropped)
 
 
 def _message_received(message: UserMessage) -> MessageReceived:

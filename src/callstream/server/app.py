@@ -34,7 +34,7 @@ from callstream.server.chat import ChatRoutes
 from callstream.server.copilotkit import CopilotKitRoutes
 from callstream.server.guard import Guard
 from callstream.server.health import JournalAway, JournalHealth
-from callstream.server.logs import LogObserver, describe_request, quote_line
+from callstream.server.logs import LogObserver, describe_request
 from callstream.server.problems import Problem, json_response, problem_response, shutting_down
 from callstream.server.routes import RunRoutes, driver_for
 from callstream.server.settings import ServerSettings
@@ -105,9 +105,7 @@ def create_app(
             finally:
                 await host.callstream.aclose()
         except JournalError as error:
-            logger.error(
-                "ends of runs could not be written, they are left to the next sweep: %s", quote_line(str(error))
-            )
+            logger.error("ends of runs could not be written, they are left to the next sweep: %s", error)
 
     closing: asyncio.Task[None] | None = None
 
@@ -220,7 +218,7 @@ def _answer_usage(driver: Driver, request: Request, error: Exception) -> Respons
     """What the journal or the runtime says of a wrong request; its text names internals, so the log gets it."""
     if driver.is_draining:
         return problem_response(shutting_down())
-    logger.warning("%s: %s", describe_request(request.scope), quote_line(str(error)))
+    logger.warning("%s: %s", describe_request(request.scope), error)
     return problem_response(
         Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "wrong_input", "The request cannot be carried out.")
     )
@@ -230,7 +228,7 @@ def _answer_journal(driver: Driver, request: Request, error: Exception) -> Respo
     if driver.is_draining:
         return problem_response(shutting_down())
     if not isinstance(error, JournalAway | StoreAway):  # of that the journal itself has a line in the log
-        logger.error("%s: the journal failed: %s", describe_request(request.scope), quote_line(str(error)))
+        logger.error("%s: the journal failed: %s", describe_request(request.scope), error)
     return problem_response(_JOURNAL_AWAY)
 
 

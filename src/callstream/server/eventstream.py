@@ -25,7 +25,6 @@ from starlette.types import Receive, Scope, Send
 from callstream.errors import JournalError
 from callstream.journal.store import StoreAway
 from callstream.server.health import JournalAway
-from callstream.server.logs import quote_line
 from callstream.server.pulse import Pulse
 
 logger = logging.getLogger("callstream.server")
@@ -201,7 +200,7 @@ class EventStream(Response):
             logger.error(
                 "a stream of run %s broke off because the journal could not be read: %s",
                 self._run_id,
-                quote_line(str(error)),
+                error,
                 extra={"run_id": self._run_id},
             )
         finally:

@@ -16,6 +16,7 @@ from starlette.types import Scope
 from callstream import codec
 from callstream.calls import Call
 from callstream.errors import JournalError
+from callstream.logtext import printable
 from callstream.runtime import Run
 
 logger = logging.getLogger("callstream.server")
@@ -26,11 +27,6 @@ _USUAL: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctim
 def describe_request(scope: Scope) -> str:
     """The method and the path of a request as one word each: a path comes decoded, and could say anything."""
     return f"{scope['method']} {quote(scope['path'])}"
-
-
-def quote_line(text: str) -> str:
-    """Text from elsewhere on one line of a log."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 class JsonFormatter(logging.Formatter):
@@ -45,10 +41,10 @@ class JsonFormatter(logging.Formatter):
         }
         told |= {name: _plain(value) for name, value in vars(record).items() if name not in _USUAL}
         if record.exc_info:
-            told["exception"] = self.formatException(record.exc_info)
+            told["exception"] = printable(self.formatException(record.exc_info))
         if record.stack_info:
             told["stack"] = self.formatStack(record.stack_info)
-        return codec.encode(told).decode()
+        return codec.encode_line(told).decode()
 
 
 class LogObserver:
@@ -64,8 +60,7 @@ class LogObserver:
     def call_changed(self, run: Run, call: Call) -> None:
         if logger.isEnabledFor(logging.DEBUG):
             extra = {**_ids(run), "call_id": call.call_id, "tool_name": call.name, "state": call.state.value}
-            named = (quote_line(call.call_id), quote_line(call.name))
-            logger.debug("call %s of tool %s is %s", *named, call.state, extra=extra)
+            logger.debug("call %s of tool %s is %s", call.call_id, call.name, call.state, extra=extra)
 
     def run_ended(self, run: Run) -> None:
         seconds = round(perf_counter() - self._began.pop(run.run_id, perf_counter()), 3)
@@ -74,7 +69,7 @@ class LogObserver:
         if run.outcome == "failed":
             # Where the store failed, a traceback tells nobody anything: it is the same for all runs of that moment.
             error = None if isinstance(run.error, JournalError) else run.error
-            because = "" if error is not None or not run.reason else f": {quote_line(run.reason)}"
+            because = "" if error is not None or not run.reason else f": {run.reason}"
             logger.error("run %s of thread %s failed%s", *named, because, exc_info=error, extra=extra)
         else:
             logger.info("run %s of thread %s %s", *named, run.outcome or "ended", extra=extra)

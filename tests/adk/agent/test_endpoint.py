@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import sys
 from collections.abc import AsyncGenerator
 from functools import partial
@@ -24,7 +25,7 @@ from callstream.ag_ui_adk import (
 )
 from callstream.errors import ThreadBusy
 from callstream.server import ServerSettings
-from callstream.testing import Finish, ToolCall
+from callstream.testing import Failure, Finish, Text, ToolCall
 from tests.adk.hosting import Models, agent_of, scripted
 
 from .agents import END, adk_agent, gemini
@@ -337,6 +338,21 @@ async def test_failures_are_logged_once(
         await post(app, "/", body_for(adk_agent(cs, agent)))
     ours = [record for record in caplog.records if record.name.startswith("callstream") and record.exc_info]
     assert [record.getMessage() for record in ours] == ["run run-1 of thread thread failed"]
+
+
+async def test_a_providers_error_writes_no_lines_of_its_own(
+    cs: Callstream, models: Models, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+    said = "overloaded\nINFO run run-1 of thread thread finished\x1b[2J"
+    async with scripted("gemini", [[Text("Well"), Failure(said)]]) as provider:
+        agent = adk_agent(cs, agent_of(gemini(models, provider)))
+        assert "RUN_ERROR" in (await post(create_adk_app(agent), "/", body_for(agent))).text
+    ours = [record for record in caplog.records if record.name.startswith("callstream")]
+    text = "\n".join(caplog.handler.format(record) for record in ours)
+    assert "overloaded" in text
+    assert "\nINFO run" not in text
+    assert "\x1b" not in text
 
 
 async def test_a_busy_thread_of_somebody_elses_does_not_name_its_run(

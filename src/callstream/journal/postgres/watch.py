@@ -10,7 +10,7 @@ from typing import Any
 from callstream.errors import JournalError
 from callstream.journal.follow import Followers
 from callstream.journal.postgres.link import Link, failure
-from callstream.journal.store import StoreAway, loggable
+from callstream.journal.store import StoreAway
 
 _log = logging.getLogger("callstream.journal")
 
@@ -62,11 +62,11 @@ class PostgresWatch:
                     _log.warning(
                         "LISTEN was refused, looking for new records every %g s instead: %s",
                         POLL_SECONDS,
-                        loggable(error),
+                        error,
                     )
                     self._channel = ""
                 else:
-                    if complaint != (complaint := loggable(error)):
+                    if complaint != (complaint := str(error)):
                         _log.warning("new records could not be looked for, trying again: %s", complaint)
                     self._followers.wake_all()  # what keeps them from reading they will be told
                     await asyncio.sleep(_MAX_BACK_OFF)

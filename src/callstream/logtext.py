@@ -1,0 +1,54 @@
+"""Text from elsewhere in the log: it stays on its line, and does nothing to a terminal.
+
+What providers, models and clients say gets into the log as the argument of a message, and in the text of an exception. A
+line break in it would look like a record of its own, and an escape sequence would do what it likes with the screen. So
+whatever is not printable is escaped (a line break becomes ``\\n``), and the lines of a traceback, whose last one is the text
+of an exception, are indented. Every record of Callstream passes here, whichever handlers the program has.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from typing import Any, Final
+
+LOGGERS: Final = ("callstream", "callstream.hooks", "callstream.journal", "callstream.server")
+"""All of Callstream's. A filter holds for records of its own logger alone, not for those of the ones below it."""
+_INDENT: Final = "  "
+
+
+def one_line(text: object) -> str:
+    """The text with everything escaped that is not printable."""
+    said = str(text)
+    if said.isprintable():
+        return said
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in said)
+
+
+def printable(text: str) -> str:
+    """The same for text of several lines, which stay lines."""
+    return "\n".join(map(one_line, text.split("\n")))
+
+
+class ForeignText(logging.Filter):
+    """Changes the arguments of a record and the text of its exception, and lets every record pass."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if isinstance(record.args, tuple):
+            record.args = tuple(map(_safe, record.args))
+        if record.exc_info and record.exc_info[1] is not None and not record.exc_text:
+            lines = printable("".join(traceback.format_exception(record.exc_info[1]))).rstrip("\n").split("\n")
+            record.exc_text = "\n".join(_INDENT + line for line in lines)
+        return True
+
+
+def guard_loggers() -> None:
+    """Adds the filter, once."""
+    for name in LOGGERS:
+        logger = logging.getLogger(name)
+        if not any(isinstance(each, ForeignText) for each in logger.filters):
+            logger.addFilter(ForeignText())
+
+
+def _safe(given: Any) -> Any:
+    return one_line(given) if isinstance(given, str | BaseException) else given
