@@ -41,7 +41,7 @@ from callstream.adk.presentation import Predictions, Presentation, ShownEvent
 from callstream.adk.services import shielded
 from callstream.adk.settings import AgentOptions, complete
 from callstream.adk.state import public_state
-from callstream.adk.tapping import client_toolsets, server_tools, tap_tree
+from callstream.adk.tapping import client_toolsets, server_tools, structured_agents, tap_tree
 from callstream.adk.threads import IdleThreads, SessionMemory, ThreadKey, Threads, split
 from callstream.agui import AguiEvent, Conversation, Translator, View, encode_sse, for_older_client
 from callstream.agui.events import encode
@@ -118,6 +118,7 @@ class ADKAgent:
         self.owns_sessions = settings["session_service"] is None
         self._keep_sessions_in(settings["session_service"] or InMemorySessionService())
         self._toolsets = list(client_toolsets(self.root_agent))
+        self._silent = frozenset() if settings["show_structured_output"] else structured_agents(self.root_agent)
         self._runners: dict[str, Runner] = {}
         self._active: set[Run] = set()
         self._seats = Seats(settings["max_concurrent_executions"])
@@ -306,7 +307,9 @@ class ADKAgent:
     def view(self) -> View:
         """What clients are shown."""
         return View(
-            errors=self._settings["show_errors"], emit_interrupt_outcome=self._settings["emit_interrupt_outcome"]
+            errors=self._settings["show_errors"],
+            emit_interrupt_outcome=self._settings["emit_interrupt_outcome"],
+            silent=self._silent,
         )
 
     async def _credentials_in(self, given: RunAgentInput, user_id: str) -> set[str]:
@@ -400,7 +403,7 @@ class ADKAgent:
     async def _conversation(self, thread_id: str, user_id: str) -> Conversation:
         journal = self.callstream.journal
         await journal.open()
-        conversation = Conversation(View(errors=self._settings["show_errors"]))
+        conversation = Conversation(View(errors=self._settings["show_errors"], silent=self._silent))
         rows = await journal.runs(thread_id=thread_id, principal=user_id)
         async for records in history(journal, rows[::-1]):
             conversation.take(records)

@@ -111,7 +111,8 @@ class AgentRun:
                 await self._invoke(run, turn)
             after = await self._threads.find(self._runner.app_name, user_id, run.thread_id)
             if after is not None:
-                await run.record(self._state.snapshot(after.state))
+                always = self._settings["emit_state_snapshot"]
+                await run.record(self._state.snapshot(after.state, always=always))
             await self._ask_about_predictions(run)
             if after is not None:
                 await self._mark_pending(run, after)

@@ -50,6 +50,8 @@ class AgentOptions(TypedDict, total=False):
     """State that clients show while a tool's argument is written."""
     emit_messages_snapshot: Annotated[bool, False]
     """Whether a run ends with a MESSAGES_SNAPSHOT; off by default."""
+    emit_state_snapshot: Annotated[bool, False]
+    """Whether every run ends with a STATE_SNAPSHOT; off by default: then it does where deltas have not said all."""
     emit_interrupt_outcome: Annotated[bool, False]
     """Whether calls of the server's tools that await an answer end the run as interrupts; off by default."""
     streaming_function_call_arguments: Annotated[bool, True]
@@ -66,6 +68,8 @@ class AgentOptions(TypedDict, total=False):
     """What ``GET {path}/capabilities`` answers."""
     show_errors: Annotated[bool, False]
     """Whether clients may read why a run or a tool failed, which may tell of internals; off by default."""
+    show_structured_output: Annotated[bool, True]
+    """Whether clients see the text of agents with an ``output_schema``, which is JSON; on by default."""
     session_timeout_seconds: Annotated[float | None, 1200]
     """Seconds without a run after which a thread that is kept in memory is forgotten; 1200 by default, None for never.
 

@@ -125,10 +125,10 @@ class SharedState:
         if isinstance(known, dict):
             self._known = {key: value for key, value in known.items() if not key.startswith(_OF_THE_RUN)}
 
-    def snapshot(self, state: dict[str, Any]) -> list[StateChanged]:
-        """All of it, if that is not what the client knows."""
+    def snapshot(self, state: dict[str, Any], *, always: bool = False) -> list[StateChanged]:
+        """All of it, if that is not what the client knows; ``always``: in any case."""
         public = public_state(state)
-        if public == (self._known or {}):
+        if public == (self._known or {}) and not always:
             return []
         self._known = public
         return [StateChanged(snapshot=public)]

@@ -230,6 +230,11 @@ def server_tools(root: BaseNode) -> frozenset[str]:
     )
 
 
+def structured_agents(root: BaseNode) -> frozenset[str]:
+    """The names of agents whose text is JSON by an ``output_schema``."""
+    return frozenset(agent.name for agent in _llm_agents(root) if agent.output_schema is not None)
+
+
 def _llm_agents(root: BaseNode) -> Iterator[LlmAgent]:
     """The agents of a tree that have a model, those in the nodes of workflows included."""
     if isinstance(root, LlmAgent):

@@ -91,7 +91,7 @@ def create_adk_app(agent: AnyADKAgent, path: str = "/", **options: Any) -> FastA
     _need_fastapi("create_adk_app")
     from fastapi import FastAPI
 
-    app = FastAPI(title="AG-UI")
+    app = FastAPI(title="ADK Middleware for AG-UI Protocol")
     add_adk_fastapi_endpoint(app, agent, path, **options)
     return app
 

@@ -60,6 +60,10 @@ class CompatibleMapping(PredictStateMapping):
     stream_tool_call: bool = False
 
 
+_DEFAULTS: Final = {"emit_state_snapshot": True, "show_structured_output": False}
+"""Where ag_ui_adk does something else than ``callstream.adk.ADKAgent`` by default."""
+
+
 def _effective(options: CompatibleOptions) -> AgentOptions:
     unknown = sorted(set(options) - set(CompatibleOptions.__annotations__))
     if unknown:
@@ -70,4 +74,5 @@ def _effective(options: CompatibleOptions) -> AgentOptions:
     ignored = sorted(set(options) & set(IgnoredOptions.__annotations__))
     if ignored:
         logger.warning("ADKAgent ignores %s; see %s", ", ".join(ignored), MIGRATION_PAGE)
-    return cast("AgentOptions", {name: value for name, value in options.items() if name not in ignored})
+    given = {name: value for name, value in options.items() if name not in ignored}
+    return cast("AgentOptions", {**_DEFAULTS, **given})

@@ -100,7 +100,14 @@ class Endpoint:
             with remote_parent(request.headers):
                 return await self._server(agent).run(given, agent.user_of(given), last_event_id)
         frames = _frames(agent, given, request.headers)
-        return EventStream(frames, self._pulse, run_id=given.run_id, watching=nullcontext(), held=nullcontext())
+        return EventStream(
+            frames,
+            self._pulse,
+            run_id=given.run_id,
+            watching=nullcontext(),
+            held=nullcontext(),
+            headers={"cache-control": "no-cache"},
+        )
 
     async def connect(self, request: Request) -> Response:
         agent, given = await self._prepare(request, await _joining_input(request))

@@ -115,7 +115,7 @@ class Conversation:
     def __init__(self, view: View | None = None) -> None:
         self.view = view or View()
         self._past = Layout(self.view)  # of the runs before the last one
-        self._run = RunView(reasoning=self.view.reasoning)
+        self._run = RunView(reasoning=self.view.reasoning, silent=self.view.silent)
         self._onlooker: Onlooker | None = None
 
     @classmethod
@@ -167,7 +167,7 @@ class Conversation:
     def _take(self, record: Record) -> None:
         if isinstance(record.event, RunStarted):
             self._past.add(self._run)
-            self._run = RunView(state=self._run.state, reasoning=self.view.reasoning)
+            self._run = RunView(state=self._run.state, reasoning=self.view.reasoning, silent=self.view.silent)
         elif record.run_id != self._run.run_id:
             raise UsageError(f"expected a record of run {self.run_id!r} or a run's first, got {record!r:.200}")
         self._run.feed(record)

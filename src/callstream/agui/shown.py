@@ -29,7 +29,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     ``emit_interrupt_outcome``: calls that await an answer end the run as interrupts, except those of ``client_tools``
     (the names of the tools that the client brought; those in the run's journaled input are added), which it answers
     with tool messages in any case; without it, all of them are ``pendingToolCallIds``. ``response_schemas``: the JSON
-    Schema of the answer, by tool name.
+    Schema of the answer, by tool name. ``silent``: the names of agents whose text is not shown, because it is meant for
+    other agents.
     """
 
     reasoning: bool = True
@@ -37,6 +38,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     emit_interrupt_outcome: bool = False
     client_tools: frozenset[str] = frozenset()
     response_schemas: Mapping[str, dict[str, Any]] = {}
+    silent: frozenset[str] = frozenset()
 
 
 def result_text(outcome: CallReturned | CallFailed | CallDiscarded | CallReleased, view: View) -> str:

@@ -86,7 +86,7 @@ class Translator:
 
     def __init__(self, view: View | None = None) -> None:
         self.view = view or View()
-        self._run = RunView(reasoning=self.view.reasoning, is_outline=True)
+        self._run = RunView(reasoning=self.view.reasoning, silent=self.view.silent, is_outline=True)
         self._client_tools = self.view.client_tools
         self._has_ended = False
 

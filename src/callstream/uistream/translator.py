@@ -98,7 +98,7 @@ class ChunkTranslator:
         self.view = view or View()
         self._message_id = message_id
         self._sdk = sdk
-        self._run = RunView(reasoning=self.view.reasoning, is_outline=True)
+        self._run = RunView(reasoning=self.view.reasoning, silent=self.view.silent, is_outline=True)
         self._run_id: str | None = None
         self._has_started = False
         self._metadata: dict[str, str] = {}
@@ -184,7 +184,7 @@ class ChunkTranslator:
     def _translate(self, record: Record) -> list[Chunk]:
         if isinstance(record.event, RunStarted):
             state = self._run.state if self._run.state_is_whole else msgspec.UNSET
-            self._run = RunView(state=state, reasoning=self.view.reasoning, is_outline=True)
+            self._run = RunView(state=state, reasoning=self.view.reasoning, silent=self.view.silent, is_outline=True)
         return [chunk for change in self._run.feed(record) for chunk in _TABLE[type(change)](self, change)]
 
     # -- the message --

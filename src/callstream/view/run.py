@@ -63,11 +63,19 @@ class RunView:
     ``items`` are its input, the passages and calls of its messages, and its answers, in the order in which they began;
     ``messages`` are the same passages and calls by message, ``calls`` and ``answers`` are by ``call_id``, all in order.
     ``state`` is the shared state, ``msgspec.UNSET`` until something sets it; a run that continues a thread is given the
-    state that the run before it left. ``reasoning=False``: as if no model had shown any. ``is_outline``: for those
+    state that the run before it left. ``reasoning=False``: as if no model had shown any. ``silent``: agents
+    whose text counts as not said. ``is_outline``: for those
     who pass the changes on; what is written, received and returned is in the changes, and is not kept in the view.
     """
 
-    def __init__(self, *, state: Any = msgspec.UNSET, reasoning: bool = True, is_outline: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        state: Any = msgspec.UNSET,
+        reasoning: bool = True,
+        silent: frozenset[str] = frozenset(),
+        is_outline: bool = False,
+    ) -> None:
         self.run_id: str | None = None
         self.thread_id: str | None = None
         self.principal: str | None = None
@@ -88,6 +96,7 @@ class RunView:
         self.state_is_whole = state is not msgspec.UNSET
         """Whether nothing of it depends on runs that this view does not know: patches alone change another's state."""
         self._shows_reasoning = reasoning
+        self._silent = silent
         self._is_outline = is_outline
 
     @classmethod
@@ -108,7 +117,7 @@ class RunView:
                 added = call.append(text, record)
                 return [Grew(call, text, added)] if added else []
             case TextAppended(message_id=message_id, text=text):
-                return self._say("text", message_id, text, record)
+                return [] if record.author in self._silent else self._say("text", message_id, text, record)
             case ReasoningAppended(message_id=message_id, text=text):
                 return self._say("reasoning", message_id, text, record) if self._shows_reasoning else []
             case MessageStarted(message_id=message_id):

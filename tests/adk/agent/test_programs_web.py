@@ -16,7 +16,8 @@ from callstream.adk import ADKAgent
 from callstream.ag_ui_adk import ADKAgent as CompatibleAgent
 from callstream.ag_ui_adk.agent import CompatibleOptions
 from callstream.errors import UsageError
-from callstream.testing import Finish, ToolCall
+from callstream.testing import Finish, Text, ToolCall
+from callstream.view import Passage, RunView
 from tests.adk.hosting import scripted
 
 from .agents import END
@@ -151,6 +152,58 @@ async def test_several_agents_in_one_web_app(program: Program) -> None:
     assert ["I am technical" in body for body in bodies] == [False, True, True]
     assert all("tenant_id" in body for body in bodies)
     assert '"red"' in bodies[2]
+
+
+CLASSIFIER = """
+from callstream.ag_ui_adk import ADKAgent
+from google.adk.agents import LlmAgent, SequentialAgent
+from pydantic import BaseModel
+
+class Kind(BaseModel):
+    kind: str
+
+first = LlmAgent(name="classifier", model="gemini-2.5-flash", output_schema=Kind, output_key="kind")
+second = LlmAgent(name="speaker", model="gemini-2.5-flash", instruction="It is {kind}.")
+root = SequentialAgent(name="root", sub_agents=[first, second])
+agent = ADKAgent(adk_agent=root, app_name="app", user_id="user", emit_messages_snapshot=True, **options)
+"""
+
+
+@pytest.mark.parametrize("is_shown", [False, True])
+async def test_structured_output_is_for_other_agents(is_shown: bool, program: Program) -> None:
+    options = "options = dict(show_structured_output=True)\n" if is_shown else "options = {}\n"
+    async with scripted("gemini", [[Text('{"kind": "chat"}'), Finish()], END]) as provider:
+        made = program.run(options + CLASSIFIER, provider.base_url)
+        client = Client(made["agent"])
+        events = await client.send("Hello")
+        assert "chat" in provider.requests[1].body.decode()
+        shown = await made["agent"].thread_state("thread")
+    said = ['{"kind": "chat"}', "Done."] if is_shown else ["Done."]
+    assert client.text() == "".join(said)
+    (snapshot,) = [event for event in events if event["type"] == "MESSAGES_SNAPSHOT"]
+    for messages in (snapshot["messages"], shown["messages"]):
+        assert [message["content"] for message in messages if message["role"] == "assistant"] == said
+    views = [RunView.of([record async for record in made["agent"].callstream.journal.follow("run-2")])]
+    assert [item.text for view in views for item in view.items if isinstance(item, Passage)][-2:] == [
+        '{"kind": "chat"}',
+        "Done.",
+    ]
+
+
+async def test_every_run_ends_with_the_state(program: Program) -> None:
+    source = """
+    from callstream.ag_ui_adk import ADKAgent
+    from google.adk.agents import LlmAgent
+
+    agent = ADKAgent(adk_agent=LlmAgent(name="a", model="gemini-2.5-flash"), app_name="app", user_id="user")
+    """
+    async with scripted("gemini", [END, END]) as provider:
+        client = Client(program.run(source, provider.base_url)["agent"])
+        client.state = {"a": 1}
+        for _ in range(2):
+            events = await client.send("Hello")
+            assert kinds(events)[-2:] == ["STATE_SNAPSHOT", "RUN_FINISHED"]
+            assert events[-2]["snapshot"] == {"a": 1}
 
 
 async def test_run_config(program: Program) -> None:
