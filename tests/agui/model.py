@@ -132,7 +132,8 @@ class StrictClient:
 
     def _text_message_start(self, event: dict[str, Any]) -> None:
         self._start("text", event["messageId"])
-        self._mark(self._message(event["messageId"], event["role"], content=""), event)
+        named = {"name": event["name"]} if event.get("name") is not None else {}
+        self._mark(self._message(event["messageId"], event["role"], content="", **named), event)
 
     def _text_message_content(self, event: dict[str, Any]) -> None:
         self._goes_on("text", event["messageId"])

@@ -174,7 +174,7 @@ async def _act(run: Run, act: Act, scene: Scene) -> None:
 
 
 async def _respond(run: Run, answers: Sequence[Respond], scene: Scene) -> None:
-    responses = [run.response(answer.wire) for answer in answers]
+    responses = [run.response(answer.wire, author="writer") for answer in answers]
     bodies = [list(encode(answer.wire, answer.script)) for answer in answers]
     try:
         for number in range(max(map(len, bodies))):

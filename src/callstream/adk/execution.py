@@ -32,6 +32,7 @@ from callstream.adk.invocations import AskingCall, Invocation
 from callstream.adk.judges import Judges
 from callstream.adk.knowncalls import Speaker
 from callstream.adk.partialcall import as_written
+from callstream.adk.partials import MINTED_PREFIX
 from callstream.adk.tools import ClientTool, LiveStream, function_of, result_of, stream_end
 from callstream.calls import Call, CallState
 from callstream.errors import CallRejected, RunOver, UsageError
@@ -149,22 +150,45 @@ class Execution:
             invocation.errors[call.call_id] = error
 
     async def read_event(self, invocation: Invocation, event: Event) -> None:
-        """Results as the model will read them, of calls that have none yet; and the questions of google-adk itself."""
+        """Results as the model will read them, of calls that have none yet; and calls that no model of this run has made.
+
+        These are the questions of google-adk itself, and what custom and remote agents tell of their work.
+        """
         if event.partial or invocation.run.outcome is not None:
             return
         for function_call in event.get_function_calls():
-            if function_call.name in HOST_QUESTIONS and event.author != "user":
+            if event.author == "user":
+                continue
+            if function_call.name in HOST_QUESTIONS:
                 await self._ask(invocation, event, function_call)
+            elif not invocation.is_live and invocation.find_call(Speaker.of(event), function_call.id) is None:
+                await self._report(invocation, event, function_call)
         for response in event.get_function_responses():
             call = invocation.find_call(Speaker.of(event), response.id)
-            if call is None or call.state not in _RUNNING or call.call_id in invocation.streaming:
+            if call is None or call.call_id in invocation.streaming:
                 continue
+            if call.state not in _RUNNING and call.call_id not in invocation.reported:
+                continue
+            invocation.reported.discard(call.call_id)
             invocation.errors.pop(call.call_id, None)
             asking = invocation.asking.get(call.call_id)
             if asking is not None:
                 asking.response = response.response
             else:
                 await self._finish(invocation, call, response.response)
+
+    async def _report(self, invocation: Invocation, event: Event, function_call: types.FunctionCall) -> None:
+        """Records a call that an agent has made by itself, and whose result, if any, it will tell too."""
+        run, named = invocation.run, function_call.id or ""
+        minted = named or f"{MINTED_PREFIX}{run.engine.new_call_id()}"
+        call_id = await import_call(
+            run, minted, function_call.name or "", function_call.args or {}, author=event.author
+        )
+        invocation.known_calls.bind(Speaker.of(event), named, call_id)
+        if named in (event.long_running_tool_ids or ()):
+            await run.await_answer(call_id)
+        else:
+            invocation.reported.add(call_id)
 
     async def _ask(self, invocation: Invocation, event: Event, question: types.FunctionCall) -> None:
         run, named, speaker = invocation.run, question.id or "", Speaker.of(event)

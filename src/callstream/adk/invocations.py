@@ -153,6 +153,8 @@ class Invocation:
         """What tools raised, by call, until it is known whether another callback turns it into a result."""
         self.asking: dict[str, AskingCall] = {}
         """Calls whose tools have asked a person, until google-adk puts the question."""
+        self.reported: set[str] = set()
+        """Calls that agents made by themselves, until they tell the results."""
         self.root_agent = context.agent
         self.is_live = context.live_request_queue is not None
         self._context = weakref.ref(context)

@@ -82,8 +82,11 @@ class RunError(_Event, frozen=True, kw_only=True):
 
 
 class TextMessageStart(_Event, frozen=True, kw_only=True):
+    """``name``: the agent that speaks, where that is known."""
+
     message_id: str
     role: str
+    name: str | None = None
 
 
 class TextMessageContent(_Event, frozen=True, kw_only=True):

@@ -157,6 +157,7 @@ def _continued(message: Message, more: Message) -> Message:
             texts = [each.content for each in (message, more) if each.content is not None]
             return AssistantMessage(
                 id=message.id,
+                name=message.name,
                 content="".join(texts) if texts else None,
                 tool_calls=(message.tool_calls or ()) + (more.tool_calls or ()) or None,
                 metadata=more.metadata or message.metadata,
@@ -168,9 +169,11 @@ def _continued(message: Message, more: Message) -> Message:
 
 
 def _assistant_message(message: MessageView) -> AssistantMessage:
-    texts = [part for part in message.parts if isinstance(part, Passage) and part.kind == "text"]
+    spoken = [part for part in message.parts if not isinstance(part, Passage) or part.kind == "text"]
+    texts = [part for part in spoken if isinstance(part, Passage)]
     return AssistantMessage(
         id=message.message_id,
+        name=message.author if texts and spoken[0] is texts[0] else None,
         content="".join([part.text for part in texts]) if texts else None,
         tool_calls=tuple(map(_tool_call, message.calls)) or None,
         metadata=Metadata(texts[-1].end_seq or texts[-1].seq) if texts else None,

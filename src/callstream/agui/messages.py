@@ -59,6 +59,9 @@ class DeveloperMessage(_Message, frozen=True, tag="developer"):
 
 
 class AssistantMessage(_Message, frozen=True, tag="assistant"):
+    """``name``: the agent that said it. A message that began with a call has none: AG-UI gives it no name either."""
+
+    name: str | None = None
     content: str | None = None
     tool_calls: tuple[MessageToolCall, ...] | None = None
     metadata: Metadata | None = None

@@ -145,7 +145,8 @@ class Translator:
             )
             return [start] if part.signature is None else [start, _signature(part, part.signature, metadata)]
         if part.kind == "text":
-            return [TextMessageStart(message_id=part.message_id, role="assistant", metadata=metadata)]
+            who = part.author
+            return [TextMessageStart(message_id=part.message_id, role="assistant", name=who, metadata=metadata)]
         thought_id = _thought_id(part.message_id)
         return [
             ReasoningStart(message_id=thought_id, metadata=metadata),

@@ -47,11 +47,22 @@ def condensed(run: RunView) -> list[Record]:
     started = RunStarted(run.thread_id or "", run.principal, run.input)
     records = [Record(run.run_id, 1, run.started_at or 0.0, started)]
     records += [
-        Record(run.run_id, seq, 0.0, event, first_seq=first if first < seq else None) for first, seq, event in placed
+        Record(run.run_id, seq, 0.0, event, author=_author(run, event), first_seq=first if first < seq else None)
+        for first, seq, event in placed
     ]
     if run.outcome is not None:
         records.append(Record(run.run_id, run.seq, run.ended_at or 0.0, RunEnded(run.outcome, run.reason)))
     return records
+
+
+def _author(run: RunView, event: RunEvent) -> str | None:
+    """Who said it, of what models say."""
+    match event:
+        case TextAppended() | ReasoningAppended() | MessageStarted() | CallStarted():
+            message = run.messages.get(event.message_id or "")
+            return None if message is None else message.author
+        case _:
+            return None
 
 
 def _events(run: RunView) -> Iterator[_Placed]:

@@ -1,0 +1,74 @@
+"""Who speaks and who calls: clients learn it of every agent."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+from google.adk.agents import BaseAgent, LlmAgent, ParallelAgent, SequentialAgent
+from google.adk.agents.invocation_context import InvocationContext
+from google.adk.events.event import Event
+from google.genai import types
+
+from callstream import Callstream
+from callstream.calls import CallState
+from callstream.testing import Finish, Text
+from tests.adk.hosting import Models, by_agent, scripted
+
+from .agents import adk_agent, gemini
+from .clients import Client
+
+
+@pytest.mark.parametrize("kind", [SequentialAgent, ParallelAgent])
+async def test_clients_learn_which_agent_speaks(kind: Any, cs: Callstream, models: Models) -> None:
+    names = ["one", "two"]
+    scripts = {name.upper(): [[Text(f"I am {name}."), Finish()]] for name in names}
+    async with scripted("gemini", by_agent(scripts)) as provider:
+        model = gemini(models, provider)
+        agents = [LlmAgent(name=name, model=model, instruction=name.upper()) for name in names]
+        agent = adk_agent(cs, kind(name="both", sub_agents=agents), emit_messages_snapshot=True)
+        client = Client(agent)
+        events = await client.send()
+    said = {message["name"]: message["content"] for message in client.messages if message["role"] == "assistant"}
+    assert said == {name: f"I am {name}." for name in names}
+    (snapshot,) = (event for event in events if event["type"] == "MESSAGES_SNAPSHOT")
+    shown = [each for each in snapshot["messages"] if each["role"] == "assistant"]
+    assert {each["name"]: each["content"] for each in shown} == said
+
+
+class Worker(BaseAgent):
+    """An agent without a model, which tells what it does in calls and results of its own."""
+
+    call_id: str | None = None
+    answers: bool = True
+
+    async def _run_async_impl(self, ctx: InvocationContext) -> AsyncGenerator[Event, None]:
+        call = types.FunctionCall(id=self.call_id, name="look_up", args={"word": "tide"})
+        yield self._event(ctx, types.Part(function_call=call))
+        if self.answers:
+            response = types.FunctionResponse(id=self.call_id, name="look_up", response={"meaning": "water"})
+            yield self._event(ctx, types.Part(function_response=response))
+        yield self._event(ctx, types.Part(text="Found."))
+
+    def _event(self, ctx: InvocationContext, part: types.Part) -> Event:
+        content = types.Content(role="model", parts=[part])
+        return Event(author=self.name, invocation_id=ctx.invocation_id, branch=ctx.branch, content=content)
+
+
+@pytest.mark.parametrize("call_id", ["call-1", None])
+async def test_calls_of_an_agent_without_a_model_are_shown(call_id: str | None, cs: Callstream) -> None:
+    client = Client(adk_agent(cs, Worker(name="worker", call_id=call_id)))
+    await client.send()
+    (call,) = client.calls()
+    assert (call["name"], call["args"], call["result"]) == ("look_up", {"word": "tide"}, '{"meaning":"water"}')
+    assert client.text() == "Found."
+    (kept,) = await cs.journal.calls()
+    assert kept.state is CallState.COMPLETED
+
+
+async def test_a_call_whose_result_an_agent_never_tells_is_released(cs: Callstream) -> None:
+    client = Client(adk_agent(cs, Worker(name="worker", call_id="call-1", answers=False)))
+    await client.send()
+    (kept,) = await cs.journal.calls()
+    assert kept.state is CallState.RELEASED
