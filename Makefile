@@ -47,7 +47,7 @@ OLDEST = .venv-oldest
 # opentelemetry 1.42, the newest that google-adk 2.12 takes, says this on Python 3.11 whenever it is imported.
 OLDEST_WARNINGS = -W 'ignore:SelectableGroups dict interface:DeprecationWarning'
 
-.PHONY: help venv test slow oldest check format-check lint types imports coverage format demo bench crash chaos stops schema-suite copilotkit ai-sdk clients js litellm langchain aiobotocore frameworks live docs clean
+.PHONY: help venv test slow oldest check format-check lint types imports coverage format demo bench crash chaos stops parity schema-suite copilotkit ai-sdk clients js litellm langchain aiobotocore frameworks live docs clean
 
 help: ## list these targets (default)
 	@echo "make <target>"
@@ -133,6 +133,9 @@ chaos: $(VENV)/.installed-dev ## kill replicas on one PostgreSQL while 50 thread
 
 stops: $(VENV)/.installed-dev ## stop 2,000 runs at random moments, then 15 minutes of soak, on SQLite and PostgreSQL sessions
 	@$(BIN)/python -W ignore -m tests.server.stops $(ARGS)
+
+parity: $(VENV)/.installed-dev ## what the official AG-UI client sees of google-adk apps, against a plain Runner's events
+	@$(BIN)/python -m tests.adk.parity $(ARGS)
 
 schema-suite: $(VENV)/.installed-dev ## judge JSON-Schema-Test-Suite while it is written; downloads jsonschema's sources with pip
 	@$(BIN)/python -m tests.tools.suite
