@@ -32,6 +32,7 @@ from callstream.adk.calls import HOST_QUESTIONS
 from callstream.calls import Call
 from callstream.callstream import Callstream
 from callstream.errors import UsageError
+from callstream.runtime.ownloop import run_function
 from callstream.tools import Progress, Tool, current_progress, is_tool
 from callstream.tools.docstring import without_parameter
 from callstream.tools.functions import annotations_of, resolved_signature, same_kind
@@ -73,6 +74,34 @@ class _Collecting(StreamingTool):
 
     async def check_require_confirmation(self, args: dict[str, Any], tool_context: ToolContext) -> bool:
         return await self._original.check_require_confirmation(args, tool_context)
+
+
+class Threaded(FunctionTool):
+    """Stands in for a tool whose function reports progress and is not async: it runs in a thread.
+
+    google-adk would run it in the event loop, where nobody hears a report before it has returned.
+    """
+
+    def __init__(self, original: FunctionTool) -> None:
+        super().__init__(original.func)
+        self.name = original.name
+        self.description = original.description
+        self.behavior = original.behavior
+        self.response_scheduling = original.response_scheduling
+        self.custom_metadata = original.custom_metadata
+        self._original = original
+        self._awaited = FunctionTool(_in_thread(original.func))
+        self._awaited.name = original.name
+
+    async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> Any:
+        return await self._awaited.run_async(args=args, tool_context=tool_context)
+
+    async def check_require_confirmation(self, args: dict[str, Any], tool_context: ToolContext) -> bool:
+        return await self._original.check_require_confirmation(args, tool_context)
+
+
+class ThreadedLongRunning(Threaded, LongRunningFunctionTool):
+    """The same for a tool that is answered later."""
 
 
 class LiveStream(FunctionTool):
@@ -146,8 +175,37 @@ def with_progress(tool: Any) -> Any:
     """
     if type(tool) in (FunctionTool, LongRunningFunctionTool, StreamingTool):
         filled = _fill_in(tool.func)
-        return tool if filled is tool.func else _stand_in(tool, filled)
-    return tool if isinstance(tool, BaseTool | BaseToolset) else _fill_in(tool)
+        return in_thread(tool, tool.func) if filled is tool.func else in_thread(_stand_in(tool, filled), tool.func)
+    if isinstance(tool, BaseTool | BaseToolset):
+        return tool
+    filled = _fill_in(tool)
+    return in_thread(FunctionTool(filled), tool) if _blocks(tool) else filled
+
+
+def in_thread(tool: Any, function: Callable[..., Any]) -> Any:
+    """The tool, or what runs it in a thread, if its function reports progress and would block the event loop."""
+    if not _blocks(function):
+        return tool
+    if type(tool) is LongRunningFunctionTool:
+        return ThreadedLongRunning(tool)
+    return Threaded(tool) if type(tool) is FunctionTool else tool
+
+
+def _blocks(function: Any) -> bool:
+    """Whether a function takes its progress and is not async. A generator yields to google-adk, which runs it itself."""
+    is_plain = not inspect.iscoroutinefunction(function) and not _is_generator(function)
+    reports = (
+        function.progress_parameter is not None if is_tool(function) else _progress_parameter(function) is not None
+    )
+    return is_plain and reports
+
+
+def _in_thread(function: Callable[..., Any]) -> Callable[..., Any]:
+    async def run(*args: Any, **kwargs: Any) -> Any:
+        result = await run_function(lambda: function(*args, **kwargs))
+        return await result if inspect.isawaitable(result) else result  # a decorator may hide that it is async
+
+    return _imitate(run, function)
 
 
 def takes_progress(tool: BaseTool) -> bool:
@@ -211,10 +269,15 @@ def streamed_names(tools: dict[str, BaseTool]) -> frozenset[str]:
 
 
 def collect_generators(tools: dict[str, BaseTool]) -> None:
-    """Lets plain generator functions yield more than once, by standing in for their tools in a request."""
+    """Lets plain generator functions yield more than once, by standing in for their tools in a request.
+
+    And has functions of a toolset that report progress run in a thread; those of an agent do already.
+    """
     for name, tool in tools.items():
         if type(tool) is FunctionTool and _is_generator(tool.func):
             tools[name] = _Collecting(tool)
+        elif isinstance(tool, FunctionTool):
+            tools[name] = in_thread(tool, tool.func)
 
 
 def watch_generators(tools: dict[str, BaseTool]) -> None:
