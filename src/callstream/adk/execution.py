@@ -30,7 +30,7 @@ from callstream.adk.calls import (
 )
 from callstream.adk.invocations import AskingCall, Invocation
 from callstream.adk.judges import Judges
-from callstream.adk.knowncalls import Speaker
+from callstream.adk.knowncalls import USER, Speaker
 from callstream.adk.partialcall import as_written
 from callstream.adk.partials import MINTED_PREFIX
 from callstream.adk.tools import ClientTool, LiveStream, function_of, result_of, stream_end
@@ -157,7 +157,7 @@ class Execution:
         if event.partial or invocation.run.outcome is not None:
             return
         for function_call in event.get_function_calls():
-            if event.author == "user":
+            if event.author == USER:
                 continue
             if function_call.name in HOST_QUESTIONS:
                 await self._ask(invocation, event, function_call)
@@ -167,7 +167,8 @@ class Execution:
             call = invocation.find_call(Speaker.of(event), response.id)
             if call is None or call.call_id in invocation.streaming:
                 continue
-            if call.state not in _RUNNING and call.call_id not in invocation.reported:
+            is_delegated = event.author == USER and call.state is CallState.ARGS_COMPLETE
+            if call.state not in _RUNNING and call.call_id not in invocation.reported and not is_delegated:
                 continue
             invocation.reported.discard(call.call_id)
             invocation.errors.pop(call.call_id, None)

@@ -13,6 +13,9 @@ from typing import NamedTuple, Self
 from google.adk.agents.callback_context import CallbackContext
 from google.adk.events.event import Event
 
+USER = "user"
+"""The author of what google-adk answers in the name of somebody else: the result of a task that an agent delegated."""
+
 
 class Speaker(NamedTuple):
     """An agent of an invocation in one of its branches."""
@@ -46,7 +49,7 @@ class KnownCalls:
         meant = self._known.get(function_call_id or "", {})
         if speaker in meant:
             return speaker, meant[speaker]
-        theirs = [(who, call_id) for who, call_id in meant.items() if who.agent == speaker.agent]
+        theirs = [(who, call_id) for who, call_id in meant.items() if speaker.agent in (who.agent, USER)]
         return theirs[-1] if theirs else None
 
     def call_ids(self) -> list[str]:

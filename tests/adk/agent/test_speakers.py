@@ -13,7 +13,7 @@ from google.genai import types
 
 from callstream import Callstream
 from callstream.calls import CallState
-from callstream.testing import Finish, Text
+from callstream.testing import Finish, Text, ToolCall
 from tests.adk.hosting import Models, by_agent, scripted
 
 from .agents import adk_agent, gemini
@@ -72,3 +72,18 @@ async def test_a_call_whose_result_an_agent_never_tells_is_released(cs: Callstre
     await client.send()
     (kept,) = await cs.journal.calls()
     assert kept.state is CallState.RELEASED
+
+
+async def test_a_delegated_task_has_its_outcome(cs: Callstream, models: Models) -> None:
+    scripts = {
+        "HELPER": [[ToolCall("finish_task", {"result": "found"}), Finish()]],
+        "BOSS": [[ToolCall("helper", {"request": "help"}), Finish()], [Text("Done."), Finish()]],
+    }
+    async with scripted("gemini", by_agent(scripts)) as provider:
+        model = gemini(models, provider)
+        helper = LlmAgent(name="helper", description="helps", model=model, instruction="HELPER", mode="task")
+        client = Client(adk_agent(cs, LlmAgent(name="boss", model=model, instruction="BOSS", sub_agents=[helper])))
+        await client.send()
+    results = {call["name"]: call["result"] for call in client.calls()}
+    assert results["helper"] == '{"result":"found"}'
+    assert {call.state for call in await cs.journal.calls()} == {CallState.COMPLETED}
