@@ -8,7 +8,7 @@ LITELLM_VENV = .venv-litellm
 LANGCHAIN_VENV = .venv-langchain
 AIOBOTOCORE_VENV = .venv-aiobotocore
 LANGCHAIN = langchain-openai langchain-anthropic hypothesis pytest pytest-asyncio pytest-timeout
-FRAMEWORKS = instructor langchain llamaindex smolagents autogen strands
+FRAMEWORKS = instructor langchain llamaindex smolagents autogen strands mistral
 PACKAGES_instructor = instructor 'openai>=3'
 PROGRAMS_instructor = instructor_async instructor_sync
 PACKAGES_langchain = langchain-openai langchain-google-genai
@@ -21,6 +21,8 @@ PACKAGES_autogen = 'autogen-ext[openai]' autogen-core
 PROGRAMS_autogen = autogen_openai
 PACKAGES_strands = 'strands-agents[openai]'
 PROGRAMS_strands = strands_openai
+PACKAGES_mistral = mistralai langchain-ollama langchain-xai
+PROGRAMS_mistral = mistral_sdk langchain_ollama langchain_xai
 LITELLM = litellm==1.106.2 openai==2.54.0 mcp anthropic httpx2 hypothesis pytest pytest-asyncio pytest-timeout
 PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 TESTS = tests
