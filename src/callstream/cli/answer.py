@@ -9,6 +9,7 @@ import argparse
 import json
 import sys
 import uuid
+from contextlib import aclosing
 from typing import Any, NoReturn
 
 from callstream.calls import HAS_OUTCOME, Call, CallState
@@ -76,9 +77,11 @@ async def answer(options: argparse.Namespace, out: Printer) -> int:
 async def _is_delivered(source: ServerSource, call: Call, run_id: str) -> bool:
     """Whether the run has heard news of a job that continues."""
     try:
-        async for record in source.follow(run_id):
-            if record is not None and isinstance(record.event, CallProgressed) and record.event.call_id == call.call_id:
-                return True
+        async with aclosing(source.follow(run_id)) as records:
+            async for record in records:
+                event = None if record is None else record.event
+                if isinstance(event, CallProgressed) and event.call_id == call.call_id:
+                    return True
     except CommandError:
         pass  # there is no such run: the answer was refused before it began
     return False
@@ -120,11 +123,12 @@ async def _send(client: ServerClient, call: Call, message: dict[str, Any]) -> tu
         "state": {},
         "forwardedProps": {},
     }
-    async for _, data in client.events("/agui", body=body):
-        event = json.loads(data)
-        match event.get("type"):
-            case "RUN_STARTED":
-                run_id = event.get("runId", run_id)
-            case "RUN_ERROR":
-                failure = str(event.get("message") or event.get("code") or "no reason given")
+    async with aclosing(client.events("/agui", body=body)) as events:
+        async for _, data in events:
+            event = json.loads(data)
+            match event.get("type"):
+                case "RUN_STARTED":
+                    run_id = event.get("runId", run_id)
+                case "RUN_ERROR":
+                    failure = str(event.get("message") or event.get("code") or "no reason given")
     return run_id, failure

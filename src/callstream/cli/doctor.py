@@ -19,11 +19,11 @@ _EXTRAS = {
     "adk": ("google-adk", "google-genai", "ag-ui-protocol"),
     "server": ("starlette", "uvicorn", "ag-ui-protocol"),
     "postgres": ("asyncpg",),
-    "cli": ("rich",),
+    "cli": ("rich", "httpx"),
     "sessions": ("sqlalchemy",),
     "telemetry": ("opentelemetry-api",),
 }
-_OTHERS = ("msgspec", "httpx", "httpx2", "anthropic", "openai", "boto3", "cohere", "ollama", "litellm")
+_OTHERS = ("msgspec", "httpx2", "anthropic", "openai", "boto3", "cohere", "ollama", "litellm")
 
 
 def add_to(commands: Commands) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, Protocol, TypeVar
 from urllib.parse import quote
 
@@ -51,7 +51,7 @@ class RecordSource(Protocol):
 
     async def call(self, call_id: str) -> Call | None: ...
 
-    def follow(self, run_id: str) -> AsyncIterator[Record | None]:
+    def follow(self, run_id: str) -> AsyncGenerator[Record | None, None]:
         """A run's records until its end. None means: forget what came, it is told anew."""
         ...
 
@@ -104,7 +104,7 @@ class JournalSource:
     async def call(self, call_id: str) -> Call | None:
         return await self._journal.call(call_id)
 
-    async def follow(self, run_id: str) -> AsyncIterator[Record | None]:
+    async def follow(self, run_id: str) -> AsyncGenerator[Record | None, None]:
         async for record in self._journal.follow(run_id):
             yield record
 
@@ -148,29 +148,31 @@ class ServerSource:
     async def call(self, call_id: str) -> Call | None:
         return _convert(await self._client.get(f"/api/calls/{quote(call_id, safe='')}"), Call)
 
-    async def follow(self, run_id: str) -> AsyncIterator[Record | None]:
+    async def follow(self, run_id: str) -> AsyncGenerator[Record | None, None]:
         """Goes on where it was when the connection breaks."""
         seq, tries = 0, 0
+        path = f"/runs/{quote(run_id, safe='')}/events"
         while True:
-            async for name, data in self._client.events(f"/runs/{quote(run_id, safe='')}/events", {"after": seq}):
-                tries = 0
-                if name == b"end":
-                    return
-                if name == b"compacted":
-                    seq = 0
-                    yield None
-                    break  # and from the beginning
-                if name in (b"", b"message"):
-                    record = _record(data)
-                    seq = record.seq
-                    yield record
-                    if isinstance(record.event, RunEnded):
+            async with aclosing(self._client.events(path, {"after": seq})) as events:
+                async for name, data in events:
+                    tries = 0
+                    if name == b"end":
                         return
-            else:
-                tries += 1
-                if tries > _RETRIES:
-                    raise CommandError(f"{self.where} closed the stream of run {run_id} {tries} times")
-                await _sleep(0.2 * 2**tries)
+                    if name == b"compacted":
+                        seq = 0
+                        yield None
+                        break  # and from the beginning
+                    if name in (b"", b"message"):
+                        record = _record(data)
+                        seq = record.seq
+                        yield record
+                        if isinstance(record.event, RunEnded):
+                            return
+                else:
+                    tries += 1
+                    if tries > _RETRIES:
+                        raise CommandError(f"{self.where} closed the stream of run {run_id} {tries} times")
+                    await _sleep(0.2 * 2**tries)
 
 
 def _record(data: bytes) -> Record:

@@ -77,7 +77,7 @@ async def follow(source: RecordSource, run_id: str, out: Printer, *, as_json: bo
     tell = out.note if out.console is None or as_json else out.console.print
     hint = _QuietHint(f"run {run_id} has said nothing for {_QUIET_SECONDS:g} s; {_IF_DEAD}", tell)
     try:
-        async with aclosing(source.follow(run_id)) as records:  # type: ignore[type-var]
+        async with aclosing(source.follow(run_id)) as records:
             async for record in records:
                 hint.begin_again()
                 if record is None:
