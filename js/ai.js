@@ -36,6 +36,8 @@ import { refusal, rest } from "./rest.js";
  * A transport whose streams survive a lost connection: it asks for the run again, and passes on what the chat does not have
  * yet. The chat does not notice, and no request is sent twice. It gives up after so many tries without a new chunk.
  *
+ * The chat's `stop()` stops the run on the server too, and the next message waits for that.
+ *
  * @template T
  * @param {new (options: any) => T} DefaultChatTransport that of `ai`
  * @param {{ api: string, [option: string]: any } & Pauses} options those of `DefaultChatTransport`, and the pauses
@@ -44,31 +46,47 @@ import { refusal, rest } from "./rest.js";
 export function callstreamTransport(DefaultChatTransport, { firstPause = 300, longestPause = 10_000, tries = 20, ...options }) {
   const Base = /** @type {any} */ (DefaultChatTransport);
   class CallstreamTransport extends Base {
+    /** @type {Promise<any> | undefined} the last stop */
+    #stop;
+
     /** @param {any} given */
     async sendMessages(given) {
-      return this.#heal(await super.sendMessages(given), given);
+      await this.#stop;
+      return this.#heal(this.#watch(given), await super.sendMessages(given), given);
     }
 
     /** @param {any} given */
     async reconnectToStream(given) {
       const stream = await super.reconnectToStream(given);
-      return stream === null ? null : this.#heal(stream, given);
+      return stream === null ? null : this.#heal(this.#watch(given), stream, given);
+    }
+
+    /** @param {any} given */
+    #watch({ chatId, headers, abortSignal }) {
+      const delivered = new Delivered();
+      const stop = async () => {
+        const { api, fetch = globalThis.fetch, credentials, headers: own } = options;
+        const all = { ...plain(await (own?.call ? own() : own)), ...plain(headers), "x-run-id": delivered.runId };
+        await fetch(chatUrl(api, chatId, "stop"), { method: "POST", credentials, headers: all }).catch(() => null);
+      };
+      abortSignal?.addEventListener("abort", () => delivered.isOver || (this.#stop = stop()));
+      return delivered;
     }
 
     /**
+     * @param {Delivered} delivered
      * @param {ReadableStream} stream
      * @param {any} given
      */
-    #heal(stream, { chatId, body, metadata, headers, abortSignal }) {
-      const delivered = new Delivered();
+    #heal(delivered, stream, { chatId, body, metadata, headers, abortSignal }) {
       let reader = stream.getReader();
       let failures = 0;
 
       /** @param {any} lost thrown if the run cannot be had again */
       const rejoin = async (lost) => {
         // What the SDK itself refuses has a name of its own; coming back would bring it again.
-        if (delivered.runId === undefined || String(lost?.name).startsWith("AI_")) throw lost;
-        const all = { ...Object.fromEntries(new Headers(headers)), "x-run-id": delivered.runId };
+        if (!delivered.runId || String(lost?.name).startsWith("AI_")) throw lost;
+        const all = { ...plain(headers), "x-run-id": delivered.runId };
         while ((failures += 1) <= tries) {
           await rest(Math.min(firstPause * 2 ** (failures - 1), longestPause), abortSignal);
           if (abortSignal?.aborted) break;
@@ -87,7 +105,7 @@ export function callstreamTransport(DefaultChatTransport, { firstPause = 300, lo
       /** @param {ReadableStreamDefaultController} controller */
       const pull = async (controller) => {
         for (;;) {
-          let lost = new TypeError("network error: the stream ended before its run");
+          let lost = new TypeError("network error: it ended early");
           try {
             const { done, value } = await reader.read();
             const chunks = done ? [] : delivered.take(value);
@@ -134,7 +152,7 @@ export function resumeDropped({ api, chatId, chat, fetch = globalThis.fetch, req
         await chat().resumeStream();
         if (state === "finished") return;
         if (state === "resuming") {
-          const loaded = await fetch(messagesUrl(api, chatId), request).catch(() => null);
+          const loaded = await fetch(chatUrl(api, chatId, "messages"), request).catch(() => null);
           if (loaded?.ok) return chat().setMessages(await loaded.json());
         }
       }
@@ -144,11 +162,17 @@ export function resumeDropped({ api, chatId, chat, fetch = globalThis.fetch, req
   };
 }
 
+/** @param {any} headers as `fetch` takes them */
+function plain(headers) {
+  return Object.fromEntries(new Headers(headers));
+}
+
 /**
  * @param {string} api
  * @param {string} chatId
+ * @param {"messages" | "stop"} what
  */
-function messagesUrl(api, chatId) {
+function chatUrl(api, chatId, what) {
   const [path, query] = api.split("?");
-  return `${path.replace(/\/$/, "")}/${encodeURIComponent(chatId)}/messages${query ? `?${query}` : ""}`;
+  return `${path.replace(/\/$/, "")}/${encodeURIComponent(chatId)}/${what}${query ? `?${query}` : ""}`;
 }

@@ -15,8 +15,8 @@
 const ENDS = ["finish", "abort", "error"];
 
 export class Delivered {
-  /** @type {string | undefined} of the run, as the stream's first chunk has it */
-  runId;
+  /** of the run, as the stream's first chunk has it; empty before */
+  runId = "";
   /** whether the run's end was delivered */
   isOver = false;
   /** @type {Map<string, Part>} */
@@ -36,7 +36,7 @@ export class Delivered {
    */
   take(chunk) {
     if (chunk.type === "start") {
-      if (this.runId !== undefined) return [];
+      if (this.runId) return [];
       this.runId = chunk.messageMetadata?.runId;
       return [chunk];
     }

@@ -1,4 +1,4 @@
-"""The routes of the AI SDK's chat: send, resume, load."""
+"""The routes of the AI SDK's chat: send, resume, stop, load."""
 
 from __future__ import annotations
 
@@ -81,6 +81,7 @@ class ChatRoutes:
         return [
             Route("/ui", self.send, methods=["POST"]),
             stream,
+            IdRoute("/ui/{chat_id}/stop", self.stop, methods=["POST"]),
             IdRoute("/ui/{chat_id}/messages", self.messages, methods=["GET"]),
         ]
 
@@ -134,6 +135,15 @@ class ChatRoutes:
             if outcome is None or (outcome == "finished" and not is_again)
             else f"{run_id}-{uuid.uuid4().hex[:8]}"
         )
+
+    async def stop(self, request: Request) -> Response:
+        """Stops the chat's active run; with ``X-Run-Id`` only that one."""
+        principal = await self._access.principal(request)
+        row = await self._runs.active_run(request.path_params["chat_id"], principal)
+        if row is None or (request.headers.get("x-run-id") or row.run_id) != row.run_id:
+            return json_response({"stopped": False})
+        await self._runs.stop_run(row, "stopped by the client")
+        return json_response({"stopped": True})
 
     async def resume(self, request: Request) -> Response:
         """The turn that is being answered, from its beginning; 204 if none is.

@@ -116,3 +116,19 @@ async def test_what_cannot_be_had_again_is_an_error(cs: Callstream, models: Mode
         assert (refused["status"], len(refused["errors"])) == ("error", 1)
         unknown = await stage.server.client.get("/ui/chat/stream", headers={"x-run-id": "nobody"})
         assert unknown.status_code == 204
+
+
+@pytest.mark.parametrize("sdk", [6, 7])
+@pytest.mark.parametrize("parts", [1, 2])
+async def test_stop_stops_the_run_and_the_next_message_runs_at_once(
+    cs: Callstream, models: Models, chats: NodeProgram, sdk: int, parts: int
+) -> None:
+    """By itself the SDK only disconnects, and the next message waits for the run's end."""
+    endless = [Text("I write. " * 200, size=4), Finish()]
+    async with staged(cs, models, chats, endless, END, END, pace=40) as stage:
+        told = await stage.live({"send": "Go", "stop": parts}, {"send": "And now?"}, sdk=sdk, survives=1)
+        assert (told["status"], told["errors"]) == ("ready", [])
+        second, first = await stage.runs()
+        assert (first.outcome, first.reason) == ("cancelled", "stopped by the client")
+        assert second.outcome == "finished"
+        assert told["messages"][-1]["parts"][-1]["text"] == "Done."

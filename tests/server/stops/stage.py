@@ -16,6 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import aiosqlite
 import asyncpg
+import httpx
 import msgspec
 from google.adk.agents import LlmAgent
 from google.adk.artifacts import FileArtifactService
@@ -166,7 +167,12 @@ async def stage(kind: str, folder: Path, postgres: str) -> AsyncIterator[Stage]:
             max_concurrent_executions=100,
         )
         settings = ServerSettings(on_disconnect="stop", disconnect_grace=0.0, busy_wait=20.0, max_runs=None)
-        async with served(agent, settings=settings) as server:
+        # The server closes idle connections after 5 s, as httpx does: one of them must not be used in that very moment.
+        limits = httpx.Limits(keepalive_expiry=2)
+        async with (
+            served(agent, settings=settings) as server,
+            httpx.AsyncClient(base_url=server.url, timeout=30, limits=limits) as server.client,
+        ):
             made = Stage(server, agent, callstream, sessions, place, set())
             for text in ("work", "count", "hello"):  # opens what stays open
                 async with server.run(text, thread="first") as stream:

@@ -63,8 +63,12 @@ class Stops:
             moment = self._random.uniform(0, FIRST if self._random.random() < 0.5 else LONGEST)
             self.ways[way] += 1
             self.early += moment <= FIRST
-            async with asyncio.timeout(60):
-                await ways[way](thread, self._random.choice(WORDS), moment)
+            word = self._random.choice(WORDS)
+            try:
+                async with asyncio.timeout(60):
+                    await ways[way](thread, word, moment)
+            except TimeoutError:
+                self.problems.append(f"{thread}: {word!r} did not end after {way} at {moment:.3f} s")
             self.stopped += 1
 
     # -- over HTTP --

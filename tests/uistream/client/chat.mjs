@@ -7,7 +7,7 @@
 // STEP: {"send": "text"} | {"resume": true} | {"output": {…}}, what addToolOutput takes; without a toolCallId, of the tool's last call |
 // {"approve": true | false, "id": an approval's, by default that of the first that is asked for} | {"drop": n} before a send: its
 // connection is cut after n chunks, or after each number of a list those of the next responses | {"regenerate": true} |
-// {"reload": true}: a new client that loads the chat. `messages`: what the client has at first, which may be out of date.
+// {"send": "text", "stop": n}: stops when n messages' parts have come | {"reload": true}: a new client that loads the chat. `messages`: what the client has at first, which may be out of date.
 // The answer: the messages, the chat's status, and everything that onToolCall, onError and onFinish were told.
 
 import { createInterface } from "node:readline";
@@ -105,7 +105,16 @@ async function live({ sdk, url, chatId, messages, body, steps, answers, heals, s
       chat = make();
       chat.messages = await (await fetch(`${url}/ui/${encodeURIComponent(chatId)}/messages?sdk=${sdk}`)).json();
     }
-    if (step.send) await chat.sendMessage({ text: step.send });
+    if (step.send) {
+      const sent = chat.sendMessage({ text: step.send });
+      if ("stop" in step) {
+        while ((chat.messages.at(-1)?.role === "assistant" ? chat.messages.at(-1).parts.length : 0) < step.stop) {
+          await new Promise((resolve) => setTimeout(resolve, 2));
+        }
+        await chat.stop();
+      }
+      await sent;
+    }
     if (step.regenerate) await chat.regenerate();
     if (step.resume) await chat.resumeStream();
     const parts = chat.messages.at(-1)?.parts;

@@ -112,12 +112,29 @@ for (const [name, answers, message, requests] of [
   });
 }
 
-test("a chat that was stopped does not come back", async () => {
-  const [healed, asked] = transport([...RUN.slice(0, 4), lost()], RUN);
+test("a chat that was stopped does not come back, and its run is stopped", async () => {
+  const [healed, asked] = transport([...RUN.slice(0, 4), lost()], 404, RUN);
   const stopping = new AbortController();
   const stream = await healed.sendMessages({ ...given, abortSignal: stopping.signal });
   stopping.abort();
   await assert.rejects(text(stream));
+  await healed.sendMessages(given);
+  assert.deepEqual(
+    asked.map(([method, url, , own]) => [method, url, own]),
+    [
+      ["POST", "http://chat.invalid/ui?sdk=7", "1"],
+      ["POST", "http://chat.invalid/ui/chat/stop?sdk=7", "1"],
+      ["POST", "http://chat.invalid/ui?sdk=7", "1"],
+    ],
+  );
+});
+
+test("a run that has ended is not stopped", async () => {
+  const [healed, asked] = transport(RUN);
+  const stopping = new AbortController();
+  assert.equal(await text(await healed.sendMessages({ ...given, abortSignal: stopping.signal })), "Hello there.");
+  stopping.abort();
+  await new Promise((resolve) => setTimeout(resolve));
   assert.equal(asked.length, 1);
 });
 
