@@ -190,8 +190,9 @@ async def test_the_sdks_own_streams_raise_for_what_was_cut_off(
         async with plain_sdk(wire, [cut_off], monkeypatch) as (provider, names, _):
             tools = [names["write_document"].schema(wire)]
             async with AsyncOpenAI(base_url=provider.base_url, api_key="none") as bare:
-                with pytest.raises(error):
-                    await ask(names["openai"] if is_tapped else bare, tools)
+                async with names["cs"].run("thread", rejected="forward"):
+                    with pytest.raises(error):
+                        await ask(names["openai"] if is_tapped else bare, tools)
 
 
 @pytest.mark.filterwarnings("ignore:.*EXPERIMENTAL")

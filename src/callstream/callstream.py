@@ -17,8 +17,8 @@ from callstream.errors import CallstreamError, UsageError
 from callstream.events import RunEvent
 from callstream.journal import Journal, open_journal
 from callstream.runtime import Engine, Observer, Observers, Run, Settings, SyncRun, usual_observers
-from callstream.runtime.core import OnRejected
 from callstream.runtime.leftbehind import LeftBehind
+from callstream.runtime.limits import OnRejected
 from callstream.runtime.ownloop import OwnLoop, Work
 from callstream.runtime.progress import ProgressHandler
 from callstream.runtime.run import check_thread_id
@@ -135,6 +135,7 @@ class Callstream:
         stream_arguments: bool = True,
         first_byte: float | None = None,
         idle: float | None = None,
+        ask_again: int | None = None,
         settings: TapSettings | None = None,
     ) -> TapTransport:
         """A transport for a client of httpx or httpx2, async or sync: ``AsyncClient(transport=cs.transport())``.
@@ -144,7 +145,8 @@ class Callstream:
         reach the SDK whole: ``"known"``, those of tools that this Callstream was given; ``"all"``; ``"none"``.
         ``stream_arguments`` asks the provider to stream the arguments of those calls where it does so only on request.
         ``first_byte`` and ``idle``: seconds until a streamed answer has to begin, and for which it may send nothing
-        afterwards; then it ends with the library's ReadTimeout. ``settings`` has all of these, and more.
+        afterwards; then it ends with the library's ReadTimeout. ``ask_again``: how often the model is asked again that
+        wrote nothing but calls which cannot run. ``settings`` has all of these, and more.
         """
         return self._tap.transport(
             inner,
@@ -154,6 +156,7 @@ class Callstream:
             stream_arguments=stream_arguments,
             first_byte=first_byte,
             idle=idle,
+            ask_again=ask_again,
         )
 
     def http_client(self, **kwargs: Any) -> httpx2.AsyncClient:
@@ -161,7 +164,7 @@ class Callstream:
 
         It is an ``httpx2.AsyncClient`` where httpx2 is installed, else an ``httpx.AsyncClient``, which has the same
         methods. Takes the usual arguments of either, and those of ``transport``: ``wire``, ``collapse``,
-        ``stream_arguments``, ``first_byte``, ``idle`` and ``settings``.
+        ``stream_arguments``, ``first_byte``, ``idle``, ``ask_again`` and ``settings``.
         An SDK that accepts httpx only, though httpx2 is installed too, gets ``httpx_client()``.
         """
         client: httpx2.AsyncClient = self._tap.client(None, "AsyncClient", kwargs)
@@ -204,7 +207,7 @@ class Callstream:
         *,
         principal: str | None = None,
         run_input: Any = None,
-        rejected: OnRejected = "raise",
+        rejected: OnRejected | None = None,
     ) -> _RunContext:
         """A run as a context: ``async with cs.run("thread-1") as run``. Leaving it ends the run.
 
@@ -214,8 +217,10 @@ class Callstream:
         dead when its lease has expired; if that is later, they run then.
 
         ``rejected`` says what the SDK gets where a hook rejected a call or failed: ``"raise"``, CallRejected rises out of
-        the response; ``"forward"``, the response arrives whole, with that call, which must not be run. ``run.invoke``
-        sees to that, and ``run.refusals()`` has the sentence for the model.
+        the response; ``"forward"``, the response arrives whole, with that call, which must not be run: ``run.invoke``
+        and the tool itself see to that, and ``run.refusals()`` has the sentence for the model; ``"ask"``, the response
+        arrives without that call, and the tap tells the model: by itself, if the program gets no other call, else with
+        the results of those. Without it the settings decide.
         """
         how: dict[str, Any] = {"principal": principal, "run_input": run_input, "rejected": rejected}
         return _RunContext(partial(self._continue, thread_id, run_id, **how), self.own_loop)
@@ -238,7 +243,7 @@ class Callstream:
         as_current: bool = True,
         exclusive: bool = False,
         host_traces: bool = False,
-        rejected: OnRejected = "raise",
+        rejected: OnRejected | None = None,
     ) -> Run:
         """Starts a run that ``run.finish()`` or ``run.stop()`` has to end. It is this task's current run, if wanted.
 

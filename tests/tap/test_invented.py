@@ -56,17 +56,17 @@ def shown(answer: Any) -> Any:
 @pytest.mark.parametrize("wire", WIRES)
 async def test_it_arrives_as_if_every_call_were_collapsed(cs: Callstream, wire: str, kind: str) -> None:
     async with serving(wire, kind) as provider:
-        collapsed = await ask(wire, provider, cs, collapse="all")
-        assert shown(await ask(wire, provider, cs)) == shown(collapsed)
+        collapsed = await ask(wire, provider, cs, collapse="all", ask_again=0)
+        assert shown(await ask(wire, provider, cs, ask_again=0)) == shown(collapsed)
         assert [name for _, name, _ in collapsed.calls] == NAMES.get(kind, [])
 
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_with_a_sync_client(cs: Callstream, wire: str) -> None:
     with serving(wire, "cut off") as provider:
-        with sync_clients.sdk(wire, provider, cs, collapse="all") as client:
+        with sync_clients.sdk(wire, provider, cs, collapse="all", ask_again=0) as client:
             collapsed = sync_clients.ask_client(wire, client)
-        with sync_clients.sdk(wire, provider, cs) as client:
+        with sync_clients.sdk(wire, provider, cs, ask_again=0) as client:
             assert shown(sync_clients.ask_client(wire, client)) == shown(collapsed)
 
 
@@ -118,7 +118,7 @@ async def test_its_refusal_stays_when_the_program_has_answered_it(cs: Callstream
 async def test_a_note_tells_the_model_if_the_program_does_not(cs: Callstream, kind: str) -> None:
     async with (
         ScriptedProvider("anthropic", [ANSWERS[kind], [Text("Done.")], [Text("Done.")]]) as provider,
-        AsyncAnthropic(base_url=provider.base_url, api_key="none", http_client=cs.http_client()) as client,
+        AsyncAnthropic(base_url=provider.base_url, api_key="none", http_client=cs.http_client(ask_again=0)) as client,
         cs.run("thread"),
     ):
         for _ in range(3):

@@ -186,7 +186,7 @@ async def test_a_discarded_call_is_logged_where_nobody_asks_about_it(
     cs: Callstream, script: Any, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving("anthropic", script) as provider, cs.run("thread"):
-        await ask("anthropic", provider, cs)
+        await ask("anthropic", provider, cs, ask_again=0)
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert [all(word in line for word in ("'c1'", "'write'", reason)) for line in warnings] == [True]
 
@@ -231,6 +231,8 @@ async def test_stopping_while_hooks_run_is_the_end_of_the_run(cs: Callstream, re
             await run.invoke("c1")
 
 
-async def test_rejected_is_one_of_two_words(cs: Callstream) -> None:
-    with pytest.raises(UsageError, match="'raise' or 'forward', got 'ignore'"):
+async def test_rejected_is_one_of_three_words(cs: Callstream) -> None:
+    with pytest.raises(UsageError, match="'raise', 'forward' or 'ask', got 'ignore'"):
         await cs.start("thread", rejected="ignore")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="'raise', 'forward' or 'ask', got 'ignore'"):
+        Settings(rejected="ignore")  # type: ignore[arg-type]

@@ -119,7 +119,7 @@ def test_a_truncated_call_does_not_arrive(cs: Callstream, wire: str) -> None:
     with serving(
         wire, [Text("I write."), ToolCall("write", ARGS, call_id="c1", stop_after=3), Truncated()]
     ) as provider:
-        answer = ask(wire, provider, cs, collapse="all")
+        answer = ask(wire, provider, cs, collapse="all", ask_again=0)
     assert (answer.text, answer.calls) == ("I write.", [])
     assert [(call.state, call.reason) for call in journaled(cs)] == [(CallState.DISCARDED, "truncated")]
 

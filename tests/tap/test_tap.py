@@ -96,7 +96,7 @@ async def test_one_id_at_the_sdk_and_in_the_journal(cs: Callstream, wire: str) -
 async def test_truncated_never_runs_over_the_tap(cs: Callstream, wire: str, ending: Any) -> None:
     script = [Text("Writing."), ToolCall("write", ARGS, call_id="c1", stop_after=3), ending]
     async with serving(wire, script) as provider:
-        answer = await ask(wire, provider, cs, collapse="all")
+        answer = await ask(wire, provider, cs, collapse="all", ask_again=0)
     assert answer.calls == []
     assert answer.text == "Writing."
     (call,) = await cs.journal.calls()

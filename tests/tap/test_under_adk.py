@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from callstream import CallState, Callstream
+from callstream import CallState, Callstream, Settings
 from callstream.testing import Finish, ScriptedProvider, Text, ToolCall, Truncated
 from tests.adk.hosting import WIRES
 
@@ -93,11 +93,28 @@ CUTS: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize("wire", WIRES)
-async def test_truncated_never_runs_and_the_next_turn_works(cs: Callstream, wire: str, cut: str) -> None:
+async def test_truncated_never_runs_and_the_model_is_asked_again(cs: Callstream, wire: str, cut: str) -> None:
+    if wire == "gemini" and cut == "malformed":
+        pytest.skip("Gemini sends arguments as values: they cannot be malformed text")
+    scripts = [CUTS[cut], [ToolCall("write", ARGS)], [Text("Done.")], [Text("And again.")]]
+    async with ScriptedProvider(wire, scripts, stream_args_unasked=True) as provider:
+        host = Host(wire, provider, cs)
+        assert (await host.turn("go")).endswith("Done.")
+        assert host.executed == [ARGS]
+        assert await host.turn("again") == "And again."
+        await host.runner.close()
+    assert [call.state for call in await cs.journal.calls()] == [CallState.DISCARDED, CallState.COMPLETED]
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("wire", WIRES)
+async def test_truncated_never_runs_and_the_next_turn_works(wire: str, cut: str) -> None:
+    """In a program that wants no asking."""
     if wire == "gemini" and cut == "malformed":
         pytest.skip("Gemini sends arguments as values: they cannot be malformed text")
     scripts = [CUTS[cut], [ToolCall("write", ARGS)], [Text("Done.")]]
-    async with ScriptedProvider(wire, scripts, stream_args_unasked=True) as provider:
+    cs = Callstream(settings=Settings(ask_again=0))
+    async with cs, ScriptedProvider(wire, scripts, stream_args_unasked=True) as provider:
         host = Host(wire, provider, cs)
         await host.turn("go")
         assert host.executed == []
@@ -107,4 +124,4 @@ async def test_truncated_never_runs_and_the_next_turn_works(cs: Callstream, wire
         assert await host.turn("again") == "Done."
         assert host.executed == [ARGS]
         await host.runner.close()
-    assert [call.state for call in await cs.journal.calls()] == [CallState.DISCARDED, CallState.COMPLETED]
+        assert [call.state for call in await cs.journal.calls()] == [CallState.DISCARDED, CallState.COMPLETED]

@@ -27,7 +27,7 @@ async def calls_of(wire: str, client: Any) -> list[str]:
 async def test_truncated_never_runs_on_a_whole_answer(wire: str) -> None:
     cut = ToolCall("write", {"title": "Notes", "content": "long"}, call_id="c1", stop_after=2)
     async with Callstream() as cs, ScriptedProvider(wire, [Text("Hello."), cut, Finish("length")]) as provider:
-        async with sdk(wire, provider, cs, collapse="all") as client:
+        async with sdk(wire, provider, cs, collapse="all", ask_again=0) as client:
             assert await calls_of(wire, client) == []
         kept = await cs.journal.call("c1")
         assert kept is not None
@@ -46,7 +46,7 @@ async def test_malformed_never_runs_on_a_whole_answer(wire: str) -> None:
         Finish("length"),
     ]
     async with Callstream() as cs, ScriptedProvider(wire, script) as provider:
-        async with sdk(wire, provider, cs, collapse="all") as client:
+        async with sdk(wire, provider, cs, collapse="all", ask_again=0) as client:
             assert "write" not in await calls_of(wire, client)
         kept = await cs.journal.call("c1")
         assert kept is not None

@@ -37,9 +37,9 @@ from callstream.adk.tools import ClientTool, LiveStream, function_of, result_of,
 from callstream.calls import Call, CallState
 from callstream.errors import CallRejected, RunOver, UsageError
 from callstream.runtime import Run
-from callstream.runtime.early import OneBegunTool
+from callstream.runtime.claims import OneCall
 from callstream.runtime.run import current_model_call
-from callstream.tools import begun_tools, current_progress, is_tool, starts_early
+from callstream.tools import call_claims, current_progress, is_tool, starts_early
 
 logger = logging.getLogger("callstream")
 
@@ -70,7 +70,9 @@ class Execution:
                 await early.wait_until_over()
                 await run.ready(call.call_id)
                 run.make_current()
-                begun_tools.set(OneBegunTool(early))  # google-adk calls the tool, and that gives its result
+                call_claims.set(
+                    OneCall(call, early.tool, early)
+                )  # google-adk calls the tool, and that gives its result
                 return None
             function = function_of(tool)
             if function is not None:
@@ -85,6 +87,7 @@ class Execution:
         current_model_call.set(None)
         current_agent_tool.set(tool if isinstance(tool, AgentTool) else None)
         run.make_current()
+        call_claims.set(None if function is None else OneCall(call, function))
         current_progress.set(run.progress_of(call.call_id))
         if isinstance(tool, LiveStream):
             invocation.streaming |= {call.call_id}

@@ -16,7 +16,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, get_args
 
 from callstream.calls import Call, CallEvent, CallState, Ledger
 from callstream.errors import (
@@ -26,7 +26,6 @@ from callstream.errors import (
     LimitExceeded,
     RunOver,
     TransitionError,
-    UsageError,
 )
 from callstream.events import (
     CallAwaiting,
@@ -46,16 +45,13 @@ from callstream.runtime.barrier import Barrier, mistake
 from callstream.runtime.directory import Directory
 from callstream.runtime.ending import Ending, describe
 from callstream.runtime.engine import Engine
-from callstream.runtime.limits import TextLimits
+from callstream.runtime.limits import OnRejected, TextLimits, check_rejected
 from callstream.runtime.progress import ProgressFeeds, ProgressHandler
 from callstream.runtime.runlog import EventsThen, RunLog
 from callstream.runtime.waiting import wait_for_result
 from callstream.tools import Progress
 
 logger = logging.getLogger("callstream")
-
-OnRejected: TypeAlias = Literal["raise", "forward"]
-"""What the SDK gets of a response in which a call was rejected: ``CallRejected``, or all of it, the call included."""
 
 _CALL_EVENTS = get_args(CallEvent)
 
@@ -70,10 +66,10 @@ class RunCore(ABC):
         run_id: str,
         principal: str | None = None,
         *,
-        rejected: OnRejected = "raise",
+        rejected: OnRejected | None = None,
     ) -> None:
-        if rejected not in get_args(OnRejected):
-            raise UsageError(f"expected rejected to be 'raise' or 'forward', got {rejected!r}")
+        rejected = engine.settings.rejected if rejected is None else rejected
+        check_rejected(rejected)
         self.engine = engine
         self.thread_id = thread_id
         self.run_id = run_id
@@ -125,6 +121,10 @@ class RunCore(ABC):
     @abstractmethod
     async def _close_early_tools(self) -> None:
         """Waits for them."""
+
+    @abstractmethod
+    def _handed_over(self) -> frozenset[str]:
+        """The calls whose tools have run, or may have, though nobody saw their outcome."""
 
     # -- what is known --
 
@@ -470,6 +470,7 @@ class RunEnd:
 
     async def _reach(self, ending: Ending) -> Exception | None:
         run = self._run
+        ending = ending.after(run._handed_over())
         for callback in list(self._callbacks):
             try:
                 callback(ending.reason or ending.outcome)

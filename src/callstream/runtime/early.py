@@ -19,19 +19,15 @@ begun; one with ``start="early"`` when the wire has ended its arguments and its 
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
-import msgspec
-
-from callstream.calls import Call, CallEvent, CallState
+from callstream.calls import Call, CallEvent
 from callstream.runtime.barrier import Write
 from callstream.runtime.core import RunCore
 from callstream.runtime.earlyrun import EarlyRun
 from callstream.runtime.ending import Ending
 from callstream.runtime.tooluse import ToolUse
-from callstream.tools import Joined, Streamed, Tool, starts_early
+from callstream.tools import Tool, starts_early
 
 EarlyPolicy: TypeAlias = Literal["record", "report", "never"]
 """Whether tools of a response's calls may begin early: with their results recorded, or left to a host that reports them."""
@@ -85,27 +81,6 @@ class EarlyRuns:
         if early is not None:
             await early.settle()
 
-    def find(self, tool: Tool[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Joined | None:
-        """The first run of the tool with equal arguments that nobody has asked for.
-
-        Where rejected calls are forwarded, it may be one whose arguments were given up before their end. Of those no more is
-        known than what the tool began with.
-        """
-        if self._run.outcome is not None:
-            return None
-        unasked = [
-            early for early in self._runs.values() if early.has_begun and not early.is_joined and early.tool == tool
-        ]
-        for early in unasked:
-            call = self._run.call(early.call_id)
-            if not call.is_being_written and _means_call(tool, call.args or {}, early.given, args, kwargs):
-                return early.join()
-        for early in unasked if self._run.rejected == "forward" else ():
-            call = self._run.call(early.call_id)
-            if call.state is CallState.DISCARDED and _began_as(tool, early.given, args, kwargs):
-                return early.join()
-        return None
-
     def abort(self, ending: Ending) -> None:
         """The run ends: tools whose arguments are not whole are told so, the others are cancelled."""
         for early in self._runs.values():
@@ -122,64 +97,3 @@ class EarlyRuns:
         for early in list(self._runs.values()):
             if not early.is_over:
                 await early.close()
-
-
-class OneBegunTool:
-    """For a host that knows which call it runs: the tool that it calls is the one that has begun."""
-
-    def __init__(self, early: EarlyRun) -> None:
-        self._early = early
-
-    def find(self, tool: Tool[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Joined | None:
-        return self._early if self._early.tool == tool else None
-
-
-# -- which call of a model a framework means that gives no id: by equal arguments ------------------------------------
-
-
-def _means_call(
-    tool: Tool[Any], written: dict[str, Any], typed: Any, args: Sequence[Any], kwargs: dict[str, Any]
-) -> bool:
-    """Whether a call of the tool in Python is the one that the model made: what it wrote is equal, all else at its default.
-
-    ``written`` are the arguments as JSON, ``typed`` the values that were made of them; a framework may have made its own. A
-    parameter without a default that the model gave nothing for is the framework's own, such as its context.
-    """
-    signature = inspect.signature(tool)
-    values = typed if isinstance(typed, dict) else {}
-    try:
-        bound = signature.bind_partial(*args, **kwargs).arguments
-    except TypeError:
-        return False
-    for name, parameter in signature.parameters.items():
-        if name in written:
-            # a value that came after the tool had started counts if it is the default
-            converted = values.get(name, parameter.default if values else None)
-            if name not in bound or not _is_equal(bound[name], written[name], converted):
-                return False
-        elif name in bound and parameter.default is not parameter.empty and bound[name] != parameter.default:
-            return False
-    return True
-
-
-def _began_as(tool: Tool[Any], typed: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether a call of the tool in Python has all that an early run of it began with."""
-    try:
-        bound = inspect.signature(tool).bind_partial(*args, **kwargs).arguments
-    except TypeError:
-        return False
-    begun = {name: value for name, value in typed.items() if not isinstance(value, Streamed)}
-    return all(name in bound and _is_equal(bound[name], value, value) for name, value in begun.items())
-
-
-def _is_equal(value: Any, written: Any, converted: Any) -> bool:
-    try:
-        return value in (written, converted) or bool(msgspec.to_builtins(value, enc_hook=_dump) == written)
-    except (TypeError, ValueError):
-        return False
-
-
-def _dump(value: Any) -> Any:
-    if not hasattr(value, "model_dump"):
-        raise TypeError(f"{type(value).__name__} is no JSON")
-    return value.model_dump(mode="json")

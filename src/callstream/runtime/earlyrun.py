@@ -31,7 +31,7 @@ from callstream.runtime.barrier import Write
 from callstream.runtime.core import RunCore
 from callstream.runtime.interruptible import Interruptible
 from callstream.runtime.tooluse import ToolUse
-from callstream.tools import Tool
+from callstream.tools import Tool, running_for
 
 logger = logging.getLogger("callstream")
 
@@ -214,7 +214,8 @@ class EarlyRun:
             run.engine.call_with(self.tool, self.given, progress, typed, run_plain=self._run_in_thread)
         )
         try:
-            return await self._running
+            with running_for(run.call(self.call_id)):
+                return await self._running
         finally:
             self._running = None
 

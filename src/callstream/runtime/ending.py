@@ -7,6 +7,9 @@
     failed       failed        discarded (interrupted) discarded (interrupted)
     cancelled    failed        discarded (aborted)     discarded (aborted)
 
+A call whose tool has run all the same, because a framework called it, is released (``handed_over``): nobody may undo what it
+did.
+
 A call whose tool runs early counts as executing if its arguments are whole, and as before that if they are not. A call that
 awaits an answer is not open.
 
@@ -48,6 +51,8 @@ class Ending(msgspec.Struct, frozen=True):
     """Why no tool may run any more. None leaves calls with all their arguments to the host, which may run them."""
     detail: str | None = None
     error: BaseException | None = None
+    handed_over: frozenset[str] = frozenset()
+    """The calls whose tools have run, or may have, though nobody saw their outcome."""
 
     @classmethod
     def finished(cls) -> Self:
@@ -70,13 +75,19 @@ class Ending(msgspec.Struct, frozen=True):
             return cls.cancelled("cancelled")
         return cls.failed(describe(error), detail, error)
 
+    def after(self, handed_over: frozenset[str]) -> Self:
+        """The same, where the tools of these calls have run."""
+        return msgspec.structs.replace(self, handed_over=handed_over)
+
     def failed_by_hook(self, error: Exception) -> Self:
         """The same for all open calls, since the hook's own call is discarded already; the run has failed."""
         return msgspec.structs.replace(self, outcome="failed", reason=describe(error), error=error)
 
     def discards(self, call: Call) -> DiscardReason | None:
         """Why the arguments of an open call are given up; None if its host may run it. Once it executes, that is over."""
-        return self.discard if call.state is CallState.ARGS_COMPLETE else self.discard or "interrupted"
+        if call.state is not CallState.ARGS_COMPLETE:
+            return self.discard or "interrupted"
+        return None if call.call_id in self.handed_over else self.discard
 
     def events(self, open_calls: Iterable[Call]) -> list[RunEvent]:
         """The last records of the run."""

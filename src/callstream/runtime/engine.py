@@ -29,7 +29,8 @@ class RunObserver(Protocol[_Observed_contra]):
 
     Pieces of text are left out: a call that gets ten thousand of them changes its state once. What an observer raises is
     logged, and changes nothing. It must not wait. If it has a method ``run_entered(run)``, that is called in the context
-    of the run's work when it begins (``async with run``), and what it returns when the work ends there.
+    of the run's work when it begins (``async with run``), and what it returns when the work ends there. If it has a method
+    ``asked_again(run, wire)``, that is called when the tap asks the model again because none of its calls can run.
     """
 
     def run_started(self, run: _Observed_contra) -> None: ...
@@ -79,6 +80,13 @@ class Observers(Generic[RunT]):
 
     def run_ended(self, run: RunT) -> None:
         self._notify(lambda observer: observer.run_ended(run))
+
+    def asked_again(self, run: RunT, wire: str) -> None:
+        def notify(observer: Any) -> None:
+            if hasattr(observer, "asked_again"):
+                observer.asked_again(run, wire)
+
+        self._notify(notify)
 
     def streams_changed(self, change: int) -> None:
         self._notify(lambda observer: observer.streams_changed(change))

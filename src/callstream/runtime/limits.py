@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
 
 from callstream.errors import LimitExceeded, TooMany, UsageError
 from callstream.events import ArgsAppended, ReasoningAppended, RunEvent, TextAppended
 from callstream.tools import ErrorPolicy, check_hook_settings
+
+OnRejected: TypeAlias = Literal["raise", "forward", "ask"]
+"""What the SDK gets of a response in which a call was rejected: ``CallRejected``; all of it, the call included; or the
+response without the call, and the model's next answer if there is nothing else in it for the program to act on."""
 
 _OTHER_TEXT: Final = (TextAppended, ReasoningAppended)
 
@@ -52,6 +56,10 @@ class Settings(msgspec.Struct, frozen=True):
     """Seconds until a streamed answer of a provider has to begin; then it ends with a time-out. None is no limit."""
     idle: float | None = None
     """Seconds for which a streamed answer that has begun may send nothing; then it ends with a time-out."""
+    rejected: OnRejected = "raise"
+    """What the SDK gets where a hook rejected a call or failed, in runs that do not say it themselves: see ``cs.run``."""
+    ask_again: int = 1
+    """How often the tap asks a model again that wrote nothing but calls which cannot run: cut off, not JSON, not fitting."""
     hook_grace: float = 5.0
     """Seconds that a hook past its time may take to end, before its call is given up and the abort hooks run beside it.
 
@@ -61,6 +69,8 @@ class Settings(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         check_hook_settings(self.hook_timeout, self.on_hook_error)
         check_silence(self.first_byte, self.idle)
+        check_rejected(self.rejected)
+        check_ask_again(self.ask_again)
         times: dict[str, Any] = {"progress_interval": self.progress_interval, "hook_grace": self.hook_grace}
         for name, seconds in times.items():
             if not (isinstance(seconds, int | float) and seconds >= 0):
@@ -69,6 +79,16 @@ class Settings(msgspec.Struct, frozen=True):
         for name, size in sizes.items():
             if size is not None and not isinstance(size, int):
                 raise UsageError(f"expected {name} to be a number of bytes, or None, got {size!r}")
+
+
+def check_rejected(rejected: Any) -> None:
+    if rejected not in get_args(OnRejected):
+        raise UsageError(f"expected rejected to be 'raise', 'forward' or 'ask', got {rejected!r}")
+
+
+def check_ask_again(times: Any) -> None:
+    if not isinstance(times, int) or isinstance(times, bool) or times < 0:
+        raise UsageError(f"expected ask_again to be how often, 0 or more, got {times!r}")
 
 
 def check_silence(first_byte: float | None, idle: float | None) -> None:

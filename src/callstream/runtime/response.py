@@ -97,6 +97,9 @@ class Response:
         self._author = author
         self._message_ids: dict[str, str] = {}
         self._ended = False
+        self.is_over = False
+        """Whether the wire has ended the response, and how."""
+        self.finish_reason: str | None = None
 
     async def feed(self, data: bytes) -> list[RunEvent]:
         """Reads bytes of a streamed answer. Returns the events as they were recorded."""
@@ -183,6 +186,7 @@ class Response:
     def _translate(self, event: WireEvent) -> RunEvent | None:
         match event:
             case ResponseEnded():
+                self.is_over, self.finish_reason = True, event.finish_reason
                 return event
             case MessageStarted() | TextAppended() | ReasoningAppended() | MessageEnded():
                 return msgspec.structs.replace(event, message_id=self._message_id(event.message_id))

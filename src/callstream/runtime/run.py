@@ -16,15 +16,17 @@ from typing import Any, Literal, TypeAlias
 from callstream.calls import Call, CallEvent, CallState, Refusal, ToolResult, refusal
 from callstream.errors import CallRejected, JournalError, RunOver, TransitionError, UsageError
 from callstream.events import CallStarted, Question, RunStarted
-from callstream.runtime.core import OnRejected, RunCore
+from callstream.runtime.claims import Claims
+from callstream.runtime.core import RunCore
 from callstream.runtime.early import EarlyPolicy, EarlyRuns
 from callstream.runtime.ending import Ending
 from callstream.runtime.engine import Engine
+from callstream.runtime.limits import OnRejected
 from callstream.runtime.response import Response
 from callstream.runtime.tooluse import ToolUse
 from callstream.runtime.waiting import is_being_cancelled, wait_for_result, wait_until_done
 from callstream.runtime.withheld import WithheldRun
-from callstream.tools import BegunTools, Tool, begun_tools
+from callstream.tools import CallClaims, Tool, call_claims
 from callstream.wire.argtext import ArgumentText, json_text
 
 _current_run: ContextVar[Run | None] = ContextVar("callstream_run", default=None)
@@ -51,17 +53,19 @@ class Run(RunCore):
         run_id: str,
         principal: str | None = None,
         *,
-        rejected: OnRejected = "raise",
+        rejected: OnRejected | None = None,
     ) -> None:
         super().__init__(engine, thread_id, run_id, principal, rejected=rejected)
         self.tool_use = ToolUse(self, self._barrier)
         self.early = EarlyRuns(self, self.tool_use, self._write)
         """The tools that run before the response has ended."""
+        self.claims = Claims(self, self.tool_use, self.early)
+        """Which calls are meant by tools that are called in Python."""
         self.starts_early = True
         """Whether tools may do that. Not in a run that nobody opened, since nobody would wait for them."""
         self._invoking: frozenset[str] = frozenset()
         self._token: Token[Run | None] | None = None
-        self._begun_tools: Token[BegunTools | None] | None = None
+        self._claims_token: Token[CallClaims | None] | None = None
         self._leave: Callable[[], None] | None = None
 
     @classmethod
@@ -76,7 +80,7 @@ class Run(RunCore):
         as_current: bool = True,
         exclusive: bool = False,
         host_traces: bool = False,
-        rejected: OnRejected = "raise",
+        rejected: OnRejected | None = None,
     ) -> Run:
         """See ``Callstream.start``."""
         run = cls(engine, check_thread_id(thread_id), run_id or engine.new_id("run"), principal, rejected=rejected)
@@ -115,20 +119,20 @@ class Run(RunCore):
     def make_current(self) -> None:
         """Makes this the current run of the calling task, and of those that it starts from now on."""
         _current_run.set(self)
-        begun_tools.set(self.early)
+        call_claims.set(self.claims)
 
     def enter(self) -> None:
         """Makes this the current run of the calling task or thread until ``leave``, with the observers around it."""
         self._token = _current_run.set(self)
-        self._begun_tools = begun_tools.set(self.early)
+        self._claims_token = call_claims.set(self.claims)
         self._leave = self.engine.observers.run_entered(self)
 
     def leave(self) -> None:
         if self._token is not None:
             try:
                 _current_run.reset(self._token)
-                if self._begun_tools is not None:
-                    begun_tools.reset(self._begun_tools)
+                if self._claims_token is not None:
+                    call_claims.reset(self._claims_token)
                 if self._leave is not None:
                     self._leave()
             except ValueError:
@@ -171,11 +175,12 @@ class Run(RunCore):
         new_call_id = new_call_id or self.engine.new_call_id
         response_id = self.engine.new_id("response")
         policy: EarlyPolicy = early if self.starts_early else "never"
+        together: list[str] = []
 
         def expect(started: CallStarted, call_id: str, text: ArgumentText | None) -> None:
             if text is not None:
                 self._ledger.lend(call_id, text)
-            is_offered = self.tool_use.expect(call_id, started.name, offered)
+            is_offered = self.tool_use.expect(call_id, started.name, offered, together)
             own = (own_tools or {}).get(started.name)
             if own is not None:
                 self._barrier.own_tools[call_id] = own
@@ -306,7 +311,7 @@ class Run(RunCore):
 
     def begin_tool(self) -> None:
         self.make_current()
-        begun_tools.set(None)  # this is the tool itself
+        call_claims.set(None)  # this is the tool itself
         current_model_call.set(None)
 
     def _apply_to_early_tools(self, event: CallEvent, call: Call) -> None:
@@ -320,6 +325,9 @@ class Run(RunCore):
 
     async def _close_early_tools(self) -> None:
         await self.early.close()
+
+    def _handed_over(self) -> frozenset[str]:
+        return self.claims.handed_over()
 
 
 RunEngine: TypeAlias = Engine[Run]

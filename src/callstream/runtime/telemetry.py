@@ -80,6 +80,11 @@ class Telemetry:
         )
         self._calls = meter.create_counter("callstream.calls", "{call}", "Calls by the state that they came to.")
         self._args = meter.create_counter("callstream.call.argument_bytes", "By", "Argument text that models wrote.")
+        self._asked_again = meter.create_counter(
+            "callstream.model.asked_again",
+            "{request}",
+            "Requests of the tap's own, because no call of an answer could run.",
+        )
         self._active_runs = meter.create_up_down_counter("callstream.runs.active", "{run}", "Active runs.")
         self._streams = meter.create_up_down_counter("callstream.streams.active", "{stream}", "Streams that are read.")
         self._runs: dict[str, _Observed] = {}
@@ -143,6 +148,9 @@ class Telemetry:
         self._active_runs.add(-1)
         attributes = {"gen_ai.operation.name": "invoke_agent", "callstream.run.outcome": outcome}
         self._run_duration.record(perf_counter() - observed.started_at, attributes)
+
+    def asked_again(self, run: Run, wire: str) -> None:
+        self._asked_again.add(1, {"callstream.wire": wire})
 
     def streams_changed(self, change: int) -> None:
         self._streams.add(change)

@@ -28,10 +28,11 @@ from callstream.tools import (
     Progress,
     StreamCheck,
     Tool,
-    begun_tools,
+    call_claims,
     check_field,
     current_progress,
     is_tool,
+    running_for,
     tool,
     typed_arguments,
 )
@@ -172,7 +173,8 @@ class Toolbox:
         Plain functions run in a thread: that of the program that waits for them in a ``SyncRun``, else one of the loop's.
         """
         args = call.args if typed is None else typed
-        return await self.call_with(made, {} if args is None else args, progress, typed)
+        with running_for(call):
+            return await self.call_with(made, {} if args is None else args, progress, typed)
 
     async def call_with(
         self,
@@ -187,7 +189,7 @@ class Toolbox:
 
         ``typed``: those of them that have their annotated types already. ``run_plain`` runs plain functions.
         """
-        tokens = current_progress.set(progress), typed_arguments.set(typed), begun_tools.set(None)
+        tokens = current_progress.set(progress), typed_arguments.set(typed), call_claims.set(None)
         try:
             if isinstance(given, dict):
                 return await _call(made, *_place(made, given), run_plain)
@@ -195,7 +197,7 @@ class Toolbox:
         finally:
             current_progress.reset(tokens[0])
             typed_arguments.reset(tokens[1])
-            begun_tools.reset(tokens[2])
+            call_claims.reset(tokens[2])
 
     async def report_progress(self, call: Call, data: Any, handler: ProgressHandler | None = None) -> None:
         """Calls the application's handler, or the one given. What it raises is logged and changes nothing."""

@@ -1,7 +1,8 @@
 """What a run's tools are called with, what they come to, and what the model is told of refused calls: each call once.
 
-``Run.run_tools`` tells results and refusals, ``tell_refusals`` refusals alone, and what nobody has told by the next request
-goes into that (``untold``).
+``Run.run_tools`` tells results and refusals, ``tell_refusals`` refusals alone. What the program does not get to see, the tap
+tells: it asks again where a response has nothing else (``to_ask_again``), and puts the rest into the next request
+(``untold``), and into those after it beside the calls of the same response (``written_back``).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from callstream.events import CallDiscarded
 from callstream.runtime.barrier import Barrier, mistake
 from callstream.runtime.core import RunCore
 from callstream.tools import Tool
+from callstream.wire.requests import RefusedCall
 
 
 class ToolUse:
@@ -29,9 +31,17 @@ class ToolUse:
         self._offered: dict[str, Collection[str]] = {}  # with each call, what the model could have called, where known
         self.told: set[str] = set()
         """The calls that ``run_tools`` gives a result for, or has given."""
+        self._together: dict[str, list[str]] = {}  # with each call, all calls of its response
+        self._written_back: set[str] = set()  # the calls of which requests tell
 
-    def expect(self, call_id: str, name: str, offered: Collection[str]) -> bool:
-        """A response brings this call. Whether it is one of the tools that were ``offered``, if that is known."""
+    def expect(self, call_id: str, name: str, offered: Collection[str], together: list[str] | None = None) -> bool:
+        """A response brings this call. Whether it is one of the tools that were ``offered``, if that is known.
+
+        ``together``: the calls of that response, as they come.
+        """
+        if together is not None:
+            together.append(call_id)
+            self._together[call_id] = together
         if offered:
             self._offered[call_id] = offered
         return not offered or name in offered
@@ -68,7 +78,7 @@ class ToolUse:
         offered = self._offered.get(call.call_id, ())
         is_missing = call.name not in offered if offered else tool is None and call.name not in self.declared
         if is_missing and not is_hosts:
-            await run.record([CallDiscarded(call_id, "rejected", _absence(call, offered or given))])
+            await run.record([CallDiscarded(call_id, "rejected", absence(call.name, offered or given))])
             raise run.rejection(call_id)
         if tool is None:
             raise UsageError(f"tool {call.name!r} was declared to the model but not given to Callstream(tools=…)")
@@ -100,7 +110,7 @@ class ToolUse:
         return [
             refused
             for refused in self._refusals()
-            if refused.reason in ("truncated", "malformed", "invalid")
+            if self._is_withheld(refused)
             and (refused.name in tool_names or (tool_names and self._is_invented(self._run.call(refused.call_id))))
             and refused.call_id not in self._refusals_told
             and refused.call_id not in self.told
@@ -110,6 +120,50 @@ class ToolUse:
         """The caller tells the model of these."""
         self._refusals_told |= {refused.call_id for refused in refusals}
 
+    def mark_asked(self, refusals: Sequence[Refusal]) -> None:
+        """The model is asked again about these, so the program has nothing to say of them."""
+        self.mark_told(refusals)
+        self.told |= {refused.call_id for refused in refusals}
+
+    def mark_written_back(self, call_ids: Collection[str]) -> None:
+        """These are told by requests from now on."""
+        self._refusals_told |= set(call_ids)
+        self._written_back |= set(call_ids)
+
+    def to_ask_again(self, call_ids: Collection[str]) -> list[Refusal]:
+        """Why none of these calls of one response reaches the program; empty if one does, or if it was told of one."""
+        refusals = {refused.call_id: refused for refused in self._refusals() if self._is_withheld(refused)}
+        known = [call_id for call_id in call_ids if call_id not in self.told and call_id not in self._refusals_told]
+        return [refusals[each] for each in known] if refusals.keys() >= set(call_ids) == set(known) else []
+
+    def written_back(self, untold: Sequence[Refusal]) -> dict[str, RefusedCall]:
+        """The refused calls whose responses brought the program others: those, and such of which requests tell already."""
+        wanted = {refused.call_id for refused in untold} | self._written_back
+        refusals = [refused for refused in self._refusals() if refused.call_id in wanted]
+        made = [(refused.call_id, self.as_written(refused)) for refused in refusals]
+        return {call_id: call for call_id, call in made if call is not None and call.beside}
+
+    def as_written(self, refused: Refusal) -> RefusedCall | None:
+        """A refused call as requests tell of it; None for a free-text one, which has no arguments."""
+        call = self._run.call(refused.call_id)
+        if call.encoding != "json":
+            return None
+        others = [self._run.call(each) for each in self._together.get(call.call_id, ()) if each != call.call_id]
+        beside = tuple(other.wire_id for other in others if other.state is not CallState.DISCARDED)
+        args = call.args if isinstance(call.args, dict) else {}
+        return RefusedCall(call.wire_id, call.name, args, refused.text, call.provider_id, call.signature, beside)
+
+    def is_untold(self, call: Call) -> bool:
+        """Whether the call was refused and neither the program nor the model was told."""
+        told = call.call_id in self._refusals_told or call.call_id in self.told
+        return self._barrier.is_refused(call) and not told
+
+    def _is_withheld(self, refused: Refusal) -> bool:
+        """Whether the tap has kept the call from the program."""
+        if self._run.rejected == "ask":
+            return self._run.call(refused.call_id).state is CallState.DISCARDED
+        return refused.reason in ("truncated", "malformed", "invalid")
+
     def _refusals(self) -> list[Refusal]:
         found = []
         for call in self._run.calls:
@@ -118,11 +172,11 @@ class ToolUse:
             elif self._is_invented(call) and (
                 call.state is CallState.ARGS_COMPLETE or call.call_id in self._refusals_told
             ):
-                absent = _absence(call, self._offered[call.call_id])
+                absent = absence(call.name, self._offered[call.call_id])
                 found.append(Refusal(call.call_id, call.name, call.provider_id, "rejected", absent))
         return found
 
 
-def _absence(call: Call, offered: Iterable[str]) -> str:
+def absence(name: str, offered: Iterable[str]) -> str:
     """That there is no such tool, in a sentence for the model."""
-    return f"there is no tool {call.name}; the tools are: {', '.join(offered) or 'none'}"
+    return f"there is no tool {name}; the tools are: {', '.join(offered) or 'none'}"

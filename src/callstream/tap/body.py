@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Collection
 from functools import partial
 from itertools import takewhile
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
-from callstream.calls import CallState
+from callstream.calls import Call, CallState
 from callstream.errors import CallstreamError, RunOver, WireError
 from callstream.events import CallDiscarded
 from callstream.flag import Flag
@@ -37,6 +37,8 @@ logger = logging.getLogger("callstream")
 
 OnEnd: TypeAlias = Callable[[BaseException | None], Awaitable[None]]
 """Told when a response was read, and what broke it off, if anything did. May be told twice."""
+Drop: TypeAlias = Callable[[bytes, Collection[str]], bytes]
+"""Takes the calls of these wire ids out of whole frames."""
 
 
 @runtime_checkable
@@ -82,6 +84,8 @@ class TappedBody:
         self._decoding = decoding
         self._forwards_rejected = forwards_rejected
         self._waits_for_hooks = waits_for_hooks
+        self.drop: Drop | None = None
+        """Takes calls that hooks reject out of what is forwarded, in place of raising."""
         self._limits = limits or Limits()
         self._on_end = on_end
         self._is_recording = False  # the reader records, or was told to
@@ -105,7 +109,7 @@ class TappedBody:
         self._reader = asyncio.create_task(self._read(), name=f"callstream reader of {response.response_id}")
         self._reader.add_done_callback(lambda reader: self._news.set())
 
-    async def chunks(self, reader: object = None) -> AsyncIterator[bytes]:
+    async def chunks(self, reader: object = None) -> AsyncGenerator[bytes, None]:
         """What the SDK reads, by ``reader``, which stays in use until it has read all."""
         try:
             while True:
@@ -116,15 +120,22 @@ class TappedBody:
                     if not await self._woken() and self._collapser.is_holding:
                         yield self._collapser.keep_alive
                 output = self._outputs.pop(0)
+                rejected: list[str] = []
                 for call_id in output.call_ids if self._waits_for_hooks else ():
                     async for sign_of_life in self._settled(call_id):
                         yield sign_of_life
-                    if self._is_rejected(call_id):
+                    if self._is_rejected(call_id) and self._is_dropped(call_id):
+                        rejected.append(self._call(call_id).wire_id)
+                    elif self._is_rejected(call_id):
                         self._took(output)
                         async for sign_of_life in self._read_on():
                             yield sign_of_life
                         raise self._response.run.rejection(self._response.call_ids[call_id])
-                yield self._take_with_followers(output)
+                if rejected and self.drop is not None:
+                    self._took(output)
+                    yield self.drop(output.data, rejected)
+                else:
+                    yield self._take_with_followers(output)
         finally:
             if await self._close():
                 await self._tell_end()  # again: hooks may have rejected a call after the last byte had been read
@@ -388,9 +399,16 @@ class TappedBody:
             waiting.cancel()
         await waiting
 
+    def _call(self, local_id: str) -> Call:
+        return self._response.run.call(self._response.call_ids[local_id])
+
+    def _is_dropped(self, local_id: str) -> bool:
+        """Whether a rejected call is left out, and the SDK gets the rest."""
+        return self.drop is not None and self._call(local_id).reason != "aborted"
+
     def _is_rejected(self, local_id: str) -> bool:
         """Whether a call must not reach the SDK, since nobody there would refuse to run it."""
-        call = self._response.run.call(self._response.call_ids[local_id])
+        call = self._call(local_id)
         if call.state is not CallState.DISCARDED:
             return False
         return call.reason == "aborted" or not self._forwards_rejected  # a run that was stopped forwards nothing more

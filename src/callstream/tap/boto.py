@@ -20,7 +20,7 @@ from callstream.runtime import RunEngine
 from callstream.runtime.ownloop import OwnLoop, run_in
 from callstream.tap.implicit import ImplicitRuns
 from callstream.tap.place import Place
-from callstream.tap.reading import Exchange, Tapping, TapSettings, add_notes, untold_refusals
+from callstream.tap.reading import Exchange, Tapping, TapSettings, tell, untold_refusals
 from callstream.tap.streams import BodyStream
 from callstream.tap.threaded import ThreadedStream
 from callstream.wire import provider_at
@@ -89,11 +89,9 @@ class BotoTap:
         provider = provider_at(asked.path)
         assert provider is not None
         exchange = await self._tapping.receive(provider, asked, place)
-        refusals = untold_refusals(provider, asked, place)
-        noted = add_notes(provider, asked, refusals)
-        if noted is not None and place.run is not None:
-            place.run.tool_use.mark_told(refusals)  # a retry of botocore's has the same body
-        sent = noted or asked
+        told = tell(provider, asked, untold_refusals(provider, asked, place), place.run)
+        told.mark(place.run)  # a retry of botocore's has the same body
+        sent = told.request
         if self._asks_by_beta:
             sent = provider.ask_by_beta(sent, self._tapping.asks(place.model_call))
         if sent is not asked:

@@ -11,10 +11,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from callstream.calls import CallState, Refusal
-from callstream.errors import CallRejected, UsageError, WireError
-from callstream.events import CallCompleted, DiscardReason, RequestEvent
+from callstream.errors import CallRejected, RunOver, UsageError, WireError
+from callstream.events import CallCompleted, CallDiscarded, DiscardReason, RequestEvent
 from callstream.runtime import ModelCall, Run, RunEngine
-from callstream.runtime.limits import check_silence
+from callstream.runtime.limits import check_ask_again, check_silence
+from callstream.runtime.tooluse import absence
 from callstream.tap.body import Limits, OnEnd, TappedBody
 from callstream.tap.encoding import Decoding
 from callstream.tap.errors import raised_once
@@ -23,6 +24,8 @@ from callstream.tap.place import Place
 from callstream.tools import Tool, describe
 from callstream.tools.check import argument_names, outline_faults
 from callstream.wire import WIRES
+from callstream.wire.collapsing import Collapser
+from callstream.wire.joining import Joint
 from callstream.wire.provider import Provider
 from callstream.wire.requests import Asks, Request
 from callstream.wire.whole import discard_invalid
@@ -31,13 +34,16 @@ logger = logging.getLogger("callstream")
 
 Collapse: TypeAlias = Literal["known", "all", "none"]
 
+_NAMELESS = "a call did not name its tool, so nothing ran; call the tool again, by its name"
+
 
 class TapSettings(msgspec.Struct, frozen=True):
     """``stream_arguments`` asks providers for streamed arguments that they send only on request. ``bedrock_beta`` asks
     Claude on Bedrock, too: there it takes a beta for the whole request, which some models refuse.
 
     ``first_byte`` and ``idle`` are seconds after which a streamed answer that has not begun, or does not continue, ends
-    with the HTTP library's ReadTimeout; None leaves it to the settings of the Callstream.
+    with the HTTP library's ReadTimeout; None leaves it to the settings of the Callstream. ``ask_again``: how often the model
+    is asked again that wrote nothing but calls which cannot run; None leaves it to those settings, too.
     ``hosted``: the client is that of a model whose host says which requests are those of its agents; all others are the
     host's own, such as a summary of its history: they are nobody's words, and never shown.
     ``repair_gemini_signatures`` puts thought signatures back into a history that lost them; hosts do that themselves.
@@ -50,11 +56,14 @@ class TapSettings(msgspec.Struct, frozen=True):
     first_byte: float | None = None
     idle: float | None = None
     hosted: bool = False
+    ask_again: int | None = None
     repair_gemini_signatures: bool = False
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:
         check_silence(self.first_byte, self.idle)
+        if self.ask_again is not None:
+            check_ask_again(self.ask_again)
 
 
 class Exchange(NamedTuple):
@@ -148,6 +157,10 @@ class Reading:
         self._stored = exchange.provider.is_stored(exchange.asked)
         self._decoding = decoding
         self._on_end = on_end
+        self._collapser: Collapser[Any] | None = None
+        self.provider = exchange.provider
+        self.asked = exchange.asked
+        self.run = run
         collapses = tapping.collapses(model_call)
         self._tools = exchange.provider.declared_tools(exchange.asked)
         offered = exchange.provider.offered_names(exchange.asked)
@@ -160,6 +173,10 @@ class Reading:
         self._refuses = model_call is not None and model_call.refuses
         self._forwards_rejected = self._refuses or run.rejected == "forward"
         self._own_tools = model_call.tools if model_call is not None else {}
+        self.drops_rejected = run.rejected == "ask" and not self._refuses
+        """Whether calls that hooks reject are kept from the SDK."""
+        self.may_ask = self._touches and model_call is None and run.rejected != "forward"
+        """Whether the tap is to tell the model of refused calls. Hosts do that, and programs that have them forwarded."""
         self._response = run.response(
             exchange.provider.wire,
             tools=self._tools,
@@ -178,6 +195,8 @@ class Reading:
 
     def _check(self, name: str, args_json: str) -> tuple[DiscardReason, str] | None:
         """Why a call must not reach the SDK, though it is whole."""
+        if self.drops_rejected and self._is_invented(name):
+            return "rejected", absence(name, self._offered)
         schema, tool = self._tools.get(name), self._own_tools.get(name) or self._tapping.tool(name)
         if not schema and tool is None and not self._is_invented(name):
             return None
@@ -195,9 +214,86 @@ class Reading:
             wrong += [fault for fault in tool.arguments.convert_values(args)[1] if fault.path[0] not in named]
         return ("invalid", describe(wrong, argument_names(schema))) if wrong else None
 
-    def streamed(self, source: Any, close_source: Callable[[], Awaitable[None]]) -> TappedBody:
-        """A streamed answer, read by a task of its own from now on."""
-        collapser = self._provider.collapser(
+    # -- what the program does not get --
+
+    @property
+    def response_id(self) -> str:
+        return self._response.response_id
+
+    @property
+    def has_refused(self) -> bool:
+        """Whether a call of the answer was refused, as far as it was read."""
+        mine = self._response.call_ids.values()
+        return bool(mine or self._response.nameless) and (
+            bool(self._response.nameless)
+            or any(
+                call.state is CallState.DISCARDED and self._collapses(call.name)
+                for call in self.run.calls
+                if call.call_id in mine
+            )
+        )
+
+    def refused(self) -> list[Refusal]:
+        """Why the program gets none of the answer's calls; empty if it gets one, if there are none, or if it is told."""
+        if not self.may_ask or self._response.finish_reason in self.provider.goes_on:
+            return []
+        mine = set(self._response.call_ids.values())
+        if not all(self._collapses(call.name) for call in self.run.calls if call.call_id in mine):
+            return []
+        nameless = [
+            Refusal(discarded.call_id, "", None, discarded.reason, _NAMELESS) for discarded in self._response.nameless
+        ]
+        refusals = self.run.tool_use.to_ask_again(mine)
+        return [*refusals, *nameless] if len(refusals) == len(mine) else []
+
+    def rejection(self, refused: Refusal) -> CallRejected | RunOver:
+        """The error for the program."""
+        if refused.name:
+            return self.run.rejection(refused.call_id)
+        return CallRejected(refused.call_id, "", refused.text, reason=refused.reason)
+
+    def joint(self, content_type: str) -> Joint | None:
+        """What makes one streamed answer of this and another; None where the wire has none, or does not send events."""
+        kind = self._provider.joint
+        return None if kind is None or not content_type.lower().startswith("text/event-stream") else kind()
+
+    @property
+    def next_number(self) -> int:
+        """That of the next block of a streamed message."""
+        return 0 if self._collapser is None else self._collapser.next_number
+
+    @property
+    def keep_alive(self) -> bytes:
+        return b"" if self._collapser is None else self._collapser.keep_alive
+
+    @property
+    def keep_alive_every(self) -> float:
+        return self._tapping.limits.keep_alive_every
+
+    def mark_delivered(self) -> None:
+        """The program has the answer."""
+        if self._response.is_over:
+            self.run.claims.mark_delivered(self._response.call_ids.values())
+
+    async def tell_end(self, error: BaseException | None) -> None:
+        """All that belongs to the answer was read. May be told twice."""
+        if self._on_end is not None:
+            await self._on_end(error or self._response.decoder.error)
+
+    # -- the answer --
+
+    def streamed(
+        self,
+        source: Any,
+        close_source: Callable[[], Awaitable[None]],
+        *,
+        on_end: OnEnd | None = None,
+    ) -> TappedBody:
+        """A streamed answer, read by a task of its own from now on.
+
+        ``on_end`` is told of the end in place of the answer's run.
+        """
+        collapser = self._collapser = self._provider.collapser(
             self._response.decoder,
             collapse=self._collapses if self._touches else None,
             stored=self._stored,
@@ -213,11 +309,16 @@ class Reading:
             forwards_rejected=self._forwards_rejected,
             waits_for_hooks=not self._refuses,
             limits=self._tapping.limits,
-            on_end=self._on_end,
+            on_end=on_end or self._on_end,
         )
 
-    async def whole(self, source: Any, close_source: Callable[[], Awaitable[None]]) -> bytes:
-        """An answer that was not streamed. It is forwarded when its calls are recorded and their hooks have settled."""
+    async def whole(
+        self, source: Any, close_source: Callable[[], Awaitable[None]], *, asks_again: bool = False
+    ) -> bytes:
+        """An answer that was not streamed. It is forwarded when its calls are recorded and their hooks have settled.
+
+        ``asks_again``: its end is not told where the program gets refused calls alone, because another answer follows.
+        """
         error: BaseException | None = None
         try:
             return await self._whole(source, close_source)
@@ -227,8 +328,10 @@ class Reading:
             error = broken
             raise
         finally:
-            if self._on_end is not None:
-                await self._on_end(error or self._response.decoder.error)
+            if self.may_ask and error is None:
+                self.mark_delivered()
+            if error is not None or not asks_again or not self.refused():
+                await self.tell_end(error)
 
     async def _whole(self, source: Any, close_source: Callable[[], Awaitable[None]]) -> bytes:
         body = await self._read_whole(source)
@@ -245,16 +348,18 @@ class Reading:
         if self._tapping.may_collapse:
             events = discard_invalid(events, self._collapses, self._check)
         await self._response.record(events)
-        if self._tapping.may_collapse and not self._refuses:
-            body = self._provider.without_unfinished(
-                body, self._response.decoder, events, collapse=self._collapses, stored=self._stored
-            )
-        for event in events if not self._refuses else ():
+        for place, event in enumerate(events) if not self._refuses else ():
             if isinstance(event, CallCompleted):
-                call = await self._response.run.settled(self._response.call_ids[event.call_id])
-                if call.state is CallState.DISCARDED and not self._forwards_rejected:
-                    raise self._response.run.rejection(call.call_id)
-        return body
+                call = await self.run.settled(self._response.call_ids[event.call_id])
+                if call.state is CallState.DISCARDED and self.drops_rejected:
+                    events[place] = CallDiscarded(event.call_id, call.reason or "rejected", call.detail)
+                elif call.state is CallState.DISCARDED and not self._forwards_rejected:
+                    raise self.run.rejection(call.call_id)
+        if not self._tapping.may_collapse or self._refuses:
+            return body
+        return self._provider.without_unfinished(
+            body, self._response.decoder, events, collapse=self._collapses, stored=self._stored
+        )
 
     async def _read_whole(self, stream: Any) -> bytes:
         limit = self._tapping.limits.max_whole
@@ -278,9 +383,39 @@ def untold_refusals(provider: Provider, request: Request, place: Place) -> list[
     return run.tool_use.untold(provider.declared_tools(request))
 
 
-def add_notes(provider: Provider, request: Request, refusals: Sequence[Refusal]) -> Request | None:
-    """The request with these refusals; None if there are none, or no place for them."""
-    return provider.add_notes(request, {each.wire_id: each.text for each in refusals}) if refusals else None
+def tell(provider: Provider, request: Request, refusals: Sequence[Refusal], run: Run | None) -> Told:
+    """The request with these refusals, and with those that earlier requests of the run have told.
+
+    A call that the program never got is written back beside the calls of the same response, in every request that has
+    those; else there is a note, once.
+    """
+    if run is None:
+        return Told(request)
+    if any(call.state is CallState.DISCARDED for call in run.calls):
+        request = provider.without_lone_reasoning(request)
+    written = run.tool_use.written_back(refusals)
+    placed = {call.wire_id for call in provider.restore(request, list(written.values()))} if written else set()
+    restored = [call_id for call_id, call in written.items() if call.wire_id in placed]
+    if restored:
+        request = request.rewritten()
+    notes = {each.wire_id: each.text for each in refusals if each.call_id not in restored}
+    noted = provider.add_notes(request, notes) if notes else None
+    told = [each for each in refusals if noted is not None and each.wire_id in notes]
+    return Told(noted or request, tuple(restored), told)
+
+
+class Told(NamedTuple):
+    """A request that tells of refusals: of calls that were written back into it, and in notes."""
+
+    request: Request
+    restored: tuple[str, ...] = ()
+    noted: Sequence[Refusal] = ()
+
+    def mark(self, run: Run | None) -> None:
+        """The provider has accepted the request."""
+        if run is not None:
+            run.tool_use.mark_written_back(self.restored)
+            run.tool_use.mark_told(self.noted)
 
 
 def _said(provider: Provider, asked: Request) -> list[RequestEvent]:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from weakref import finalize
 
 from callstream.runtime.ownloop import finish_in, run_in
+from callstream.tap.again import AskingBody
 from callstream.tap.body import TappedBody
 
 
@@ -87,7 +88,7 @@ class BodyStream:
         self._body = body
         self._loop = asyncio.get_running_loop()
         self._process = os.getpid()
-        if isinstance(body, TappedBody):
+        if isinstance(body, TappedBody | AskingBody):
             finalize(self, body.abandon).atexit = False
 
     def __aiter__(self) -> AsyncIterator[bytes]:

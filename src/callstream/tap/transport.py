@@ -13,12 +13,13 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakSet
 
 from callstream.errors import UsageError
 from callstream.runtime import Run, RunEngine
 from callstream.runtime.ownloop import OwnLoop, check_caller, finish_in, run_in
+from callstream.tap.again import Again, AskingBody
 from callstream.tap.asking import Asking, names_field
 from callstream.tap.body import TappedBody
 from callstream.tap.encoding import Checked, codings_in, decoding_of
@@ -26,7 +27,7 @@ from callstream.tap.errors import raised_once
 from callstream.tap.implicit import ImplicitRuns
 from callstream.tap.place import Place
 from callstream.tap.pools import Pools, library_of
-from callstream.tap.reading import Exchange, Tapping, TapSettings, add_notes, untold_refusals
+from callstream.tap.reading import Exchange, Reading, Tapping, TapSettings, tell, untold_refusals
 from callstream.tap.silence import Patience
 from callstream.tap.streams import BegunBody, UntouchedBody, WholeBody, stream_of
 from callstream.tap.threaded import ThreadedTransport
@@ -37,11 +38,23 @@ from callstream.wire.requests import Request
 logger = logging.getLogger("callstream")
 
 _Send: TypeAlias = Callable[[Any], Awaitable[Any]]
+"""What sends a request of the HTTP library and returns the answer."""
 _OK = 200
 _FIRST_ERROR = 400
 _ERROR_WITHIN = 64
 """An error that is the first event of a stream says so in its first bytes."""
-"""What sends a request of the HTTP library and returns the answer."""
+
+
+class _Errand(NamedTuple):
+    """A request of the SDK on its way: what sends it, where its answer belongs, and how often the model may be asked again.
+
+    None leaves it to the program what becomes of an answer in which there is nothing but refused calls.
+    """
+
+    send: _Send
+    request: Any
+    place: Place
+    often: int | None
 
 
 class TapTransport:
@@ -66,7 +79,7 @@ class TapTransport:
         self._asking = asking or Asking()
         self._pools = pools or Pools({})
         self._lock = threading.Lock()
-        self._bodies: WeakSet[TappedBody] = WeakSet()
+        self._bodies: WeakSet[TappedBody | AskingBody] = WeakSet()
 
     async def handle_async_request(self, request: Any) -> Any:
         inner = self._inner if self._inner is not None else self._pools.transport_for(request)
@@ -114,17 +127,25 @@ class TapTransport:
     async def _ask(self, provider: Provider, request: Any, send: _Send, place: Place) -> Any:
         """Sends a request that the tap reads. Its body is there."""
         exchange = await self._tapping.receive(provider, Request(request.url.path, request.content), place)
-        patience = self._patience(request)
-        sending = self._send(send, request, exchange, place)
-        answer = await (patience.wait_for_head(sending) if provider.is_streamed(exchange.asked) else sending)
+        own = self._settings.ask_again
+        often = self._engine.settings.ask_again if own is None else own
+        return await self._answer(exchange, _Errand(send, request, place, None if often == 0 else often))
+
+    async def _answer(self, exchange: Exchange, errand: _Errand) -> Any:
+        """Sends what was asked, and has the answer read."""
+        patience = self._patience(errand.request)
+        sending = self._send(errand.send, errand.request, exchange, errand.place)
+        is_streamed = exchange.provider.is_streamed(exchange.asked)
+        answer = await (patience.wait_for_head(sending) if is_streamed else sending)
         try:
-            return await self._tap(exchange, request, answer, place, patience)
+            return await self._tap(exchange, errand, answer, patience)
         except BaseException:
             await answer.stream.aclose()  # nobody else has it: the connection would be lost to its pool
             raise
 
-    async def _tap(self, exchange: Exchange, request: Any, answer: Any, place: Place, patience: Patience) -> Any:
+    async def _tap(self, exchange: Exchange, errand: _Errand, answer: Any, patience: Patience) -> Any:
         """The answer as the SDK gets it."""
+        request = errand.request
         content_type = answer.headers.get("content-type", "")
         kind = exchange.provider.answer_kind(exchange.asked, answer.status_code, content_type)
         if kind is None:
@@ -139,14 +160,51 @@ class TapTransport:
         if decoding is not None:
             decoding = Checked(decoding, partial(library_of(request).DecodingError, request=request))
         source = await patience.wait_for_body(answer.stream) if kind == "stream" else answer.stream
-        reading = await self._tapping.begin(exchange, place, decoding)
+        reading = await self._tapping.begin(exchange, errand.place, decoding)
+        decoded = decoding is not None
         if kind == "whole":
-            body = WholeBody(await reading.whole(source, answer.stream.aclose))
-            return _answered(request, answer, body, decoded=decoding is not None)
-        tapped = reading.streamed(source, answer.stream.aclose)
+            again = self._again(reading, errand)
+            asks_again = errand.often is not None
+            body = WholeBody(await reading.whole(source, answer.stream.aclose, asks_again=asks_again))
+            if again is None or not again.is_wanted:
+                return _answered(request, answer, body, decoded=decoded)
+            return await self._ask_again(again, reading)
+        joint = reading.joint(content_type)
+        again = self._again(reading, errand, is_possible=joint is not None)
+        streamed: TappedBody | AskingBody
+        if again is None:
+            streamed = reading.streamed(source, answer.stream.aclose)
+        else:
+            streamed = AskingBody(reading, again, joint, (source, answer.stream.aclose))
         with self._lock:
-            self._bodies.add(tapped)
-        return _answered(request, answer, tapped, decoded=decoding is not None)
+            self._bodies.add(streamed)
+        return _answered(request, answer, streamed, decoded=decoded)
+
+    def _again(self, reading: Reading, errand: _Errand, *, is_possible: bool = True) -> Again | None:
+        """What asks the model again; None where nobody wants that."""
+        often = errand.often
+        if not reading.may_ask:
+            return None
+        if often is None or not is_possible or _is_signed(errand.request):
+            return Again(reading, None, often=often)
+
+        async def ask(asked: Request, run: Run) -> Any:
+            next_errand = errand._replace(place=Place(run), often=often - 1)
+            return await self._answer(Exchange(reading.provider, asked, []), next_errand)
+
+        return Again(reading, ask, often=often)
+
+    async def _ask_again(self, again: Again, reading: Reading) -> Any:
+        """The model's next answer, in the place of one that was not streamed."""
+        error: BaseException | None = None
+        try:
+            with raised_once(reading.provider):
+                return await again.answer()
+        except BaseException as broken:
+            error = broken
+            raise
+        finally:
+            await reading.tell_end(error)
 
     async def aclose(self) -> None:
         """Closes the connections of this event loop, and with them the streams that are still read."""
@@ -216,11 +274,10 @@ class TapTransport:
         if _is_signed(request):
             return await send(request)
         asked = await self._signed(provider, exchange.asked, place.run)
-        refusals = untold_refusals(provider, asked, place)
-        noted = add_notes(provider, asked, refusals)
-        answer = await self._send_asking(send, request, provider, noted or asked, place)
-        if noted is not None and place.run is not None and answer.status_code == _OK:
-            place.run.tool_use.mark_told(refusals)  # not before: the SDK may try again
+        told = tell(provider, asked, untold_refusals(provider, asked, place), place.run)
+        answer = await self._send_asking(send, request, provider, told.request, place)
+        if answer.status_code == _OK:
+            told.mark(place.run)  # not before: the SDK may try again
         return answer
 
     async def _send_asking(self, send: _Send, request: Any, provider: Provider, asked: Request, place: Place) -> Any:
@@ -315,7 +372,9 @@ async def _send_traced(inner: Any, request: Any) -> Any:
     return await inner.handle_async_request(request)
 
 
-def _answered(request: Any, answer: Any, body: TappedBody | WholeBody | BegunBody, *, decoded: bool) -> Any:
+def _answered(
+    request: Any, answer: Any, body: TappedBody | AskingBody | WholeBody | BegunBody, *, decoded: bool
+) -> Any:
     """The answer with another body."""
     library = library_of(request)
     headers = answer.headers.copy()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from callstream.tools.abort import AbortSignal
+from callstream.tools.called import CallClaims, ClaimedCall, call_claims, current_call, running_for
 from callstream.tools.check import StreamCheck
 from callstream.tools.convert import Arguments, typed_arguments
 from callstream.tools.fault import Fault, describe
 from callstream.tools.progress import Progress, current_progress, no_progress
 from callstream.tools.schema import Provider
-from callstream.tools.streamed import BegunTools, Joined, Streamed, StreamedParameter, begun_tools
+from callstream.tools.streamed import Joined, Streamed, StreamedParameter
 from callstream.tools.tool import (
     ArgsAbortHook,
     ArgsCompleteHook,
@@ -32,7 +33,8 @@ __all__ = [
     "ArgsCompleteHook",
     "ArgsDeltaHook",
     "Arguments",
-    "BegunTools",
+    "CallClaims",
+    "ClaimedCall",
     "ErrorPolicy",
     "Fault",
     "FieldHook",
@@ -46,13 +48,15 @@ __all__ = [
     "StreamedParameter",
     "StreamCheck",
     "Tool",
-    "begun_tools",
+    "call_claims",
     "check_field",
     "check_hook_settings",
+    "current_call",
     "current_progress",
     "describe",
     "is_tool",
     "no_progress",
+    "running_for",
     "starts_early",
     "tool",
     "typed_arguments",

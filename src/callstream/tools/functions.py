@@ -12,12 +12,15 @@ from types import SimpleNamespace
 from typing import Any, TypeAlias, get_type_hints
 
 from callstream.errors import UsageError
-from callstream.tools.streamed import Joined
+from callstream.tools.called import ClaimedCall, running_for
 
 Fill: TypeAlias = Callable[[tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]
 """Completes the arguments of a call."""
-Join: TypeAlias = Callable[[tuple[Any, ...], dict[str, Any]], Joined | None]
-"""Finds the run of the function that such a call means, if it has begun already."""
+Claim: TypeAlias = Callable[[tuple[Any, ...], dict[str, Any]], ClaimedCall | None]
+"""Finds the model's call that such a call of the function means."""
+
+
+_NO_CALL = (None, None)
 
 
 def resolved_signature(function: Callable[..., Any]) -> inspect.Signature:
@@ -73,49 +76,57 @@ def annotations_of(signature: inspect.Signature) -> dict[str, Any]:
     return found
 
 
-def same_kind(function: Callable[..., Any], fill: Fill, join: Join = lambda args, kwargs: None) -> Callable[..., Any]:
+def same_kind(function: Callable[..., Any], fill: Fill, claim: Claim = lambda args, kwargs: None) -> Callable[..., Any]:
     """A function that calls the given one and is of its kind for everyone who asks ``inspect``."""
     if is_of_kind(inspect.isasyncgenfunction, function):
 
         async def stream(*args: Any, **kwargs: Any) -> Any:
-            if (begun := join(args, kwargs)) is not None:
+            call, begun = claim(args, kwargs) or _NO_CALL
+            if begun is not None:
                 for item in await begun.wait():
                     yield item
                 return
             args, kwargs = fill(args, kwargs)
-            items = function(*args, **kwargs)
-            try:
-                async for item in items:
-                    yield item
-            finally:
-                await items.aclose()
+            with running_for(call):
+                items = function(*args, **kwargs)
+                try:
+                    async for item in items:
+                        yield item
+                finally:
+                    await items.aclose()
 
         return stream
     if is_of_kind(inspect.isgeneratorfunction, function):
 
         def steps(*args: Any, **kwargs: Any) -> Any:
-            if (begun := join(args, kwargs)) is not None:
+            call, begun = claim(args, kwargs) or _NO_CALL
+            if begun is not None:
                 yield from begun.wait_here()
                 return None
             args, kwargs = fill(args, kwargs)
-            return (yield from function(*args, **kwargs))
+            with running_for(call):
+                return (yield from function(*args, **kwargs))
 
         return steps
     if is_of_kind(inspect.iscoroutinefunction, function):
 
         async def coroutine(*args: Any, **kwargs: Any) -> Any:
-            if (begun := join(args, kwargs)) is not None:
+            call, begun = claim(args, kwargs) or _NO_CALL
+            if begun is not None:
                 return await begun.wait()
             args, kwargs = fill(args, kwargs)
-            return await function(*args, **kwargs)
+            with running_for(call):
+                return await function(*args, **kwargs)
 
         return coroutine
 
     def plain(*args: Any, **kwargs: Any) -> Any:
-        if (begun := join(args, kwargs)) is not None:
+        call, begun = claim(args, kwargs) or _NO_CALL
+        if begun is not None:
             return begun.wait_here()
         args, kwargs = fill(args, kwargs)
-        return function(*args, **kwargs)
+        with running_for(call):
+            return function(*args, **kwargs)
 
     return plain
 

@@ -14,7 +14,6 @@ import inspect
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextvars import ContextVar
 from types import UnionType
 from typing import Annotated, Any, Generic, Protocol, Self, TypeVar, Union, get_args, get_origin, overload
 
@@ -280,15 +279,3 @@ class Joined(Protocol):
     def wait_here(self) -> Any:
         """The same for a plain function: blocks its thread."""
         ...
-
-
-class BegunTools(Protocol):
-    """The tools that have begun in a run."""
-
-    def find(self, tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Joined | None:
-        """The one that a call of the tool with these arguments means, which then is nobody else's; None if none has."""
-        ...
-
-
-begun_tools: ContextVar[BegunTools | None] = ContextVar("callstream_begun_tools", default=None)
-"""Where a tool that is called in this context looks whether it has begun already."""

@@ -28,6 +28,7 @@ import msgspec
 from callstream.errors import UsageError, WireError
 from callstream.jsontext.path import Path, lacks_place, parse_path
 from callstream.tools.abort import AbortSignal
+from callstream.tools.called import ClaimedCall, call_claims
 from callstream.tools.convert import Arguments
 from callstream.tools.docstring import description_of, parameters_of, without_parameter
 from callstream.tools.explained import explain_annotations
@@ -42,10 +43,8 @@ from callstream.tools.functions import (
 from callstream.tools.progress import ProgressFilling, progress_parameter
 from callstream.tools.schema import Provider, declaration, parameters_schema
 from callstream.tools.streamed import (
-    Joined,
     StreamedFilling,
     StreamedParameter,
-    begun_tools,
     declare_last,
     streamed_parameter,
 )
@@ -284,11 +283,11 @@ def _made(function: Callable[..., Any], name: str | None, description: str | Non
         raise UsageError(f"expected a name that providers accept, without white space, got {tool_name!r}")
     arguments = Arguments(tool_name, without_receiver(signature))
 
-    def join(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Joined | None:
-        begun = begun_tools.get() if starts_early(made) else None
-        return None if begun is None else begun.find(made, args, kwargs)
+    def claim(args: tuple[Any, ...], kwargs: dict[str, Any]) -> ClaimedCall | None:
+        claims = call_claims.get()
+        return None if claims is None else claims.find(made, args, kwargs)
 
-    made: Any = same_kind(function, _Filling(function, hidden, arguments, streamed), join)
+    made: Any = same_kind(function, _Filling(function, hidden, arguments, streamed), claim)
     functools.update_wrapper(made, function)
     made.__name__ = tool_name
     made.arguments = arguments

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from itertools import pairwise
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -19,11 +20,13 @@ from callstream.wire.argtext import json_text
 from callstream.wire.blocks import BlockCollapser, NewMessage, Part
 from callstream.wire.decoder import Decoder, error_in
 from callstream.wire.framing import Frame, SseFraming
+from callstream.wire.joining import Joint, add_usage
 from callstream.wire.provider import Provider
 from callstream.wire.requests import (
     MODEL,
     Asks,
     Notes,
+    RefusedCall,
     Request,
     Turn,
     all_tools,
@@ -248,6 +251,8 @@ class AnthropicCollapser(BlockCollapser):
             self._slots.add_aside(frame)
             return
         event = chunk
+        if event.index is not None:
+            self._highest = max(self._highest, event.index)
         call = self._calls.get(pieces[0]) if pieces else None
         if call is not None and call.collapsed:
             self._withhold(call, _PARTS[event.type], event.index, frame)
@@ -262,6 +267,7 @@ class AnthropicCollapser(BlockCollapser):
                 self._slots.add_reasoning(self._reasoning.pop(event.index), frame, is_last=True)
             case "message_start":
                 self._reasoning.clear()
+                self._highest = -1
                 self._slots.append(NewMessage(frame, counts=False))
             case "content_block_start" | "content_block_delta" | "content_block_stop":
                 self._slots.append(Passing(frame))
@@ -280,6 +286,52 @@ class AnthropicCollapser(BlockCollapser):
         if "index" in start:
             delta["index"] = start["index"]
         return Frame(msgspec.json.encode(delta), b"content_block_delta")
+
+
+# -- two answers as one ------------------------------------------------------------------------------------------------
+
+
+class AnthropicJoint(Joint):
+    """The blocks of the second message follow those of the first, whose beginning and whose end count for both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._missing: list[int] = []  # the numbers of blocks that were dropped
+        self._moved_by = 0
+
+    def continue_at(self, number: int) -> None:
+        super().continue_at(number)
+        self._moved_by = number - len(self._missing)
+
+    def _first(self, value: dict[str, Any]) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+        match value.get("type"):
+            case "message_delta":
+                self._usage = value.get("usage") or {}
+                return None, value
+            case "message_stop":
+                return None, value
+            case _:
+                index = value.get("index")
+                return _moved(value, -sum(missing < index for missing in self._missing) if index else 0), None
+
+    def _without_dropped(self, value: dict[str, Any]) -> dict[str, Any] | None:
+        index = value.get("index")
+        if isinstance(index, int) and index not in self._missing:
+            self._missing.append(index)
+        return None
+
+    def _second(self, value: dict[str, Any]) -> dict[str, Any] | None:
+        match value.get("type"):
+            case "message_start":
+                return None
+            case "message_delta":
+                return {**value, "usage": add_usage(self._usage, value.get("usage"))}
+            case _:
+                return _moved(value, self._moved_by)
+
+
+def _moved(value: dict[str, Any], by: int) -> dict[str, Any]:
+    return {**value, "index": value["index"] + by} if isinstance(value.get("index"), int) else value
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------
@@ -335,6 +387,35 @@ def _is_users(tool: dict[str, Any]) -> bool:
     return "input_schema" in tool and tool.get("type") in (None, "custom") and isinstance(tool.get("name"), str)
 
 
+def _restore(request: Request, refused: RefusedCall) -> bool:
+    """Puts a call and its refusal back beside the calls of its response and their results. False if they are not there."""
+    messages = objects_in(request.fields.get("messages"))
+    for called, answered in pairwise(messages):
+        blocks, results = called.get("content"), answered.get("content")
+        if not (isinstance(blocks, list) and isinstance(results, list)):
+            continue
+        if any(block.get("type") == "tool_use" and block.get("id") in refused.beside for block in objects_in(blocks)):
+            found = [place for place, block in enumerate(results) if _is_result(block)]
+            if not found:
+                return False
+            results.insert(found[-1] + 1, _tool_result(refused))
+            blocks.append(_tool_use(refused))
+            return True
+    return False
+
+
+def _is_result(block: Any) -> bool:
+    return isinstance(block, dict) and block.get("type") == "tool_result"
+
+
+def _tool_use(call: RefusedCall) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call.wire_id, "name": call.name, "input": call.args}
+
+
+def _tool_result(call: RefusedCall) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": call.wire_id, "content": call.text, "is_error": True}
+
+
 def add_beta(fields: dict[str, Any]) -> bool:
     """Adds the beta to those of a request on Bedrock. False if it is there already, or if they cannot be read."""
     betas = fields.get("anthropic_beta")
@@ -352,6 +433,7 @@ class Anthropic(Provider):
     path = re.compile(r"/messages$|/publishers/anthropic/models/[^/]+:(?:streamRawPredict|rawPredict)$")
     decoder = AnthropicDecoder
     collapser = AnthropicCollapser
+    joint: ClassVar[type[Joint] | None] = AnthropicJoint
     sdk_error = "anthropic.AnthropicError"
     pieces_field = re.compile(EAGER.encode())
 
@@ -383,6 +465,25 @@ class Anthropic(Provider):
             if message.get("role") == "assistant":
                 break
         return None
+
+    def ask_again(self, request: Request, said: str, refused: Sequence[RefusedCall]) -> Request | None:
+        """The messages, and after them the calls that the model made and their refusals.
+
+        Where the model thinks, a message with calls has to begin with the thoughts that led to them, and those are not
+        kept: there the refusals are a note.
+        """
+        fields = request.fields
+        messages = objects_in(fields.get("messages"))
+        thinks = isinstance(fields.get("thinking"), dict) and fields["thinking"].get("type") != "disabled"
+        if thinks or not messages or messages[-1].get("role") != "user":
+            return super().ask_again(request, said, refused)
+        text = [{"type": "text", "text": said}] if said.strip() else []
+        answer = {"role": "assistant", "content": [*text, *map(_tool_use, refused)]}
+        fields["messages"] = [*messages, answer, {"role": "user", "content": list(map(_tool_result, refused))}]
+        return request.rewritten()
+
+    def restore(self, request: Request, refused: Sequence[RefusedCall]) -> list[RefusedCall]:
+        return [call for call in refused if _restore(request, call)]
 
     def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
         answer["content"] = list(

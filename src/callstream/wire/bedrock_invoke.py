@@ -28,6 +28,7 @@ class BedrockInvoke(Anthropic):
     wire = "bedrock_invoke"
     path = re.compile(r"/model/.+/invoke(?:-with-response-stream)?$")
     decoder = BedrockInvokeDecoder
+    joint = None  # its frames are not server-sent events
     stream_types = (CONTENT_TYPE,)
     pieces_field = re.compile(rb"invalid beta flag|fine-grained-tool-streaming")
 

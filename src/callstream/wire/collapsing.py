@@ -118,6 +118,11 @@ class Collapser(ABC, Generic[C]):
         """
         return self._framing.keep_alive
 
+    @property
+    def next_number(self) -> int:
+        """The number that the next block of the message would have had, where blocks have numbers."""
+        return 0
+
     def feed(self, data: bytes) -> Read:
         """Reads bytes of the body. Raises nothing: an error is part of what was read."""
         if self._passes:
@@ -305,6 +310,11 @@ class NumberedCollapser(Collapser[N]):
         super().__init__(decoder, **settings)
         self._reasoning: dict[int | None, Reasoning] = {}  # the open blocks or items
         self._missing: list[int] = []  # the numbers of what was left out
+        self._highest = -1  # of the numbers that came
+
+    @property
+    def next_number(self) -> int:
+        return self._moved_up(self._highest + 1)
 
     def _left_out(self, call: N) -> list[Output]:
         self._miss(call.index)

@@ -363,6 +363,7 @@ def _text(value: Any) -> str | None:
 
 class GeminiInteractions(Provider):
     wire = "gemini_interactions"
+    goes_on = ("requires_continuation",)
     path = re.compile(r"/interactions$")
     resumed_path = re.compile(r"/interactions/[^/]+$")
     decoder = GeminiInteractionsDecoder

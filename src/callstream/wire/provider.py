@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from callstream.events import RequestEvent, WireEvent
 from callstream.wire.collapsing import Collapser
 from callstream.wire.decoder import Decoder
-from callstream.wire.requests import Asks, KnownSignature, Notes, Request, Turn, all_tools, last_turn
+from callstream.wire.joining import Joint
+from callstream.wire.requests import Asks, KnownSignature, Notes, RefusedCall, Request, Turn, all_tools, last_turn
 from callstream.wire.whole import IsLeftOut, without_unfinished
 
 AnswerKind: TypeAlias = Literal["stream", "whole"]
@@ -27,7 +28,8 @@ class Provider(ABC):
     at which a streamed answer is taken up again (``GET``, without a body). ``signs_calls``: calls carry
     signatures that a later request has to bring back. ``sdk_error``: where the provider's SDK retries whatever a transport
     raises, the class (``module.Name``) of the errors that it raises as they are. ``pieces_field``: how an error names what
-    ``ask_for_pieces`` adds. ``stream_types``: the content types of streamed answers.
+    ``ask_for_pieces`` adds. ``stream_types``: the content types of streamed answers. ``joint``: what makes one
+    streamed answer of two. ``goes_on``: the finish reasons after which the SDK by itself asks for the rest of the answer.
     """
 
     wire: ClassVar[str]
@@ -39,6 +41,8 @@ class Provider(ABC):
     sdk_error: ClassVar[str | None] = None
     pieces_field: ClassVar[re.Pattern[bytes] | None] = None
     stream_types: ClassVar[tuple[str, ...]] = ("text/event-stream",)
+    joint: ClassVar[type[Joint] | None] = None
+    goes_on: ClassVar[tuple[str, ...]] = ()
 
     # -- requests --
 
@@ -88,6 +92,24 @@ class Provider(ABC):
     @abstractmethod
     def add_notes(self, request: Request, notes: Notes) -> Request | None:
         """The request, telling the model at its end why calls did not run; None if it has no place for that."""
+
+    def ask_again(self, request: Request, said: str, refused: Sequence[RefusedCall]) -> Request | None:
+        """The request, continued by what the model answered: ``said``, and calls with their refusals for results.
+
+        As notes where the wire cannot be continued like that; None if it has no place for them either.
+        """
+        return self.add_notes(request, {call.wire_id: call.text for call in refused})
+
+    def restore(self, request: Request, refused: Sequence[RefusedCall]) -> list[RefusedCall]:
+        """Puts calls that the program never got back beside those that it has. Returns the ones that found a place.
+
+        Changes ``request.fields``.
+        """
+        return []
+
+    def without_lone_reasoning(self, request: Request) -> Request:
+        """The request without reasoning that led only to calls which were left out, where the provider refuses that."""
+        return request
 
     def sign(self, request: Request, known: KnownSignature) -> Request:
         """The request with the signatures that its calls have lost."""

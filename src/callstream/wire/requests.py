@@ -32,6 +32,27 @@ Asks: TypeAlias = Callable[[str], bool]
 _Body = TypeVar("_Body", bound=msgspec.Struct)
 
 
+class RefusedCall(msgspec.Struct, frozen=True):
+    """A call that the program never got, as it is written back for the model: with the refusal in place of a result.
+
+    ``args`` are its arguments, none where they were cut off or are not JSON: providers refuse a history with half a call.
+    ``provider_id`` is None where the provider sent no id. ``beside``: the ids of the calls of the same response that the
+    program has.
+    """
+
+    wire_id: str
+    name: str
+    args: dict[str, Any]
+    text: str
+    provider_id: str | None = None
+    signature: str | None = None
+    beside: tuple[str, ...] = ()
+
+    @property
+    def args_json(self) -> str:
+        return msgspec.json.encode(self.args).decode()
+
+
 def all_tools(name: str) -> bool:
     """Asks for every tool."""
     return True
@@ -102,6 +123,16 @@ def read_body(wire: str, body: bytes, type_: type[_Body]) -> _Body:
 
 def user_message(text: str, attachments: list[str]) -> list[RequestEvent]:
     return [MessageReceived("user", text, attachments=tuple(attachments))] if text or attachments else []
+
+
+def insert_after_last(items: list[Any], start: int, added: Any, belongs: Callable[[Any], bool]) -> bool:
+    """Puts an item after the last of those that belong together from ``start`` on. False if there is none of them."""
+    end = start
+    while end < len(items) and belongs(items[end]):
+        end += 1
+    if end > start:
+        items.insert(end, added)
+    return end > start
 
 
 def note_text(notes: Notes) -> str:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from callstream.wire.gemini import requests
 from callstream.wire.gemini.collapsing import GeminiCollapser
 from callstream.wire.gemini.decoding import GeminiDecoder
+from callstream.wire.gemini.joining import GeminiJoint
 from callstream.wire.gemini.requests import SIGNATURE
 from callstream.wire.provider import AnswerKind, Provider
-from callstream.wire.requests import Asks, KnownSignature, Notes, Request, Turn, all_tools, note_text
+from callstream.wire.requests import Asks, KnownSignature, Notes, RefusedCall, Request, Turn, all_tools, note_text
 from callstream.wire.whole import IsLeftOut
 
 
@@ -20,6 +21,7 @@ class Gemini(Provider):
     path = re.compile(r":(?:streamGenerateContent|generateContent)$")
     decoder = GeminiDecoder
     collapser = GeminiCollapser
+    joint = GeminiJoint
     signs_calls = True
     pieces_field = re.compile(rb"stream_?function_?call_?arguments", re.IGNORECASE)
 
@@ -37,6 +39,12 @@ class Gemini(Provider):
 
     def add_notes(self, request: Request, notes: Notes) -> Request | None:
         return requests.add_note(request, note_text(notes))
+
+    def ask_again(self, request: Request, said: str, refused: Sequence[RefusedCall]) -> Request | None:
+        return requests.ask_again(request, said, refused)
+
+    def restore(self, request: Request, refused: Sequence[RefusedCall]) -> list[RefusedCall]:
+        return [call for call in refused if requests.restore(request, call)]
 
     def sign(self, request: Request, known: KnownSignature) -> Request:
         return requests.sign(request, known)

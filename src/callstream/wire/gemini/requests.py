@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from callstream.wire.requests import (
     MODEL,
     Asks,
     KnownSignature,
+    RefusedCall,
     Request,
     Turn,
     objects_in,
@@ -156,6 +158,47 @@ def add_note(request: Request, text: str) -> Request | None:
         return None
     request.fields["contents"] = [*contents, {"role": "user", "parts": [{"text": text}]}]
     return request.rewritten()
+
+
+def ask_again(request: Request, said: str, refused: Sequence[RefusedCall]) -> Request | None:
+    """The contents, and after them the calls that the model made and their refusals. The first call has a signature."""
+    contents = request.fields.get("contents")
+    contents = contents if isinstance(contents, list) else [contents]
+    if not objects_in(contents):
+        return None
+    calls = [_call_part(call) for call in refused]
+    calls[0][SIGNATURE] = refused[0].signature or SENTINEL
+    answer = {"role": "model", "parts": [*([{"text": said}] if said else []), *calls]}
+    request.fields["contents"] = [
+        *contents,
+        answer,
+        {"role": "user", "parts": [_response_part(each) for each in refused]},
+    ]
+    return request.rewritten()
+
+
+def restore(request: Request, refused: RefusedCall) -> bool:
+    """Puts a call and its refusal back beside the calls of its response and theirs. False if they are not there."""
+    contents = objects_in(request.fields.get("contents"))
+    for called, answered in pairwise(contents):
+        calls = [part.get("functionCall") or part.get("function_call") for part in objects_in(called.get("parts"))]
+        is_beside = any(call.get("id") in refused.beside for call in objects_in(calls))
+        parts = objects_in(answered.get("parts"))
+        if is_beside and any("functionResponse" in part or "function_response" in part for part in parts):
+            called["parts"] = [*called["parts"], _call_part(refused)]
+            answered["parts"] = [*parts, _response_part(refused)]
+            return True
+    return False
+
+
+def _call_part(call: RefusedCall) -> dict[str, Any]:
+    named = {"id": call.provider_id} if call.provider_id else {}
+    return {"functionCall": {**named, "name": call.name, "args": call.args}}
+
+
+def _response_part(call: RefusedCall) -> dict[str, Any]:
+    named = {"id": call.provider_id} if call.provider_id else {}
+    return {"functionResponse": {**named, "name": call.name, "response": {"error": call.text}}}
 
 
 def sign(request: Request, known: KnownSignature) -> Request:

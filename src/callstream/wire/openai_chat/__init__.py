@@ -6,14 +6,15 @@ Mistral's agents speak it at ``/v1/agents/completions``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from callstream.wire.openai_chat import requests
 from callstream.wire.openai_chat.collapsing import OpenAIChatCollapser
 from callstream.wire.openai_chat.decoding import OpenAIChatDecoder
+from callstream.wire.openai_chat.joining import OpenAIChatJoint
 from callstream.wire.provider import Provider
-from callstream.wire.requests import Asks, Notes, Request, Turn, all_tools, note_text
+from callstream.wire.requests import Asks, Notes, RefusedCall, Request, Turn, all_tools, note_text
 from callstream.wire.whole import IsLeftOut
 
 
@@ -22,6 +23,7 @@ class OpenAIChat(Provider):
     path = re.compile(r"/(?:chat|agents)/completions$")
     decoder = OpenAIChatDecoder
     collapser = OpenAIChatCollapser
+    joint = OpenAIChatJoint
     pieces_field = re.compile(rb"tool_stream|eager_input_streaming")
 
     def turns(self, body: bytes) -> Iterator[Turn]:
@@ -38,6 +40,12 @@ class OpenAIChat(Provider):
 
     def add_notes(self, request: Request, notes: Notes) -> Request | None:
         return requests.add_note(request, note_text(notes))
+
+    def ask_again(self, request: Request, said: str, refused: Sequence[RefusedCall]) -> Request | None:
+        return requests.ask_again(request, said, refused)
+
+    def restore(self, request: Request, refused: Sequence[RefusedCall]) -> list[RefusedCall]:
+        return [call for call in refused if requests.restore(request, call)]
 
     def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
         for choice in answer["choices"]:

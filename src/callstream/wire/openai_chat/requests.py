@@ -6,13 +6,24 @@ Other wires write their conversations in the same way.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from callstream.events import RequestEvent, ResultReceived
-from callstream.wire.requests import MODEL, Asks, Request, Turn, objects_in, read_body, schemas, user_message
+from callstream.wire.requests import (
+    MODEL,
+    Asks,
+    RefusedCall,
+    Request,
+    Turn,
+    insert_after_last,
+    objects_in,
+    read_body,
+    schemas,
+    user_message,
+)
 
 _GLM = re.compile(r"(?:^|/)glm-(?:4\.[6-9]|[5-9])", re.IGNORECASE)
 """The models whose documentation has ``tool_stream``."""
@@ -113,6 +124,43 @@ def add_note(request: Request, text: str) -> Request | None:
     else:
         last[0]["content"] = [*content, {"type": "text", "text": text}]
     return request.rewritten()
+
+
+def ask_again(request: Request, said: str, refused: Sequence[RefusedCall]) -> Request | None:
+    """The conversation, and after it the calls that the model made and their refusals."""
+    messages = request.fields.get("messages")
+    if not isinstance(messages, list):
+        return None
+    answer = {"role": "assistant", "content": said or None, "tool_calls": [_entry(call) for call in refused]}
+    request.fields["messages"] = [*messages, answer, *map(_result, refused)]
+    return request.rewritten()
+
+
+def restore(request: Request, refused: RefusedCall) -> bool:
+    """Puts a call and its refusal back beside the calls of its response and their results. False if they are not there."""
+    messages = request.fields.get("messages")
+    if not isinstance(messages, list):
+        return False
+    for place, message in enumerate(messages):
+        calls = objects_in(message.get("tool_calls")) if isinstance(message, dict) else []
+        if any(call.get("id") in refused.beside for call in calls):
+            if not insert_after_last(messages, place + 1, _result(refused), _is_result):
+                return False
+            message["tool_calls"] = [*calls, _entry(refused)]
+            return True
+    return False
+
+
+def _entry(call: RefusedCall) -> dict[str, Any]:
+    return {"id": call.wire_id, "type": "function", "function": {"name": call.name, "arguments": call.args_json}}
+
+
+def _result(call: RefusedCall) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": call.wire_id, "content": call.text}
+
+
+def _is_result(message: Any) -> bool:
+    return isinstance(message, dict) and message.get("role") == "tool"
 
 
 # -- content, which both of OpenAI's wires write alike --

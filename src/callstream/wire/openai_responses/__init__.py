@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from callstream.wire.openai_responses.collapsing import OpenAIResponsesCollapser
 from callstream.wire.openai_responses.decoding import CALL_ITEMS, OpenAIResponsesDecoder
-from callstream.wire.openai_responses.requests import read_turns
+from callstream.wire.openai_responses.joining import OpenAIResponsesJoint
+from callstream.wire.openai_responses.requests import ask_again, read_turns, restore, without_lone_reasoning
 from callstream.wire.provider import Provider
-from callstream.wire.requests import Notes, Request, Turn, note_text, objects_in, schemas
+from callstream.wire.requests import Notes, RefusedCall, Request, Turn, note_text, objects_in, schemas
 from callstream.wire.whole import IsLeftOut, kept
 
 
@@ -19,6 +20,7 @@ class OpenAIResponses(Provider):
     path = re.compile(r"/responses$")
     decoder = OpenAIResponsesDecoder
     collapser = OpenAIResponsesCollapser
+    joint = OpenAIResponsesJoint
 
     def turns(self, body: bytes) -> Iterator[Turn]:
         return read_turns(body)
@@ -54,6 +56,15 @@ class OpenAIResponses(Provider):
         else:
             fields["input"] = [*items, {"role": "user", "content": note_text(notes)}]
         return request.rewritten()
+
+    def ask_again(self, request: Request, said: str, refused: Sequence[RefusedCall]) -> Request | None:
+        return ask_again(request, said, refused)
+
+    def restore(self, request: Request, refused: Sequence[RefusedCall]) -> list[RefusedCall]:
+        return [call for call in refused if restore(request, call)]
+
+    def without_lone_reasoning(self, request: Request) -> Request:
+        return without_lone_reasoning(request)
 
     def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
         answer["output"] = list(

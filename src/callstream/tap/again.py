@@ -1,0 +1,192 @@
+"""Asking the model again: what the tap does with an answer in which nothing but refused calls was for the program.
+
+The program gets none of them, so it would take the answer for the model's last word and stop. The tap sends the request once
+more, continued by the calls and their refusals, and the SDK gets the model's next answer in the place of the first: a
+streamed one as its continuation (``wire/joining.py``), since its text is there already. In the journal both are responses
+of the same run. A call that was refused too often, or that the model cannot be told of, raises ``CallRejected``.
+
+Programs that tell the model themselves are left alone: hosts, and runs with ``rejected="forward"``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import Any, TypeAlias
+
+from callstream.calls import Refusal
+from callstream.events import TextAppended
+from callstream.runtime import Run
+from callstream.tap.reading import Reading
+from callstream.wire.joining import Joint
+from callstream.wire.requests import Request
+
+logger = logging.getLogger("callstream")
+
+Ask: TypeAlias = Callable[[Request, Run], Awaitable[Any]]
+"""Sends a request for the run, and returns the HTTP library's answer, whose body the tap reads as any other."""
+
+Source: TypeAlias = tuple[Any, Callable[[], Awaitable[None]]]
+"""The body of an answer, and what closes it."""
+
+_OK = 200
+_REFUSALS = (400, 422)
+"""The statuses with which servers refuse a conversation that is not written their way."""
+
+
+class Again:
+    """About one answer. ``ask`` is None where the model cannot be asked, ``often`` how often it still may be.
+
+    None for ``often`` leaves it to the program what becomes of an answer in which there is nothing but refused calls.
+    """
+
+    def __init__(self, reading: Reading, ask: Ask | None, *, often: int | None) -> None:
+        self._reading = reading
+        self._ask = ask
+        self._often = often
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the program gets nothing to act on, as far as the answer was read."""
+        return self._often is not None and bool(self._reading.refused())
+
+    async def answer(self) -> Any:
+        """The model's next answer, of the HTTP library. Raises CallRejected where there is none."""
+        refused = self._reading.refused()
+        if self._ask is None:
+            raise self._error(refused, "the model cannot be asked again here")
+        if not self._often:
+            raise self._error(refused, "the model was asked again already, and this was its answer")
+        run = self._reading.run
+        run.tool_use.mark_asked(refused)
+        for request in await self._requests(refused):
+            logger.info("run %s: asking the model again, since none of its calls can run", run.run_id)
+            run.engine.observers.asked_again(run, self._reading.provider.wire)
+            answer = await self._ask(request, run)
+            if answer.status_code == _OK:
+                return answer
+            await answer.stream.aclose()
+            if answer.status_code not in _REFUSALS:
+                raise self._error(refused, f"the model was asked again; its provider answered {answer.status_code}")
+        raise self._error(refused, "the model cannot be asked again")
+
+    async def _requests(self, refused: Sequence[Refusal]) -> list[Request]:
+        """The ways to ask, best first: the calls with their refusals for results, or notes."""
+        provider, run, asked = self._reading.provider, self._reading.run, self._reading.asked
+        written = [run.tool_use.as_written(each) for each in refused if each.name]
+        calls = [call for call in written if call is not None]
+        made = []
+        if len(calls) == len(refused):
+            made.append(provider.ask_again(Request(asked.path, asked.body), await self._said(), calls))
+        notes = {each.wire_id: each.text for each in refused}
+        made.append(provider.add_notes(Request(asked.path, asked.body), notes))
+        return list({request.body: request for request in made if request is not None}.values())
+
+    async def _said(self) -> str:
+        run, response_id = self._reading.run, self._reading.response_id
+        records = [record async for record in run.engine.journal.read(run.run_id)]
+        texts = [record.event for record in records if record.response_id == response_id]
+        return "".join(event.text for event in texts if isinstance(event, TextAppended))
+
+    def _error(self, refused: Sequence[Refusal], note: str) -> Exception:
+        error = self._reading.rejection(refused[0])
+        error.add_note(note)
+        return error
+
+
+class AskingBody:
+    """A streamed answer, and the one that follows in its place if the model has to be asked again."""
+
+    def __init__(self, reading: Reading, again: Again, joint: Joint | None, source: Source) -> None:
+        self._reading = reading
+        self._again = again
+        self._joint = joint
+        self._is_left = False
+        self._is_over = False
+        self._ending: asyncio.Future[None] | None = None
+        self._second: Any = None
+        self._first = reading.streamed(*source, on_end=self._first_ended)
+        if joint is not None and reading.drops_rejected:
+            self._first.drop = joint.drop
+        self.loop = self._first.loop
+
+    async def chunks(self, reader: object = None) -> AsyncGenerator[bytes, None]:
+        """What the SDK reads: see ``TappedBody.chunks``."""
+        has_refused = False
+        held: list[bytes] = []  # where the wire has no joint: SDKs do not read on after the end of an answer
+        async with aclosing(self._first.chunks(reader)) as chunks:
+            async for data in chunks:
+                has_refused = has_refused or self._reading.has_refused
+                if not has_refused or data == self._reading.keep_alive:
+                    yield data
+                elif self._joint is None:
+                    held.append(data)
+                elif left := self._joint.first(data):
+                    yield left
+        error: BaseException | None = None
+        try:
+            if self._again.is_wanted:
+                async with aclosing(self._ask_again()) as chunks:
+                    async for data in chunks:
+                        yield data
+            elif left := b"".join(held) if self._joint is None else self._joint.unjoined():
+                yield left
+        except BaseException as broken:
+            error = broken
+            raise
+        finally:
+            await self._tell_end(error)
+
+    async def _ask_again(self) -> AsyncGenerator[bytes, None]:
+        asking = asyncio.ensure_future(self._again.answer())
+        try:
+            while not (await asyncio.wait({asking}, timeout=self._reading.keep_alive_every))[0]:
+                yield self._reading.keep_alive
+        finally:
+            asking.cancel()
+        self._second = await asking
+        assert self._joint is not None
+        self._joint.continue_at(self._reading.next_number)
+        try:
+            async with aclosing(aiter(self._second.stream)) as chunks:
+                async for data in chunks:
+                    joined = data if data == self._reading.keep_alive else self._joint.second(data)
+                    if joined:
+                        yield joined
+            if left := self._joint.second_ended():
+                yield left
+        finally:
+            await self._second.stream.aclose()
+
+    async def _first_ended(self, error: BaseException | None) -> None:
+        """The first answer was read to its end, or broke off: that is the end, unless another follows."""
+        if error is not None or self._is_left or not self._again.is_wanted:
+            await self._tell_end(error)
+
+    def _tell_end_later(self) -> None:
+        if not self._is_over:
+            self._ending = asyncio.ensure_future(self._tell_end(None))
+
+    async def _tell_end(self, error: BaseException | None) -> None:
+        self._is_over = True
+        if error is None:
+            self._reading.mark_delivered()
+        await self._reading.tell_end(error)
+
+    async def aclose(self) -> None:
+        self._is_left = True
+        await self._first.aclose()
+        if self._second is not None:
+            await self._second.stream.aclose()
+        await self._tell_end(None)
+
+    def abandon(self) -> None:
+        """See ``TappedBody.abandon``."""
+        self._is_left = True
+        self._first.abandon()
+        try:
+            self.loop.call_soon_threadsafe(self._tell_end_later)
+        except RuntimeError:
+            pass  # the loop is closed, and its tasks with it

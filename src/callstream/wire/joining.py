@@ -1,0 +1,105 @@
+"""Two streamed answers as one, for an SDK that asked once: the model was asked again, because its calls were refused.
+
+The first answer is on its way to the SDK already when that turns out. So its end is kept back, and the second continues the
+same message: it does not begin again, its blocks, items and calls are numbered on, and its end counts for both. A call that
+was rejected after it had become whole is taken out of the first (``drop``). Where the model is not asked again, the end
+that was kept back leaves after all.
+
+A joint sees the frames from the first refused call on, and nothing of other answers.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from typing import Any
+
+from callstream import codec
+from callstream.wire.collapsing import read_json
+from callstream.wire.framing import Frame, SseFraming
+
+
+class Joint(ABC):
+    """Of one pair of answers. A wire says what its frames become. For bodies of server-sent events."""
+
+    def __init__(self) -> None:
+        self._framing = SseFraming()
+        self._end: list[tuple[Frame, Any]] = []  # frames of the first answer that are kept back, and what they say
+        self._dropped: set[str] = set()  # the ids of calls that were taken out
+        self._usage: dict[str, Any] = {}  # of the first answer
+
+    def first(self, data: bytes) -> bytes:
+        """Bytes of the first answer, without its end."""
+        return b"".join(self._take_first(frame, read_json(frame.payload)) for frame in self._framing.feed(data))
+
+    def drop(self, data: bytes, wire_ids: Collection[str]) -> bytes:
+        """Whole frames of the first answer with calls of these ids: what else there is in them, for ``first``."""
+        self._dropped.update(wire_ids)
+        left = [(frame, self._without_dropped(read_json(frame.payload))) for frame in SseFraming().feed(data)]
+        return b"".join(self._write(frame, value) for frame, value in left if value is not None)
+
+    def unjoined(self) -> bytes:
+        """The end of the first answer, which no other follows."""
+        left = [frame.raw if value is None else self._write(frame, self._unjoined(value)) for frame, value in self._end]
+        return b"".join(left) + self._framing.take_rest()
+
+    def continue_at(self, number: int) -> None:
+        """The first answer is over; ``number`` would have been that of its next block."""
+        self._framing = SseFraming()
+
+    def second(self, data: bytes) -> bytes:
+        """Bytes of the second answer."""
+        return b"".join(self._take_second(frame, read_json(frame.payload)) for frame in self._framing.feed(data))
+
+    def second_ended(self) -> bytes:
+        """What the second answer ended in, where that was no whole frame."""
+        return self._framing.take_rest()
+
+    # -- what a wire defines --
+
+    @abstractmethod
+    def _first(self, value: dict[str, Any]) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+        """A frame of the first answer: what of it leaves, and what belongs to the end."""
+
+    @abstractmethod
+    def _without_dropped(self, value: dict[str, Any]) -> dict[str, Any] | None:
+        """A frame with dropped calls, without them; None if nothing is left."""
+
+    def _unjoined(self, value: dict[str, Any]) -> dict[str, Any]:
+        """A frame of the end that was kept back, as it leaves after all."""
+        return value
+
+    @abstractmethod
+    def _second(self, value: dict[str, Any]) -> dict[str, Any] | None:
+        """A frame of the second answer; None if it does not leave."""
+
+    # -- what they share --
+
+    def _take_first(self, frame: Frame, value: Any) -> bytes:
+        if frame.payload is None:
+            return frame.raw
+        if not isinstance(value, dict):  # chat's [DONE]
+            self._end.append((frame, None))
+            return b""
+        after, end = self._first(value)
+        if end is not None:
+            self._end.append((frame, end))
+        return b"" if after is None else self._write(frame, after)
+
+    def _take_second(self, frame: Frame, value: Any) -> bytes:
+        if not isinstance(value, dict):
+            return frame.raw
+        after = self._second(value)
+        return b"" if after is None else self._write(frame, after)
+
+    def _write(self, frame: Frame, value: dict[str, Any]) -> bytes:
+        return self._framing.write(frame, codec.encode_line(value))
+
+
+def add_usage(one: Any, other: Any) -> Any:
+    """The usage of two answers: numbers are added, by name."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return {name: add_usage(one.get(name), other.get(name)) for name in {**one, **other}}
+    if isinstance(one, int | float) and isinstance(other, int | float):
+        return one + other
+    return one if other is None else other
