@@ -17,12 +17,34 @@ PACKAGES_llamaindex = llama-index-llms-openai
 PROGRAMS_llamaindex = llamaindex_openai
 PACKAGES_smolagents = 'smolagents[openai]'
 PROGRAMS_smolagents = smolagents_openai
-PACKAGES_autogen = 'autogen-ext[openai]' autogen-core
+PACKAGES_autogen = 'autogen-ext[openai]' autogen-core autogen-agentchat
 PROGRAMS_autogen = autogen_openai
 PACKAGES_strands = 'strands-agents[openai]'
 PROGRAMS_strands = strands_openai
 PACKAGES_mistral = mistralai langchain-ollama langchain-xai
 PROGRAMS_mistral = mistral_sdk langchain_ollama langchain_xai
+# The frameworks whose agents are let make mistakes, in their newest version and in that of a year ago.
+AGENTS = agents pydantic_ai langgraph llamaindex agno autogen agent_framework smolagents strands instructor anthropic haystack
+YEAR_OLD = agents_2025 pydantic_ai_2025 langgraph_2025 llamaindex_2025 agno_2025 autogen_2025 agent_framework_2025 smolagents_2025 strands_2025 instructor_2025 anthropic_2025 haystack_2025
+PACKAGES_agents = openai-agents
+PACKAGES_pydantic_ai = 'pydantic-ai-slim[openai]'
+PACKAGES_langgraph = langchain langgraph langchain-openai
+PACKAGES_agno = agno 'openai>=3'
+PACKAGES_agent_framework = agent-framework-core agent-framework-openai
+PACKAGES_anthropic = anthropic
+PACKAGES_haystack = haystack-ai
+PACKAGES_agents_2025 = openai-agents==0.5.0 'openai<2.9'
+PACKAGES_pydantic_ai_2025 = 'pydantic-ai-slim[openai]==1.14.0' 'openai<2.9'
+PACKAGES_langgraph_2025 = langchain==1.0.5 langgraph==1.0.3 langchain-openai==1.0.2 'openai<2.9'
+PACKAGES_llamaindex_2025 = llama-index-core==0.14.8 llama-index-llms-openai==0.6.9 'openai<2.9'
+PACKAGES_agno_2025 = agno==2.2.10 'openai<2.9'
+PACKAGES_autogen_2025 = autogen-agentchat==0.7.5 'autogen-ext[openai]==0.7.5' 'openai<2.9'
+PACKAGES_agent_framework_2025 = --pre agent-framework-core==1.0.0b251112 'openai<2.9'
+PACKAGES_smolagents_2025 = 'smolagents[openai]==1.22.0' 'openai<2.9'
+PACKAGES_strands_2025 = 'strands-agents[openai]==1.15.0' 'openai<2.9'
+PACKAGES_instructor_2025 = instructor==1.13.0 'openai<2.9'
+PACKAGES_anthropic_2025 = anthropic==0.72.0
+PACKAGES_haystack_2025 = haystack-ai==2.20.0 'openai<2.9'
 LITELLM = litellm==1.106.2 openai==2.54.0 mcp anthropic httpx2 hypothesis pytest pytest-asyncio pytest-timeout
 PIP = $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 TESTS = tests
@@ -119,10 +141,14 @@ langchain: $(LANGCHAIN_VENV)/.installed ## run the example and the how-to for La
 aiobotocore: $(AIOBOTOCORE_VENV)/.installed ## run the tests that need aiobotocore, in an environment of its own
 	@$(AIOBOTOCORE_VENV)/bin/python -m pytest tests/tap/test_aiobotocore.py $(ARGS)
 
-frameworks: $(FRAMEWORKS:%=frameworks-%) ## run a program with each framework, in environments of their own
+frameworks: $(FRAMEWORKS:%=frameworks-%) $(AGENTS:%=faults-%) $(YEAR_OLD:%=faults-%) ## run programs with each framework, and agents whose models make mistakes, in environments of their own
+	@$(PYTHON) docs/faults.py
 
 frameworks-%: .venv-frameworks-%/.installed
 	@.venv-frameworks-$*/bin/python -m tests.frameworks.harness $(PROGRAMS_$*)
+
+faults-%: .venv-frameworks-%/.installed
+	@.venv-frameworks-$*/bin/python -W ignore -m tests.frameworks.faults $*
 
 litellm: $(LITELLM_VENV)/.installed ## run the tests that need litellm, in an environment of its own
 	@$(LITELLM_VENV)/bin/python -m pytest tests/adk/test_litellm.py $(ARGS)
