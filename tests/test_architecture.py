@@ -308,3 +308,16 @@ def test_the_tap_knows_no_provider(path: Path) -> None:
     assert constants.isdisjoint(WIRES)
     imported = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert not [module for module in imported for wire in WIRES if module.startswith(f"callstream.wire.{wire}")]
+
+
+def test_no_private_name_of_google_adk_is_asked_for_by_text() -> None:
+    """What is written as an attribute the linter sees; ``getattr`` with a text it does not."""
+    asked = [
+        (path.name, argument.value)
+        for path in sorted((PACKAGE / "adk").glob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("getattr", "hasattr")
+        for argument in node.args[1:2]
+        if isinstance(argument, ast.Constant) and re.match(r"_(?!_)", str(argument.value))
+    ]
+    assert asked == []

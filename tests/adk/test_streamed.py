@@ -151,7 +151,7 @@ async def test_an_ordinary_tool_runs_once_where_partial_events_bring_it(cs: Call
     assert [response["result"] for _, response in responses_in(events)] == ["Paris: sunny", "Rome: sunny"]
 
 
-@pytest.mark.parametrize("kind", ["confirmed", "long_running", "early"])
+@pytest.mark.parametrize("kind", ["confirmed", "long_running", "early", "sometimes"])
 async def test_confirmation_and_early_start_do_not_go_together(cs: Callstream, models: Models, kind: str) -> None:
     desk = Desk()
 
@@ -164,6 +164,7 @@ async def test_confirmation_and_early_start_do_not_go_together(cs: Callstream, m
         "confirmed": FunctionTool(desk.write(), require_confirmation=True),
         "long_running": LongRunningFunctionTool(desk.write()),
         "early": FunctionTool(look, require_confirmation=lambda city: True),
+        "sometimes": FunctionTool(look, require_confirmation=lambda city="": False),
     }
     with scripted("gemini", [[Text("Never.")]]) as provider:
         host = Host(cs, agent_of(models(provider), tools[kind]))

@@ -278,7 +278,19 @@ def _is_other(call: Call, tool_args: dict[str, Any]) -> bool:
     return call.encoding == "json" and isinstance(call.args, dict | None) and (call.args or {}) != tool_args
 
 
-def check_early(run: Run, tools: dict[str, BaseTool], warned_of: set[tuple[str, str]]) -> None:
+async def _may_need_confirmation(made: BaseTool) -> bool:
+    """Whether a person may have to confirm a call of the tool, whatever its arguments will be.
+
+    A tool that always or never needs it does not look at them. There are none yet, so a tool that does look fails, and it
+    may need it for some.
+    """
+    try:
+        return await made.check_require_confirmation(None, None)  # type: ignore[arg-type]
+    except Exception:  # noqa: BLE001  # whatever the application's own function raises
+        return True
+
+
+async def check_early(run: Run, tools: dict[str, BaseTool], warned_of: set[tuple[str, str]]) -> None:
     """Refuses tools that begin early and that somebody has to confirm or answer: they would not wait for that.
 
     One that takes google-adk's context waits until google-adk calls it, because there is no context before.
@@ -289,8 +301,7 @@ def check_early(run: Run, tools: dict[str, BaseTool], warned_of: set[tuple[str, 
             function = run.engine.tools.get(name)
         if function is None or not is_tool(function) or not starts_early(function):
             continue
-        # google-adk has no public word for it; a tool without it needs no confirmation.
-        needs_confirmation = bool(getattr(made, "_require_confirmation", False))
+        needs_confirmation = not made.is_long_running and await _may_need_confirmation(made)
         if made.is_long_running or needs_confirmation:
             why = "needs a confirmation" if needs_confirmation else "is answered by somebody else"
             raise UsageError(

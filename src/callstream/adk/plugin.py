@@ -279,7 +279,7 @@ class CallstreamPlugin(BasePlugin):
             return None
         await self._execution.finish_unasked(invocation, Speaker.within(callback_context))
         functions = register_tools(self.callstream, llm_request.tools_dict)
-        check_early(invocation.run, llm_request.tools_dict, self._warned_of)
+        await check_early(invocation.run, llm_request.tools_dict, self._warned_of)
         self._warn_of_progress(callback_context.agent_name, llm_request.tools_dict)
         live = self._live.get(invocation.invocation_id)
         if live is not None and not live.is_asked(callback_context.agent_name):
