@@ -25,7 +25,7 @@ from callstream.tools.check import StreamCheck
 from callstream.tools.check import faults as find_faults
 from callstream.tools.described import msgspec_schema
 from callstream.tools.fault import Fault, Misfit, UnknownArgument, describe, show
-from callstream.tools.keywords import FORMATS
+from callstream.tools.keywords import FORMATS, TYPE_WORDS
 from callstream.tools.models import is_json, is_of_pydantic, model_converter, uses_pydantic
 from callstream.tools.schema import judged_schema
 from callstream.tools.streamed import Streamed
@@ -36,15 +36,6 @@ Filled: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
 _AT: Final = re.compile(r" - at `(?:key in )?(\$[^`]*)`$")
 _EXPECTED: Final = re.compile(r"^Expected `([^`]+)`, got `[^`]+`$")
-_NAMES: Final = {
-    "str": "a string",
-    "int": "an integer",
-    "float": "a number",
-    "bool": "true or false",
-    "array": "an array",
-    "object": "an object",
-    "null": "null",
-}
 _TEXTS: Final = {
     "Invalid RFC3339 encoded datetime": FORMATS["date-time"][0],
     "Invalid RFC3339 encoded date": FORMATS["date"][0],
@@ -267,7 +258,7 @@ def _msgspec_fault(text: str, path: Path, value: Any) -> Fault:
         path = ()
     expected = _EXPECTED.match(text)
     if expected is not None:
-        return Fault(path, " or ".join(_NAMES.get(name, name) for name in expected[1].split(" | ")), show(value))
+        return Fault(path, " or ".join(TYPE_WORDS.get(name, name) for name in expected[1].split(" | ")), show(value))
     if text in _TEXTS:
         return Fault(path, _TEXTS[text], show(value))
     return Fault(path, text, show(value), rule=text[0].lower() + text[1:])

@@ -35,6 +35,13 @@ _TYPES: Final = {
     "object": "an object",
     "null": "null",
 }
+TYPE_WORDS: Final = _TYPES | {
+    "str": _TYPES["string"],
+    "int": _TYPES["integer"],
+    "float": _TYPES["number"],
+    "bool": _TYPES["boolean"],
+}
+"""The words for a type, by its name in JSON Schema or in Python."""
 FORMATS: Final[dict[str, tuple[str, type]]] = {
     "date-time": ("a date and time such as 2026-01-31T09:30:00Z", datetime),
     "date": ("a date such as 2026-01-31", date),

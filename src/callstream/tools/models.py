@@ -14,19 +14,12 @@ from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints, 
 from callstream.jsontext.path import Path
 from callstream.tools.check import faults as find_faults
 from callstream.tools.fault import Fault, Misfit, UnknownArgument, show
-from callstream.tools.keywords import FORMATS
+from callstream.tools.keywords import FORMATS, TYPE_WORDS
 
 _EXPECTED: Final = {
-    "int": "an integer",
-    "float": "a number",
-    "string": "a string",
-    "bool": "true or false",
-    "list": "an array",
-    "tuple": "an array",
-    "set": "an array",
-    "dict": "an object",
-    "model": "an object",
-    "dataclass": "an object",
+    **TYPE_WORDS,
+    **dict.fromkeys(("list", "tuple", "set"), TYPE_WORDS["array"]),
+    **dict.fromkeys(("dict", "model", "dataclass"), TYPE_WORDS["object"]),
     "date": FORMATS["date"][0],
     "datetime": FORMATS["date-time"][0],
     "time": FORMATS["time"][0],
@@ -36,8 +29,8 @@ _EXPECTED: Final = {
 }
 """What pydantic's errors of a type, or of reading one, say in our words."""
 _OTHERS: Final = {
-    "int_from_float": "an integer",
-    "none_required": "null",
+    "int_from_float": TYPE_WORDS["integer"],
+    "none_required": TYPE_WORDS["null"],
     "date_from_datetime_parsing": FORMATS["date"][0],
     "datetime_from_date_parsing": FORMATS["date-time"][0],
 }
