@@ -17,7 +17,6 @@ import pytest
 from callstream import Callstream, Reject, Streamed, tool
 from callstream.errors import CallRejected
 from callstream.testing import ScriptedProvider, Text, ToolCall
-from callstream.tools import current_call
 
 ARGS = {"title": "Tides ", "options": {"deep": True}}
 
@@ -206,6 +205,8 @@ async def test_what_no_tool_has_done_is_undone() -> None:
 @pytest.mark.parametrize("start", ["end", "early"])
 @pytest.mark.parametrize("way", ["framework", "run_tools"])
 async def test_a_tool_can_find_out_its_own_call(way: str, start: Any) -> None:
+    from callstream.tools import current_call
+
     found: list[Any] = []
 
     @tool

@@ -12,7 +12,7 @@ import pytest
 from callstream import Callstream, tool
 from callstream.testing import Finish, ScriptedProvider, Text, Thought, ToolCall
 from callstream.wire import provider_of
-from callstream.wire.requests import RefusedCall, Request
+from callstream.wire.requests import Request
 
 GOOD = {"title": "Tides", "content": "The moon pulls."}
 MIXED = [
@@ -96,7 +96,13 @@ async def test_reasoning_that_led_to_a_refused_call_is_not_sent_back(cs: Callstr
     ]
 
 
-BESIDE = RefusedCall("bad", "write", {"title": 3}, "no", provider_id="bad", beside=("good",))
+@pytest.fixture
+def refused() -> Any:
+    from callstream.wire.requests import RefusedCall
+
+    return RefusedCall("bad", "write", {"title": 3}, "no", provider_id="bad", beside=("good",))
+
+
 CONVERSATIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "anthropic": (
         {
@@ -185,22 +191,22 @@ CONVERSATIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("wire", CONVERSATIONS)
-def test_a_call_is_put_back_beside_the_others_of_its_response(wire: str) -> None:
+def test_a_call_is_put_back_beside_the_others_of_its_response(wire: str, refused: Any) -> None:
     before, after = CONVERSATIONS[wire]
     request = Request("/", json.dumps(before).encode())
-    assert provider_of(wire).restore(request, [BESIDE]) == [BESIDE]
+    assert provider_of(wire).restore(request, [refused]) == [refused]
     assert request.rewritten().fields == after
 
 
 @pytest.mark.parametrize("wire", ["anthropic", "openai_chat", "openai_responses", "gemini", "cohere"])
 @pytest.mark.parametrize("has_call", [True, False])
-def test_a_call_is_not_put_back_where_the_others_have_no_results(wire: str, has_call: bool) -> None:
+def test_a_call_is_not_put_back_where_the_others_have_no_results(wire: str, has_call: bool, refused: Any) -> None:
     before, _ = CONVERSATIONS.get(wire, ({"messages": [{"role": "user", "content": "go"}]}, {}))
     field = next(iter(before))
     chat_call = {"role": "assistant", "tool_calls": [{"id": "good"}]}
     kept = [*before[field][:2], *([chat_call] if wire == "openai_chat" else [])] if has_call else before[field][:1]
     request = Request("/", json.dumps({field: kept}).encode())
-    assert provider_of(wire).restore(request, [BESIDE]) == []
+    assert provider_of(wire).restore(request, [refused]) == []
     assert request.fields == {field: kept}
     for nothing in (b"{}", b'{"messages":1,"input":1,"contents":1}'):
-        assert provider_of(wire).restore(Request("/", nothing), [BESIDE]) == []
+        assert provider_of(wire).restore(Request("/", nothing), [refused]) == []
