@@ -221,7 +221,7 @@ async def test_news_of_what_was_read_already_wakes_nobody() -> None:
         await until_waiting()
         told: list[object] = []
         for number in (2, 3):  # both are written before the reader hears of the first
-            assert journal.append_now("r", [ArgsAppended("c", str(number))], told.append, after=number)
+            journal.submit("r", [ArgsAppended("c", str(number))], told.append, after=number)
         await until_waiting()
         assert (told, offered, read) == ([3, 4], [[3, 4]], [1, 2])
         await journal.append("r", [CallCompleted("c", "23"), RunEnded("finished")])

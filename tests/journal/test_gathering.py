@@ -14,6 +14,7 @@ import pytest
 from callstream.events import RunEnded, RunStarted, TextAppended
 from callstream.journal.queue import RUNS_AT_ONCE, AppendQueue
 from callstream.journal.rows import prepare
+from tests.journal.putting import put
 
 pytestmark = pytest.mark.asyncio
 ROW = prepare(TextAppended("m", "x" * 100))
@@ -33,7 +34,7 @@ async def test_a_run_that_appends_alone_never_waits_for_others() -> None:
     wakes: list[int] = []
     queue = AppendQueue(10**6, 1.0, lambda: wakes.append(1), gather=60.0)
     for number in range(1, 4):
-        appending = asyncio.ensure_future(queue.put("r", [ROW], None))
+        appending = asyncio.ensure_future(put(queue, "r", [ROW], None))
         await asyncio.sleep(0)
         assert len(wakes) == number
         write(queue, [number])
@@ -43,12 +44,12 @@ async def test_a_run_that_appends_alone_never_waits_for_others() -> None:
 async def test_appends_of_several_runs_gather_until_all_of_the_last_batch_are_back() -> None:
     wakes: list[int] = []
     queue = AppendQueue(10**6, 1.0, lambda: wakes.append(1), gather=60.0)
-    queue.put("a", [ROW], None)
+    put(queue, "a", [ROW], None)
     write(queue, [1])
-    queue.put("b", [ROW], None)
-    queue.put("c", [ROW], None)
+    put(queue, "b", [ROW], None)
+    put(queue, "c", [ROW], None)
     assert wakes == [1]
-    queue.put("a", [ROW], None)
+    put(queue, "a", [ROW], None)
     assert wakes == [1, 1]
     batch = queue.take()
     assert [waiting.run_id for waiting in batch] == ["b", "c", "a"]
@@ -59,7 +60,7 @@ async def test_nobody_waits_for_a_run_that_has_ended() -> None:
     wakes: list[int] = []
     queue = AppendQueue(10**6, 1.0, lambda: wakes.append(1), gather=60.0)
     for number in range(1, 4):
-        queue.put(f"r{number}", [ROW, prepare(RunEnded("finished"))], None)
+        put(queue, f"r{number}", [ROW, prepare(RunEnded("finished"))], None)
         assert len(wakes) == number
         write(queue, [2])
 
@@ -68,7 +69,7 @@ async def test_nobody_waits_for_a_run_that_has_just_started() -> None:
     wakes: list[int] = []
     queue = AppendQueue(10**6, 1.0, lambda: wakes.append(1), gather=60.0)
     for number in range(1, 4):
-        queue.put(f"r{number}", [prepare(RunStarted("t"))], None)
+        put(queue, f"r{number}", [prepare(RunStarted("t"))], None)
         assert len(wakes) == number
         write(queue, [2])
 
@@ -76,14 +77,14 @@ async def test_nobody_waits_for_a_run_that_has_just_started() -> None:
 async def test_a_thread_that_will_look_again_is_not_woken() -> None:
     wakes: list[int] = []
     queue = AppendQueue(10**6, 1.0, lambda: wakes.append(1), gather=60.0)
-    queue.put("a", [ROW], None)
+    put(queue, "a", [ROW], None)
     batch = queue.take()
-    queue.put("a", [ROW], None)
+    put(queue, "a", [ROW], None)
     queue.settle(batch, [1])
     assert wakes == [1]
     assert not queue.may_sleep()
     write(queue, [2])
-    queue.put("a", [ROW], None)
+    put(queue, "a", [ROW], None)
     assert wakes == [1, 1]
     write(queue, [3])
 
@@ -94,12 +95,12 @@ async def test_a_loop_that_is_closed_is_forgotten() -> None:
 
     async def gather() -> None:
         loops.append(weakref.ref(asyncio.get_running_loop()))
-        assert queue.put_now("a", [ROW], None, lambda outcome: None)
+        queue.submit("a", [ROW], None, lambda outcome: None)
         write(queue, [1])
-        queue.when_due("b", lambda: None)
+        queue.schedule("b", lambda: None)
 
     await asyncio.to_thread(asyncio.run, gather())
-    queue.put("c", [ROW], None)
+    put(queue, "c", [ROW], None)
     write(queue, [1])  # what was taken last is held until then
     gc.collect()
     assert loops[0]() is None
@@ -108,12 +109,12 @@ async def test_a_loop_that_is_closed_is_forgotten() -> None:
 async def test_many_appends_do_not_wait_for_more() -> None:
     wakes: list[int] = []
     queue = AppendQueue(10**6, 1.0, lambda: wakes.append(1), gather=60.0)
-    queue.put("a", [ROW], None)
+    put(queue, "a", [ROW], None)
     write(queue, [1])
     for number in range(RUNS_AT_ONCE - 1):
-        queue.put(f"r{number}", [ROW], None)
+        put(queue, f"r{number}", [ROW], None)
     assert wakes == [1]
-    queue.put("last", [ROW], None)
+    put(queue, "last", [ROW], None)
     assert wakes == [1, 1]
     batch = queue.take()
     assert len(batch) == RUNS_AT_ONCE
@@ -123,10 +124,10 @@ async def test_many_appends_do_not_wait_for_more() -> None:
 async def test_what_gathers_is_ready_after_a_while_though_nobody_comes_back() -> None:
     woken = asyncio.Event()
     queue = AppendQueue(10**6, 1.0, woken.set, gather=0.5)
-    queue.put("a", [ROW], None)
+    put(queue, "a", [ROW], None)
     write(queue, [1])
     woken.clear()
-    queue.put("b", [ROW], None)
+    put(queue, "b", [ROW], None)
     assert not woken.is_set()
     await asyncio.wait_for(woken.wait(), 5)
     assert [waiting.run_id for waiting in queue.take()] == ["b"]
@@ -135,23 +136,23 @@ async def test_what_gathers_is_ready_after_a_while_though_nobody_comes_back() ->
 async def test_work_waits_until_a_batch_is_due_and_is_done_together() -> None:
     done: list[str] = []
     queue = AppendQueue(10**6, 1.0, lambda: None, gather=60.0)
-    queue.put("a", [ROW], None)
+    put(queue, "a", [ROW], None)
     write(queue, [1])
-    queue.when_due("b", lambda: done.append("b"))
-    queue.when_due("c", lambda: done.append("c"))
+    queue.schedule("b", lambda: done.append("b"))
+    queue.schedule("c", lambda: done.append("c"))
     assert not done
-    queue.when_due("a", lambda: done.append("a"))
+    queue.schedule("a", lambda: done.append("a"))
     assert done == ["b", "c", "a"]
 
 
 async def gathered(queue: AppendQueue, work: Callable[[int], object], runs: int) -> None:
     """Lets so many runs wait for their turn, and has the turn come."""
-    queue.put("a", [ROW], None)
+    put(queue, "a", [ROW], None)
     write(queue, [1])
     await asyncio.sleep(0)
     for number in range(runs - 1):
-        queue.when_due(f"r{number}", partial(work, number))
-    queue.when_due("a", partial(work, runs - 1))
+        queue.schedule(f"r{number}", partial(work, number))
+    queue.schedule("a", partial(work, runs - 1))
 
 
 async def test_runs_work_some_at_a_time_and_the_next_when_these_are_shown() -> None:
@@ -159,7 +160,7 @@ async def test_runs_work_some_at_a_time_and_the_next_when_these_are_shown() -> N
     queue = AppendQueue(10**6, 1.0, lambda: None, gather=60.0)
 
     def work(number: int) -> None:
-        assert queue.put_now(f"r{number}", [ROW], None, lambda outcome: written.append(number))
+        queue.submit(f"r{number}", [ROW], None, lambda outcome: written.append(number))
 
     runs = 2 * RUNS_AT_ONCE + 1
     await gathered(queue, work, runs)
@@ -180,20 +181,20 @@ async def test_what_comes_after_the_last_step_waits_for_the_next_batch() -> None
 
     def work(name: str) -> None:
         done.append(name)
-        assert queue.put_now(name, [ROW], None, lambda outcome: None)
+        queue.submit(name, [ROW], None, lambda outcome: None)
 
     await gathered(queue, lambda number: work(f"r{number}"), RUNS_AT_ONCE + 1)
-    queue.when_due("between", partial(work, "between"))
+    queue.schedule("between", partial(work, "between"))
     for size in (RUNS_AT_ONCE, 2):
         batch = queue.take()
         assert len(batch) == size
         queue.settle(batch, [1] * size)
         await settled_in_loop()
     assert done[-1] == "between"
-    queue.when_due("after", partial(work, "after"))
+    queue.schedule("after", partial(work, "after"))
     await settled_in_loop()
     assert done[-1] == "between"
-    queue.put("other", [ROW], None)
+    put(queue, "other", [ROW], None)
     queue.settle(queue.take(), [1])
     await settled_in_loop()
     assert done[-1] == "between"
@@ -213,13 +214,13 @@ async def test_runs_work_on_when_what_another_loop_wrote_is_settled() -> None:
     queue = AppendQueue(10**6, 1.0, lambda: None, gather=60.0)
 
     async def append() -> None:
-        assert queue.put_now("other", [ROW], None, lambda outcome: None)
+        queue.submit("other", [ROW], None, lambda outcome: None)
 
     await asyncio.to_thread(asyncio.run, append())
     batch = queue.take()
     for number in range(RUNS_AT_ONCE):
-        queue.when_due(f"r{number}", partial(done.append, number))
-    queue.when_due("other", partial(done.append, RUNS_AT_ONCE))  # all of the batch are back
+        queue.schedule(f"r{number}", partial(done.append, number))
+    queue.schedule("other", partial(done.append, RUNS_AT_ONCE))  # all of the batch are back
     assert len(done) == RUNS_AT_ONCE
     await settled_in_loop()
     assert len(done) == RUNS_AT_ONCE
@@ -236,7 +237,7 @@ async def test_what_comes_while_others_work_has_a_turn_of_its_own() -> None:
     def work(number: int) -> None:
         done.append(number)
         if number == 0:
-            queue.when_due("late", last.set)
+            queue.schedule("late", last.set)
 
     await gathered(queue, work, RUNS_AT_ONCE + 1)
     await asyncio.wait_for(last.wait(), 5)
@@ -251,8 +252,8 @@ async def test_work_that_fails_does_not_keep_others_from_being_written() -> None
         raise ValueError("a fault of ours")
 
     with pytest.raises(ValueError, match="a fault of ours"):
-        queue.when_due("a", fail)
-    queue.put("b", [ROW], None)
+        queue.schedule("a", fail)
+    put(queue, "b", [ROW], None)
     assert wakes == [1]
     write(queue, [1])
 
@@ -261,20 +262,20 @@ async def test_work_of_a_run_that_writes_alone_is_done_at_once() -> None:
     done: list[int] = []
     queue = AppendQueue(10**6, 1.0, lambda: None, gather=60.0)
     for number in range(3):
-        queue.when_due("a", partial(done.append, number))
+        queue.schedule("a", partial(done.append, number))
         assert done[-1] == number
-        queue.put("a", [ROW], None)
+        put(queue, "a", [ROW], None)
         write(queue, [number])
 
 
 async def test_work_is_done_after_a_while_and_what_it_brings_is_written_at_once() -> None:
     woken = asyncio.Event()
     queue = AppendQueue(10**6, 1.0, woken.set, gather=0.01)
-    queue.put("a", [ROW], None)
+    put(queue, "a", [ROW], None)
     write(queue, [1])
     woken.clear()
-    queue.when_due("b", partial(queue.put, "b", [ROW], None))
-    queue.put("c", [ROW], None)
+    queue.schedule("b", partial(put, queue, "b", [ROW], None))
+    put(queue, "c", [ROW], None)
     assert not woken.is_set()
     await asyncio.wait_for(woken.wait(), 5)
     assert [waiting.run_id for waiting in queue.take()] == ["c", "b"]
@@ -284,23 +285,23 @@ async def test_a_timer_of_an_earlier_batch_does_not_hurry_the_next_one() -> None
     done: list[str] = []
     last = asyncio.Event()
     queue = AppendQueue(10**6, 1.0, lambda: None, gather=0.02)
-    queue.put("a", [ROW], None)
+    put(queue, "a", [ROW], None)
     write(queue, [1])
-    queue.when_due("b", lambda: done.append("b"))  # sets the timer
-    queue.when_due("a", lambda: done.append("a"))  # all are back, so it was for nothing
+    queue.schedule("b", lambda: done.append("b"))  # sets the timer
+    queue.schedule("a", lambda: done.append("a"))  # all are back, so it was for nothing
     assert done == ["b", "a"]
     await asyncio.sleep(0.01)
-    queue.put("a", [ROW], None)
+    put(queue, "a", [ROW], None)
     began = time.monotonic()
     write(queue, [1])
-    queue.when_due("b", last.set)
+    queue.schedule("b", last.set)
     await asyncio.wait_for(last.wait(), 5)
     assert time.monotonic() - began >= 0.018
 
 
 async def test_a_busy_loop_lets_more_gather() -> None:
     queue = AppendQueue(10**6, 1.0, lambda: None, gather=0.001)
-    queue.put("a", [ROW], None)
+    put(queue, "a", [ROW], None)
     write(queue, [1])
     worked, last = asyncio.Event(), asyncio.Event()
 
@@ -308,11 +309,11 @@ async def test_a_busy_loop_lets_more_gather() -> None:
         time.sleep(0.015)
         worked.set()
 
-    queue.when_due("b", work)
+    queue.schedule("b", work)
     await asyncio.wait_for(worked.wait(), 5)
-    queue.put("b", [ROW], None)
+    put(queue, "b", [ROW], None)
     began = time.monotonic()
     write(queue, [1])
-    queue.when_due("c", last.set)
+    queue.schedule("c", last.set)
     await asyncio.wait_for(last.wait(), 5)
     assert time.monotonic() - began >= 0.028  # twice as long as the work

@@ -6,11 +6,12 @@ import asyncio
 
 import pytest
 
-from callstream.errors import CallstreamError, JournalError, UsageError
+from callstream.errors import JournalError, UsageError
 from callstream.events import RunStarted, TextAppended
 from callstream.journal.follow import Follower
 from callstream.journal.queue import AT_ONCE, MAX_BATCH, ROW_OVERHEAD, AppendQueue, deliver
 from callstream.journal.rows import prepare
+from tests.journal.putting import put
 
 pytestmark = pytest.mark.asyncio
 ROW = prepare(TextAppended("m", "x" * 100))
@@ -24,7 +25,7 @@ async def settled_in_loop() -> None:
 async def test_queue_takes_everything_that_waits_at_once() -> None:
     wakes: list[int] = []
     queue = AppendQueue(10**6, 1.0, lambda: wakes.append(1))
-    tasks = [asyncio.ensure_future(queue.put(f"r{n}", [ROW], None)) for n in range(5)]
+    tasks = [asyncio.ensure_future(put(queue, f"r{n}", [ROW], None)) for n in range(5)]
     await settled_in_loop()
     assert wakes == [1]
     batch = queue.take()
@@ -39,7 +40,7 @@ async def test_queue_takes_everything_that_waits_at_once() -> None:
 async def test_queue_makes_a_batch_of_bounded_size_but_never_splits_an_append() -> None:
     queue = AppendQueue(10**9, 1.0, lambda: None)
     sizes = [MAX_BATCH // 2, MAX_BATCH // 2, 1, MAX_BATCH * 2, 1]
-    tasks = [asyncio.ensure_future(queue.put("r", [ROW] * size, None)) for size in sizes]
+    tasks = [asyncio.ensure_future(put(queue, "r", [ROW] * size, None)) for size in sizes]
     await settled_in_loop()
     taken = []
     while batch := queue.take():
@@ -51,7 +52,7 @@ async def test_queue_makes_a_batch_of_bounded_size_but_never_splits_an_append() 
 
 async def test_full_queue_lets_appends_wait_until_there_is_room() -> None:
     queue = AppendQueue(2 * SIZE, 5.0, lambda: None)
-    tasks = [asyncio.ensure_future(queue.put(f"r{n}", [ROW], None)) for n in range(5)]
+    tasks = [asyncio.ensure_future(put(queue, f"r{n}", [ROW], None)) for n in range(5)]
     served = []
     while len(served) < 5:
         await settled_in_loop()
@@ -65,10 +66,10 @@ async def test_full_queue_lets_appends_wait_until_there_is_room() -> None:
 
 async def test_full_queue_refuses_clearly_when_no_room_comes() -> None:
     queue = AppendQueue(SIZE, 0.05, lambda: None)
-    first = asyncio.ensure_future(queue.put("r", [ROW], None))
+    first = asyncio.ensure_future(put(queue, "r", [ROW], None))
     await settled_in_loop()
     with pytest.raises(JournalError, match="did not keep up: 300 bytes wait"):
-        await queue.put("s", [ROW], None)
+        await put(queue, "s", [ROW], None)
     batch = queue.take()
     assert [waiting.run_id for waiting in batch] == ["r"]
     queue.settle(batch, [7])
@@ -77,7 +78,7 @@ async def test_full_queue_refuses_clearly_when_no_room_comes() -> None:
 
 async def test_an_append_larger_than_the_queue_gets_in_alone() -> None:
     queue = AppendQueue(SIZE, 1.0, lambda: None)
-    task = asyncio.ensure_future(queue.put("r", [ROW] * 10, None))
+    task = asyncio.ensure_future(put(queue, "r", [ROW] * 10, None))
     await settled_in_loop()
     batch = queue.take()
     assert len(batch) == 1
@@ -87,7 +88,7 @@ async def test_an_append_larger_than_the_queue_gets_in_alone() -> None:
 
 async def test_a_cancelled_append_is_written_still_and_harms_nobody() -> None:
     queue = AppendQueue(10**6, 1.0, lambda: None)
-    task = asyncio.ensure_future(queue.put("r", [ROW], None))
+    task = asyncio.ensure_future(put(queue, "r", [ROW], None))
     await settled_in_loop()
     task.cancel()
     await settled_in_loop()
@@ -101,27 +102,30 @@ async def test_a_cancelled_append_is_written_still_and_harms_nobody() -> None:
 
 async def test_closed_queue_refuses_who_is_in_line_and_who_comes() -> None:
     queue = AppendQueue(SIZE, 5.0, lambda: None)
-    first = asyncio.ensure_future(queue.put("r", [prepare(RunStarted("t"))], None))
-    in_line = asyncio.ensure_future(queue.put("s", [ROW], None))
+    first = asyncio.ensure_future(put(queue, "r", [prepare(RunStarted("t"))], None))
+    in_line = asyncio.ensure_future(put(queue, "s", [ROW], None))
     await settled_in_loop()
     queue.close(UsageError("closed for the day"))
     with pytest.raises(UsageError, match="closed for the day"):
         await in_line
     with pytest.raises(UsageError, match="closed for the day"):
-        await queue.put("u", [ROW], None)
+        await put(queue, "u", [ROW], None)
     batch = queue.take()
     queue.settle(batch, [1])
     assert await first == 1
 
 
-async def test_an_outcome_is_told_without_a_task_unless_there_is_no_room() -> None:
-    told: list[int | CallstreamError] = []
-    queue = AppendQueue(3 * SIZE, 1.0, lambda: None)
-    assert queue.put_now("r", [ROW] * 2, None, told.append)
-    assert not queue.put_now("s", [ROW], None, told.append)
+async def test_an_outcome_is_told_without_a_task_and_in_order_though_there_is_no_room() -> None:
+    told: list[int | Exception] = []
+    queue = AppendQueue(2 * SIZE, 1.0, lambda: None)
+    queue.submit("r", [ROW] * 2, None, told.append)
+    queue.submit("s", [ROW], None, told.append)
     queue.settle(queue.take(), [2])
     await asyncio.sleep(0)
     assert told == [2]
+    queue.settle(queue.take(), [1])
+    await asyncio.sleep(0)
+    assert told == [2, 1]
 
 
 async def test_no_more_followers_take_at_once_than_an_event_loop_can_bear() -> None:

@@ -17,6 +17,7 @@ from callstream.events import CallAwaiting, CallCompleted, CallExecuting, CallSt
 from callstream.journal import RunRow, open_journal
 from tests.journal.conftest import sqlite_url
 from tests.journal.zombie import zombie
+from tests.submitting import replace_append
 
 
 async def ended(cs: Callstream, run_id: str) -> RunRow:
@@ -89,7 +90,7 @@ async def test_every_run_ends_of_which_the_journal_has_more_than_it_acknowledged
     await run.record([CallStarted("c", "t"), CallCompleted("c", "{}")])
     await run.resume("a")
     await run.record([CallExecuting("a")])
-    monkeypatch.setattr(cs.journal, "append", Losing(cs.journal.append))
+    replace_append(monkeypatch, cs.journal, Losing(cs.journal.append))
     with pytest.raises(JournalError, match="not known") as lost:
         await run.execute("c")
     await run.end(lost.value)
@@ -103,7 +104,7 @@ async def test_every_run_ends_of_which_the_journal_has_more_than_it_acknowledged
 
 
 async def test_every_run_ends_that_may_have_been_started(cs: Callstream, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cs.journal, "append", Losing(cs.journal.append))
+    replace_append(monkeypatch, cs.journal, Losing(cs.journal.append))
     with pytest.raises(JournalError, match="not known"):
         await cs.start("thread", "r", exclusive=True)
     assert (await ended(cs, "r")).outcome == "failed"

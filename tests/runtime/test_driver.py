@@ -14,6 +14,7 @@ import pytest
 from callstream import Callstream
 from callstream.errors import JournalError, ShuttingDown, ThreadBusy, TooMany
 from callstream.runtime import Driver, DriverSettings, Run, RunRequest, Seats, StartedRun
+from tests.submitting import replace_append
 
 Work = Callable[[Run], Awaitable[None]]
 
@@ -182,7 +183,7 @@ async def test_work_is_cancelled_though_the_journal_does_not_take_the_stop(
     run_id = await driver.begin(starting(cs, for_ever))
     await asyncio.sleep(0)
     with monkeypatch.context() as away:
-        away.setattr(cs.journal, "append", refuse)
+        replace_append(away, cs.journal, refuse)
         with pytest.raises(JournalError, match="the disk is full"):
             await driver.stop(run_id, "enough")
         await ended(driver)

@@ -16,6 +16,7 @@ from callstream.events import (
 )
 from callstream.testing import Finish, ToolCall
 from callstream.wire import WIRES, results_in
+from tests.submitting import replace_append
 
 from .reading import ARGS, WRITE, events, read
 
@@ -64,7 +65,7 @@ async def test_what_a_request_says_is_taken_again_if_it_could_not_be_kept(
     async with cs.run("thread") as run:
         await read(run, "anthropic", [WRITE])
         with monkeypatch.context() as broken:
-            broken.setattr(cs.journal, "append", full)
+            replace_append(broken, cs.journal, full)
             with pytest.raises(JournalError, match="the disk is full"):
                 await run.receive(said)
         await asyncio.gather(run.receive(said), run.receive(said))
@@ -76,15 +77,25 @@ async def test_what_a_request_says_is_taken_again_if_it_could_not_be_kept(
     ]
 
 
-async def test_what_a_request_says_is_taken_again_after_it_was_cancelled_while_it_waited(cs: Callstream) -> None:
+async def test_what_a_request_says_is_taken_again_after_it_was_cancelled_while_it_waited(
+    cs: Callstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append, go_on = cs.journal.append, asyncio.Event()
+
+    async def slow(*args: Any, **options: Any) -> int:
+        await go_on.wait()
+        return await append(*args, **options)
+
     said = [MessageReceived("user", "write it"), ResultReceived("c1", "write", "done")]
     async with cs.run("thread") as run:
         await read(run, "anthropic", [WRITE])
-        async with run._log._writing:
+        with monkeypatch.context() as held:
+            replace_append(held, cs.journal, slow)
             waiting = asyncio.create_task(run.receive(said))
             await asyncio.sleep(0)
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
+            go_on.set()
         await run.receive(said)
     found = await events(cs, run)
     assert [event for event in found if isinstance(event, CallReturned | MessageReceived)] == [

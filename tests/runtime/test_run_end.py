@@ -24,6 +24,7 @@ from callstream.events import (
     RunStarted,
 )
 from callstream.testing import ToolCall, encode
+from tests.submitting import replace_append
 
 from .reading import ARGS, WRITE, events, read, records
 
@@ -90,7 +91,7 @@ async def test_stop_while_a_call_is_being_started(cs: Callstream, monkeypatch: p
         await asyncio.sleep(0.02)
         return await append(*args, **options)
 
-    monkeypatch.setattr(cs.journal, "append", slow)
+    replace_append(monkeypatch, cs.journal, slow)
     starting = asyncio.create_task(run.record([CallStarted("b", "t"), ArgsAppended("b", "{")]))
     await asyncio.sleep(0)
     await run.stop("user")
@@ -118,7 +119,7 @@ async def test_a_refusal_that_could_not_be_recorded_does_not_keep_the_run_from_e
         return await append(run_id, entries, **options)
 
     run = await cs.start("thread")
-    monkeypatch.setattr(cs.journal, "append", full)
+    replace_append(monkeypatch, cs.journal, full)
     await run.record([CallStarted("c", "t"), ArgsAppended("c", "{")])
     await refused.wait()
     with pytest.raises(JournalError, match="disk is full"):
@@ -155,7 +156,7 @@ async def test_progress_that_the_journal_does_not_take_is_not_recorded(
     async with cs.run("thread") as run:
         await run.record([CallStarted("c", "t"), CallCompleted("c", "{}")])
         await run.execute("c")
-        monkeypatch.setattr(cs.journal, "append", full)
+        replace_append(monkeypatch, cs.journal, full)
         progress = run.progress_of("c")
         progress({"at": 1})
         async with asyncio.timeout(10):
@@ -177,7 +178,7 @@ async def test_a_run_whose_start_is_cancelled_ends(cs: Callstream, monkeypatch: 
         await asyncio.sleep(0.01)
         return await append(*args, **kwargs)
 
-    monkeypatch.setattr(cs.journal, "append", slow)
+    replace_append(monkeypatch, cs.journal, slow)
     starting = asyncio.create_task(cs.start("thread", "r", exclusive=True))
     await writing.wait()
     starting.cancel()

@@ -18,6 +18,7 @@ from callstream import CallState, Callstream, JournalError, open_journal
 from callstream.runtime import waiting
 from callstream.runtime.waiting import MOMENT
 from callstream.testing import Delay, ScriptedProvider, Text, ToolCall
+from tests.submitting import replace_append
 from tests.tap.clients import ASK, WIRES, sdk
 
 WRITE = ToolCall("write", {"title": "Notes", "content": "one two three"}, call_id="c1")
@@ -39,8 +40,7 @@ class SlowJournal:
             await self.open.wait()
             return await append(*args, **kwargs)
 
-        monkeypatch.setattr(cs.journal, "append", slow)
-        monkeypatch.setattr(cs.journal, "append_now", lambda *args, **kwargs: False)  # it has to be awaited
+        replace_append(monkeypatch, cs.journal, slow)
 
     def hang(self) -> None:
         self.reached.clear()

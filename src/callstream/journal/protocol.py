@@ -13,7 +13,6 @@ from typing import Any, Protocol, Self
 import msgspec
 
 from callstream.calls import Call, CallState
-from callstream.errors import CallstreamError
 from callstream.events import Record, RunEvent, RunOutcome
 
 
@@ -82,22 +81,20 @@ class Journal(Protocol):
         """
         ...
 
-    def append_now(
+    def submit(
         self,
         run_id: str,
         events: Sequence[RunEvent | Entry],
-        then: Callable[[int | CallstreamError], None],
+        then: Callable[[int | Exception], None],
         *,
         after: int | None = None,
-    ) -> bool:
-        """``append`` without a task: ``then`` is called in this event loop with the number or the error.
+    ) -> None:
+        """``append`` without waiting: ``then`` is called in this event loop, later, with the number or the error.
 
-        False if the journal cannot take it without waiting; then nothing was done, and ``append`` has to be awaited. A
-        journal may always say so.
+        It must not raise.
         """
-        ...
 
-    def when_due(self, run_id: str, work: Callable[[], object]) -> None:
+    def schedule(self, run_id: str, work: Callable[[], object]) -> None:
         """Calls ``work``, which will append to the run, in this event loop: at once, or a few milliseconds later.
 
         While several runs write, the journal lets what they bring gather; so what leads to an append is better done when

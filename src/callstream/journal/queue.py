@@ -4,8 +4,8 @@ Waking a thread costs more than writing a record, so it is done rarely: while ot
 few milliseconds, and all that a loop hears of a batch, answers and news for followers, it hears in one call. A run that
 appends alone never waits for others.
 
-When more than ``max_bytes`` wait, a further append waits until there is room, and fails with JournalError when it has not
-got any within its time; so does one that the store has not taken within its time.
+When more than ``max_bytes`` wait, a further append stands in line until there is room, and fails with JournalError when it
+has not got any within its time; so does one that the store has not written within its time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 from callstream.errors import CallstreamError, JournalError
@@ -35,10 +35,11 @@ AT_ONCE = 1000
 _TIMER_SECONDS = 0.001
 """A timer may be so much too early."""
 
-Then: TypeAlias = Callable[[int | CallstreamError], None]
-"""Told, in the loop of an append, the number of its last record, or why it was not written. It must not raise."""
+Then: TypeAlias = Callable[[int | Exception], None]
+"""Called in the loop of an append, and never inside ``submit``: with the number of its last record, or why it was not
+written. It must not raise."""
 
-Answer: TypeAlias = tuple[Then | asyncio.Future[int], int | CallstreamError]
+Answer: TypeAlias = tuple[Then, int | Exception]
 
 
 class Waiting(Append, eq=False):
@@ -47,7 +48,7 @@ class Waiting(Append, eq=False):
     size: int = 0
     deadline: float = 0.0
     loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]
-    then: Then | asyncio.Future[int] = None  # type: ignore[assignment]
+    then: Then = None  # type: ignore[assignment]
     goes_on: bool = False
     """Whether it ends in a piece of text: then the next one is soon to come."""
     is_settled: bool = False
@@ -92,7 +93,7 @@ class AppendQueue:
         self._records = 0
         self._bytes = 0  # of all that is not settled
         self._taken: list[Waiting] = []
-        self._in_line: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
+        self._in_line: deque[Waiting] = deque()  # for which there is no room yet
         self._refusal: CallstreamError | None = None
 
     def __len__(self) -> int:
@@ -103,24 +104,23 @@ class AppendQueue:
     def pending_bytes(self) -> int:
         return self._bytes
 
-    def put(self, run_id: str, rows: Sequence[Row], after: int | None) -> Awaitable[int]:
-        """Queues an append; what it returns waits until it is written.
-
-        If the waiting task is cancelled the append may be written still.
-        """
+    def submit(self, run_id: str, rows: Sequence[Row], after: int | None, then: Then) -> None:
+        """Queues an append. ``then`` is called when it is written, or will not be."""
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[int] = loop.create_future()
-        waiting = self._make(run_id, rows, after, loop, done)
-        turn = self._put(waiting)
-        return done if turn is None else self._put_in_turn(waiting, turn, done)
+        waiting = self._make(run_id, rows, after, loop, then)
+        with self._lock:
+            if self._refusal is not None:
+                loop.call_soon(then, type(self._refusal)(*self._refusal.args))
+                return
+            if self._in_line or not self._fits(waiting):
+                self._in_line.append(waiting)
+                loop.call_later(self._patience, self._give_up, waiting)
+                return
+            wakes = self._admit(waiting)
+        if wakes:
+            self._wake()
 
-    def put_now(self, run_id: str, rows: Sequence[Row], after: int | None, then: Then) -> bool:
-        """Queues an append whose outcome ``then`` is told. False, and nothing was done, if there is no room for it."""
-        if self._in_line or self._bytes > self._max_bytes // 2:
-            return False  # whoever waits knows better what to do
-        return self._put(self._make(run_id, rows, after, asyncio.get_running_loop(), then)) is None
-
-    def when_due(self, run_id: str, work: Callable[[], object]) -> None:
+    def schedule(self, run_id: str, work: Callable[[], object]) -> None:
         """Calls what will append to the run, in this loop: at once, or when the next batch is due.
 
         So what many runs bring within a few milliseconds is not only written together but also worked on together, which
@@ -249,7 +249,7 @@ class AppendQueue:
     def settle(
         self, batch: Sequence[Waiting], outcomes: Sequence[int | CallstreamError], news: News | None = None
     ) -> None:
-        """Tells every waiting task what became of its append, and followers the news; lets the next ones in line in."""
+        """Notifies every append's loop of its outcome, and followers of the news; admits the next ones in line."""
         answers: dict[asyncio.AbstractEventLoop, list[Answer]] = {}
         last, settled = None, list[Answer]()
         size = 0
@@ -263,23 +263,27 @@ class AppendQueue:
         news = news or {}
         with self._lock:
             self._bytes -= size
-            in_line, self._in_line = self._in_line, deque()
+            while self._in_line and self._fits(self._in_line[0]):
+                admitted = self._in_line.popleft()
+                self._bytes += admitted.size
+                self._records += len(admitted.rows)
+                self._waiting.append(admitted)
+                self._expected.discard(admitted.run_id)
+                self._is_ready = True  # the thread, which settles, looks before it sleeps
             loops = {*answers, *news}
             for loop, duties in self._duties.items():
                 if duties.is_paused:
                     loops.add(loop)
         for loop in loops:
             call_in(loop, self._deliver, loop, answers.get(loop, ()), news.get(loop, ()))
-        for loop, turn in in_line:
-            call_in(loop, _let_in, turn)
 
     def close(self, refusal: CallstreamError) -> None:
         """Nothing more comes in. What waits is still there to be taken; appends in line are refused."""
         with self._lock:
             self._refusal = self._refusal or refusal
             in_line, self._in_line = self._in_line, deque()
-        for loop, turn in in_line:
-            call_in(loop, _let_in, turn)
+        for waiting in in_line:
+            call_in(waiting.loop, waiting.then, type(self._refusal)(*self._refusal.args))
 
     def abandon(self, error: CallstreamError) -> None:
         """Refuses all that waits or was taken, because there is no thread any more to write it."""
@@ -297,34 +301,40 @@ class AppendQueue:
         self._records -= records
         return batch
 
-    def _put(self, waiting: Waiting) -> asyncio.Future[None] | None:
-        """None if the append is in; else the future of its turn, when it may try again."""
+    def _fits(self, waiting: Waiting) -> bool:
+        """An append that is larger than the bound gets in when it is alone: it can never fit better."""
+        return not self._bytes or self._bytes + waiting.size <= self._max_bytes
+
+    def _admit(self, waiting: Waiting) -> bool:
+        """Whether the thread has to be woken for it. Under the lock."""
+        self._bytes += waiting.size
+        self._records += len(waiting.rows)
+        self._waiting.append(waiting)
+        if self._is_ready or self._working:
+            return False
+        self._expected.discard(waiting.run_id)
+        if self._expected and len(self._waiting) < RUNS_AT_ONCE:
+            duties = self._duties.get(waiting.loop) or self._duties_of(waiting.loop)
+            if duties.is_timed:
+                return False
+            if self._seconds_left() > 0:
+                self._set_timer(waiting.loop, duties)
+                return False
+        self._is_ready = True
+        return not self._is_looking
+
+    def _give_up(self, waiting: Waiting) -> None:
+        """The time of an append is over. If it is still in line, nothing of it is written."""
         with self._lock:
-            if self._refusal is not None:
-                raise type(self._refusal)(*self._refusal.args)
-            # An append that is larger than the bound gets in when it is alone: it can never fit better.
-            if self._bytes and self._bytes + waiting.size > self._max_bytes:
-                turn: asyncio.Future[None] = waiting.loop.create_future()
-                self._in_line.append((waiting.loop, turn))
-                return turn
-            self._bytes += waiting.size
-            self._records += len(waiting.rows)
-            self._waiting.append(waiting)
-            if self._is_ready or self._working:
-                return None
-            self._expected.discard(waiting.run_id)
-            if self._expected and len(self._waiting) < RUNS_AT_ONCE:
-                duties = self._duties.get(waiting.loop) or self._duties_of(waiting.loop)
-                if duties.is_timed:
-                    return None
-                if self._seconds_left() > 0:
-                    self._set_timer(waiting.loop, duties)
-                    return None
-            self._is_ready = True
-            is_looking = self._is_looking
-        if not is_looking:
-            self._wake()
-        return None
+            if waiting not in self._in_line:
+                return
+            self._in_line.remove(waiting)
+        waiting.then(
+            JournalError(
+                f"the store did not keep up: {self._bytes} bytes wait to be written (at most {self._max_bytes}), "
+                f"and no room came free within {self._patience:g} s; nothing of this append was kept"
+            )
+        )
 
     def _make(
         self,
@@ -332,7 +342,7 @@ class AppendQueue:
         rows: Sequence[Row],
         after: int | None,
         loop: asyncio.AbstractEventLoop,
-        then: Then | asyncio.Future[int],
+        then: Then,
     ) -> Waiting:
         size = ROW_OVERHEAD * len(rows)
         for row in rows:
@@ -341,35 +351,9 @@ class AppendQueue:
         goes_on = bool(rows) and rows[-1].kind != Kind.EVENT
         return Waiting(run_id, rows, after, None, size, deadline, loop, then, goes_on)
 
-    async def _put_in_turn(self, waiting: Waiting, turn: asyncio.Future[None] | None, done: asyncio.Future[int]) -> int:
-        while turn is not None:
-            try:
-                async with asyncio.timeout(max(0.0, waiting.deadline - time.monotonic())):
-                    await turn
-            except TimeoutError:
-                raise JournalError(
-                    f"the store did not keep up: {self._bytes} bytes wait to be written (at most {self._max_bytes}), "
-                    f"and no room came free within {self._patience:g} s; nothing of this append was kept"
-                ) from None
-            turn = self._put(waiting)
-        return await done
-
 
 def deliver(settled: Iterable[Answer], followers: Iterable[tuple[Follower, int]]) -> None:
-    future = asyncio.Future
     for then, outcome in settled:
-        if not isinstance(then, future):
-            then(outcome)
-        elif then.done():
-            continue  # whoever waited has left
-        elif isinstance(outcome, int):
-            then.set_result(outcome)
-        else:
-            then.set_exception(outcome)
+        then(outcome)
     for number, (follower, seq) in enumerate(followers):
         follower.notice(seq, at_once=number < AT_ONCE)
-
-
-def _let_in(turn: asyncio.Future[None]) -> None:
-    if not turn.done():
-        turn.set_result(None)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from callstream.calls import Call, CallState, number_id
-from callstream.errors import CallstreamError, UsageError
+from callstream.errors import UsageError
 from callstream.events import Record, RunEvent
 from callstream.journal import follow as following
 from callstream.journal.follow import Folded, Followers, Page, Take
 from callstream.journal.housekeeping import Housekeeper
 from callstream.journal.protocol import Entry, RunRow
+from callstream.journal.queue import Then
 from callstream.journal.rows import Row, check_id, check_limit, clean, is_storable, prepare, redact_entry
 from callstream.journal.settings import JournalSettings
 from callstream.journal.store import CallFilter, RunFilter, Store, forget_filter, forgotten_mark
@@ -36,7 +38,7 @@ class StoredJournal:
         self._followers = Followers()
         self._housekeeper = Housekeeper(store, self._followers, settings)
         self._worker = worker(store, self._followers, settings, self._housekeeper)
-        self.when_due = self._worker.when_due
+        self.schedule = self._worker.schedule
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -66,17 +68,17 @@ class StoredJournal:
     # -- writing -------------------------------------------------------------------------------------------------------
 
     async def append(self, run_id: str, events: Sequence[RunEvent | Entry], *, after: int | None = None) -> int:
-        return await self._worker.append(run_id, self._prepare(run_id, events), after)
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._worker.submit(run_id, self._prepare(run_id, events), after, partial(_resolve, done))
+        return await done
 
-    def append_now(
-        self,
-        run_id: str,
-        events: Sequence[RunEvent | Entry],
-        then: Callable[[int | CallstreamError], None],
-        *,
-        after: int | None = None,
-    ) -> bool:
-        return self._worker.append_now(run_id, self._prepare(run_id, events), after, then)
+    def submit(self, run_id: str, events: Sequence[RunEvent | Entry], then: Then, *, after: int | None = None) -> None:
+        try:
+            rows = self._prepare(run_id, events)
+        except Exception as error:  # noqa: BLE001  # of ``redact``, too
+            asyncio.get_running_loop().call_soon(then, error)
+        else:
+            self._worker.submit(run_id, rows, after, then)
 
     def _prepare(self, run_id: str, events: Sequence[RunEvent | Entry]) -> list[Row]:
         if self._redact is not None:
@@ -195,6 +197,15 @@ class StoredJournal:
 
     async def _do(self, work: Callable[..., Coroutine[Any, Any, _T]], *args: Any) -> _T:
         return await self._worker.do(self._housekeeper.patiently, work, *args)
+
+
+def _resolve(done: asyncio.Future[int], outcome: int | Exception) -> None:
+    if done.done():
+        return  # the task that waited was cancelled
+    if isinstance(outcome, int):
+        done.set_result(outcome)
+    else:
+        done.set_exception(outcome)
 
 
 async def _free_call_id(taken_of: Callable[[Sequence[str]], Awaitable[set[str]]], wanted: str) -> str:

@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from callstream.errors import CallstreamError, JournalError, UsageError
@@ -49,15 +49,10 @@ class Worker(Protocol):
 
     async def close(self) -> None: ...
 
-    def append(self, run_id: str, rows: Sequence[Row], after: int | None) -> Awaitable[int]:
-        """Commits the rows, in the order in which appends come; returns the number of the last one."""
-        ...
+    def submit(self, run_id: str, rows: Sequence[Row], after: int | None, then: Then) -> None:
+        """Commits the rows, in the order in which appends come, and calls ``then`` with the outcome."""
 
-    def append_now(self, run_id: str, rows: Sequence[Row], after: int | None, then: Then) -> bool:
-        """The same without a task: ``then`` is told the outcome. False, and nothing was done, if it has to be awaited."""
-        ...
-
-    def when_due(self, run_id: str, work: Callable[[], object]) -> None:
+    def schedule(self, run_id: str, work: Callable[[], object]) -> None:
         """Calls what will append to the run, in this loop: at once, or together with others when a batch is due."""
 
     async def check(self) -> None:
@@ -79,7 +74,7 @@ class JournalThread:
         self._outage = Outage(store.where)
         self._commits = GroupCommit(store, followers, settings, self._outage)
         self._queue = self._commits.queue
-        self.when_due = self._queue.when_due
+        self.schedule = self._queue.schedule
         self._lock = threading.Lock()
         self._opening: concurrent.futures.Future[None] | None = None
         self._closing: concurrent.futures.Future[None] | None = None
@@ -129,19 +124,11 @@ class JournalThread:
         self._followers.close()
         await asyncio.shield(asyncio.wrap_future(closing))
 
-    def append(self, run_id: str, rows: Sequence[Row], after: int | None) -> Awaitable[int]:
+    def submit(self, run_id: str, rows: Sequence[Row], after: int | None, then: Then) -> None:
         if self._loop is None or self._generation != _generation:
-            return self._open_and_append(run_id, rows, after)
-        return self._queue.put(run_id, rows, after)
-
-    async def _open_and_append(self, run_id: str, rows: Sequence[Row], after: int | None) -> int:
-        await self.open()
-        return await self._queue.put(run_id, rows, after)
-
-    def append_now(self, run_id: str, rows: Sequence[Row], after: int | None, then: Then) -> bool:
-        if self._loop is None or self._generation != _generation:
-            return False
-        return self._queue.put_now(run_id, rows, after, then)
+            _after(self.open(), lambda: self._queue.submit(run_id, rows, after, then), then)
+        else:
+            self._queue.submit(run_id, rows, after, then)
 
     async def check(self) -> None:
         """A small row may find room where an append has just been refused, so that counts too."""
@@ -287,8 +274,8 @@ class Inline:
                 if not self._is_open:
                     await self._store.open(writer_name(self._settings), self._followers)
                     self._is_open = True
-        if self._period is not None and (now := time.monotonic()) >= self._next_duties:
-            self._next_duties = now + min(self._period, _DUTIES_SECONDS)
+        if self._period is not None and self._has_duties():
+            self._next_duties = time.monotonic() + min(self._period, _DUTIES_SECONDS)
             await self._housekeeper.do_duties()
 
     async def close(self) -> None:
@@ -297,29 +284,29 @@ class Inline:
         self._is_closed = True
         self._followers.close()
 
-    async def append(self, run_id: str, rows: Sequence[Row], after: int | None) -> int:
-        await self.open()
-        committed = await self._store.commit([Append(run_id, rows, after)])
-        self._followers.push(committed.fresh)
-        self._followers.wake(committed.changed)
-        (outcome,) = committed.outcomes
-        if isinstance(outcome, CallstreamError):
-            raise outcome
-        return outcome
+    def submit(self, run_id: str, rows: Sequence[Row], after: int | None, then: Then) -> None:
+        if not self._is_open or self._is_closed or self._has_duties():
+            _after(self.open(), lambda: self._commit(run_id, rows, after, then), then)
+        else:
+            self._commit(run_id, rows, after, then)
 
-    def append_now(self, run_id: str, rows: Sequence[Row], after: int | None, then: Then) -> bool:
-        if not self._is_open or self._is_closed:
-            return False
+    def _commit(self, run_id: str, rows: Sequence[Row], after: int | None, then: Then) -> None:
         loop = asyncio.get_running_loop()
-        committed = _done(self._store.commit([Append(run_id, rows, after)]))
+        try:
+            committed = _done(self._store.commit([Append(run_id, rows, after)]))
+        except CallstreamError as error:
+            loop.call_soon(then, error)
+            return
         self._followers.push(committed.fresh)
         news = self._followers.by_loop(committed.changed)
         loop.call_soon(deliver, [(then, committed.outcomes[0])], news.pop(loop, ()))
         for other, followers in news.items():
             call_in(other, deliver, (), followers)
-        return True
 
-    def when_due(self, run_id: str, work: Callable[[], object]) -> None:
+    def _has_duties(self) -> bool:
+        return self._period is not None and time.monotonic() >= self._next_duties
+
+    def schedule(self, run_id: str, work: Callable[[], object]) -> None:
         work()
 
     async def check(self) -> None:
@@ -337,6 +324,24 @@ def _count_fork() -> None:
 
 if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=_count_fork)
+
+
+_opening: set[asyncio.Task[None]] = set()
+
+
+def _after(opening: Coroutine[Any, Any, None], submit: Callable[[], None], then: Then) -> None:
+    """Submits an append when the journal is open."""
+
+    async def open_and_submit() -> None:
+        try:
+            await opening
+            submit()
+        except CallstreamError as error:
+            then(error)
+
+    task = asyncio.get_running_loop().create_task(open_and_submit())
+    _opening.add(task)
+    task.add_done_callback(_opening.discard)
 
 
 def _done(work: Coroutine[Any, Any, _T]) -> _T:

@@ -15,6 +15,7 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
 from functools import partial
 from typing import Any, get_args
 
@@ -46,9 +47,9 @@ from callstream.runtime.directory import Directory
 from callstream.runtime.ending import Ending, describe
 from callstream.runtime.engine import Engine
 from callstream.runtime.limits import OnRejected, TextLimits, check_rejected
+from callstream.runtime.log import EventsThen, Log, Then
 from callstream.runtime.progress import ProgressFeeds, ProgressHandler
-from callstream.runtime.runlog import EventsThen, RunLog
-from callstream.runtime.waiting import wait_for_result
+from callstream.runtime.waiting import submitted, wait_for_result
 from callstream.tools import Progress
 
 logger = logging.getLogger("callstream")
@@ -82,10 +83,17 @@ class RunCore(ABC):
         self.on_tool_progress: ProgressHandler | None = None
         """Takes the place of the Callstream's own handler in this run."""
         self._ledger = Ledger()
-        self._log = RunLog(engine.journal, run_id, self._ledger, engine.text_limits)
+        self._log = Log(
+            engine.journal,
+            run_id,
+            self._ledger,
+            engine.text_limits,
+            apply=self._apply,
+            on_excess=self._end_at_limit,
+        )
         self._barrier = Barrier(engine, self._ledger, self._write)
-        self.when_due: Callable[[Callable[[], object]], None] = partial(engine.journal.when_due, run_id)
-        """Calls what will record something, together with what other runs want to record: see ``Journal.when_due``."""
+        self.schedule: Callable[[Callable[[], object]], None] = partial(engine.journal.schedule, run_id)
+        """Calls what will record something, together with what other runs want to record: see ``Journal.schedule``."""
         self.directory = Directory(engine.journal, thread_id, principal)
         """Which call of the thread an id means."""
         self._answers = Answers(self._ledger, engine.journal, self.directory)
@@ -185,7 +193,7 @@ class RunCore(ABC):
     ) -> None:
         """Journals the events, then takes them into the ledger, then hands them to the hooks.
 
-        A function is asked for the events when everything that was on its way has been written. A caller that is
+        A function is asked for the events when everything that was submitted before has been applied. A caller that is
         cancelled while it waits leaves at once; the events are recorded all the same, before any that come later. What
         the wire still says of a call that was discarded meanwhile is left out. Text beyond a limit raises LimitExceeded
         and fails the run, whatever its host makes of the exception: see ``TextLimits``.
@@ -195,32 +203,40 @@ class RunCore(ABC):
         if self._barrier.failure is not None:
             raise self._barrier.failure
 
-    def record_now(
+    def submit(
         self,
-        events: Sequence[RunEvent],
-        then: Callable[[Exception | None], None],
+        events: Sequence[RunEvent] | EventsThen,
+        then: Then,
         *,
         response_id: str | None = None,
         author: str | None = None,
-    ) -> bool:
-        """The short way for pieces of text and arguments, which are most of what happens: no task waits for them.
+        context: Context | None = None,
+    ) -> None:
+        """``record`` without waiting: ``then`` is called later, with what ``record`` would have raised, or None.
 
-        ``then`` is called when they are recorded, or with what ``record`` would have raised. False, and nothing was done,
-        where only ``record`` will do.
+        What the events bring about, such as hooks, runs in the ``context``: the caller's, unless another is given.
         """
-        barrier = self._barrier
-        if self._end.has_begun or barrier.failure is not None:
-            return False
+        if self._end.has_begun:
+            self.loop.call_soon(then, self._over())
+        else:
+            then = partial(self._submitted, then)
+            self._log.submit(events, then, response_id=response_id, author=author, context=context)
 
-        def recorded(error: Exception | None) -> None:
-            then(error or barrier.failure)
-
-        return self._log.write_now(events, self._take, recorded, response_id, author)
+    def _submitted(self, then: Then, error: Exception | None) -> None:
+        then(error or self._barrier.failure)
 
     async def receive(self, events: Sequence[RequestEvent], *, author: str | None = None) -> None:
         """Takes in what a request says (``results_in``): new messages, and results of calls that have none yet."""
         receiving = self._answers.receive(events, partial(self.record, author=author))
         await wait_for_result(asyncio.ensure_future(receiving))
+
+    def name_call(self, wanted: str) -> str:
+        """A ``call_id`` that no call of this run has: the wanted one, or that with a number. The journal may refuse it."""
+        return self._ledger.name_for(wanted)
+
+    async def is_free(self, call_id: str) -> bool:
+        """Whether no call in the journal has this ``call_id``."""
+        return await self.engine.journal.free_call_id(call_id) == call_id
 
     async def free_call_id(self, wanted: str) -> str:
         """A ``call_id`` that no call in the journal has: the wanted one, or that with a number."""
@@ -352,22 +368,11 @@ class RunCore(ABC):
         self, events: Sequence[RunEvent] | EventsThen, response_id: str | None = None, author: str | None = None
     ) -> None:
         """What ``record`` does, also while the run is being ended: hooks may still give up their call then."""
-        if not events:
-            return
-        writing = asyncio.ensure_future(self._log.write(events, self._take, response_id, author))
-        try:
-            excess = await wait_for_result(writing)
-        except asyncio.CancelledError:
-            writing.add_done_callback(self._end_at_limit)  # nobody else will
-            raise
-        if excess is not None:
-            self._end.begin(_limit_ending(excess))
-            raise excess
+        if events:
+            await submitted(partial(self._log.submit, events, response_id=response_id, author=author))
 
-    def _end_at_limit(self, writing: asyncio.Future[LimitExceeded | None]) -> None:
-        excess = None if writing.cancelled() or writing.exception() is not None else writing.result()
-        if excess is not None:
-            self._end.begin(_limit_ending(excess))
+    def _end_at_limit(self, excess: LimitExceeded) -> None:
+        self._end.begin(Ending.by(excess, detail=str(excess)))
 
     def _check_open(self) -> None:
         if self._end.has_begun:
@@ -388,7 +393,7 @@ class RunCore(ABC):
         if not self._barrier.claim(call_id):
             raise TransitionError(f"call {call_id!r} is {self._ledger[call_id].state}; its tool must not run again")
 
-    def _take(self, event: RunEvent, seq: int) -> None:
+    def _apply(self, event: RunEvent, seq: int) -> None:
         if isinstance(event, MessageReceived):
             self._answers.keep(event)
         if not isinstance(event, _CALL_EVENTS):
@@ -416,16 +421,12 @@ class RunCore(ABC):
         await self.engine.report_progress(self._ledger[call_id], data, self.on_tool_progress)
 
 
-def _limit_ending(excess: LimitExceeded) -> Ending:
-    return Ending.by(excess, detail=str(excess))
-
-
 class RunEnd:
     """The end of a run: begun once, by whatever comes first, and the same for all that ask for it. ``write`` records events
     also while the run is being ended.
 
     Why nothing comes after the end: ``has_begun`` is set before the task of the end first runs, and ``Run.record`` refuses
-    from then on. What had passed that check is waited for (``flush``); a call may start in it, so the hooks are closed a
+    from then on. What had passed that check is waited for; a call may start in it, so the hooks are closed a
     second time. By then hooks have settled and progress is closed, so what is left to write is the end.
     """
 
@@ -433,7 +434,7 @@ class RunEnd:
         self,
         run: RunCore,
         ledger: Ledger,
-        log: RunLog,
+        log: Log,
         barrier: Barrier,
         feeds: ProgressFeeds,
         write: Callable[[EventsThen], Awaitable[None]],
@@ -479,7 +480,7 @@ class RunEnd:
         run._abort_early_tools(ending)
         await self._feeds.aclose()
         await self._barrier.close(ending)
-        await self._log.flush()
+        await self._write(lambda: ())  # when this is its turn, all that had passed the check has been applied
         run._abort_early_tools(ending)
         await self._barrier.close(ending)
         await run._close_early_tools()

@@ -159,7 +159,7 @@ class Weighed(msgspec.Struct, frozen=True):
 
 
 class TextMeter:
-    """Counts what a run's model has written. ``weigh`` before writing, ``take`` afterwards."""
+    """Counts what a run's model has written. ``weigh`` before writing, ``apply`` afterwards."""
 
     def __init__(self, limits: TextLimits) -> None:
         self.limits = limits
@@ -190,7 +190,7 @@ class TextMeter:
             weights[call_id] = weight
         return Weighed(weights, len(events))
 
-    def take(self, weighed: Weighed) -> None:
+    def apply(self, weighed: Weighed) -> None:
         for call_id, weight in weighed.weights.items():
             self.total += weight
             self._by_call[call_id] = self._by_call.get(call_id, 0) + weight

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import Context, copy_context
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Protocol, assert_never
 
@@ -12,7 +15,6 @@ import msgspec
 from callstream.calls import Call, number_id
 from callstream.errors import CallIdTaken, CallRejected, RunOver
 from callstream.events import (
-    PIECES,
     ArgsAppended,
     CallCompleted,
     CallDiscarded,
@@ -28,6 +30,8 @@ from callstream.events import (
     TextAppended,
     WireEvent,
 )
+from callstream.runtime.log import EventsThen, Then
+from callstream.runtime.waiting import submitted
 from callstream.wire import decoder_for
 from callstream.wire.argtext import ArgumentText
 
@@ -40,28 +44,26 @@ class ReadingRun(Protocol):
     @property
     def run_id(self) -> str: ...
     @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+    @property
     def outcome(self) -> RunOutcome | None: ...
     @property
     def calls(self) -> list[Call]: ...
     def call(self, call_id: str) -> Call: ...
+    def name_call(self, wanted: str) -> str: ...
+    async def is_free(self, call_id: str) -> bool: ...
     async def free_call_id(self, wanted: str) -> str: ...
-    async def record(
+    def submit(
         self,
-        events: Sequence[RunEvent] | Callable[[], Sequence[RunEvent]],
+        events: Sequence[RunEvent] | EventsThen,
+        then: Then,
         *,
         response_id: str | None = None,
         author: str | None = None,
+        context: Context | None = None,
     ) -> None: ...
-    def record_now(
-        self,
-        events: Sequence[RunEvent],
-        then: Callable[[Exception | None], None],
-        *,
-        response_id: str | None = None,
-        author: str | None = None,
-    ) -> bool: ...
     @property
-    def when_due(self) -> Callable[[Callable[[], object]], None]: ...
+    def schedule(self) -> Callable[[Callable[[], object]], None]: ...
     async def settled(self, call_id: str) -> Call: ...
     def rejection(self, call_id: str) -> CallRejected | RunOver: ...
     def on_stop(self, callback: Callable[[str], object]) -> Callable[[], None]: ...
@@ -95,11 +97,16 @@ class Response:
         """Calls that never got a name. They have not started, so the journal does not have them."""
         self.decoder = decoder_for(wire, new_id=new_call_id, tools=tools)
         self._author = author
+        self.context = copy_context()
+        """That of the request, in which hooks and tools begin that the response brings about."""
         self._message_ids: dict[str, str] = {}
         self._ended = False
+        self._is_interrupted = False
         self.is_over = False
         """Whether the wire has ended the response, and how."""
         self.finish_reason: str | None = None
+        self._recorded: list[RunEvent] = []
+        self._renaming: asyncio.Task[None] | None = None
 
     async def feed(self, data: bytes) -> list[RunEvent]:
         """Reads bytes of a streamed answer. Returns the events as they were recorded."""
@@ -118,47 +125,61 @@ class Response:
         return await self.record(self.decoder.whole(body))
 
     async def record(self, events: Sequence[WireEvent]) -> list[RunEvent]:
-        """Records what a decoder has read, for those who decode themselves."""
-        while True:
-            for event in events:
-                if isinstance(event, CallStarted) and event.call_id not in self.call_ids:
-                    call_id = self.call_ids[event.call_id] = await self.run.free_call_id(event.call_id)
-                    if self._expect is not None:
-                        self._expect(event, call_id, self.decoder.text_of(event.call_id))
-            translated = [known for event in events if (known := self._translate(event)) is not None]
-            try:
-                await self.run.record(translated, response_id=self.response_id, author=self._author)
-            except CallIdTaken as taken:
-                # Another process was first with this id. Nothing was kept, and the next free one is tried.
-                self.call_ids = {local: known for local, known in self.call_ids.items() if known != taken.call_id}
-                continue
-            return translated
+        """Records what a decoder has read, for those who decode themselves. Returns the events as they were recorded."""
+        await submitted(partial(self.submit, events))
+        return self._recorded
 
-    def record_now(self, events: Sequence[WireEvent], then: Callable[[Exception | None], None]) -> bool:
-        """The short way for pieces: see ``Run.record_now``."""
-        translated: list[RunEvent] = []
+    def submit(self, events: Sequence[WireEvent], then: Then) -> None:
+        """``record`` without waiting: ``then`` is called later, with the error, or None. One at a time."""
+        recorded: list[RunEvent] = []
         for event in events:
-            if type(event) is ArgsAppended:
-                call_id = self.call_ids.get(event.call_id)
-                if call_id is None:
-                    return False
-                if call_id == event.call_id:
-                    translated.append(event)
-                    continue
-            elif type(event) not in PIECES:
-                return False
-            known = self._translate(event)
-            if known is not None:
-                translated.append(known)
-        return bool(translated) and self.run.record_now(
-            translated, then, response_id=self.response_id, author=self._author
+            if type(event) is ArgsAppended and self.call_ids.get(event.call_id) == event.call_id:
+                recorded.append(event)  # most are like this
+                continue
+            if isinstance(event, CallStarted) and event.call_id not in self.call_ids:
+                self._expect_call(event, self.run.name_call(event.call_id))
+            translated = self._translate(event)
+            if translated is not None:
+                recorded.append(translated)
+        self._recorded = recorded
+        self.run.submit(
+            recorded,
+            partial(self._submitted, events, then),
+            response_id=self.response_id,
+            author=self._author,
+            context=self.context,
         )
+
+    def _submitted(self, events: Sequence[WireEvent], then: Then, error: Exception | None) -> None:
+        if isinstance(error, CallIdTaken) and not self._is_interrupted:
+            # An earlier run, or another process, has a call with this id. Nothing was kept, and a free one is looked for.
+            self._renaming = self.run.loop.create_task(self._rename(error.call_id, events, then), context=self.context)
+        else:
+            then(error)
+
+    async def _rename(self, taken: str, events: Sequence[WireEvent], then: Then) -> None:
+        try:
+            for event in events:
+                if isinstance(event, CallStarted):
+                    call_id = self.call_ids[event.call_id]
+                    if call_id == taken or not await self.run.is_free(call_id):
+                        self._expect_call(event, await self.run.free_call_id(event.call_id))
+        except Exception as error:  # noqa: BLE001  # the submitter gets it
+            then(error)
+        else:
+            self.submit(events, then)
+
+    def _expect_call(self, started: CallStarted, call_id: str) -> None:
+        self.call_ids[started.call_id] = call_id
+        if self._expect is not None:
+            self._expect(started, call_id, self.decoder.text_of(started.call_id))
 
     async def interrupt(self, reason: DiscardReason = "interrupted", detail: str | None = None) -> None:
         """Reading cannot continue: the open calls of this response are discarded."""
-        self._ended = True
+        self._ended = self._is_interrupted = True
         if self.run.outcome is None:
-            await self.run.record(lambda: self._discarding(reason, detail), response_id=self.response_id)
+            discarding = partial(self._discarding, reason, detail)
+            await submitted(partial(self.run.submit, discarding, response_id=self.response_id))
 
     def _discarding(self, reason: DiscardReason, detail: str | None) -> list[RunEvent]:
         mine = set(self.call_ids.values())

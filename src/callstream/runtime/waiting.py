@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -56,6 +57,20 @@ async def wait_until_done(work: asyncio.Future[Any]) -> bool:
     work.add_done_callback(_retrieve)
     await asyncio.wait({work}, timeout=_time_left())
     return work.done()
+
+
+async def submitted(submit: Callable[[Callable[[Exception | None], None]], None]) -> None:
+    """Waits for what is submitted with the callback that ``submit`` is given, and raises its error."""
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    submit(partial(_resolve, done))
+    await wait_for_result(done)
+
+
+def _resolve(done: asyncio.Future[None], error: Exception | None) -> None:
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)
 
 
 def _time_left() -> float | None:

@@ -6,14 +6,17 @@ But nothing of it is journaled, and no hook hears of it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
+from contextvars import Context
 from typing import get_args
 
 from callstream.calls import Call, CallEvent, Ledger
-from callstream.errors import CallRejected, RunOver
+from callstream.errors import CallRejected, RunOver, TransitionError
 from callstream.events import RunEvent, RunOutcome
 from callstream.runtime.barrier import rejection
 from callstream.runtime.core import RunCore
+from callstream.runtime.log import EventsThen, Then
 
 _CALL_EVENTS = get_args(CallEvent)
 
@@ -24,6 +27,10 @@ class WithheldRun:
     def __init__(self, run: RunCore) -> None:
         self._run = run
         self._ledger = Ledger()
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._run.loop
 
     @property
     def run_id(self) -> str:
@@ -41,32 +48,35 @@ class WithheldRun:
         return self._ledger[call_id]
 
     @property
-    def when_due(self) -> Callable[[Callable[[], object]], None]:
-        return self._run.when_due
+    def schedule(self) -> Callable[[Callable[[], object]], None]:
+        return self._run.schedule
+
+    def name_call(self, wanted: str) -> str:
+        return self._ledger.name_for(wanted)
+
+    async def is_free(self, call_id: str) -> bool:
+        return True
 
     async def free_call_id(self, wanted: str) -> str:
         return self._ledger.name_for(wanted)
 
-    async def record(
+    def submit(
         self,
-        events: Sequence[RunEvent] | Callable[[], Sequence[RunEvent]],
+        events: Sequence[RunEvent] | EventsThen,
+        then: Then,
         *,
         response_id: str | None = None,
         author: str | None = None,
+        context: Context | None = None,
     ) -> None:
-        for event in events() if callable(events) else events:
-            if isinstance(event, _CALL_EVENTS):
-                self._ledger.apply(event)
-
-    def record_now(
-        self,
-        events: Sequence[RunEvent],
-        then: Callable[[Exception | None], None],
-        *,
-        response_id: str | None = None,
-        author: str | None = None,
-    ) -> bool:
-        return False
+        error: Exception | None = None
+        try:
+            for event in events() if callable(events) else events:
+                if isinstance(event, _CALL_EVENTS):
+                    self._ledger.apply(event)
+        except TransitionError as raised:
+            error = raised
+        self.loop.call_soon(then, error)
 
     async def settled(self, call_id: str) -> Call:
         return self._ledger[call_id]

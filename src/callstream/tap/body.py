@@ -1,23 +1,27 @@
 """The body of a response on its way through the tap.
 
-The provider's bytes are taken in at the provider's pace. They are cut, decoded and collapsed, and what they say is
-recorded; then, and never before, what they are to the SDK may leave. What comes while a write is under way is taken
-together by the next one: the faster deltas come, the more of them share a write. Bytes that come while nothing is written
-wait for the run's turn (``Run.when_due``), which is now unless other runs write too. Pieces of text and arguments then go
-the short way, straight into the journal; all else is recorded by the reader.
+The provider's bytes are kept as they come, at the provider's pace. They are cut, decoded and collapsed, and what they say is
+recorded; then, and never before, what they are to the SDK may leave. It is one way, in plain calls:
+
+    _hold ─▶ _step ─▶ _record ─▶ (journal) ─▶ _recorded ─▶ _step …
+
+One record is under way at a time. What comes meanwhile is read together by the next step: the faster deltas come, the more
+of them share a write. Bytes that come while nothing is written wait for the run's turn (``Run.schedule``), which is now
+unless other runs write too. After outputs were let out the next step waits for one turn of the loop, so that the SDK sees
+frames singly: frameworks share objects between the events that they make of two frames.
 
 What may leave waits in order for the SDK, and a whole call waits for its hooks; so a slow hook of a call holds back the
 bytes after it, never the reading, and never another call's hooks. A host that waits for the hooks of each call by itself,
 before it runs the tool, gets calls at once: there a tool does not wait for another call's hooks either. Reading stops only
 while more than ``max_held`` bytes are here, those that were not decoded yet and those that wait for the SDK together.
-While a call is held, the wire's own sign of life goes down every few seconds, so that nobody's idle limit fires.
+While a call is held, the wire's own sign of life goes down every few seconds, so that no idle limit fires.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Collection, Iterator
 from functools import partial
 from itertools import takewhile
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -25,7 +29,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import msgspec
 
 from callstream.calls import Call, CallState
-from callstream.errors import CallstreamError, RunOver, WireError
+from callstream.errors import RunOver, WireError
 from callstream.events import CallDiscarded
 from callstream.flag import Flag
 from callstream.runtime import Response
@@ -43,10 +47,10 @@ Drop: TypeAlias = Callable[[bytes, Collection[str]], bytes]
 
 @runtime_checkable
 class Delivering(Protocol):
-    """A source that need not wake anybody for what comes."""
+    """A source that can push, so that no task is woken for what comes."""
 
-    def deliver_to(self, take: Callable[[bytes], bool]) -> None:
-        """Has what comes while the source is being awaited given to ``take``; what that refuses is yielded."""
+    def deliver_to(self, push: Callable[[bytes], bool]) -> None:
+        """Has what comes while the source is being awaited given to ``push``; what that refuses is yielded."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -61,7 +65,9 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class TappedBody:
-    """Reads one streamed response. Made on the loop of the request, where the reader begins at once."""
+    """Reads one streamed response. Made on the loop of the request, where reading begins at once, in a task of its own:
+    it reads the source, waits until all is recorded, and closes what has to be closed, however the response ends.
+    """
 
     def __init__(
         self,
@@ -88,33 +94,33 @@ class TappedBody:
         """Takes calls that hooks reject out of what is forwarded, in place of raising."""
         self._limits = limits or Limits()
         self._on_end = on_end
-        self._is_recording = False  # the reader records, or was told to
-        self._is_on_short_way = False  # pieces are being written
-        self._awaits_turn = False  # bytes wait until others have come too
-        self._has_ended = False  # the source
-        self._decoded: Read | None = None  # what the pump has decoded and the reader has to record
         self._unread: list[bytes] = []  # as they came
         self._unread_bytes = 0
+        self._decoded: Iterator[bytes] | None = None  # what is left of bytes that had a Content-Encoding
         self._outputs: list[Output] = []  # what was recorded, and may leave
         self._output_bytes = 0
-        self._came = Flag()  # bytes, or the end of them; for the reader
-        self._went = Flag()  # bytes of either side; for the pump
-        self._left = Flag()  # an output; for the reader
+        self._is_due = False  # a step is on its way
+        self._is_recording = False
+        self._source_error: Exception | None = None
+        self._has_ended = False  # the source
+        self._is_last = False  # the end of the response is being recorded
+        self._room = Flag()  # bytes of either side have left; for the source
+        self._complete = Flag()  # all is recorded, the end included
         self._news = Flag()  # for the SDK
         self._error: Exception | None = None
         self._has_begun = False
         self._broken_off = False
         self._was_interrupted = False
         self._undo_stop = response.run.on_stop(self._stopped)
-        self._reader = asyncio.create_task(self._read(), name=f"callstream reader of {response.response_id}")
-        self._reader.add_done_callback(lambda reader: self._news.set())
+        self._reading = asyncio.create_task(self._read(), name=f"callstream reader of {response.response_id}")
+        self._reading.add_done_callback(lambda reading: self._news.set())
 
     async def chunks(self, reader: object = None) -> AsyncGenerator[bytes, None]:
         """What the SDK reads, by ``reader``, which stays in use until it has read all."""
         try:
             while True:
                 while not self._outputs:
-                    if self._reader.done():
+                    if self._reading.done():
                         self._raise_error()
                         return
                     if not await self._woken() and self._collapser.is_holding:
@@ -127,15 +133,15 @@ class TappedBody:
                     if self._is_rejected(call_id) and self._is_dropped(call_id):
                         rejected.append(self._call(call_id).wire_id)
                     elif self._is_rejected(call_id):
-                        self._took(output)
+                        self._free(output)
                         async for sign_of_life in self._read_on():
                             yield sign_of_life
                         raise self._response.run.rejection(self._response.call_ids[call_id])
                 if rejected and self.drop is not None:
-                    self._took(output)
+                    self._free(output)
                     yield self.drop(output.data, rejected)
                 else:
-                    yield self._take_with_followers(output)
+                    yield self._pop_with_followers(output)
         finally:
             if await self._close():
                 await self._tell_end()  # again: hooks may have rejected a call after the last byte had been read
@@ -143,7 +149,7 @@ class TappedBody:
     async def aclose(self) -> None:
         """The SDK wants no more: reading ends, upstream is closed, calls that are not complete are discarded.
 
-        All of that is done by the reader, in its own task, whoever waits for it.
+        All of that is done in the task of the reading, whichever task waits for it.
         """
         await self._close()
 
@@ -155,9 +161,9 @@ class TappedBody:
             pass  # the loop is closed, and its tasks with it
 
     async def _close(self) -> bool:
-        """False if the reader has not ended yet, because its store hangs and the SDK's task is being cancelled."""
+        """False if reading has not ended yet, because its store hangs and the SDK's task is being cancelled."""
         self._break_off()
-        return await wait_until_done(self._reader)
+        return await wait_until_done(self._reading)
 
     # -- reading --
 
@@ -166,142 +172,107 @@ class TappedBody:
         self._has_begun = True
         try:
             if not self._broken_off:
-                await self._record_all()
+                await self._read_source()
+                self._has_ended = True
+                self._go_on()
+                await self._complete.wait()
                 is_complete = True
         except asyncio.CancelledError:
             if not self._broken_off:
                 raise
-            self._reader.uncancel()  # nobody but the SDK is in a hurry: what follows may take its time
-        except Exception:  # noqa: BLE001  # it was noted, and rises where the SDK reads
-            pass
+            self._reading.uncancel()  # nobody but the SDK is in a hurry: what follows may take its time
         finally:
+            self._broken_off = True  # nothing is recorded any more but what is open
             self._undo_stop()
             try:
                 await self._close_source()
             finally:
                 if not is_complete:
-                    await self._interrupted()
+                    await self._interrupt()
                 await self._tell_end()
 
-    async def _record_all(self) -> None:
-        """Decodes and records what the source sends, and lets it leave."""
-        pump = asyncio.create_task(self._pump(), name="callstream pump")
-        pump.add_done_callback(self._source_ended)
-        try:
-            while self._is_recording or self._is_on_short_way or not self._has_ended:
-                await self._came.wait()
-                self._came.clear()
-                self._raise_error()
-                if not self._is_on_short_way:
-                    await self._record_unread()
-            pump.result()
-            await self._record(self._at_end())
-        except Exception as error:
-            self._error = self._error or error  # at once: the end of the run, which may come of it, says less
-            raise
-        finally:
-            pump.cancel()
-            await asyncio.wait({pump})
-
-    async def _record_unread(self) -> None:
-        if self._decoded is not None:
-            read, self._decoded = self._decoded, None
-            await self._record(read)
-        while self._unread and (self._has_ended or self._decoding is not None):
-            data = self._take_unread()
-            if self._decoding is not None:
-                await self._record_decoded(self._decoding, data)
-            else:
-                await self._record(self._collapser.feed(data))
-        self._is_recording = False
-        if self._unread:
-            self._await_turn()
-
-    async def _record_decoded(self, decoding: Decoding, data: bytes) -> None:
-        for piece in decoding.feed(data):
-            await self._record(self._collapser.feed(piece))
-            while self._output_bytes > self._limits.max_held:  # a few bytes may hold a great many
-                self._left.clear()
-                await self._left.wait()
-
-    async def _pump(self) -> None:
+    async def _read_source(self) -> None:
+        """What breaks the source is kept: what came before is recorded first."""
         if isinstance(self._source, Delivering):
             self._source.deliver_to(self._accept)
-        async for data in self._source:
-            self._hold(data)
-            del data  # else it would stay here until more comes, which may be given to ``_accept``
-            while self._unread_bytes + self._output_bytes > self._limits.max_held:
-                self._went.clear()
-                await self._went.wait()
+        try:
+            async for data in self._source:
+                self._hold(data)
+                del data  # else it would stay here until more comes, which may be given to ``_accept``
+                while self._is_full:
+                    self._room.clear()
+                    await self._room.wait()
+        except Exception as error:  # noqa: BLE001  # it rises where the SDK reads
+            self._source_error = error
+
+    @property
+    def _is_full(self) -> bool:
+        return self._unread_bytes + self._output_bytes > self._limits.max_held
 
     def _accept(self, data: bytes) -> bool:
-        if self._unread_bytes + self._output_bytes > self._limits.max_held:
+        if self._is_full:
             return False
         self._hold(data)
         return True
 
     def _hold(self, data: bytes) -> None:
-        """Keeps bytes that came, and sees to it that somebody reads them."""
+        """Keeps bytes that came, and sees to it that they are read."""
         self._unread.append(data)
         self._unread_bytes += len(data)
-        if self._is_recording or self._is_on_short_way or self._awaits_turn:
+        if not self._is_due and not self._is_recording:
+            self._schedule()
+
+    def _go_on(self) -> None:
+        """Goes on with what is here, after the SDK has seen what was let out."""
+        if not self._is_due and not self._is_recording:
+            self._is_due = True
+            self.loop.call_soon(self._step)
+
+    def _schedule(self) -> None:
+        self._is_due = True
+        self._response.run.schedule(self._step)
+
+    def _step(self) -> None:
+        """Reads what is here. Nothing is being recorded."""
+        self._is_due = False
+        if self._broken_off:
             return
-        if self._decoding is not None:
-            self._leave_to_reader()
+        try:
+            read = self._next()
+        except Exception as error:  # noqa: BLE001  # it rises where the SDK reads
+            self._fail(error)
         else:
-            self._await_turn()
+            if read is not None:
+                self._record(read)
 
-    def _await_turn(self) -> None:
-        self._awaits_turn = True
-        self._response.run.when_due(self._take_turn)
+    def _next(self) -> Read | None:
+        """What the next bytes say; None if there are none now, or too many wait for the SDK."""
+        if self._decoded is not None:
+            if self._output_bytes > self._limits.max_held:  # a few bytes may hold a great many
+                return None
+            piece = next(self._decoded, None)
+            if piece is not None:
+                return self._collapser.feed(piece)
+            self._decoded = None
+        if self._unread:
+            data = self._pop_unread()
+            if self._decoding is None:
+                return self._collapser.feed(data)
+            self._decoded = self._decoding.feed(data)
+            return self._next()
+        if not self._has_ended:
+            return None
+        if self._source_error is not None:
+            raise self._source_error
+        self._is_last = True
+        return self._at_end()
 
-    def _take_turn(self) -> None:
-        self._awaits_turn = False
-        if self._unread and not self._is_recording and not self._is_on_short_way and not self._broken_off:
-            self._take(self._collapser.feed(self._take_unread()))
-
-    def _take_unread(self) -> bytes:
+    def _pop_unread(self) -> bytes:
         data = self._unread[0] if len(self._unread) == 1 else b"".join(self._unread)
         self._unread.clear()
         self._unread_bytes = 0
-        self._went.set()
+        self._room.set()
         return data
-
-    def _take(self, read: Read) -> None:
-        """Sends what came while nothing else was recorded on its way: the short one, or to the reader."""
-        if read.error is None and not read.events:
-            self._let_out(read)
-        elif read.error is None and self._is_recorded_now(read):
-            self._is_on_short_way = True
-        else:
-            self._decoded = read
-            self._leave_to_reader()
-
-    def _is_recorded_now(self, read: Read) -> bool:
-        try:
-            return self._response.record_now(read.events, partial(self._written, read))
-        except CallstreamError:
-            return False  # the reader meets it too, and has somebody to tell
-
-    def _leave_to_reader(self) -> None:
-        self._is_recording = True
-        self._came.set()
-
-    def _written(self, read: Read, error: Exception | None) -> None:
-        self._is_on_short_way = False
-        if error is None:
-            self._let_out(read)
-        else:
-            self._error = self._error or error
-        if error is not None or self._has_ended:
-            self._leave_to_reader()
-        elif self._unread:
-            self._await_turn()
-
-    def _source_ended(self, pump: asyncio.Task[None]) -> None:
-        self._has_ended = True
-        self._is_recording |= bool(self._unread) and not self._is_on_short_way
-        self._came.set()
 
     def _at_end(self) -> Read:
         end = self._collapser.end()
@@ -310,14 +281,39 @@ class TappedBody:
             end.error = None
         return end
 
-    async def _record(self, read: Read) -> None:
-        await self._response.record(read.events)
-        self._was_interrupted |= any(
-            isinstance(event, CallDiscarded) and event.reason == "interrupted" for event in read.events
-        )
-        if read.error is not None:
-            self._judge(read.error)
+    def _record(self, read: Read) -> None:
+        if read.events or read.error is not None or self._is_last:
+            self._is_recording = True
+            self._response.submit(read.events, partial(self._recorded, read))
+        else:
+            self._let_out(read)
+            self._continue()
+
+    def _recorded(self, read: Read, error: Exception | None) -> None:
+        self._is_recording = False
+        if self._broken_off:
+            return
+        try:
+            if error is not None:
+                raise error
+            self._was_interrupted |= any(
+                isinstance(event, CallDiscarded) and event.reason == "interrupted" for event in read.events
+            )
+            if read.error is not None:
+                self._judge(read.error)
+        except Exception as raised:  # noqa: BLE001  # it rises where the SDK reads
+            self._fail(raised)
+            return
         self._let_out(read)
+        self._continue()
+
+    def _continue(self) -> None:
+        if self._is_last:
+            self._complete.set()
+        elif self._outputs or self._decoded is not None or self._has_ended:
+            self._go_on()
+        elif self._unread and not self._is_due:
+            self._schedule()
 
     def _let_out(self, read: Read) -> None:
         if read.outputs:
@@ -335,41 +331,45 @@ class TappedBody:
         if self._on_end is not None:
             await self._on_end(self._error or self._response.decoder.error)
 
-    async def _interrupted(self) -> None:
+    async def _interrupt(self) -> None:
         reason = type(self._error).__name__ if self._error is not None else "the reader went away"
         try:
             await self._response.interrupt("aborted" if self._error is None else "interrupted", reason)
         except RunOver:
             pass  # the run's end has discarded them
 
-    def _stopped(self, reason: str) -> None:
-        self._error = self._error or RunOver(f"the run was ended: {reason}")
+    def _fail(self, error: Exception) -> None:
+        self._error = self._error or error  # at once: the end of the run, which may come of it, says less
         self._break_off()
 
-    def _break_off(self) -> None:
-        """Cancels the reader, once: what it does at its end must not be cancelled too.
+    def _stopped(self, reason: str) -> None:
+        self._fail(RunOver(f"the run was ended: {reason}"))
 
-        A reader that has not begun is not cancelled, because it would never begin, and not come to its end either.
+    def _break_off(self) -> None:
+        """Cancels the reading, once: what it does at its end must not be cancelled too.
+
+        If it has not begun it is not cancelled, because it would never begin, and not come to its end either.
         """
         self._undo_stop()
         if not self._broken_off:
             self._broken_off = True
             if self._has_begun:
-                self._reader.cancel()
+                self._reading.cancel()
 
     # -- forwarding --
 
-    def _take_with_followers(self, output: Output) -> bytes:
+    def _pop_with_followers(self, output: Output) -> bytes:
         """The output and those after it that wait for no hook: a sync client pays for each piece that it takes."""
         followers = list(takewhile(lambda follower: not follower.call_ids, self._outputs))
         del self._outputs[: len(followers)]
-        self._took(output, *followers)
+        self._free(output, *followers)
         return b"".join([output.data, *(follower.data for follower in followers)])
 
-    def _took(self, *outputs: Output) -> None:
+    def _free(self, *outputs: Output) -> None:
         self._output_bytes -= sum(len(output.data) for output in outputs)
-        self._went.set()
-        self._left.set()
+        self._room.set()
+        if self._decoded is not None:
+            self._go_on()
 
     def _raise_error(self) -> None:
         if self._error is not None:
@@ -378,14 +378,14 @@ class TappedBody:
     async def _woken(self) -> bool:
         """Waits for news, for a while. False if none came."""
         self._news.clear()
-        if self._outputs or self._reader.done():
+        if self._outputs or self._reading.done():
             return True
         timer = self.loop.call_later(self._limits.keep_alive_every, self._news.set)
         try:
             await self._news.wait()
         finally:
             timer.cancel()
-        return bool(self._outputs) or self._reader.done()
+        return bool(self._outputs) or self._reading.done()
 
     async def _settled(self, local_id: str) -> AsyncIterator[bytes]:
         """Waits for the hooks of a whole call, and keeps the stream alive meanwhile."""
@@ -415,8 +415,8 @@ class TappedBody:
 
     async def _read_on(self) -> AsyncIterator[bytes]:
         """Reads to the end for the other calls' sake, and keeps the stream alive meanwhile. The SDK gets nothing more."""
-        while not self._reader.done():
-            self._took(*self._outputs)
+        while not self._reading.done():
+            self._free(*self._outputs)
             self._outputs.clear()
             if not await self._woken():
                 yield self._collapser.keep_alive

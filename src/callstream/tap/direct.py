@@ -149,17 +149,17 @@ class DirectStream:
         self._body = head.body
         self._begun = head.begun
         self._is_over = False
-        self._take: Callable[[bytes], bool] | None = None
+        self._push: Callable[[bytes], bool] | None = None
         self._content = b""  # to be yielded
 
-    def deliver_to(self, take: Callable[[bytes], bool]) -> None:
+    def deliver_to(self, push: Callable[[bytes], bool]) -> None:
         """See ``Delivering``. To be called before iterating."""
-        self._take = take
+        self._push = push
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         # No local variable has what came: this frame stands for as long as the stream, and bytes may never come by it.
         body, connection = self._body, self._connection
-        if self._take is not None:
+        if self._push is not None:
             connection.sink = self._deliver
         try:
             self._content += body.begin(self._begun)
@@ -177,7 +177,7 @@ class DirectStream:
 
     def _deliver(self, data: bytes) -> bool:
         content = self._body.feed(data)
-        if content and self._take is not None and not self._take(content):
+        if content and self._push is not None and not self._push(content):
             self._content = content
             return False
         return not self._body.is_complete and self._body.error is None
