@@ -13,8 +13,8 @@ import pytest
 from callstream.events import ArgsAppended, CallStarted, RunStarted
 from callstream.journal import JournalSettings, open_journal
 from callstream.journal.follow import Followers
+from callstream.journal.journal import Journal
 from callstream.journal.memory import MemoryStore, MemoryTables
-from callstream.journal.stored import StoredJournal
 from callstream.journal.worker import Inline
 
 pytestmark = pytest.mark.asyncio
@@ -59,7 +59,7 @@ class SlowToOpen(MemoryStore):
 
 async def test_an_event_loop_that_comes_while_another_opens_the_journal_waits() -> None:
     store = SlowToOpen()
-    journal = StoredJournal(store, JournalSettings(), Inline)
+    journal = Journal(store, JournalSettings(), Inline)
     failed: list[BaseException] = []
 
     def write(run_id: str) -> None:

@@ -45,10 +45,10 @@ from typing import Any, cast
 
 import msgspec
 
+from callstream.alarm import Alarm
 from callstream.calls import Call, CallState
 from callstream.errors import Reject, UsageError, WireError
 from callstream.events import DiscardReason
-from callstream.hooks.alarm import Alarm
 from callstream.hooks.deltas import DeltaQueue, FieldReader
 from callstream.hooks.outcome import HookCutOff, HookSettings, OnFailure, Outcome
 from callstream.hooks.thread import HookThread
@@ -430,7 +430,7 @@ class CallHooks:
 
     def _release(self) -> None:
         """Lets go of timer and thread. The next hook gets new ones."""
-        self._alarm.stop_timer()
+        self._alarm.stop()
         if self._thread is not None:
             self._thread.close()
             self._thread = None

@@ -6,9 +6,9 @@ from typing import Any
 
 from callstream.errors import MissingExtra, UsageError
 from callstream.journal.history import history
-from callstream.journal.protocol import Entry, Journal, RunRow
+from callstream.journal.journal import Journal
+from callstream.journal.rows import Entry, RunRow
 from callstream.journal.settings import Housekeeping, JournalSettings
-from callstream.journal.stored import StoredJournal
 from callstream.journal.worker import Inline
 
 __all__ = ["Entry", "Housekeeping", "Journal", "JournalSettings", "RunRow", "history", "open_journal"]
@@ -38,7 +38,7 @@ def open_journal(url: str, **settings: Any) -> Journal:
         case "memory":
             from callstream.journal.memory import MemoryStore, tables_named
 
-            return StoredJournal(MemoryStore(tables_named(rest)), common, Inline)
+            return Journal(MemoryStore(tables_named(rest)), common, Inline)
         case "sqlite":
             from callstream.journal.sqlite import SqliteStore, sqlite_path
 
@@ -50,13 +50,13 @@ def open_journal(url: str, **settings: Any) -> Journal:
                 lease_ttl=common.lease_ttl,
                 migrate=common.migrate,
             )
-            return StoredJournal(store, common)
+            return Journal(store, common)
         case "postgresql" | "postgres":
             try:
                 from callstream.journal.postgres import PostgresStore, address
             except ModuleNotFoundError as error:
                 raise MissingExtra("a PostgreSQL journal needs asyncpg", "postgres", error) from error
-            return StoredJournal(
+            return Journal(
                 PostgresStore(
                     address(url), patience=common.retry_seconds, lease_ttl=common.lease_ttl, migrate=common.migrate
                 ),

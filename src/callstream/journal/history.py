@@ -7,7 +7,8 @@ from contextlib import aclosing
 from typing import Final
 
 from callstream.events import Record, in_order
-from callstream.journal.protocol import Journal, RunRow
+from callstream.journal.journal import Journal
+from callstream.journal.rows import RunRow
 
 _SHORT: Final = 500
 """A run of so many records is read together with others."""

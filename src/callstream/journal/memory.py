@@ -21,10 +21,10 @@ from callstream.journal.draft import CallChange, RunChange
 from callstream.journal.follow import Folded, Followers, Page
 from callstream.journal.owned import Append, Held, RunFacts
 from callstream.journal.plan import Plan
-from callstream.journal.protocol import RunRow
 from callstream.journal.rows import (
     NOWHERE,
     Kind,
+    RunRow,
     Source,
     Stored,
     call_with_pieces,

@@ -24,9 +24,30 @@ from callstream.events import (
     ReasoningAppended,
     Record,
     RunEvent,
+    RunOutcome,
     TextAppended,
 )
-from callstream.journal.protocol import Entry
+
+
+class RunRow(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One run as the journal lists it: ``outcome`` is None while it is running, ``last_seq`` numbers its last record."""
+
+    run_id: str
+    thread_id: str
+    principal: str | None
+    outcome: RunOutcome | None
+    reason: str | None
+    started_at: float
+    ended_at: float | None
+    last_seq: int
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """An event on its way into the journal, with what its record carries beside it."""
+
+    event: RunEvent
+    response_id: str | None = None
+    author: str | None = None
 
 
 class Kind:

@@ -1,4 +1,4 @@
-"""What a database has to offer so that ``StoredJournal`` makes a journal of it, and what it is asked for."""
+"""What a database has to offer so that ``Journal`` makes a journal of it, and what it is asked for."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from callstream.errors import JournalError, UsageError
 from callstream.events import Record
 from callstream.journal.follow import Folded, Followers, Page
 from callstream.journal.owned import Append
-from callstream.journal.protocol import RunRow
-from callstream.journal.rows import Stored
+from callstream.journal.rows import RunRow, Stored
 from callstream.journal.writer import Committed
 
 _log = logging.getLogger("callstream.journal")

@@ -18,11 +18,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from callstream.errors import CallstreamError, JournalError, UsageError
-from callstream.journal.commits import GroupCommit
 from callstream.journal.follow import Followers, call_in
 from callstream.journal.housekeeping import Housekeeper
 from callstream.journal.owned import Append
-from callstream.journal.queue import Then, deliver
+from callstream.journal.queue import GroupCommit, Then, deliver
 from callstream.journal.rows import Row
 from callstream.journal.settings import JournalSettings
 from callstream.journal.store import Outage, Store, StoreAway

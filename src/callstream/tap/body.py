@@ -39,6 +39,10 @@ from callstream.wire.collapsing import Collapser, Output, Read
 
 logger = logging.getLogger("callstream")
 
+_TURNS_BEFORE_END = 6
+"""Of the event loop, between the last bytes that the SDK gets and the end. google-adk makes of the end an event that shares
+an object with the partial ones before it, and its application, which gets events by queues, is to see those first."""
+
 OnEnd: TypeAlias = Callable[[BaseException | None], Awaitable[None]]
 """Told when a response was read, and what broke it off, if anything did. May be told twice."""
 Drop: TypeAlias = Callable[[bytes, Collection[str]], bytes]
@@ -122,6 +126,8 @@ class TappedBody:
                 while not self._outputs:
                     if self._reading.done():
                         self._raise_error()
+                        for _ in range(_TURNS_BEFORE_END):
+                            await asyncio.sleep(0)
                         return
                     if not await self._woken() and self._collapser.is_holding:
                         yield self._collapser.keep_alive

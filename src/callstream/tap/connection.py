@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import h11
 
+from callstream.alarm import Alarm
 from callstream.flag import Flag
 from callstream.tap.framing import BodyReader
 
@@ -79,9 +80,8 @@ class Connection(asyncio.Protocol):
         self._is_paused = False
         self._is_resuming = False  # a transport may still have bytes that it was not allowed to deliver
         self._waiter: asyncio.Future[None] | None = None
-        self._waits_since = 0.0
         self._seconds: float | None = None  # that a wait may last
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm = Alarm(self._time_out)
         self._may_write = Flag()
         self._may_write.set()
 
@@ -95,7 +95,8 @@ class Connection(asyncio.Protocol):
             self.abort()
             return
         if self.sink is not None and self._waiter is not None and not self._waiter.done():
-            self._waits_since = self._loop.time()
+            if self._seconds is not None:
+                self._alarm.set(self._loop, self._seconds)
             if not self.sink(data):
                 self._wake()
             return
@@ -115,8 +116,7 @@ class Connection(asyncio.Protocol):
         self._error = self._error or exc
         self._wake()
         self._may_write.set()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._alarm.stop()
         if not self._lost.done():
             self._lost.set_result(None)
 
@@ -257,30 +257,21 @@ class Connection(asyncio.Protocol):
     def _limit_waits(self, seconds: float | None) -> None:
         """How long this exchange waits for the next bytes. The last one's timer may be set for much later."""
         self._seconds = seconds
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._alarm.stop()
 
     async def _wait(self) -> None:
         self._waiter = self._loop.create_future()
-        self._waits_since = self._loop.time()
-        if self._seconds is not None and self._timer is None:
-            self._timer = self._loop.call_later(self._seconds, self._look_at_clock, self._seconds)
+        if self._seconds is not None:
+            self._alarm.set(self._loop, self._seconds)
         try:
             await self._waiter
         finally:
             self._waiter = None
+            self._alarm.unset()
 
-    def _look_at_clock(self, seconds: float) -> None:
-        """One timer now and then, not one for every read."""
-        self._timer = None
-        if self._waiter is None or self._waiter.done():
-            return
-        left = self._waits_since + seconds - self._loop.time()
-        if left > 0:
-            self._timer = self._loop.call_later(left, self._look_at_clock, seconds)
-        else:
-            self._waiter.set_exception(self._library.ReadTimeout(f"received nothing for {seconds} seconds"))
+    def _time_out(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(self._library.ReadTimeout(f"received nothing for {self._seconds} seconds"))
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

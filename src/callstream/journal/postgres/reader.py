@@ -11,8 +11,15 @@ from callstream.calls import Call
 from callstream.events import Record, RunEnded
 from callstream.journal.follow import Folded, Page
 from callstream.journal.postgres.link import LONG_SECONDS, Link
-from callstream.journal.protocol import RunRow
-from callstream.journal.rows import Stored, call_of, call_with_pieces, find_folded_range, merge_adjacent, record_of
+from callstream.journal.rows import (
+    RunRow,
+    Stored,
+    call_of,
+    call_with_pieces,
+    find_folded_range,
+    merge_adjacent,
+    record_of,
+)
 from callstream.journal.store import CallFilter, Log, RunFilter
 
 _MAX_HEADS = 10_000

@@ -16,8 +16,15 @@ from callstream.calls import FINAL, Call
 from callstream.errors import UsageError
 from callstream.events import Record, in_order
 from callstream.journal.follow import Folded, Page
-from callstream.journal.protocol import RunRow
-from callstream.journal.rows import Stored, call_of, call_with_pieces, find_folded_range, merge_adjacent, record_of
+from callstream.journal.rows import (
+    RunRow,
+    Stored,
+    call_of,
+    call_with_pieces,
+    find_folded_range,
+    merge_adjacent,
+    record_of,
+)
 from callstream.journal.sql import queries
 from callstream.journal.sqlite.file import failure, open_connection
 from callstream.journal.store import CallFilter, Log, RunFilter

@@ -1,4 +1,4 @@
-"""The time limit of commits, by a clock that jumps."""
+"""One timer for many waits: rings in time, and costs one timer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from callstream.journal.timelimit import TimeLimit
+from callstream.alarm import TimeLimit
 from tests.clock import jumping
 
 
@@ -23,11 +23,11 @@ def now() -> float:
 async def test_work_in_time_is_returned_and_sets_one_timer() -> None:
     limit = TimeLimit()
     assert await limit.hold(10, lasting(1)) == "done"
-    timer = limit._timer
+    timer = limit._alarm._timer
     assert timer is not None
     for _ in range(5):
         assert await limit.hold(10, lasting(1)) == "done"
-    assert limit._timer is timer
+    assert limit._alarm._timer is timer
 
 
 @jumping
@@ -64,7 +64,7 @@ async def test_a_timer_that_finds_nothing_under_way_ends() -> None:
     limit = TimeLimit()
     await limit.hold(10, lasting(1))
     await asyncio.sleep(20)
-    assert limit._timer is None
+    assert limit._alarm._timer is None
     with pytest.raises(TimeoutError):
         await limit.hold(10, lasting(60))
 

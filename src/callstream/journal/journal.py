@@ -1,4 +1,8 @@
-"""A journal over a store: what every kind of store has in common."""
+"""What a journal promises, whatever its store.
+
+A journal keeps one append-only log per run and one row per call, in one transaction. The records of a run are numbered 1, 2,
+3, … without gaps, when they are written. The same contract tests run over every store.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +18,8 @@ from callstream.events import Record, RunEvent
 from callstream.journal import follow as following
 from callstream.journal.follow import Folded, Followers, Page, Take
 from callstream.journal.housekeeping import Housekeeper
-from callstream.journal.protocol import Entry, RunRow
 from callstream.journal.queue import Then
-from callstream.journal.rows import Row, check_id, check_limit, clean, is_storable, prepare, redact_entry
+from callstream.journal.rows import Entry, Row, RunRow, check_id, check_limit, clean, is_storable, prepare, redact_entry
 from callstream.journal.settings import JournalSettings
 from callstream.journal.store import CallFilter, RunFilter, Store, forget_filter, forgotten_mark
 from callstream.journal.worker import JournalThread, Worker
@@ -24,8 +27,11 @@ from callstream.journal.worker import JournalThread, Worker
 _T = TypeVar("_T")
 
 
-class StoredJournal:
-    """See ``Journal``. Without a worker of its own the store gets a thread."""
+class Journal:
+    """The durable log of runs and calls. May be used from any event loop, from several at once too.
+
+    Made by ``open_journal``. Without a worker of its own the store gets a thread.
+    """
 
     def __init__(
         self,
@@ -38,7 +44,13 @@ class StoredJournal:
         self._followers = Followers()
         self._housekeeper = Housekeeper(store, self._followers, settings)
         self._worker = worker(store, self._followers, settings, self._housekeeper)
-        self.schedule = self._worker.schedule
+        self.schedule: Callable[[str, Callable[[], object]], None] = self._worker.schedule
+        """``schedule(run_id, work)`` calls ``work``, which will append to the run, in this event loop: at once, or a few
+        milliseconds later.
+
+        While several runs write, the journal lets what they bring gather; so what leads to an append is better done when
+        that is about to be written. ``work`` must not raise.
+        """
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -54,25 +66,48 @@ class StoredJournal:
 
     @property
     def is_persistent(self) -> bool:
+        """Whether what it has is still there after the process has ended."""
         return self._store.is_persistent
 
     async def open(self) -> None:
+        """Opens the store and brings its schema up to date. Called by the first use; calling it again does nothing."""
         await self._worker.open()
 
     async def aclose(self) -> None:
+        """Writes what is waiting, gives the leases back, closes the store."""
         await self._worker.close()
 
     async def migrate(self) -> int:
+        """Brings the store's schema up to date, under a lock, and returns its version."""
         return await self._do(self._store.migrate)
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
     async def append(self, run_id: str, events: Sequence[RunEvent | Entry], *, after: int | None = None) -> int:
+        """Adds records to a run and returns the number of the last one. They are durable when it returns.
+
+        The first append to a run opens it and takes it for this process: from then on only this process may write to it
+        (LeaseLost for any other, and for this one after its lease was taken over). RunStarted is a run's first record;
+        a run that begins with anything else is a thread of its own. With ``after``, the number of records the caller
+        has seen acknowledged, a repeated append adds nothing and returns the same number: pass it whenever an
+        acknowledgement may have been lost. An event that names a call of another run (an answer) updates that call's
+        row in the same transaction; while a call's arguments are being written, only its own run may say anything of
+        it. A transition that the table of ``calls`` forbids raises TransitionError, a ``call_id`` that is taken raises
+        CallIdTaken, an exclusive RunStarted of a thread that has an exclusive run going on raises ThreadBusy, an append
+        to an ended run raises UsageError; then nothing of the append is kept.
+
+        Appends wait in a bounded queue: while it is full, and while the store is away, an append waits, and fails with
+        JournalError when its time is over. One whose task is cancelled may be written all the same.
+        """
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._worker.submit(run_id, self._prepare(run_id, events), after, partial(_resolve, done))
         return await done
 
     def submit(self, run_id: str, events: Sequence[RunEvent | Entry], then: Then, *, after: int | None = None) -> None:
+        """``append`` without waiting: ``then`` is called in this event loop, later, with the number or the error.
+
+        It must not raise.
+        """
         try:
             rows = self._prepare(run_id, events)
         except Exception as error:  # noqa: BLE001  # of ``redact``, too
@@ -89,11 +124,18 @@ class StoredJournal:
         return rows
 
     async def compact(self, run_id: str) -> int:
+        """Folds the pieces of each call and message of an ended run into one record each; returns how many are gone."""
         if not is_storable(run_id):
             raise UsageError(f"the journal has no run {run_id!r}")
         return await self._worker.do(self._housekeeper.compact, run_id)
 
     async def sweep(self) -> list[str]:
+        """Closes what dead processes left open, and returns the ids of the runs it closed.
+
+        A call before executing is discarded (interrupted), an executing one failed (interrupted), an awaiting one
+        stays. One whose tool ran early counts as executing if its arguments were whole, else as before that. The run has
+        failed (interrupted). Only runs whose owner's lease has run out, by the store's clock.
+        """
         return await self._worker.do(self._housekeeper.sweep)
 
     async def forget(
@@ -104,38 +146,74 @@ class StoredJournal:
         principal: str | None = None,
         for_good: bool = True,
     ) -> int:
+        """Erases ended runs with their calls and records: those that match all that is given. Returns how many.
+
+        ``for_good``: the journal remembers that it has forgotten their threads (see ``has_forgotten``), so that no host
+        imports them again. It keeps a digest of thread and principal for that, and neither of the two.
+        """
         wanted = forget_filter(before, thread, principal)
         if not is_storable(thread, principal):
             return 0
         return await self._worker.do(self._housekeeper.forget, wanted, for_good)
 
     async def ask_to_stop(self, run_id: str, reason: str) -> bool:
+        """Asks the process that owns a run to stop it. False if no such run is running.
+
+        The first word counts. Nothing stops by itself: see ``asked_to_stop``.
+        """
         return is_storable(run_id) and await self._do(self._store.ask_to_stop, run_id, clean(reason) or "")
 
     async def asked_to_stop(self) -> dict[str, str]:
+        """The runs of this process that should stop, with the reasons."""
         return await self._worker.do(self._store.asked_to_stop)
 
     async def check(self) -> None:
+        """Writes one small row, so that a health check knows whether appends would be written now.
+
+        JournalError if the store refuses it, or has just refused an append. It does not wait for a store that is away, but
+        one that does not answer at all takes its time to fail: put a limit around it (``async with asyncio.timeout(2)``).
+        """
         await self._worker.check()
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def read(self, run_id: str, after: int = 0) -> AsyncIterator[Record]:
+        """The records after that number which are there now.
+
+        UsageError if there is no such run, since one that is not there yet cannot be distinguished from a typo.
+        Compacted if the number lies inside a folded range.
+        """
         return following.read(self._page, run_id, after)
 
     async def read_whole(self, run_ids: Sequence[str], *, merged: bool = False) -> list[Record]:
+        """All records of several short runs with one question to the store, run after run in that order.
+
+        ``merged``: adjacent pieces of one call or message may be one record, as if folded, which is cheaper.
+        Folded records stand where the first of their pieces stood. A run that is not there is left out. All of it is in
+        memory at once: ``RunRow.last_seq`` says how many records a run has at most, and ``history`` reads long ones too.
+        """
         wanted = [run_id for run_id in run_ids if is_storable(run_id)]
         return await self._read(self._store.reader.read_whole, wanted, merged)
 
     def follow(self, run_id: str, after: int = 0) -> AsyncIterator[Record]:
+        """``read``, then what is appended later, by this process or another.
+
+        Ends after the run's last record, and when the journal is closed.
+        """
         return following.follow(self._page, self._followers, run_id, after)
 
     def batches(
         self, run_id: str, after: int = 0, *, take: Take | None = None
     ) -> AsyncGenerator[Sequence[Record], None]:
+        """``follow``, all that is there at a time: a reader that is behind gets more at once, and none waits here.
+
+        ``take`` may be offered what comes while the reader waits, which spares waking it. It is called in the reader's
+        event loop, and what it takes (True) is not given again. A journal need not offer anything.
+        """
         return following.batches(self._page, self._followers, run_id, after, take)
 
     async def call(self, call_id: str) -> Call | None:
+        """One call with its ``args_json`` put together from the log."""
         return await self._read(self._store.reader.call, call_id) if is_storable(call_id) else None
 
     async def calls(
@@ -149,6 +227,12 @@ class StoredJournal:
         limit: int | None = None,
         newest: bool = False,
     ) -> list[Call]:
+        """Calls in the order in which they started, without their arguments; with ``limit``, the first of them.
+
+        ``newest``: the last of them, in the same order.
+
+        ``updated_at`` is the time of the last change of state, not of the last piece.
+        """
         limit = check_limit(limit)
         if not is_storable(run_id, thread_id, principal, provider_id):
             return []
@@ -166,6 +250,7 @@ class StoredJournal:
         active: bool | None = None,
         limit: int | None = None,
     ) -> list[RunRow]:
+        """Runs, the newest first."""
         limit = check_limit(limit)
         if not is_storable(run_id, thread_id, principal):
             return []
@@ -173,15 +258,25 @@ class StoredJournal:
         return await self._read(self._store.reader.runs, wanted, limit)
 
     async def free_call_id(self, wanted: str) -> str:
+        """The wanted id if no call in the journal has it, else the first free of ``wanted~2``, ``wanted~3``, …
+
+        After the first hundred it is a free one, not always the first: some hosts give every call the same id.
+        """
         check_id(wanted)
         return await _free_call_id(partial(self._read, self._store.reader.taken), wanted)
 
     async def has_forgotten(self, thread: str, principal: str | None) -> bool:
+        """Whether runs of that principal's thread were erased for good. What a host still has of it is not imported."""
         if not is_storable(thread, principal):
             return False
         return await self._read(self._store.reader.has_forgotten, forgotten_mark(thread, principal))
 
     async def stats(self) -> dict[str, Any]:
+        """Counts, stored bytes and the schema version, for ``doctor`` and health checks.
+
+        ``live_writers`` counts the processes that have the journal open, this one included; ``orphaned_runs`` the runs
+        that go on but whose process is gone, which the next ``sweep`` closes.
+        """
         return {**await self._read(self._store.reader.stats), "pending_bytes": self._worker.pending_bytes}
 
     async def _page(self, run_id: str, after: int, limit: int, is_first: bool) -> Page | Folded | None:

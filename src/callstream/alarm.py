@@ -1,0 +1,90 @@
+"""One timer for many waits, which nearly always end in time.
+
+``asyncio.timeout`` sets a timer for each wait and takes it away again, which costs a twentieth of a commit to PostgreSQL
+(``bench.journal``, rate with one run). Here a timer that was set stays. When it fires too early, it is set again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+_T = TypeVar("_T")
+
+
+class Alarm:
+    """Calls ``ring`` when its time has come."""
+
+    __slots__ = ("_at", "_ring", "_timer")
+
+    def __init__(self, ring: Callable[[], None]) -> None:
+        self._ring = ring
+        self._at = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+        """It rings in so many seconds, and not before, whatever it was set to."""
+        self._at = loop.time() + seconds
+        if self._timer is None or self._timer.when() > self._at:
+            self._start(loop)
+
+    def bring_forward(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+        """It rings in so many seconds at the latest."""
+        self._at = min(self._at, loop.time() + seconds)
+        self._start(loop)
+
+    def unset(self) -> None:
+        """It does not ring. The timer is left alone, since the next wait will want it."""
+        self._at = math.inf
+
+    def stop(self) -> None:
+        """It does not ring, and has no timer any more."""
+        self._at = math.inf
+        self._stop_timer()
+
+    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._stop_timer()
+        if self._at < math.inf:
+            self._timer = loop.call_at(self._at, self._look, loop)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        if loop.time() < self._at:
+            self._start(loop)
+        else:
+            self._at = math.inf
+            self._ring()
+
+
+class TimeLimit:
+    """For one task, which does one thing at a time."""
+
+    def __init__(self) -> None:
+        self._alarm = Alarm(self._cancel)
+        self._task: asyncio.Task[object] | None = None
+        self._has_passed = False
+
+    async def hold(self, seconds: float, work: Awaitable[_T]) -> _T:
+        """Awaits the work. Raises TimeoutError if it is not done within the time; it is cancelled then."""
+        self._task, self._has_passed = asyncio.current_task(), False
+        self._alarm.set(asyncio.get_running_loop(), seconds)
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if not self._has_passed or self._task is None or self._task.uncancel() > 0:
+                raise  # somebody else has cancelled it
+            raise TimeoutError from None
+        finally:
+            self._alarm.unset()
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._has_passed = True
+            self._task.cancel()
