@@ -13,14 +13,16 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any, Literal, TypeAlias, cast
 from urllib.parse import urlsplit
 
 from bench.many import Latencies
-from callstream.testing import ToolCall
+from callstream.testing import Text, Thought, ToolCall
 from callstream.testing.numbering import NumberedFrames
 from callstream.testing.provider import STAMP
 
+What: TypeAlias = Literal["arguments", "text", "reasoning"]
+"""What a model writes."""
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _STAMP = STAMP.encode()
@@ -29,11 +31,17 @@ _GOLDEN_RATIO = 0.618033988749895
 
 
 class Model:
-    """Answers every request with one call whose arguments come at that pace, for that many seconds."""
+    """Answers every request with one call, text or reasoning, which comes at that pace, for that many seconds."""
 
-    def __init__(self, pace: float, seconds: float) -> None:
+    def __init__(self, pace: float, seconds: float, what: What = "arguments") -> None:
         self.pause = 1 / pace
-        self._script = [ToolCall("write", {"content": STAMP * int(seconds * pace)}, size=len(STAMP))]
+        written = STAMP * int(seconds * pace)
+        steps: dict[What, Any] = {
+            "arguments": ToolCall("write", {"content": written}, size=len(STAMP)),
+            "text": Text(written, size=len(STAMP)),
+            "reasoning": Thought(written, size=len(STAMP)),
+        }
+        self._script = [steps[what]]
         self._frames = NumberedFrames("gemini", self._script, "gemini-3-flash-preview")
         self._answers = 0
         self._writers: set[_Writer] = set()

@@ -24,10 +24,10 @@ import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 from urllib.parse import parse_qs, urlsplit
 
-from bench.load import Clients, Model
+from bench.load import Clients, Model, What
 from bench.postgres import postgres_url, with_schema
 from bench.server import cpu_seconds, resident, server
 from bench.table import Table
@@ -102,9 +102,14 @@ class Database(NamedTuple):
 
 
 async def measure(
-    which: str, streams: int, pace: float, seconds: float = SECONDS, database: Database | None = None
+    which: str,
+    streams: int,
+    pace: float,
+    seconds: float = SECONDS,
+    database: Database | None = None,
+    what: What = "arguments",
 ) -> Rung:
-    model = Model(pace, streams / STARTS_PER_SECOND + SETTLING + seconds + SPARE)
+    model = Model(pace, streams / STARTS_PER_SECOND + SETTLING + seconds + SPARE, what)
     journal = None if database is None else with_schema(database.url, f"pace_{uuid.uuid4().hex[:12]}")
     async with model.listen() as base_url:
         with server(which.partition(",")[0], base_url, journal) as (address, pid):
@@ -139,7 +144,7 @@ async def measure(
         found.count / (streams * pace * lasted),
     )
     print(
-        f"  {which}, {streams} streams at {pace:g}/s: {rung.micros:.0f} µs per delta, p50 {rung.p50:.1f} ms, "
+        f"  {which}, {streams} streams of {what} at {pace:g}/s: {rung.micros:.0f} µs per delta, p50 {rung.p50:.1f} ms, "
         f"p99 {rung.p99:.1f} ms, {rung.share:.0%} of a core, driver {driver:.0%} {rung.remark}",
         file=sys.stderr,
         flush=True,
@@ -240,7 +245,7 @@ def judge(found: dict[tuple[str, int, float], Rung], idle: Idle | None) -> bool:
 
 
 def measure_rungs(
-    servers: Sequence[str], rungs: Sequence[tuple[int, float]], seconds: float
+    servers: Sequence[str], rungs: Sequence[tuple[int, float]], seconds: float, what: What = "arguments"
 ) -> dict[tuple[str, int, float], Rung]:
     found: dict[tuple[str, int, float], Rung] = {}
     table = Table(
@@ -256,7 +261,7 @@ def measure_rungs(
                 if which == "ag_ui_adk" and (streams, pace) != (20, 20):
                     continue
                 behind = database if "PostgreSQL" in which else None
-                rung = asyncio.run(measure(which, streams, pace, seconds, behind))
+                rung = asyncio.run(measure(which, streams, pace, seconds, behind, what))
                 found[which, streams, pace] = rung
                 by_database = "" if rung.database is None else rung.database
                 cells = (rung.micros, by_database, rung.p50, rung.p99, f"{rung.share:.0%}", rung.memory)
@@ -303,6 +308,7 @@ def main() -> int:
     parser.add_argument("--only", choices=SERVERS, action="append", help="fewer servers")
     parser.add_argument("--streams", type=int, action="append", help="only the rungs with so many streams")
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"of each rung (default: {SECONDS:g})")
+    parser.add_argument("--what", choices=get_args(What), default="arguments", help="what the model writes")
     parser.add_argument("--table", choices=("rungs", "steps", "memory"), help="one of the three tables alone")
     options = parser.parse_args()
     os.sched_setaffinity(0, {1})
@@ -310,7 +316,7 @@ def main() -> int:
     idle: Idle | None = None
     if options.table in (None, "rungs"):
         rungs = [rung for rung in RUNGS if not options.streams or rung[0] in options.streams]
-        found = measure_rungs(options.only or SERVERS, rungs, options.seconds)
+        found = measure_rungs(options.only or SERVERS, rungs, options.seconds, options.what)
     is_whole = options.table is None and options.only is None
     if is_whole or options.table == "steps":
         measure_steps(found.get((OURS, 20, 20)), options.seconds)

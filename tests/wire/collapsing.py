@@ -61,9 +61,19 @@ class Tapped(msgspec.Struct):
 class Tap:
     """One response on its way, piece by piece."""
 
-    def __init__(self, wire: str, collapse: Collapse | None = every, *, stored: bool = False, **settings: Any) -> None:
+    def __init__(
+        self,
+        wire: str,
+        collapse: Collapse | None = every,
+        *,
+        stored: bool = False,
+        joins_text: bool = False,
+        **settings: Any,
+    ) -> None:
         self.decoder = decoder_for(wire, **settings)
-        self.collapser: Collapser[Any] = provider_of(wire).collapser(self.decoder, collapse=collapse, stored=stored)
+        self.collapser: Collapser[Any] = provider_of(wire).collapser(
+            self.decoder, collapse=collapse, stored=stored, joins_text=joins_text
+        )
         self.tapped = Tapped([], [])
 
     def feed(self, data: bytes) -> bytes:

@@ -103,6 +103,7 @@ class ADKAgent:
             if given is None
             else HostedPlugin.like(given, self.callstream, stream_arguments=asks)
         )
+        plugin.join_text = settings["join_text"]
         self._plugin = plugin
         assert app.root_agent is not None
         self.root_agent: BaseNode = tap_tree(app.root_agent, self.callstream)

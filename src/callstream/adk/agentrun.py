@@ -12,6 +12,7 @@ may still come.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Any, NamedTuple, Self
@@ -52,6 +53,8 @@ from callstream.calls import Call, CallState
 from callstream.callstream import Callstream
 from callstream.events import Question
 from callstream.runtime import Run
+
+logger = logging.getLogger("callstream")
 
 _UNCONFIRMED = {"status": "a person has been asked to confirm this call"}
 """What a tool that asked to be confirmed has returned, where the session does not say."""
@@ -355,6 +358,9 @@ def _failure(event: Event) -> str:
 class HostedPlugin(CallstreamPlugin):
     _answering: frozenset[str] = frozenset()
     """The invocations that begin with answers. Their context may have the message with which they began at first."""
+    _said_of: frozenset[str] = frozenset()
+    join_text: bool | None = None
+    """Whether google-adk gets the text of models by the passage; None: where nothing of the application could see less."""
 
     @classmethod
     def like(cls, other: CallstreamPlugin, callstream: Callstream, *, stream_arguments: bool) -> Self:
@@ -367,6 +373,21 @@ class HostedPlugin(CallstreamPlugin):
             repair_signatures=settings.repair_signatures,
             stream_arguments=settings.stream_arguments and stream_arguments,
         )
+
+    def _joins_text(self, context: InvocationContext) -> bool:
+        seeing = self._judges.of_pieces(context)
+        joins = not seeing if self.join_text is None else self.join_text
+        name = "" if context.agent is None else context.agent.name
+        if name not in self._said_of:
+            self._said_of |= {name}
+            if joins:
+                logger.info(
+                    "agent %s: text of its model is shown from the wire; google-adk gets it by the passage", name
+                )
+            else:
+                why = " and ".join(dict.fromkeys(seeing)) or "join_text"
+                logger.info("agent %s: google-adk gets text of its model piece by piece, for %s", name, why)
+        return joins
 
     async def on_user_message_callback(
         self, *, invocation_context: InvocationContext, user_message: types.Content

@@ -74,6 +74,16 @@ class Judges:
             )
         return found
 
+    def of_pieces(self, context: InvocationContext) -> list[str]:
+        """What of the application can see an answer of the agent's model while it is written, in words."""
+        found = [
+            *self._callbacks("after_model_callback", context, observers=True),
+            *self._plugins("on_event_callback", context, observers=True),
+            *self._of_events(context),
+        ]
+        planner = getattr(context.agent, "planner", None)
+        return [*found, f"planner {type(planner).__name__}"] if _rewrites(planner) else found
+
     def of_tools(self, context: InvocationContext) -> bool:
         """Whether anything may change what a tool of the agent returned."""
         return any(self._callbacks("after_tool_callback", context)) or any(self._of_events(context))
@@ -106,20 +116,20 @@ class Judges:
         if (invocation_id, agent.name) in around:
             _around.set(around[: around.index((invocation_id, agent.name))])
 
-    def _callbacks(self, callback: str, context: InvocationContext) -> Iterator[str]:
+    def _callbacks(self, callback: str, context: InvocationContext, *, observers: bool = False) -> Iterator[str]:
         own = getattr(context.agent, f"canonical_{callback}s", None) or ()
-        if any(not _is_observer(each) for each in own):
+        if any(observers or not _is_observer(each) for each in own):
             yield f"its {callback}"
-        yield from self._plugins(callback, context)
+        yield from self._plugins(callback, context, observers=observers)
 
     def _of_events(self, context: InvocationContext) -> Iterator[str]:
         yield from self._plugins("on_event_callback", context)
         yield from (f"agent {name}" for id_, name in _around.get() if id_ == context.invocation_id)
 
-    def _plugins(self, callback: str, context: InvocationContext) -> Iterator[str]:
+    def _plugins(self, callback: str, context: InvocationContext, *, observers: bool = False) -> Iterator[str]:
         for other in self._others(context):
             overrides = getattr(type(other), callback) is not getattr(BasePlugin, callback)
-            if overrides and not _is_observer(other):
+            if overrides and (observers or not _is_observer(other)):
                 yield f"plugin {other.name}"
 
     def _others(self, context: InvocationContext) -> list[BasePlugin]:

@@ -111,6 +111,10 @@ class CallstreamPlugin(BasePlugin):
         """The invocation of that id, while it runs."""
         return self._invocations.get(invocation_id)
 
+    def _joins_text(self, context: InvocationContext) -> bool:
+        """Whether google-adk gets text by the passage. Not here: whoever runs the Runner may read its partial events."""
+        return False
+
     # -- the invocation --
 
     async def on_user_message_callback(
@@ -311,6 +315,7 @@ class CallstreamPlugin(BasePlugin):
             withholds=bool(self._judges.of_model(callback_context.get_invocation_context())),
             tools=functions,
         )
+        model_call.joins_text = self._joins_text(callback_context.get_invocation_context())
         invocation.begin(Step(model_call, llm_request, callback_context.actions, Speaker.within(callback_context)))
         current_model_call.set(model_call)
         return None

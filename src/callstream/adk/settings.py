@@ -58,6 +58,9 @@ class AgentOptions(TypedDict, total=False):
     """Whether arguments are shown piece by piece; on by default."""
     stream_arguments: Annotated[bool, True]
     """Whether providers that stream arguments only on request are asked to; on by default."""
+    join_text: bool | None
+    """Whether google-adk gets the text of models by the passage, and clients get it from the wire as ever: a fraction of the
+    cost. By default wherever no callback, plugin, planner or agent of the application sees text while it is written."""
     use_thread_id_as_session_id: bool | None
     """Whether a new session has the thread's id; by default unless the session service refuses it."""
     allow_scoped_state_keys: Annotated[bool, False]

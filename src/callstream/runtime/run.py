@@ -376,6 +376,8 @@ class ModelCall:
         self.new_call_id = new_call_id
         self.streams = streams
         self.withholds = withholds
+        self.joins_text: bool | None = None
+        """Whether text reaches the SDK by the passage; None leaves it to the tap's setting."""
         self.read_by_tap = False
         self.responses: list[Response] = []
         """The responses that were read for it, in order: more than one where the host asked again by itself."""

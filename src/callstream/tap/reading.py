@@ -47,6 +47,7 @@ class TapSettings(msgspec.Struct, frozen=True):
     ``hosted``: the client is that of a model whose host says which requests are those of its agents; all others are the
     host's own, such as a summary of its history: they are nobody's words, and never shown.
     ``repair_gemini_signatures`` puts thought signatures back into a history that lost them; hosts do that themselves.
+    ``joins_text``: text and reasoning reach the SDK by the passage, for programs that do not read them as they are written.
     """
 
     wire: str | None = None
@@ -58,6 +59,7 @@ class TapSettings(msgspec.Struct, frozen=True):
     hosted: bool = False
     ask_again: int | None = None
     repair_gemini_signatures: bool = False
+    joins_text: bool = False
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:
@@ -130,6 +132,12 @@ class Tapping:
         """The tool of that name, if Callstream knows it."""
         return self._engine.find_tool(name)
 
+    def joins_text(self, model_call: ModelCall | None) -> bool:
+        """Whether the SDK gets text by the passage, because nobody above reads it while it is written."""
+        if model_call is not None and model_call.joins_text is not None:
+            return model_call.joins_text
+        return self._settings.joins_text
+
     @property
     def may_collapse(self) -> bool:
         return self._settings.collapse != "none"
@@ -171,6 +179,7 @@ class Reading:
         self._offered = offered if self._touches else ()
         self._collapses: Callable[[str], bool] = lambda name: collapses(name) or self._is_invented(name)
         self._refuses = model_call is not None and model_call.refuses
+        self._joins_text = tapping.joins_text(model_call)
         self._forwards_rejected = self._refuses or run.rejected == "forward"
         self._own_tools = model_call.tools if model_call is not None else {}
         self.drops_rejected = run.rejected == "ask" and not self._refuses
@@ -295,10 +304,11 @@ class Reading:
         """
         collapser = self._collapser = self._provider.collapser(
             self._response.decoder,
-            collapse=self._collapses if self._touches else None,
+            collapse=self._collapses if self._touches else _collapse_none if self._joins_text else None,
             stored=self._stored,
             check=self._check,
             forwards_invalid=self._forwards_rejected,
+            joins_text=self._joins_text,
         )
         return TappedBody(
             source,
@@ -370,6 +380,10 @@ class Reading:
                 if len(body) > limit:
                     raise WireError(f"expected an answer of at most {limit} bytes from the provider, got more")
         return bytes(body)
+
+
+def _collapse_none(name: str) -> bool:
+    return False
 
 
 def untold_refusals(provider: Provider, request: Request, place: Place) -> list[Refusal]:

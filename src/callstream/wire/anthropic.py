@@ -21,6 +21,7 @@ from callstream.wire.blocks import BlockCollapser, NewMessage, Part
 from callstream.wire.decoder import Decoder, error_in
 from callstream.wire.framing import Frame, SseFraming
 from callstream.wire.joining import Joint, add_usage
+from callstream.wire.passages import Passage, StrictText
 from callstream.wire.provider import Provider
 from callstream.wire.requests import (
     MODEL,
@@ -237,10 +238,43 @@ class AnthropicDecoder(Decoder[StreamEvent]):
 # -- collapsing --------------------------------------------------------------------------------------------------------
 
 
+class AnthropicText:
+    """``content_block_delta`` with text or thinking."""
+
+    class Delta(StrictText):
+        type: str
+        text: str | None = None
+        thinking: str | None = None
+
+    class Event(StrictText):
+        type: str
+        delta: AnthropicText.Delta
+        index: int | None = None
+
+    _FIELDS: ClassVar = {"text_delta": "text", "thinking_delta": "thinking"}
+
+    def passage_of(self, payload: bytes) -> Passage | None:
+        try:
+            event = _TEXT_EVENTS.decode(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        known = event.type == "content_block_delta" and event.delta.type in self._FIELDS
+        return (event.index, event.delta.type) if known else None
+
+    def with_text(self, payload: dict[str, Any], text: str) -> dict[str, Any]:
+        delta = payload["delta"]
+        return {**payload, "delta": {**delta, self._FIELDS[delta["type"]]: text}}
+
+
+_TEXT_EVENTS = msgspec.json.Decoder(AnthropicText.Event)
+
+
 class AnthropicCollapser(BlockCollapser):
     """Thinking and redacted thinking are held until what follows is decided: a message that ends in thinking is refused
     when it is sent back, and so is a call whose thinking is missing.
     """
+
+    text_form = AnthropicText()
 
     @property
     def keep_alive(self) -> bytes:

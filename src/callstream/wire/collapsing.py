@@ -14,6 +14,7 @@ and decides what leaves in which order. Each wire's collapser says how a call lo
   refuse a history in which reasoning leads to nothing. As long as anything that it led to is forwarded, it is
   forwarded too.
 - While a call has no name, nobody can say whether it is collapsed: it waits, and everything after it.
+- Where text is joined (``joins_text``), adjacent frames of one passage leave as one (``Passages``): nobody above sees them.
 - Every other byte passes as it came.
 
 A withheld delta must cost little, because there are thousands of them: it is recognised by its one event, and if the
@@ -38,12 +39,14 @@ from callstream.events import (
     CallSigned,
     CallStarted,
     DiscardReason,
+    ReasoningAppended,
     ResponseEnded,
     TextAppended,
     WireEvent,
 )
 from callstream.wire.decoder import Decoder
 from callstream.wire.framing import Frame
+from callstream.wire.passages import Passages, TextForm
 from callstream.wire.slots import CallSlot, CollapsibleCall, NumberedCall, Over, Passing, Reasoning, Slots
 
 
@@ -79,10 +82,12 @@ class Collapser(ABC, Generic[C]):
     ``collapse`` says by name which calls are to arrive whole; with None nothing is touched, and reasoning is not held
     either, so it is to be preferred where no tool of the request would be. ``stored``: the server keeps the response
     itself; only the Responses wire knows the difference. ``check`` judges collapsed calls; ``forwards_invalid``: what it
-    refuses is discarded, and forwarded all the same.
+    refuses is discarded, and forwarded all the same. ``joins_text``: nobody above reads text while it is written, so it is
+    forwarded by the passage, on wires that have a ``text_form``.
     """
 
     _call_type: ClassVar[type[Any]] = CollapsibleCall
+    text_form: ClassVar[TextForm | None] = None
 
     def __init__(
         self,
@@ -92,8 +97,10 @@ class Collapser(ABC, Generic[C]):
         stored: bool = False,
         check: Check | None = None,
         forwards_invalid: bool = False,
+        joins_text: bool = False,
     ) -> None:
         self._decoder = decoder
+        self._passages = Passages(self.text_form) if joins_text and self.text_form is not None else None
         self._check = check
         self._forwards_invalid = forwards_invalid
         self._framing = decoder.framing
@@ -107,8 +114,8 @@ class Collapser(ABC, Generic[C]):
 
     @property
     def is_holding(self) -> bool:
-        """Whether something waits for the decision about a call."""
-        return bool(self._slots or self._unread)
+        """Whether something waits for the decision about a call, or for the end of its passage."""
+        return bool(self._slots or self._unread or (self._passages is not None and self._passages.is_holding))
 
     @property
     def keep_alive(self) -> bytes:
@@ -204,6 +211,8 @@ class Collapser(ABC, Generic[C]):
     def _take_in(self, frame: Frame, events: list[WireEvent]) -> list[Output]:
         """What leaves after this frame, which brought these events. A call that does not fit is discarded in them."""
         pieces = self._decoder.pieces
+        if self._passages is not None and not pieces:
+            frame.text = self._text_in(frame, events)
         if len(events) == 1 and not self._unread:
             kind = type(events[0])
             if kind is ArgsAppended and len(pieces) == 1:
@@ -218,7 +227,7 @@ class Collapser(ABC, Generic[C]):
                     return []
             elif kind is TextAppended and not pieces and not self._slots:
                 self._decoder.expects_piece = False
-                return [Output(self._passed(frame))]
+                return self._pass(frame)
         self._note(events)
         self._decoder.expects_piece = bool(pieces)
         ended = any(type(event) is ResponseEnded for event in events)
@@ -243,7 +252,7 @@ class Collapser(ABC, Generic[C]):
             self._arrive(None, None, (), over=True)
         else:
             self._arrive(tail, self._decoder.chunk, self._decoder.pieces, over=True)
-        return self._leave()
+        return [*self._leave(), *self._release()]
 
     def _note(self, events: list[WireEvent]) -> None:
         for place, event in enumerate(events):
@@ -288,19 +297,43 @@ class Collapser(ABC, Generic[C]):
         out: list[Output] = []
         for slot in self._slots.take():
             match slot:
+                case Passing(frame=frame) if frame.text is not None:
+                    out += self._pass(frame)
                 case Passing():
+                    out += self._release()
                     out += self._passes_slot(slot)
                 case CallSlot():
                     call: Any = slot.call
+                    out += self._release()
                     out += self._whole(call) if call.state == "completed" else self._left_out(call)
                 case Reasoning():
                     if not slot.forwarded:
                         self._reasoning_left_out(slot)
-                    leaving = [frame for frame, is_own in slot.frames if slot.forwarded or not is_own]
-                    out += [Output(self._passed(frame)) for frame in leaving]
+                    for frame in [frame for frame, is_own in slot.frames if slot.forwarded or not is_own]:
+                        out += self._pass(frame)
                 case _:
                     self._over()
         return out
+
+    # -- text that is joined --
+
+    def _text_in(self, frame: Frame, events: list[WireEvent]) -> tuple[object, str] | None:
+        """The passage and the text of a frame that holds nothing else."""
+        if self._passages is None or len(events) != 1 or not isinstance(events[0], TextAppended | ReasoningAppended):
+            return None
+        passage = self._passages.takes(frame, events[0].text)
+        return None if passage is None else (passage, events[0].text)
+
+    def _pass(self, frame: Frame) -> list[Output]:
+        """A frame that leaves, after what is held, unless it is held itself."""
+        if self._passages is None or frame.text is None:
+            return [*self._release(), Output(self._passed(frame))]
+        held = self._passages.hold(frame)
+        return [] if held is None else [Output(self._passed(*held))]
+
+    def _release(self) -> list[Output]:
+        held = None if self._passages is None else self._passages.release()
+        return [] if held is None else [Output(self._passed(*held))]
 
 
 class NumberedCollapser(Collapser[N]):

@@ -29,7 +29,8 @@ class Frame(msgspec.Struct, gc=False):
 
     ``bytes_`` are those of the frame, None for a plain event: most frames are read and never written, so the bytes of an
     event that consist of its name, one line of data and a blank line are put together when they are asked for.
-    ``is_finished`` is false for what a body ended in: it may be cut off anywhere.
+    ``is_finished`` is false for what a body ended in: it may be cut off anywhere. ``text``: what a frame says that holds
+    nothing else, and which passage it belongs to, where text is joined.
     """
 
     payload: bytes | None = None
@@ -38,6 +39,7 @@ class Frame(msgspec.Struct, gc=False):
     line_end: bytes = b"\n"
     is_finished: bool = True
     error: WireError | None = None
+    text: tuple[object, str] | None = None
 
     @property
     def raw(self) -> bytes:

@@ -20,6 +20,7 @@ from callstream.wire.collapsing import Collapser, Output, read_json
 from callstream.wire.decoder import Decoder
 from callstream.wire.framing import Frame
 from callstream.wire.gemini.requests import SIGNATURE
+from callstream.wire.passages import Passage, StrictText
 from callstream.wire.slots import CallSlot, CollapsibleCall, Passing
 
 _PIECES = ("partialArgs", "willContinue", "args")
@@ -153,8 +154,51 @@ class CutFrame:
         return self.slots
 
 
+class GeminiText:
+    """A chunk with one part of text or thought, and nothing that ends or cites."""
+
+    class Part(StrictText):
+        text: str
+        thought: bool = False
+
+    class Content(StrictText):
+        parts: list[GeminiText.Part]
+        role: str | None = None
+
+    class Candidate(StrictText):
+        content: GeminiText.Content
+        index: int | None = None
+
+    class Chunk(StrictText, rename="camel"):
+        candidates: list[GeminiText.Candidate]
+        usage_metadata: Any = None
+        model_version: Any = None
+        response_id: Any = None
+        create_time: Any = None
+
+    def passage_of(self, payload: bytes) -> Passage | None:
+        try:
+            chunk = _TEXT_CHUNKS.decode(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        if len(chunk.candidates) != 1 or len(chunk.candidates[0].content.parts) != 1:
+            return None
+        [candidate] = chunk.candidates
+        return (candidate.index, candidate.content.parts[0].thought)
+
+    def with_text(self, payload: dict[str, Any], text: str) -> dict[str, Any]:
+        [candidate] = payload["candidates"]
+        [part] = candidate["content"]["parts"]
+        content = {**candidate["content"], "parts": [{**part, "text": text}]}
+        return {**payload, "candidates": [{**candidate, "content": content}]}
+
+
+_TEXT_CHUNKS = msgspec.json.Decoder(GeminiText.Chunk)
+
+
 class GeminiCollapser(Collapser[PartCall]):
     _call_type = PartCall
+    text_form = GeminiText()
 
     def __init__(self, decoder: Decoder[Any], **settings: Any) -> None:
         super().__init__(decoder, **settings)

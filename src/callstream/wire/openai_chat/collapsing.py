@@ -15,9 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import msgspec
+
 from callstream.wire.collapsing import Collapser, Output, changed, read_json
 from callstream.wire.decoder import Decoder
 from callstream.wire.framing import Frame
+from callstream.wire.passages import Passage, StrictText
 from callstream.wire.slots import CallSlot, CollapsibleCall, Passing
 
 # What every chunk of a response repeats, or pads itself with.
@@ -160,8 +163,58 @@ class CutFrame:
         return self.slots
 
 
+class ChatText:
+    """A chunk whose one delta is content or reasoning."""
+
+    class Delta(StrictText):
+        content: str | None = None
+        reasoning_content: str | None = None
+        reasoning: str | None = None
+
+        @property
+        def field(self) -> str | None:
+            said = [name for name in ("content", "reasoning_content", "reasoning") if getattr(self, name) is not None]
+            return said[0] if len(said) == 1 else None
+
+    class Choice(StrictText):
+        delta: ChatText.Delta
+        index: int = 0
+        logprobs: None = None
+        finish_reason: None = None
+
+    class Chunk(StrictText):
+        choices: list[ChatText.Choice]
+        id: Any = None
+        object: Any = None
+        created: Any = None
+        model: Any = None
+        system_fingerprint: Any = None
+        service_tier: Any = None
+        usage: None = None
+        obfuscation: Any = None
+
+    def passage_of(self, payload: bytes) -> Passage | None:
+        try:
+            chunk = _TEXT_CHUNKS.decode(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        field = chunk.choices[0].delta.field if len(chunk.choices) == 1 else None
+        return None if field is None else (chunk.choices[0].index, field)
+
+    def with_text(self, payload: dict[str, Any], text: str) -> dict[str, Any]:
+        [choice] = payload["choices"]
+        delta = {name: text if value is not None else value for name, value in choice["delta"].items()}
+        made = {**payload, "choices": [{**choice, "delta": delta}]}
+        made.pop("obfuscation", None)  # padding to the length of the delta that it came with
+        return made
+
+
+_TEXT_CHUNKS = msgspec.json.Decoder(ChatText.Chunk)
+
+
 class OpenAIChatCollapser(Collapser[EntryCall]):
     _call_type = EntryCall
+    text_form = ChatText()
 
     def __init__(self, decoder: Decoder[Any], **settings: Any) -> None:
         super().__init__(decoder, **settings)

@@ -18,13 +18,16 @@ to hand the call out as if it could be executed would be worse.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
+
+import msgspec
 
 from callstream import codec
 from callstream.wire.collapsing import NumberedCollapser, Output, changed, read_json
 from callstream.wire.decoder import Decoder
 from callstream.wire.framing import Frame
 from callstream.wire.openai_responses.decoding import CALL_ITEMS, DELTAS, ENDS, StreamEvent
+from callstream.wire.passages import Passage, StrictText
 from callstream.wire.slots import NumberedCall, Passing, Reasoning
 from callstream.wire.whole import kept
 
@@ -63,8 +66,47 @@ class ResponseEnd(Passing):
         self.first_seen = first_seen
 
 
+class ResponsesText:
+    """A delta of a message's text or of reasoning."""
+
+    class Event(StrictText):
+        type: str
+        delta: str
+        item_id: Any = None
+        output_index: int | None = None
+        content_index: int | None = None
+        summary_index: int | None = None
+        sequence_number: Any = None
+        obfuscation: Any = None
+        logprobs: list[Any] | None = None
+
+    _TYPES: ClassVar = (
+        "response.output_text.delta",
+        "response.reasoning_text.delta",
+        "response.reasoning_summary_text.delta",
+    )
+
+    def passage_of(self, payload: bytes) -> Passage | None:
+        try:
+            event = _TEXT_EVENTS.decode(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        if event.type not in self._TYPES or event.logprobs:
+            return None
+        return (event.type, event.output_index, event.content_index, event.summary_index)
+
+    def with_text(self, payload: dict[str, Any], text: str) -> dict[str, Any]:
+        made = {**payload, "delta": text}
+        made.pop("obfuscation", None)
+        return made
+
+
+_TEXT_EVENTS = msgspec.json.Decoder(ResponsesText.Event)
+
+
 class OpenAIResponsesCollapser(NumberedCollapser[ItemCall]):
     _call_type = ItemCall
+    text_form = ResponsesText()
 
     def __init__(self, decoder: Decoder[Any], **settings: Any) -> None:
         super().__init__(decoder, **settings)
@@ -193,15 +235,15 @@ class OpenAIResponsesCollapser(NumberedCollapser[ItemCall]):
 
     def _passed(self, frame: Frame, value: Any = None) -> bytes:
         if not self._missing and self._floor is None:
-            return super()._passed(frame)
-        event = read_json(frame.payload)
+            return super()._passed(frame, value)
+        event = read_json(frame.payload) if value is None else value
         if not isinstance(event, dict):
             return super()._passed(frame)
         numbered = self._numbered(event)
         number = numbered.get("sequence_number")
         if isinstance(number, int):
             self._floor = None if number == event["sequence_number"] else number
-        return super()._passed(frame, changed(event, numbered))
+        return super()._passed(frame, changed(event, numbered) or value)
 
     def _numbered(self, event: dict[str, Any]) -> dict[str, Any]:
         """The event with numbers that follow those that have left."""
