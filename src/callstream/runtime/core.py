@@ -47,7 +47,7 @@ from callstream.runtime.directory import Directory
 from callstream.runtime.ending import Ending, describe
 from callstream.runtime.engine import Engine
 from callstream.runtime.limits import OnRejected, TextLimits, check_rejected
-from callstream.runtime.log import EventsThen, Log, Then
+from callstream.runtime.log import EventsThen, RunLog, Then
 from callstream.runtime.progress import ProgressFeeds, ProgressHandler
 from callstream.runtime.waiting import submitted, wait_for_result
 from callstream.tools import Progress
@@ -83,7 +83,7 @@ class RunCore(ABC):
         self.on_tool_progress: ProgressHandler | None = None
         """Takes the place of the Callstream's own handler in this run."""
         self._ledger = Ledger()
-        self._log = Log(
+        self._log = RunLog(
             engine.journal,
             run_id,
             self._ledger,
@@ -434,7 +434,7 @@ class RunEnd:
         self,
         run: RunCore,
         ledger: Ledger,
-        log: Log,
+        log: RunLog,
         barrier: Barrier,
         feeds: ProgressFeeds,
         write: Callable[[EventsThen], Awaitable[None]],

@@ -47,7 +47,7 @@ class _Batch(msgspec.Struct, eq=False):
     """In which it is applied: hooks and tools that begin with it see what its submitter saw."""
 
 
-class Log:
+class RunLog:
     """Writes to the journal what happens to the calls in ``ledger``, within the limits.
 
     ``apply`` is called with each event and its number when the journal has it, ``on_excess`` with the limit that a batch
