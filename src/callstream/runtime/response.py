@@ -74,7 +74,8 @@ class Response:
 
     ``feed`` returns when the events are durable and the hooks have been told; it does not wait for hooks. If reading
     breaks, the open calls are discarded (interrupted) and the error rises unchanged. Leaving it ends the body. ``expect``
-    is told of each call before it starts: its ``call_id``, and its text while that is being read.
+    is told of each call before it starts: its ``call_id``, its text while that is being read, and the
+    ``call_id`` under which it was expected before, if that was taken.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class Response:
         new_call_id: Callable[[], str],
         tools: Mapping[str, dict[str, Any]] | None = None,
         author: str | None = None,
-        expect: Callable[[CallStarted, str, ArgumentText | None], None] | None = None,
+        expect: Callable[[CallStarted, str, ArgumentText | None, str | None], None] | None = None,
     ) -> None:
         self.run = run
         self._expect = expect
@@ -170,9 +171,10 @@ class Response:
             self.submit(events, then)
 
     def _expect_call(self, started: CallStarted, call_id: str) -> None:
+        former = self.call_ids.get(started.call_id)
         self.call_ids[started.call_id] = call_id
         if self._expect is not None:
-            self._expect(started, call_id, self.decoder.text_of(started.call_id))
+            self._expect(started, call_id, self.decoder.text_of(started.call_id), former)
 
     async def interrupt(self, reason: DiscardReason = "interrupted", detail: str | None = None) -> None:
         """Reading cannot continue: the open calls of this response are discarded."""

@@ -177,7 +177,9 @@ class Run(RunCore):
         policy: EarlyPolicy = early if self.starts_early else "never"
         together: list[str] = []
 
-        def expect(started: CallStarted, call_id: str, text: ArgumentText | None) -> None:
+        def expect(started: CallStarted, call_id: str, text: ArgumentText | None, former: str | None) -> None:
+            if former is not None:
+                self.tool_use.forget(former)
             if text is not None:
                 self._ledger.lend(call_id, text)
             is_offered = self.tool_use.expect(call_id, started.name, offered, together)

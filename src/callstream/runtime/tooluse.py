@@ -46,6 +46,13 @@ class ToolUse:
             self._offered[call_id] = offered
         return not offered or name in offered
 
+    def forget(self, call_id: str) -> None:
+        """The call that was expected under this id has got another one."""
+        self._offered.pop(call_id, None)
+        together = self._together.pop(call_id, [])
+        if call_id in together:
+            together.remove(call_id)
+
     async def record_outcome(self, call_id: str, result: Any, error: BaseException | None = None) -> None:
         """Records what a tool returned, or the error that it raised."""
         run = self._run
