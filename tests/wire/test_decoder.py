@@ -216,20 +216,3 @@ def test_the_text_of_an_open_call_is_that_of_its_pieces(wire: str) -> None:
     assert joined
     assert [decoder.text_of(call_id) for call_id in joined] == [None]
     assert decoder.text_of("unknown") is None
-
-
-@pytest.mark.parametrize("texts", [["null"], ["nu", "ll"], [" ", "null", " "]])
-@every_wire
-def test_null_is_no_arguments_and_is_shown_as_such(wire: str, texts: list[str]) -> None:
-    """Some models write null where a tool has no arguments; its tool runs with an empty object, which is what is shown."""
-    if wire == "gemini":
-        return  # it has values and no text
-    body = sse(*opened(wire, *texts), *ends(wire, normal=True))
-    call = only_call(decode(wire, body))
-    assert (call.outcome, call.text.strip(), call.args) == ("completed", "{}", {})
-    assert call.text == call.args_json
-    assert only_call(decode(wire, sse(*opened(wire, *texts)))).text.strip() == ""
-    cut = only_call(decode(wire, sse(*opened(wire, "nul"), *ends(wire, normal=True))))
-    assert (cut.outcome, cut.text) == ("malformed", "nul")
-    begun = only_call(decode(wire, sse(*opened(wire, " ", '{"a":', "null}"), *ends(wire, normal=True))))
-    assert (begun.args, begun.text) == ({"a": None}, ' {"a":null}')

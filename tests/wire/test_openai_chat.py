@@ -171,7 +171,7 @@ def test_numeric_ids() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
-    [({"a": [1]}, '{"a":[1]}'), ({}, "{}"), (None, "{}"), ("", "{}"), (" \n", " \n{}"), ("null", "{}")],
+    [({"a": [1]}, '{"a":[1]}'), ({}, "{}"), (None, "{}"), ("", "{}"), (" \n", " \n{}"), ("null", "null")],
 )
 def test_arguments_as_object_null_or_blank(arguments: Any, expected: str) -> None:
     function = {"name": "f", "arguments": arguments}

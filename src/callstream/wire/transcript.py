@@ -36,8 +36,6 @@ from callstream.events import (
 )
 from callstream.wire.argtext import ArgumentText, json_text
 
-_NULL = "null"
-
 
 class WireCall:
     """One call of the response: what the wire has said of it so far."""
@@ -50,7 +48,6 @@ class WireCall:
         "final",
         "message_id",
         "name",
-        "null",
         "provider_id",
         "signature",
         "text",
@@ -65,7 +62,6 @@ class WireCall:
         self.name: str | None = None
         self.signature: str | None = None
         self.text = ArgumentText()
-        self.null: str | None = ""  # what may be the beginning of "null"; None when the arguments are anything else
         self.ended = False  # the wire has ended it
         self.final = False  # completed or discarded
 
@@ -185,8 +181,6 @@ class Transcript:
         if call.final or call.ended:
             raise WireError(f"expected no more arguments after the end of call {call.call_id!r}, got {text[:80]!r}")
         if call.encoding == "json":
-            if call.null is not None and not (text := _past_null(call, text)):
-                return
             text = call.text.append(text if self._surrogates is None else escape_surrogates(text))
         else:
             text = call.text.append_raw(self._whole_characters(f"call {call.call_id}", text))
@@ -198,7 +192,6 @@ class Transcript:
         if call.final:
             return
         call.ended = True
-        self._settle_null(call)
         if call.name is not None and (call.encoding == "text" or self._is_whole(call)):
             self._complete(call)
 
@@ -224,16 +217,7 @@ class Transcript:
     def _is_whole(self, call: WireCall) -> bool:
         return not call.text.is_blank and is_strict(call.text.join())
 
-    def _settle_null(self, call: WireCall) -> None:
-        """The text is over: some models write null for no arguments, and their tools run without any."""
-        waiting, call.null = call.null, None
-        if waiting:
-            text = call.text.append("{}" if waiting.strip() == _NULL else waiting)
-            if call.name is not None:
-                self._events.append(ArgsAppended(call.call_id, text))
-
     def _complete(self, call: WireCall) -> None:
-        self._settle_null(call)
         if call.encoding == "json" and call.text.is_blank:
             # A tool without parameters: no text means no arguments.
             self._events.append(ArgsAppended(call.call_id, call.text.append("{}")))
@@ -284,16 +268,6 @@ class Transcript:
         self.end_messages()
         self.any_response = True
         self._events.append(ResponseEnded(finish_reason, usage))
-
-
-def _past_null(call: WireCall, text: str) -> str:
-    """The text that may be shown, with what waited before it: nothing while it may still become "null"."""
-    if not call.null and text.isspace():
-        return text
-    text = (call.null or "") + text
-    is_open = _NULL.startswith(text.strip())
-    call.null = text if is_open else None
-    return "" if is_open else text
 
 
 def _claim(wanted: str, taken: set[str]) -> str:

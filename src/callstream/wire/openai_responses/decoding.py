@@ -189,7 +189,7 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
         if call.final or not text:
             return
         whole = ArgumentText().append(text) if call.encoding == "json" else text
-        so_far = call.text.join() + (call.null or "")
+        so_far = call.text.join()
         if whole.startswith(so_far):
             self._transcript.append_args(call, text if not so_far else whole[len(so_far) :])
         elif call.text.is_blank:
