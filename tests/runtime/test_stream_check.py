@@ -121,7 +121,10 @@ async def test_calls_beside_it_run(desk: Desk) -> None:
 async def test_a_name_that_comes_twice_is_malformed(desk: Desk) -> None:
     async with desk.cs.run("t") as run:
         await feed(run, ToolCall("reserve", text='{"area": "hall", "area": "garden"}'))
-        assert (run.calls[0].reason, run.calls[0].detail) == ("malformed", "the name 'area' comes twice in an object")
+        assert (run.calls[0].reason, run.calls[0].detail) == (
+            "malformed",
+            "the name 'area' comes twice in an object (at position 22)",
+        )
     assert desk.ran == []
 
 

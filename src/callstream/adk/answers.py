@@ -473,5 +473,6 @@ class ClientAnswers:
         ]
 
     def _taken(self, parts: list[types.Part]) -> list[TakenAnswer]:
-        answered = [_answered_id(part) or "" for part in parts]
-        return [self._unrecorded[wire_id] for wire_id in answered if wire_id in self._unrecorded]
+        """What is to be recorded of these answers, in the order in which the client gave them."""
+        answered = {_answered_id(part) for part in parts}
+        return [taken for wire_id, taken in self._unrecorded.items() if wire_id in answered]

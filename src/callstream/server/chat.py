@@ -139,8 +139,9 @@ class ChatRoutes:
     async def stop(self, request: Request) -> Response:
         """Stops the chat's active run; with ``X-Run-Id`` only that one."""
         principal = await self._access.principal(request)
-        row = await self._runs.active_run(request.path_params["chat_id"], principal)
-        if row is None or (request.headers.get("x-run-id") or row.run_id) != row.run_id:
+        rows = await self._guard(self._access.runs_of(request.path_params["chat_id"], principal))
+        row = rows[0]
+        if row.outcome is not None or (request.headers.get("x-run-id") or row.run_id) != row.run_id:
             return json_response({"stopped": False})
         await self._runs.stop_run(row, "stopped by the client")
         return json_response({"stopped": True})
