@@ -196,7 +196,7 @@ docs: $(VENV)/.installed-docs ## build the documentation into site/
 	@echo "==> site/index.html"
 
 clean: ## remove the environments and all that was built
-	@rm -rf $(VENV) $(RIVAL) $(OLDEST) $(LITELLM_VENV) $(LANGCHAIN_VENV) $(AIOBOTOCORE_VENV) .venv-frameworks-* build dist site htmlcov .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache js/types src/callstream/server/page/react
+	@rm -rf $(VENV) $(RIVAL) $(OLDEST) $(LITELLM_VENV) $(LANGCHAIN_VENV) $(AIOBOTOCORE_VENV) .venv-frameworks-* build dist site htmlcov .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache src/callstream/server/page/react
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An existing environment is used as it is; pip brings it up to date when pyproject.toml or constraints.txt changes.

@@ -6,8 +6,7 @@
  *     for await (const delta of argumentDeltas) input.feed(delta);
  *     await bridge.sendToolInput({ arguments: input.close() });
  *
- * Every message is a copy of all arguments so far, so one is sent per frame at most. Nothing in them is taken back: half an
- * escape, half a number or half a literal is held back, although views must cope with it.
+ * Every message is a copy of all arguments so far, so one is sent per frame at most. Nothing in them is taken back.
  *
  * @typedef {{ arguments: { [name: string]: any } }} ToolInput
  */
@@ -45,8 +44,8 @@ export function toolInputPartial(send, { schedule = globalThis.requestAnimationF
     },
 
     /**
-     * The arguments are complete: sends no more, and returns them for `ui/notifications/tool-input`. Throws a SyntaxError if
-     * they are not JSON; tell the view then that the call was cancelled.
+     * Sends no more, and returns the arguments for `ui/notifications/tool-input`. A SyntaxError if they are not JSON: tell the
+     * view then that the call was cancelled.
      *
      * @returns {any}
      */

@@ -3,11 +3,11 @@
  *
  *     const calls = new ToolCalls();
  *     const thread = new Thread({ url: "/agui", threadId, onEvent: (event) => calls.take(event) });
- *     await thread.join(); // what there is, then the last run as it goes on
+ *     await thread.join(); // what there is, then the last run as it goes on; { follow: true } for the runs after it too
  *     await thread.send("Write a page about tides.");
  *
- * Events are handled in portions of a few milliseconds, so that a page stays responsive however much arrives at once. A
- * request that was lost is not repeated: after a lost connection the thread is joined, which only reads.
+ * Events are handled in portions of a few milliseconds, so that the page stays responsive. A lost request is not repeated: the
+ * thread is joined, which only reads.
  *
  * @typedef {"idle" | "connecting" | "live" | "lost"} ThreadState lost: it tries again soon
  * @typedef {"ended" | "missing" | "left"} End missing: the server has no such thread
@@ -19,13 +19,14 @@
  * @property {(state: ThreadState) => void} [onState]
  * @property {typeof fetch} [fetch]
  * @property {RequestInit} [request] headers and credentials
- * @property {number} [firstPause] milliseconds before the second try; each further pause is about twice as long
+ * @property {number} [firstPause] milliseconds before the second try; each further pause is about twice as long; between two
+ *   looks for a later run, nine times as long
  * @property {number} [longestPause]
  */
 
 import { refusal, rest } from "./rest.js";
 
-/** So long are events handled before others get their turn, in milliseconds. */
+/** Milliseconds of a portion. */
 const PORTION = 8;
 
 /** The server refused a request. */
@@ -43,6 +44,7 @@ export class Refused extends Error {
 export class Thread {
   #options;
   #left = new AbortController();
+  #follows = false;
   /** the last run's */
   runId = "";
 
@@ -54,9 +56,13 @@ export class Thread {
   /**
    * Shows the thread, and follows its last run to its end through any number of lost connections.
    *
+   * With `follow` it stays for later runs, of other tabs too, until `leave`; after `send`, `answer` and `run` as well.
+   *
+   * @param {{ follow?: boolean }} [options]
    * @returns {Promise<End>}
    */
-  async join() {
+  async join({ follow = false } = {}) {
+    this.#follows = follow;
     return this.#follow(null);
   }
 
@@ -88,53 +94,70 @@ export class Thread {
    */
   async run(input) {
     const empty = { messages: [], tools: [], context: [], state: {}, forwardedProps: {} };
-    return this.#follow({ ...empty, runId: newId(), protocolVersion: "1.0", ...input });
+    const end = await this.#follow({ ...empty, runId: newId(), protocolVersion: "1.0", ...input });
+    if (end === "ended" && this.#follows) this.#follow(null, this.runId).catch(() => {});
+    return end;
   }
 
   /** Stops the last run, if there is one. */
   async stop() {
-    if (this.runId !== "") await this.#post(`runs/${encodeURIComponent(this.runId)}/stop`, {});
+    if (this.runId) await this.#post(`runs/${encodeURIComponent(this.runId)}/stop`, {});
   }
 
   /** Ends what is being followed. The run continues. */
   leave() {
+    this.#follows = false;
     this.#left.abort();
     this.#left = new AbortController();
   }
 
   /**
    * @param {any} input null to join only
+   * @param {string | null} known the run that was seen to its end
    * @returns {Promise<End>}
    */
-  async #follow(input) {
+  async #follow(input, known = null) {
+    const stays = this.#follows;
     this.leave();
+    this.#follows = stays;
     const { signal } = this.#left;
     const { threadId, onState, firstPause, longestPause } = this.#options;
-    const connect = `threads/${encodeURIComponent(threadId)}/connect`;
     /** @type {unknown} why nobody knows yet whether the input has arrived */
     let doubt = null;
     let pause = firstPause;
-    let isSent = input === null;
+    let isSent = !input;
     try {
       while (!signal.aborted) {
-        onState?.("connecting");
+        onState?.(known ? "idle" : "connecting");
         try {
-          const response = await (isSent ? this.#post(connect, {}, signal) : this.#post("", { ...input, threadId }, signal));
+          if (known) await rest(9 * pause, signal);
+          const path = isSent ? `threads/${encodeURIComponent(threadId)}/connect` : "";
+          const response = await this.#post(path, isSent ? { known } : { ...input, threadId }, signal);
+          if (response.status === 204) {
+            // There is no thread, or no run but the one that is known.
+            if (doubt) throw doubt;
+            if (!stays) return "missing";
+            known ||= "-";
+            continue;
+          }
           onState?.("live");
           pause = firstPause;
           const answers = isSent ? [] : input.messages.filter((/** @type {any} */ message) => message.role === "tool");
           isSent = true;
           const hasEnded = await this.#read(response, signal, answers);
-          if (doubt !== null && this.runId !== input.runId) throw doubt;
+          if (doubt && this.runId !== input.runId) throw doubt;
           doubt = null;
-          if (hasEnded) return "ended";
+          if (hasEnded) {
+            if (input || !stays) return "ended";
+            known = this.runId;
+            continue;
+          }
         } catch (error) {
           if (signal.aborted) break;
-          const status = refusal(error);
-          if (isSent && status === 404 && doubt === null) return "missing";
-          if (error === doubt || status !== undefined) throw doubt ?? error;
+          if (error === doubt || refusal(error)) throw doubt ?? error;
           if (!isSent) [isSent, doubt] = [true, error];
         }
+        known = null;
         onState?.("lost");
         await rest(pause, signal);
         pause = Math.min(pause * 2, longestPause);
@@ -156,7 +179,7 @@ export class Thread {
     const headers = new Headers(request?.headers);
     headers.set("content-type", "application/json");
     const options = { ...request, method: "POST", body: JSON.stringify(body), headers, signal };
-    const response = await fetch(path === "" ? base : new URL(path, base), options);
+    const response = await fetch(path ? new URL(path, base) : base, options);
     if (!response.ok) throw new Refused(response.status, await response.text());
     return response;
   }
@@ -185,7 +208,7 @@ export class Thread {
         }
         if (signal.aborted) return false;
         const data = frame.split(/\r?\n/).filter((line) => line.startsWith("data:"));
-        if (data.length === 0) continue;
+        if (!data.length) continue;
         const event = JSON.parse(data.map((line) => line.slice(5)).join("\n"));
         tell(event);
         if (event.type === "RUN_FINISHED" || event.type === "RUN_ERROR") hasEnded = true;
@@ -200,5 +223,5 @@ export class Thread {
 
 /** As random as a UUID; `crypto.randomUUID` is there for secure origins alone, and a server in a local net is none. */
 function newId() {
-  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+  return crypto.getRandomValues(new Uint32Array(4)).join("-");
 }

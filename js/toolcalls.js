@@ -122,10 +122,8 @@ export class ToolCalls {
       case "MESSAGES_SNAPSHOT":
         return this.#takeMessages(event.messages);
       case "RUN_FINISHED":
-        for (const id of event.outcome?.pendingToolCallIds ?? []) this.#set(this.#entry(id), { state: "awaiting" });
-        for (const asked of event.outcome?.interrupts ?? []) {
-          this.#set(this.#entry(asked.toolCallId), { state: "awaiting", question: asked });
-        }
+        for (const id of event.outcome?.pendingToolCallIds ?? []) this.#ask(id);
+        for (const asked of event.outcome?.interrupts ?? []) this.#ask(asked.toolCallId, { question: asked });
     }
   }
 
@@ -168,6 +166,19 @@ export class ToolCalls {
       const state = /^\{\s*"error"\s*:/.test(content) ? "failed" : "done";
       this.#set(this.#entry(toolCallId), { state, result: content });
     }
+  }
+
+  /**
+   * A call awaits an answer. A question of google-adk's is a call of its own, and names the call that waits for it.
+   *
+   * @param {string} id
+   * @param {Partial<ToolCall>} [said]
+   */
+  #ask(id, said) {
+    const entry = this.#entry(id);
+    this.#set(entry, { state: "awaiting", ...said });
+    const about = entry.call.args?.originalFunctionCall?.id;
+    if (this.#entries.get(about)?.call.state === "running") this.#ask(about, said);
   }
 
   /** @param {any} activity */

@@ -166,3 +166,22 @@ test("an ended subscription is not told", () => {
   calls.take(start());
   frame();
 });
+
+test("a tool that waits for a confirmation awaits an answer, as the question about it does", () => {
+  const [calls, frame] = frames();
+  calls.take(start("d", "delete"));
+  calls.take(args('{"path": "a"}', "d"));
+  calls.take(end("d"));
+  calls.take(start("q", "adk_request_confirmation"));
+  calls.take(args('{"originalFunctionCall": {"id": "d", "name": "delete"}}', "q"));
+  calls.take(end("q"));
+  frame();
+  assert.equal(calls.call("d").state, "running");
+  calls.take({ type: "RUN_FINISHED", outcome: { type: "success", pendingToolCallIds: ["q"] } });
+  frame();
+  assert.deepEqual([calls.call("q").state, calls.call("d").state], ["awaiting", "awaiting"]);
+  calls.take(result("deleted", "d"));
+  calls.take({ type: "RUN_FINISHED", outcome: { type: "success", pendingToolCallIds: ["q"] } });
+  frame();
+  assert.equal(calls.call("d").state, "done");
+});

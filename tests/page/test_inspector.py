@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from playwright.sync_api import Locator, Page, expect
 from callstream import Callstream
 from callstream.events import (
     ArgsAppended,
+    CallAwaiting,
     CallCompleted,
     CallDiscarded,
     CallExecuting,
@@ -19,6 +21,7 @@ from callstream.events import (
     CallReturned,
     CallStarted,
     MessageReceived,
+    Question,
     StateChanged,
 )
 from tests.page.inspector import Inspector
@@ -140,6 +143,7 @@ def test_truncated_call_says_why(inspector: Inspector) -> None:
         "truncated The response ended before the call did. The tool never ran."
     )
     expect(card).to_contain_text("Cut")
+    expect(card.locator(".is-live")).to_have_count(0)  # nobody writes it any more
 
 
 def test_failed_call_shows_its_error(inspector: Inspector) -> None:
@@ -302,6 +306,74 @@ def test_run_of_another_process(inspector: Inspector, stage: Stage, page: Page, 
     stage.call(finish)
     inspector.expect_state("far_call", "completed")
     expect(card.locator(".string")).to_have_text("as far as it goes")
+
+
+def test_a_question_of_google_adks_is_a_question(inspector: Inspector, stage: Stage, page: Page) -> None:
+    """Its name and its arguments are google-adk's own business; they are there for those who look."""
+    books = json.dumps(
+        {"originalFunctionCall": {"id": "d", "args": {"path": "a"}, "name": "delete"}, "toolConfirmation": {}}
+    )
+    asked = Question(reason="confirmation", message="Delete a?", about="d")
+
+    async def ask(cs: Callstream) -> None:
+        async with cs.run("asked") as run:
+            await run.record([MessageReceived("user", "delete it"), CallStarted("d", "delete")])
+            await run.record([CallCompleted("d", '{"path": "a"}'), CallAwaiting("d", is_paused=True)])
+            await run.record([CallStarted("q", "adk_request_confirmation"), CallCompleted("q", books)])
+            await run.record([CallAwaiting("q", asked)])
+
+    async def answer(cs: Callstream) -> None:
+        async with cs.run("asked") as run:
+            await run.answer("q", {"confirmed": True})
+            await run.answer("d", "deleted")
+
+    stage.call(ask)
+    page.reload()
+    page.get_by_role("link", name="delete it").click()
+    card = inspector.expect_state("Confirmation of delete", "awaiting an answer")
+    deleting = inspector.expect_state("delete", "awaiting an answer")
+    expect(deleting).to_contain_text("delete waits for your answer")
+    expect(deleting).to_contain_text("Delete a?")
+    stage.call(answer)
+    page.reload()
+    inspector.expect_state("Confirmation of delete", "completed")
+    inspector.expect_state("delete", "completed")
+    expect(card.locator(".card-panel")).to_be_hidden()
+    assert "adk_request" not in page.locator("#main").inner_text()
+    card.get_by_text("Tree", exact=True).click()
+    expect(card.locator(".card-panel")).to_be_visible()
+    expect(card.locator(".card-panel")).to_contain_text("originalFunctionCall")
+
+
+def test_threads_that_failed_are_marked_and_found(inspector: Inspector, stage: Stage, page: Page) -> None:
+    async def write(cs: Callstream) -> None:
+        for thread, fails in (("good", False), ("bad", True)):
+            try:
+                async with cs.run(thread) as run:
+                    await run.record([MessageReceived("user", f"a {thread} one"), CallStarted(f"c-{thread}", "look")])
+                    await run.record([CallCompleted(f"c-{thread}", "{}"), CallExecuting(f"c-{thread}")])
+                    if fails:
+                        await run.fail(f"c-{thread}", "no paper")
+                        raise ValueError("no paper")
+                    await run.complete(f"c-{thread}", "seen")
+            except ValueError:
+                pass
+
+    stage.call(write)
+    page.reload()
+    failed = page.locator("a.thread-link", has_text="a bad one")
+    expect(failed.locator(".failed-mark")).to_have_text("failed")
+    expect(page.locator("a.thread-link", has_text="a good one").locator(".failed-mark")).to_have_count(0)
+    search = page.get_by_label("Search threads")
+    search.fill("GOOD one")
+    expect(failed).to_have_count(0)
+    expect(page.locator("a.thread-link")).to_contain_text(["a good one"])
+    search.fill("nothing of the kind")
+    expect(page.get_by_text("No thread that is loaded has these words.")).to_be_visible()
+    search.fill("")
+    failed.click()
+    expect(page.locator(".run-reason")).to_have_text("look failed, and the run with it.")
+    expect(page.locator("#main").get_by_text("no paper")).to_have_count(1)
 
 
 def test_calls_of_other_kinds(inspector: Inspector, stage: Stage, page: Page) -> None:

@@ -134,6 +134,12 @@ def test_single_keys_can_be_turned_off(inspector: Inspector) -> None:
     dialog = page.get_by_role("dialog", name="Keyboard shortcuts")
     page.keyboard.press("Escape")
     page.get_by_role("button", name="Keyboard shortcuts").click()
+    box = dialog.get_by_label("Single keys are shortcuts").bounding_box()
+    words = dialog.get_by_text("Single keys are shortcuts").bounding_box()
+    assert box is not None
+    assert words is not None
+    assert box["width"] < 40  # it stands in the line of its words
+    assert words["height"] < 2 * box["height"] + 12
     dialog.get_by_label("Single keys are shortcuts").uncheck()
     page.keyboard.press("Escape")
     for _ in range(2):

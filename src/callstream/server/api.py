@@ -82,6 +82,7 @@ class Api:
             "title": await self._title(rows[-1]),
             "runs": len(rows),
             "active": rows[0].outcome is None,
+            "outcome": rows[0].outcome,
             "awaiting": awaiting,
             "started_at": rows[-1].started_at,
             "updated_at": rows[0].ended_at or rows[0].started_at,

@@ -200,19 +200,35 @@ class RunRoutes:
                 yield part
 
     async def connect(self, request: Request) -> Response:
-        """Joins a thread: what has been, then its last run live. Of the body, the client's protocol version counts."""
+        """Joins a thread: what has been, then its last run live. Of the body, the client's protocol version counts.
+
+        ``known`` in the body is the run that the client has seen to its end, null if none: then the answer is 204 if there
+        is nothing else to see. Browsers log a 404, and a page that looks for new runs would be sent the thread again.
+        """
         principal = await self._access.principal(request)
         thread_id = request.path_params["thread_id"]
         body = await json_body(request, self._settings, optional=True)
         declares = body.get("protocolVersion") if isinstance(body, dict) and "threadId" in body else PROTOCOL_VERSION
-        return await self.join(thread_id, principal, is_older=self._is_older(declares))
+        is_older = self._is_older(declares)
+        if not isinstance(body, dict) or "known" not in body:
+            return await self.join(thread_id, principal, is_older=is_older)
+        try:
+            return await self.join(thread_id, principal, is_older=is_older, known=body["known"])
+        except Problem as problem:
+            if problem.status != HTTPStatus.NOT_FOUND:
+                raise
+            return Response(status_code=HTTPStatus.NO_CONTENT)
 
-    async def join(self, thread_id: str, principal: str | None, *, is_older: bool) -> Response:
-        """A thread of the principal's: what has been, then its last run live."""
+    async def join(
+        self, thread_id: str, principal: str | None, *, is_older: bool, known: str | None = None
+    ) -> Response:
+        """A thread of the principal's: what has been, then its last run live. 204 if its last run is ``known`` and over."""
         with self.seat(principal) as seat:
             if isinstance(self._host, Importer) and is_id(thread_id):
                 await self._health.guard(self._host.import_thread(thread_id, principal))
             rows = await self._health.guard(self._access.runs_of(thread_id, principal))
+            if rows[0].run_id == known and rows[0].outcome is not None:
+                return Response(status_code=HTTPStatus.NO_CONTENT)
             outlet = Outlet()
             frames = self._joins.join(rows[::-1], self._presentation(None, is_older=is_older), outlet)
             return self.stream(frames, rows[0].run_id, seat, outlet=outlet)

@@ -373,6 +373,25 @@ async def test_a_busy_thread_of_somebody_elses_does_not_name_its_run(
     assert "ann" not in refused.text
 
 
+async def test_a_page_that_joins_says_what_it_knows(cs: Callstream, models: Models) -> None:
+    """Without it, browsers log an error for a thread that is not there yet, and a page is sent again what it has seen."""
+    async with scripted("gemini", [END, END]) as provider:
+        agent = adk_agent(cs, agent_of(gemini(models, provider)))
+        app = create_adk_app(agent, "/x")
+
+        async def join(body: Any) -> httpx.Response:
+            return await post(app, "/x/threads/thread/connect", body)
+
+        assert (await join({})).status_code == 404
+        assert (await join({"known": None})).status_code == 204
+        await post(app, "/x", body_for(agent, runId="one"))
+        assert "Done." in (await join({"known": None})).text
+        assert (await join({"known": "one"})).status_code == 204
+        await post(app, "/x", body_for(agent, runId="two", messages=[{"id": "n", "role": "user", "content": "Again"}]))
+        assert [event["runId"] for event in events_in(await join({"known": "one"})) if "runId" in event] == ["two"] * 2
+        assert (await join({"known": "two"})).status_code == 204
+
+
 async def test_agent_resolver(cs: Callstream, models: Models) -> None:
     async with scripted("gemini", [END]) as provider:
         agent = adk_agent(cs, agent_of(gemini(models, provider)))

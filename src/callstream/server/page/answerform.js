@@ -22,16 +22,17 @@ export class AnswerForm {
 
   /**
    * @param {import("./call.js").Call} call
+   * @param {string} name what the call is called
    * @param {(content: string) => Promise<void>} send takes the answer's text; what it throws is shown
    */
-  constructor(call, send) {
+  constructor(call, name, send) {
     this.#send = send;
     const { question } = call;
     const title = freshId("answer");
     this.element = element(
       "form",
       { class: "answer", "aria-labelledby": title },
-      element("h4", { id: title }, `${call.name} waits for your answer`),
+      element("h4", { id: title }, `${name} waits for your answer`),
       ...this.#asked(question),
       ...this.#fields(question),
       this.#error,

@@ -16,6 +16,7 @@
  * @property {string | null} title
  * @property {number} runs
  * @property {boolean} active
+ * @property {"finished" | "failed" | "cancelled" | null} outcome of its last run
  * @property {number} awaiting how many of its calls wait for an answer
  * @property {number} started_at
  * @property {number} updated_at

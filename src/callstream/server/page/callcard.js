@@ -38,6 +38,13 @@ const REASONS = {
   interrupted: "Something broke before it could run.",
 };
 
+/** @type {{ [name: string]: string }} what google-adk asks people with calls of its own; their arguments are its books */
+const QUESTIONS = {
+  adk_request_confirmation: "Confirmation",
+  adk_request_credential: "Credential",
+  adk_request_input: "Question",
+};
+
 const FACTS = /** @type {const} */ (["first argument", "deltas", "deltas/s", "characters", "ran", "id"]);
 
 /** @type {{ [view in View]: string }} */
@@ -54,6 +61,7 @@ export class CallCard {
   /** @type {AnswerForm | null} */
   #answer = null;
   #hasOutcome = false;
+  #name = element("h3", { class: "card-name" });
   #badge = element("span", { class: "badge" });
   #badgeText = document.createTextNode("");
   #facts = element("dl", { class: "facts" });
@@ -79,6 +87,8 @@ export class CallCard {
     this.#tree = new JsonTree("arguments", { isLive: run.outcome === null });
     for (const name of FACTS) this.#addFact(name);
     const title = freshId("call");
+    this.#name.id = title;
+    this.#panel.hidden = this.#facts.hidden = call.name in QUESTIONS;
     this.#badge.append(element("span", { class: "hidden" }, "State: "), this.#badgeText);
     this.#panel.append(this.#tree.element, this.#mistake);
     this.element = element(
@@ -87,7 +97,7 @@ export class CallCard {
       element(
         "header",
         { class: "card-head" },
-        element("h3", { class: "card-name", id: title }, call.name || "(no name)"),
+        this.#name,
         this.#badge,
         call.author === null ? null : element("span", { class: "chip" }, call.author),
         element("span", { class: "spacer" }),
@@ -107,6 +117,8 @@ export class CallCard {
     this.element.dataset.state = call.state;
     setText(this.#badgeText, STATE_NAMES[call.state]);
     this.#tree.take(call.takeChanges());
+    if (!call.isWriting) this.#tree.stop();
+    setText(this.#name, titleOf(call));
     this.#mistake.hidden = call.mistake === null || call.isWriting;
     if (call.mistake !== null) {
       const { message, position } = call.mistake;
@@ -154,17 +166,18 @@ export class CallCard {
     const group = freshId("view");
     const choices = Object.entries(VIEWS).map(([view, name]) => {
       const input = element("input", { type: "radio", name: group, value: view, class: "hidden" });
-      input.checked = view === this.#view;
+      input.checked = view === this.#view && !(this.#call.name in QUESTIONS);
       input.addEventListener("change", () => this.#show(/** @type {View} */ (view)));
       return element("label", {}, input, element("span", {}, name));
     });
-    const label = `How to show ${this.#call.name}`;
+    const label = `How to show ${titleOf(this.#call)}`;
     return element("div", { class: "switch", role: "radiogroup", "aria-label": label }, ...choices);
   }
 
   /** @param {View} view */
   #show(view) {
     this.#view = view;
+    this.#panel.hidden = this.#facts.hidden = false;
     this.#fillPanel();
   }
 
@@ -190,7 +203,7 @@ export class CallCard {
   #updateAnswer() {
     const isAwaiting = this.#call.state === "awaiting" && this.#call.isAsking;
     if (isAwaiting && this.#answer === null) {
-      this.#answer = new AnswerForm(this.#call, (content) => this.#context.answer(this.#call, content));
+      this.#answer = new AnswerForm(this.#call, titleOf(this.#call), (content) => this.#context.answer(this.#call, content));
       this.element.append(this.#answer.element);
     } else if (!isAwaiting && this.#answer !== null) {
       const hadFocus = this.#answer.element.contains(document.activeElement);
@@ -234,11 +247,32 @@ export class CallCard {
 }
 
 /**
+ * What a call is called: its tool, or what is asked.
+ *
+ * @param {Call} call
+ */
+export function titleOf(call) {
+  if (!(call.name in QUESTIONS)) return call.name || "(no name)";
+  const about = askedAbout(call.argsText);
+  return about === undefined ? QUESTIONS[call.name] : `${QUESTIONS[call.name]} of ${about}`;
+}
+
+/** @param {string} argsText of a question, of which there may be only a beginning */
+function askedAbout(argsText) {
+  try {
+    const name = JSON.parse(argsText).originalFunctionCall?.name;
+    return typeof name === "string" ? name : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+/**
  * What a screen reader is told when a call changes its state.
  *
  * @param {Call} call
  */
 export function spoken(call) {
   const size = call.state === "args_complete" ? `, ${counted(call.argsText.length, "character")}` : "";
-  return `${call.name}: ${STATE_NAMES[call.state]}${size}`;
+  return `${titleOf(call)}: ${STATE_NAMES[call.state]}${size}`;
 }

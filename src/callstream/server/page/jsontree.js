@@ -23,6 +23,7 @@ const INLINE = 72;
 export class JsonTree {
   /** @type {Branch[]} the containers that are open, the outermost first */
   #open = [];
+  #isOver = false;
   /** @type {StringValue | null} the string that is being written */
   #string = null;
   /** @type {Change[]} what waits for the next frame, or for a click */
@@ -68,6 +69,7 @@ export class JsonTree {
     if (this.#built === waiting.length) {
       this.#waiting = [];
       this.#built = 0;
+      if (this.#isOver) this.#string?.finish();
     }
     for (const { count, size, isArray } of this.#grown) {
       if (count !== null) count.data = counted(size, isArray ? "item" : "field");
@@ -77,6 +79,12 @@ export class JsonTree {
     this.#more.hidden = !isFull;
     if (isFull) this.#more.textContent = `Show more than ${count(this.#rows)} values`;
     else if (this.#waiting.length > 0) this.#frame.want();
+  }
+
+  /** Nothing more comes: what is open stays as it is, and is not being written. */
+  stop() {
+    this.#isOver = true;
+    if (this.#waiting.length === 0) this.#string?.finish();
   }
 
   /**

@@ -1,5 +1,6 @@
 /** What happened beside text and calls, each in one line. */
 
+import { titleOf } from "./callcard.js";
 import { element } from "./dom.js";
 import { count } from "./format.js";
 import { JsonTree } from "./jsontree.js";
@@ -40,6 +41,6 @@ function responseText(event) {
 function answerNote(note) {
   const { call } = note;
   if (call === null) return element("p", { class: "note" }, `an earlier call, ${note.event.call_id}, was answered`);
-  const link = element("button", { type: "button", class: "link-button", "data-to-call": call.callId }, call.name);
+  const link = element("button", { type: "button", class: "link-button", "data-to-call": call.callId }, titleOf(call));
   return element("p", { class: "note" }, "answered ", link);
 }

@@ -81,7 +81,7 @@ export class RunView {
     this.#feed.dataset.state = run.feedState;
     this.#stop.hidden = !isActive;
     this.#reason.hidden = isActive || run.reason === null;
-    setText(this.#reason, run.reason ?? "");
+    setText(this.#reason, reasonOf(run) ?? "");
     for (const item of run.items.slice(this.#views.size)) this.#add(item);
     this.#updateRecords();
   }
@@ -126,4 +126,15 @@ export class RunView {
     }
     this.#records.update();
   }
+}
+
+/**
+ * Why a run ended. What a tool failed with stands on its card already.
+ *
+ * @param {import("./thread.js").Run} run
+ */
+function reasonOf({ reason, items }) {
+  const isSaid = (/** @type {string | null} */ error) => error && (reason === error || reason?.endsWith(`: ${error}`));
+  const culprit = items.find((item) => item instanceof Call && isSaid(item.error));
+  return culprit instanceof Call ? `${culprit.name} failed, and the run with it.` : reason;
 }

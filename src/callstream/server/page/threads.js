@@ -20,6 +20,7 @@ export class Threads {
   /** what is drawn, to see whether anything is new */
   #drawn = "";
   #list = element("ul", { class: "thread-list" });
+  #search = element("input", { type: "search", placeholder: "Search threads", "aria-label": "Search threads" });
   #more;
 
   /**
@@ -34,7 +35,8 @@ export class Threads {
       element("h2", {}, "Threads"),
       button("New thread", create, { class: "button small", id: "new-thread" }),
     );
-    nav.append(head, this.#list, this.#more);
+    nav.append(head, element("div", { class: "threads-search" }, this.#search), this.#list, this.#more);
+    this.#search.addEventListener("input", () => this.#draw());
     this.#list.addEventListener("keydown", (event) => this.#pressed(event));
   }
 
@@ -63,20 +65,31 @@ export class Threads {
     if (link instanceof HTMLElement) link.focus();
   }
 
+  /** The threads whose title or id has all words that are searched for. */
+  #wanted() {
+    const words = this.#search.value.toLowerCase().split(/\s+/);
+    return this.#threads.filter(({ title, thread_id }) => {
+      const text = `${title ?? ""}\n${thread_id}`.toLowerCase();
+      return words.every((word) => text.includes(word));
+    });
+  }
+
   /** Draws the list anew where it differs from what is drawn, and keeps the focus where it was. */
   #draw() {
     const now = Date.now() / 1000;
     const drawn = JSON.stringify([
-      this.#threads.map((row) => [row.thread_id, row.title, row.runs, row.active, row.awaiting, ago(row.updated_at, now)]),
+      this.#wanted().map((row) => [row.thread_id, row.title, row.runs, row.active, row.outcome, row.awaiting, ago(row.updated_at, now)]),
       this.#runs.map((row) => [row.run_id, row.outcome]),
       this.#place,
+      this.#threads.length === 0,
     ]);
     if (drawn === this.#drawn) return;
     this.#drawn = drawn;
     const focused = document.activeElement;
     const address = focused instanceof HTMLAnchorElement && this.#list.contains(focused) ? focused.hash : null;
-    const rows = this.#threads.map((row) => this.#row(row, now));
-    if (rows.length === 0) rows.push(element("li", { class: "dim empty" }, "No threads yet."));
+    const rows = this.#wanted().map((row) => this.#row(row, now));
+    const nothing = this.#threads.length === 0 ? "No threads yet." : "No thread that is loaded has these words.";
+    if (rows.length === 0) rows.push(element("li", { class: "dim empty" }, nothing));
     this.#list.replaceChildren(...rows);
     if (address === null) return;
     const same = [...this.#list.querySelectorAll("a")].find((link) => link.hash === address);
@@ -92,6 +105,7 @@ export class Threads {
     const title = element("bdi", { class: "thread-title" }, row.title?.slice(0, 200) || row.thread_id);
     const meta = element("span", { class: "thread-meta" }, `${counted(row.runs, "run")} · ${ago(row.updated_at, now)}`);
     const waits = row.awaiting > 0 ? element("span", { class: "waiting-mark" }, "waits for an answer") : null;
+    const failed = row.outcome === "failed" ? element("span", { class: "failed-mark" }, "failed") : null;
     const active = row.active ? element("span", { class: "active-mark" }, "active") : null;
     const link = element(
       "a",
@@ -99,6 +113,7 @@ export class Threads {
       title,
       meta,
       waits,
+      failed,
       active,
     );
     return element("li", {}, link, isOpen && this.#runs.length > 0 ? this.#runList() : null);
