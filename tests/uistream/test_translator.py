@@ -347,3 +347,9 @@ def test_replay_does_not_say_of_an_answered_call_that_it_ran_early() -> None:
     told = as_json(ChunkTranslator("message").replay([run]))
     assert "data-running-early" not in [chunk["type"] for chunk in told]
     assert {"type": "tool-output-available", "toolCallId": "c", "output": "ok"} in told
+
+
+def test_a_part_that_its_step_has_closed_is_not_closed_again() -> None:
+    said = [MessageStarted("a"), TextAppended("a", "One"), MessageStarted("b"), TextAppended("b", "Two")]
+    told = kinds(*said, MessageEnded("a"), FINISHED)
+    assert told.count("text-end") == 2

