@@ -106,10 +106,16 @@ async def write(body: str) -> str:
 
 
 async def walk_of_a_chunk(journal: str) -> Walk:
-    """From a chunk of the provider to the AG-UI client, in the middle of a call's arguments."""
-    scripts = [[ToolCall("write", {"body": "word " * 16}, size=5), Finish()], [Text("Done."), Finish()]]
+    """From a chunk of the provider to the AG-UI client, in the middle of a call's arguments.
+
+    The provider has answered once before: the very first bytes of an address are looked at on their own.
+    """
+    call = ToolCall("write", {"body": "word " * 16}, size=5)
+    scripts = [[Text("Hello."), Finish()], [call, Finish()], [Text("Done."), Finish()]]
     with tracing() as walk:
         async with Callstream(journal, tools=[write]) as cs, serving_agent(cs, scripts, write) as server:
+            async with server.run("Hello") as stream:
+                await stream.all()
             async with server.run("Go") as stream:
                 seen = 0
                 async for event in stream:

@@ -326,7 +326,7 @@ _ANSWER = """
 async ({ AnswerForm }, given) => {
   const { question, fill, click } = JSON.parse(given);
   const sent = [];
-  const form = new AnswerForm({ name: "ask", question }, async (content) => void sent.push(content));
+  const form = new AnswerForm({ question }, "ask", async (content) => void sent.push(content));
   const field = form.element.querySelector("textarea");
   const shown = [form.element.textContent, form.element.querySelector("a")?.href ?? null, field?.value ?? null];
   if (fill !== null) field.value = fill;

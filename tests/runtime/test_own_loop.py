@@ -97,13 +97,18 @@ def test_a_program_that_ends_without_closing(program: str, tmp_path: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.subprocess
-def test_a_program_that_fails_without_closing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("tools", "state"),
+    [("", ("released", None)), ("cs.add_tool(tool(name='write')(lambda title: None))\n", ("discarded", "interrupted"))],
+    ids=["a tool of the program's own", "a tool that did not run"],
+)
+def test_a_program_that_fails_without_closing(tools: str, state: tuple[str, str | None], tmp_path: Path) -> None:
+    """A tool that Callstream does not know may have run: the program had the call whole. One that it knows has not."""
     with ScriptedProvider("openai_chat", [WRITE]) as provider:
-        code, output = finish(
-            start("with cs.run('t'): ask(); raise ValueError('odd')", provider, tmp_path / "calls.db")
-        )
+        program = f"{tools}with cs.run('t'): ask(); raise ValueError('odd')"
+        code, output = finish(start(program, provider, tmp_path / "calls.db"))
     assert (code, "ValueError: odd" in output) == (1, True)
-    assert read(tmp_path / "calls.db") == (["failed"], [("discarded", "interrupted", '{"title":"x"}')])
+    assert read(tmp_path / "calls.db") == (["failed"], [(*state, '{"title":"x"}')])
 
 
 STALLED = [
