@@ -215,7 +215,7 @@ async def test_it_can_be_asked_more_often_or_not_at_all(desk: Desk) -> None:
 
 async def test_where_the_model_thinks_it_is_told_in_a_note(desk: Desk) -> None:
     """Its thoughts would have to come back with its calls."""
-    script = [[Thought("Hm.", signature="s"), *FAULTS["wrong type"][0]], [Thought("Ah.", signature="s"), GOOD]]
+    script = [[Thought("Hm.", signature="s"), *FAULTS["wrong type"][0]], [Thought("Ah.", signature="t"), GOOD]]
     async with ScriptedProvider("anthropic", script) as provider, desk.cs.run("thread"):
         http = desk.cs.httpx2_client()
         async with (
@@ -229,7 +229,7 @@ async def test_where_the_model_thinks_it_is_told_in_a_note(desk: Desk) -> None:
             ) as stream,
         ):
             answer = await stream.get_final_message()
-    assert [block.type for block in answer.content] == ["thinking", "tool_use"]
+    assert [block.type for block in answer.content] == ["thinking", "thinking", "tool_use"]
     [message] = provider.requests[1].json["messages"]
     assert "'title' should be a string" in message["content"][-1]["text"]
 

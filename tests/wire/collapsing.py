@@ -13,6 +13,7 @@ from callstream.events import CallCompleted, WireEvent
 from callstream.wire import decoder_for, provider_of
 from callstream.wire.collapsing import Collapser, Output, Read
 from callstream.wire.framing import SseFraming
+from callstream.wire.thoughts import LoneReasoning
 from tests.captures import Capture, declared_tools
 from tests.decoding import calls, ended, fed, merged, reasoning, splits, text
 
@@ -36,6 +37,7 @@ class Tapped(msgspec.Struct):
 
     outputs: list[Output]
     events: list[WireEvent]
+    lone: LoneReasoning
     error: WireError | None = None
 
     @property
@@ -62,19 +64,14 @@ class Tap:
     """One response on its way, piece by piece."""
 
     def __init__(
-        self,
-        wire: str,
-        collapse: Collapse | None = every,
-        *,
-        stored: bool = False,
-        joins_text: bool = False,
-        **settings: Any,
+        self, wire: str, collapse: Collapse | None = every, *, joins_text: bool = False, **settings: Any
     ) -> None:
+        self.lone = LoneReasoning()
         self.decoder = decoder_for(wire, **settings)
         self.collapser: Collapser[Any] = provider_of(wire).collapser(
-            self.decoder, collapse=collapse, stored=stored, joins_text=joins_text
+            self.decoder, collapse=collapse, lone=self.lone, joins_text=joins_text
         )
-        self.tapped = Tapped([], [])
+        self.tapped = Tapped([], [], self.lone)
 
     def feed(self, data: bytes) -> bytes:
         """What leaves now."""

@@ -229,12 +229,18 @@ def test_what_follows_a_call_that_is_left_out_moves_up() -> None:
     assert twice == left + message(start(), args('{"a": 1}'), stop())
 
 
-def test_reasoning_leaves_with_what_it_led_to() -> None:
+def test_reasoning_passes_as_it_comes_and_is_lone_if_it_led_to_nothing() -> None:
     signed = (thought("Hm"), thought("m"), delta(0, reasoningContent={"signature": "s"}), stop())
     cut = (start(1), args('{"a', 1), stop(1))
-    assert tapped_at_any_split(WIRE, message(*signed, *cut, reason="max_tokens")).body == message(reason="max_tokens")
+    result = tapped_at_any_split(WIRE, message(*signed, *cut, reason="max_tokens"))
+    assert result.body == message(*signed, reason="max_tokens")
+    assert result.lone.has("s")
+    redacted = (delta(0, reasoningContent={"redactedContent": "e30="}), stop())
+    assert tapped_at_any_split(WIRE, message(*redacted, *cut, reason="max_tokens")).lone.has("e30=")
     good = message(*signed, start(1), args("{}", 1), stop(1))
-    assert tapped_at_any_split(WIRE, good).body == good
+    result = tapped_at_any_split(WIRE, good)
+    assert result.body == good
+    assert not result.lone
     spoken = message(*signed, *cut, delta(2, text="Hi"), stop(2))
     assert tapped_at_any_split(WIRE, spoken).body == message(*signed, delta(1, text="Hi"), stop(1))
     unfinished = message(thought("Hm"), start(1), args("{}", 1), stop(1))

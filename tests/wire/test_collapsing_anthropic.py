@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from callstream.wire.thoughts import LoneReasoning
 from tests.decoding import sse
-from tests.wire.collapsing import Tap, every, named, no, payloads, tapped, tapped_at_any_split
+from tests.wire.collapsing import Collapse, Tap, every, named, no, payloads, tapped, tapped_at_any_split
 from tests.wire.sdks import anthropic_helper, made_by
 
 Event = dict[str, Any]
@@ -38,7 +39,8 @@ def text(index: int, *texts: str) -> list[Event]:
 
 def thinking(index: int, *texts: str) -> list[Event]:
     deltas = [{"type": "thinking_delta", "thinking": each} for each in texts]
-    return block(index, "thinking", *deltas, {"type": "signature_delta", "signature": "s"}, thinking="", signature="")
+    signed = {"type": "signature_delta", "signature": f"s{index}"}
+    return block(index, "thinking", *deltas, signed, thinking="", signature="")
 
 
 def redacted(index: int) -> list[Event]:
@@ -117,38 +119,36 @@ def test_truncated_never_runs_call_is_left_out_and_the_stop_reason_kept() -> Non
     assert result.call_ids == []
 
 
-def test_thinking_before_a_truncated_call_is_left_out_with_it() -> None:
-    for reasoning in ([thinking(1, "hm")], [redacted(1)], [thinking(1, "hm"), redacted(2)]):
+def test_thinking_before_a_truncated_call_is_known_to_be_lone() -> None:
+    for reasoning, names in (
+        ([thinking(1, "hm")], ["s1"]),
+        ([redacted(1)], ["xyz"]),
+        ([thinking(1, "hm"), redacted(2)], ["s1", "xyz"]),
+    ):
         cut = call(len(reasoning) + 1, '{"a": "b')
         result = tapped_at_any_split("anthropic", message(text(0, "t"), *reasoning, cut, reason="max_tokens"))
-        assert result.body == message(text(0, "t"), reason="max_tokens")
+        assert result.body == message(text(0, "t"), *reasoning, reason="max_tokens")
+        assert all(result.lone.has(name) for name in names)
 
 
-def test_thinking_is_held_until_the_next_block_shows_what_follows() -> None:
-    tap = Tap("anthropic")
-    tap.feed(events(START))
-    thoughts = events(*thinking(0, "a", "b"))
-    assert tap.feed(thoughts) == b""
-    following = text(1, "t")
-    assert tap.feed(events(following[0])) == thoughts + events(following[0])
-    assert tap.feed(events(*following[1:])) == events(*following[1:])
-
-
-def test_thinking_passes_at_once_where_nothing_is_collapsed() -> None:
-    tap = Tap("anthropic", None)
-    thoughts = events(START, *thinking(0, "a"))
-    assert tap.feed(thoughts) == thoughts
+@pytest.mark.parametrize("collapse", [every, None])
+def test_thinking_passes_at_once(collapse: Collapse | None) -> None:
+    tap = Tap("anthropic", collapse)
+    for event in (START, *thinking(0, "a", "b")):
+        assert tap.feed(events(event)) == events(event)
     assert tap.end() == b""
+    assert not tap.lone
 
 
-def test_thinking_before_a_call_leaves_with_it() -> None:
+def test_thinking_before_a_call_does_not_wait_for_it() -> None:
     body = message(thinking(0, "a"), call(1, "{}"))
     tap = Tap("anthropic")
     tap.feed(events(START))
-    assert tap.feed(events(*thinking(0, "a"), *call(1, "{", stopped=False))) == b""
+    assert tap.feed(events(*thinking(0, "a"), *call(1, "{", stopped=False))) == events(*thinking(0, "a"))
     assert tap.feed(events({"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta"}})) == b""
     result = tapped_at_any_split("anthropic", body)
     assert result.body == body
+    assert not result.lone
 
 
 def test_thinking_stays_as_long_as_something_that_it_led_to_does() -> None:
@@ -156,19 +156,42 @@ def test_thinking_stays_as_long_as_something_that_it_led_to_does() -> None:
     malformed, whole = call(1, "{no}"), call(2, "{}")
     result = tapped_at_any_split("anthropic", message(thinking(0, "a"), malformed, whole))
     assert [each["type"] for each in content(result.body)] == ["thinking", "tool_use"]
+    assert not result.lone
     result = tapped_at_any_split("anthropic", message(thinking(0, "a"), malformed, text(2, "t")))
     assert [each["type"] for each in content(result.body)] == ["thinking", "text"]
+    assert not result.lone
 
 
-def test_thinking_that_led_to_a_left_out_call_goes_before_the_next_thinking() -> None:
+def test_thinking_that_led_to_a_left_out_call_is_lone_before_the_next_thinking() -> None:
     blocks = (thinking(0, "a"), call(1, "{no}"), thinking(2, "b"), call(3, "{}"))
     result = tapped_at_any_split("anthropic", message(*blocks))
-    assert [each.get("thinking") or each["id"] for each in content(result.body)] == ["b", "t3"]
+    assert [each.get("thinking") or each["id"] for each in content(result.body)] == ["a", "b", "t3"]
+    assert result.lone.has("s0")
+    assert not result.lone.has("s2")
+
+
+def test_text_after_thinking_shows_that_it_led_to_something() -> None:
+    tap = Tap("anthropic")
+    tap.feed(message(thinking(0, "a"), call(1, "{no}")))
+    assert tap.lone.has("s0")
+    tap.feed(message(thinking(0, "a"), text(1, "t"), call(2, "{no}")))  # a server that signs everything alike
+    assert not tap.lone
 
 
 def test_thinking_at_the_end_of_a_message_stays_if_no_call_was_left_out() -> None:
     body = message(text(0, "t"), thinking(1, "a"), reason="max_tokens")
-    assert tapped_at_any_split("anthropic", body).body == body
+    result = tapped_at_any_split("anthropic", body)
+    assert result.body == body
+    assert not result.lone
+
+
+@pytest.mark.parametrize("joins_text", [True, False])
+def test_joined_thinking_is_followed_as_thinking_in_pieces(joins_text: bool) -> None:
+    def after(*following: list[Event]) -> LoneReasoning:
+        return tapped("anthropic", [message(thinking(0, "a", "b"), *following)], joins_text=joins_text).lone
+
+    assert not after(text(1, "c", "d"), call(2, "{no}"))
+    assert after(call(1, "{no}"), thinking(2, "c", "d"), call(3, "{}")).has("s0")
 
 
 def test_malformed_middle_call_renumbers_what_follows() -> None:
@@ -196,7 +219,7 @@ def test_pings_and_comments_between_thoughts_keep_their_place() -> None:
     ):
         assert tapped("anthropic", [body]).body == body
     cut = events(START, first, PING, *rest, *call(1, "{"), *stop("max_tokens"))
-    assert tapped_at_any_split("anthropic", cut).body == events(START, PING, *stop("max_tokens"))
+    assert tapped_at_any_split("anthropic", cut).body == events(START, first, PING, *rest, *stop("max_tokens"))
 
 
 def test_block_between_thoughts_lets_them_go() -> None:
@@ -206,11 +229,12 @@ def test_block_between_thoughts_lets_them_go() -> None:
     assert tapped_at_any_split("anthropic", body).body == body
 
 
-def test_thoughts_that_end_after_they_were_left_out_are_left_out_too() -> None:
+def test_thoughts_that_end_late_pass_as_they_come() -> None:
     first, *rest = thinking(0, "a", "b")
     late = events(START, first, *call(1, "{no}"), *thinking(2, "c")) + events(*rest) + events(*call(3, "{}"), *stop())
     result = tapped_at_any_split("anthropic", late)
-    assert [each["type"] for each in content(result.body)] == ["thinking", "tool_use"]
+    assert [each["type"] for each in content(result.body)] == ["thinking", "thinking", "tool_use"]
+    assert not result.lone
 
 
 @pytest.mark.parametrize("collapse", [every, named("other")])

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from tests.decoding import sse
 from tests.wire.collapsing import Tap, named, no, payloads, tapped, tapped_at_any_split
 from tests.wire.sdks import made_by, responses_helper, responses_raw
@@ -269,31 +267,29 @@ def test_truncated_never_runs_call_is_left_out_of_stream_and_final_response() ->
         *(kind.removeprefix("response.") for kind in (e["type"] for e in message(0))),
         "incomplete",
     ]
-    assert outputs(result.body) == []
+    assert outputs(result.body) == ["rs9"]
     assert payloads(result.body)[-1]["response"]["incomplete_details"] == {"reason": "max_output_tokens"}
     assert result.call_ids == []
 
 
-def test_reasoning_goes_with_the_call_that_it_led_to() -> None:
+def test_reasoning_before_a_cut_call_is_known_to_be_lone() -> None:
     cut = item(2, '{"a', status="incomplete")
     events = [CREATED, *message(0), *reasoning(1, "hm"), *call(2, '{"a')[:-1], done(2, cut)]
     final = incomplete({"type": "message", "id": "msg0"}, thought(1), cut)
     result = tapped_at_any_split("openai_responses", body(*events, final))
-    assert b"rs1" not in result.body
-    assert outputs(result.body) == ["msg0"]
+    assert outputs(result.body) == ["msg0", "rs1"]
+    assert result.lone.has("rs1")
+    assert result.lone.has("e1")
 
 
-def test_reasoning_is_held_until_what_follows_is_decided() -> None:
+def test_reasoning_passes_at_once() -> None:
     tap = Tap("openai_responses")
     events = numbered(CREATED, *reasoning(0, "a", "b"), *call(1, "{", "}"), completed(thought(0), item(1, "{}")))
-    tap.feed(sse(events[0]))
-    assert tap.feed(sse(*events[1:9])) == b""
-    left = tap.feed(sse(events[9]))
-    assert left.startswith(sse(*events[1:6]))
-    tap = Tap("openai_responses")
-    spoken = numbered(CREATED, *reasoning(0, "a", "b"), *message(1))
-    assert tap.feed(sse(*spoken[:5])) == sse(spoken[0])
-    assert tap.feed(sse(*spoken[5:])) == sse(*spoken[1:])
+    for event in events[:5]:
+        assert tap.feed(sse(event)) == sse(event)
+    assert tap.feed(sse(*events[5:8])) == b""
+    tap.feed(sse(*events[8:]))
+    assert not tap.lone
 
 
 def test_reasoning_stays_as_long_as_something_that_it_led_to_does() -> None:
@@ -304,53 +300,47 @@ def test_reasoning_stays_as_long_as_something_that_it_led_to_does() -> None:
             "openai_responses", body(CREATED, *reasoning(0, "a"), *call(1, bad), *following, final)
         )
         assert outputs(result.body) == ["rs0", kept]
+        assert not result.lone
         assert [event["output_index"] for event in payloads(result.body) if "output_index" in event] == [0] * 3 + [
             1
         ] * 4
 
 
-def test_reasoning_that_led_to_a_left_out_call_goes_before_the_next_reasoning() -> None:
+def test_reasoning_that_led_to_a_left_out_call_is_lone_before_the_next_reasoning() -> None:
     events = [CREATED, *reasoning(0), *reasoning(1), *call(2, "{no}"), *reasoning(3), *call(4, "{}")]
     final = completed(thought(0), thought(1), item(2, "{no}"), thought(3), item(4, "{}"))
     result = tapped_at_any_split("openai_responses", body(*events, final))
-    assert outputs(result.body) == ["rs3", "fc4"]
-    assert b"rs0" not in result.body
-    assert b"rs1" not in result.body
+    assert outputs(result.body) == ["rs0", "rs1", "rs3", "fc4"]
+    assert [result.lone.has(f"rs{index}") for index in (0, 1, 3)] == [True, True, False]
     assert numbers(result.body) == sorted(set(numbers(result.body)))
-    assert made_by(responses_helper, result.body)["response"]["output"][1]["call_id"] == "c4"
+    assert made_by(responses_helper, result.body)["response"]["output"][3]["call_id"] == "c4"
 
 
 def test_reasoning_at_the_end_stays_if_no_call_was_left_out() -> None:
     data = body(CREATED, *message(0), *reasoning(1), incomplete(thought(1)))
-    assert tapped_at_any_split("openai_responses", data).body == data
+    result = tapped_at_any_split("openai_responses", data)
+    assert result.body == data
+    assert not result.lone
 
 
 def test_reasoning_of_servers_that_send_less() -> None:
     """Only the finished item; no output index; parts of it under other names."""
     alone = [CREATED, done(0, thought(0)), *call(1, "{no}"), completed(thought(0), item(1, "{no}"))]
-    assert kinds(tapped_at_any_split("openai_responses", body(*alone)).body) == ["created", "completed"]
+    result = tapped_at_any_split("openai_responses", body(*alone))
+    assert kinds(result.body) == ["created", "output_item.done", "completed"]
+    assert result.lone.has("rs0")
     part = {"type": "response.content_part.added", "output_index": 0, "part": {}}
     start, end = reasoning(0)
     with_part = [CREATED, start, part, end, *call(1, "{no}"), completed(thought(0), item(1, "{no}"))]
-    assert kinds(tapped_at_any_split("openai_responses", body(*with_part)).body) == ["created", "completed"]
+    assert tapped_at_any_split("openai_responses", body(*with_part)).lone.has("rs0")
     bare = [{key: value for key, value in event.items() if key != "output_index"} for event in reasoning(0, "a")]
-    for following, kept in ((call(1, "{no}"), []), (call(1, "{}"), ["rs0", "fc1"]), (message(1), ["rs0", "msg1"])):
+    for following, kept in ((call(1, "{no}"), ["rs0"]), (call(1, "{}"), ["rs0", "fc1"]), (message(1), ["rs0", "msg1"])):
         events = [CREATED, bare[0], {"type": "response.in_progress", "response": response("in_progress")}, *bare[1:]]
         final = completed(thought(0), following[-1]["item"])
         result = tapped_at_any_split("openai_responses", body(*events, *following, final))
         assert outputs(result.body) == kept
-        assert kinds(result.body)[:2] == (["created", "in_progress"] if not kept else ["created", "output_item.added"])
-
-
-@pytest.mark.parametrize("stored", [True, False])
-def test_nothing_that_the_server_keeps_is_rewritten(stored: bool) -> None:
-    """The call is left out all the same; reasoning passes at once and stays."""
-    cut = item(1, '{"a', status="incomplete")
-    events = [CREATED, *reasoning(0, "a"), *call(1, '{"a')[:-1], done(1, cut), incomplete(thought(0), cut)]
-    result = tapped_at_any_split("openai_responses", body(*events), stored=stored)
-    assert outputs(result.body) == (["rs0"] if stored else [])
-    tap = Tap("openai_responses", stored=stored)
-    assert (tap.feed(body(CREATED, *reasoning(0, "a"))) == body(CREATED, *reasoning(0, "a"))) == stored
+        assert kinds(result.body)[:3] == ["created", "output_item.added", "in_progress"]
+        assert result.lone.has("rs0") == (kept == ["rs0"])
 
 
 def test_items_after_a_malformed_call_are_numbered_anew() -> None:

@@ -125,11 +125,13 @@ def test_error_event_passes_after_the_open_call_was_left_out() -> None:
     error = {"type": "error", "code": "server_error", "message": "overloaded", "param": None}
     begun = [CREATED, *reasoning(0, "a"), *call(1, '{"a')[:-2]]
     result = tapped_at_any_split("openai_responses", body(*begun, error))
-    assert kinds(result.body) == ["created", "error"]
+    spoken = [event["type"].removeprefix("response.") for event in reasoning(0, "a")]
+    assert kinds(result.body) == ["created", *spoken, "error"]
     assert result.body.endswith(sse({**error, "sequence_number": len(begun)}, event=True))
     failed = {"type": "response.failed", "response": response("failed", error={"code": "x", "message": "m"})}
     result = tapped_at_any_split("openai_responses", body(*begun, failed))
-    assert kinds(result.body) == ["created", "failed"]
+    assert kinds(result.body) == ["created", *spoken, "failed"]
+    assert result.lone.has("rs0")
 
 
 def test_reasoning_passes_before_an_error_that_no_call_came_before() -> None:
@@ -139,4 +141,5 @@ def test_reasoning_passes_before_an_error_that_no_call_came_before() -> None:
 
 def test_end_of_the_body_leaves_an_open_call_out() -> None:
     result = tapped_at_any_split("openai_responses", body(CREATED, *reasoning(0, "a"), *call(1, '{"a')[:-1]))
-    assert kinds(result.body) == ["created"]
+    assert kinds(result.body) == ["created", *(kind["type"].removeprefix("response.") for kind in reasoning(0, "a"))]
+    assert result.lone.has("rs0")

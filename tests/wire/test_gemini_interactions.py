@@ -235,14 +235,14 @@ def test_arguments_in_the_start_move_into_a_delta() -> None:
     assert ["index" in event for event in found] == [False] * 5
 
 
-def test_thought_goes_with_the_only_call_that_it_led_to_and_what_follows_moves_up() -> None:
+def test_thought_that_led_to_a_left_out_call_is_lone_and_what_follows_moves_up() -> None:
     first = [CREATED, *thought(0, "s"), *call(1, "{no}"), *thought(2, "t"), *call(3, "{}"), completed()]
     body = events(*first, CREATED, *call(0, "{}"), completed())
-    unstored = tapped_at_any_split(WIRE, body)
-    assert [index for kind, index in kinds(unstored.body) if kind == "start"] == [0, 1, 0]
-    stored = tapped_at_any_split(WIRE, body, stored=True)
-    assert [index for kind, index in kinds(stored.body) if kind == "start"] == [0, 1, 2, 0]
-    assert len(stored.call_ids) == len(unstored.call_ids) == 2
+    result = tapped_at_any_split(WIRE, body)
+    assert [index for kind, index in kinds(result.body) if kind == "start"] == [0, 1, 2, 0]
+    assert len(result.call_ids) == 2
+    assert result.lone.has("s")
+    assert not result.lone.has("t")
 
 
 def test_ping_and_status_between_steps_of_a_thought_keep_their_place() -> None:
@@ -262,7 +262,7 @@ def test_call_that_is_left_out_is_left_out_of_the_final_steps() -> None:
         return payloads(result.body)[-1]["interaction"]["steps"]
 
     assert final(collapse=named("write"), texts=("{no}", "{}")) == steps("fc_1")
-    assert final(collapse=named("write"), texts=("{no}", "{no}")) == []
+    assert final(collapse=named("write"), texts=("{no}", "{no}")) == steps()
     assert final(collapse=named("write"), texts=("{}", "{}")) == steps("fc_0", "fc_1")
     assert final(collapse=no, texts=("{no}", "{}")) == steps("fc_0", "fc_1")
     odd = events(CREATED, *call(0, "{no}"), {"event_type": "interaction.completed", "interaction": None})

@@ -8,6 +8,7 @@ import pytest
 from callstream.wire import provider_at, provider_of
 from callstream.wire.gemini.requests import SENTINEL
 from callstream.wire.requests import Request
+from callstream.wire.thoughts import LoneReasoning
 
 VERTEX = "/v1beta1/projects/p/locations/global/publishers/google/models/gemini-3:streamGenerateContent"
 STUDIO = "/v1beta/models/gemini-3:streamGenerateContent"
@@ -211,3 +212,90 @@ def test_what_a_server_keeps_itself() -> None:
     assert stored(store=False, previous_response_id="r")
     assert stored(store=False, conversation="c")
     assert not provider_of("anthropic").is_stored(Request("/v1/messages", b"{}"))
+
+
+USER: dict[str, Any] = {"role": "user", "content": [{"type": "text", "text": "go"}]}
+RESULT: dict[str, Any] = {"role": "user", "content": [{"type": "text", "text": "and?"}]}
+LONE: dict[str, tuple[dict[str, Any], Any]] = {
+    "anthropic": (
+        {"messages": [USER, {"role": "assistant", "content": [{"type": "thinking", "signature": "s"}]}, RESULT]},
+        [{"role": "user", "content": [*USER["content"], *RESULT["content"]]}],
+    ),
+    "anthropic, redacted": (
+        {
+            "messages": [
+                {"role": "user", "content": "go"},
+                {"role": "assistant", "content": [{"type": "redacted_thinking", "data": "s"}]},
+                RESULT,
+            ]
+        },
+        [{"role": "user", "content": "go"}, RESULT],
+    ),
+    "bedrock_converse": (
+        {
+            "messages": [
+                USER,
+                {
+                    "role": "assistant",
+                    "content": [
+                        {"reasoningContent": {"reasoningText": {"text": "Hm.", "signature": "s"}}},
+                        {"reasoningContent": {"redactedContent": "t"}},
+                        {"text": "Hi"},
+                    ],
+                },
+            ]
+        },
+        [
+            USER,
+            {"role": "assistant", "content": [{"reasoningContent": {"redactedContent": "t"}}, {"text": "Hi"}]},
+        ],
+    ),
+    "openai_responses": (
+        {
+            "input": [
+                {"role": "user", "content": "go"},
+                {"type": "reasoning", "id": "s"},
+                {"type": "reasoning", "id": "t"},
+                {"type": "function_call", "call_id": "c"},
+            ]
+        },
+        [
+            {"role": "user", "content": "go"},
+            {"type": "reasoning", "id": "t"},
+            {"type": "function_call", "call_id": "c"},
+        ],
+    ),
+    "gemini_interactions": (
+        {"input": [{"type": "thought", "signature": "s"}, {"type": "thought", "signature": "t"}]},
+        [{"type": "thought", "signature": "t"}],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LONE)
+def test_lone_reasoning_is_taken_out_of_requests(case: str) -> None:
+    provider = provider_of(case.partition(",")[0])
+    given, expected = LONE[case]
+    lone = LoneReasoning()
+    request = Request("/", json.dumps(given).encode())
+    assert provider.without_lone_reasoning(request, lone) is request
+    lone.add("s")
+    [(_, sent)] = json.loads(provider.without_lone_reasoning(request, lone).body).items()
+    assert sent == expected
+
+
+@pytest.mark.parametrize("wire", ["anthropic", "bedrock_converse", "openai_responses", "gemini_interactions", "gemini"])
+def test_requests_without_lone_reasoning_stay_as_they_are(wire: str) -> None:
+    lone = LoneReasoning()
+    lone.add("s")
+    for body in (b"{}", b'{"input": "go"}', b'{"messages": [{"role": "assistant", "content": "Hi"}], "input": [1]}'):
+        request = Request("/", body)
+        assert provider_of(wire).without_lone_reasoning(request, lone) is request
+
+
+def test_only_the_latest_lone_reasoning_is_remembered() -> None:
+    lone = LoneReasoning()
+    for number in range(10_001):
+        lone.add(str(number))
+    assert not lone.has("0", None, 3)
+    assert lone.has("0", "10000")

@@ -107,6 +107,8 @@ def test_a_reasoning_item_goes_with_its_call_unless_the_server_keeps_it() -> Non
     answer = response(reasoning, item("a", "completed"), {**reasoning, "id": "rs2"}, item("b", "incomplete"))
     assert forwarded("openai_responses", answer)["output"] == [reasoning, item("a", "completed")]
     assert forwarded("openai_responses", answer, stored=True)["output"] == answer["output"][:3]
+    answer = response(reasoning, item("b", "incomplete"), {**reasoning, "id": "rs2"}, item("a", "completed"))
+    assert forwarded("openai_responses", answer)["output"] == answer["output"][2:]
 
 
 def test_the_legacy_call_of_a_chat_is_left_out() -> None:

@@ -25,6 +25,7 @@ from callstream.tap.streams import BodyStream
 from callstream.tap.threaded import ThreadedStream
 from callstream.wire import provider_at
 from callstream.wire.requests import Request
+from callstream.wire.thoughts import LoneReasoning
 
 _SERVICE = "bedrock-runtime"
 
@@ -40,10 +41,17 @@ class _Call(NamedTuple):
 class BotoTap:
     """Hooks for clients of Bedrock's runtime. They may be registered with any number of clients and sessions."""
 
-    def __init__(self, engine: RunEngine, own_loop: OwnLoop, implicit: ImplicitRuns, settings: TapSettings) -> None:
+    def __init__(
+        self,
+        engine: RunEngine,
+        own_loop: OwnLoop,
+        implicit: ImplicitRuns,
+        settings: TapSettings,
+        lone: LoneReasoning | None = None,
+    ) -> None:
         self._engine = engine
         self._own_loop = own_loop
-        self._tapping = Tapping(engine, implicit, settings)
+        self._tapping = Tapping(engine, implicit, settings, lone)
         self._asks_by_beta = settings.bedrock_beta
         self._current: ContextVar[_Call | None] = ContextVar("callstream_boto_call", default=None)
 
@@ -89,7 +97,7 @@ class BotoTap:
         provider = provider_at(asked.path)
         assert provider is not None
         exchange = await self._tapping.receive(provider, asked, place)
-        told = tell(provider, asked, untold_refusals(provider, asked, place), place.run)
+        told = tell(provider, asked, untold_refusals(provider, asked, place), place.run, self._tapping.lone)
         told.mark(place.run)  # a retry of botocore's has the same body
         sent = told.request
         if self._asks_by_beta:

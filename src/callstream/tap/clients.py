@@ -16,6 +16,7 @@ from callstream.tap.implicit import ImplicitRuns
 from callstream.tap.pools import Pools
 from callstream.tap.reading import TapSettings
 from callstream.tap.transport import TapTransport
+from callstream.wire.thoughts import LoneReasoning
 
 # What the SDKs set for clients of their own; httpx alone would give up after five seconds.
 _TIMEOUT = 600.0
@@ -35,6 +36,7 @@ class Tap:
         self._own_loop = own_loop
         self._implicit = ImplicitRuns(engine)
         self._asking = Asking()
+        self._lone = LoneReasoning()
         self._pools: set[Pools] = set()
 
     def transport(
@@ -52,6 +54,7 @@ class Tap:
             settings=settings,
             pools=pools,
             asking=self._asking,
+            lone=self._lone,
         )
 
     def client(self, library_name: str | None, kind: str, kwargs: dict[str, Any]) -> Any:
@@ -79,7 +82,7 @@ class Tap:
         return client
 
     def boto(self, target: Any, settings: TapSettings) -> None:
-        BotoTap(self._engine, self._own_loop, self._implicit, settings).register(target)
+        BotoTap(self._engine, self._own_loop, self._implicit, settings, self._lone).register(target)
 
     async def end_runs(self) -> None:
         await self._implicit.aclose()

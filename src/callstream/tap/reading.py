@@ -28,6 +28,7 @@ from callstream.wire.collapsing import Collapser
 from callstream.wire.joining import Joint
 from callstream.wire.provider import Provider
 from callstream.wire.requests import Asks, Request
+from callstream.wire.thoughts import LoneReasoning
 from callstream.wire.whole import discard_invalid
 
 logger = logging.getLogger("callstream")
@@ -79,7 +80,9 @@ class Exchange(NamedTuple):
 class Tapping:
     """Reads exchanges by the settings of one client, into the runs that they belong to."""
 
-    def __init__(self, engine: RunEngine, implicit: ImplicitRuns, settings: TapSettings) -> None:
+    def __init__(
+        self, engine: RunEngine, implicit: ImplicitRuns, settings: TapSettings, lone: LoneReasoning | None = None
+    ) -> None:
         if settings.wire is not None and settings.wire not in WIRES:
             raise UsageError(f"expected one of the wires {', '.join(WIRES)}, got {settings.wire!r}")
         if settings.collapse not in ("known", "all", "none"):
@@ -87,6 +90,8 @@ class Tapping:
         self._engine = engine
         self._implicit = implicit
         self._settings = settings
+        self.lone = LoneReasoning() if lone is None else lone
+        """The reasoning that no request must bring back."""
 
     async def receive(self, provider: Provider, asked: Request, place: Place) -> Exchange:
         """Records what a request says, before it is sent."""
@@ -305,7 +310,7 @@ class Reading:
         collapser = self._collapser = self._provider.collapser(
             self._response.decoder,
             collapse=self._collapses if self._touches else _collapse_none if self._joins_text else None,
-            stored=self._stored,
+            lone=self._tapping.lone,
             check=self._check,
             forwards_invalid=self._forwards_rejected,
             joins_text=self._joins_text,
@@ -397,16 +402,18 @@ def untold_refusals(provider: Provider, request: Request, place: Place) -> list[
     return run.tool_use.untold(provider.declared_tools(request))
 
 
-def tell(provider: Provider, request: Request, refusals: Sequence[Refusal], run: Run | None) -> Told:
+def tell(
+    provider: Provider, request: Request, refusals: Sequence[Refusal], run: Run | None, lone: LoneReasoning
+) -> Told:
     """The request with these refusals, and with those that earlier requests of the run have told.
 
     A call that the program never got is written back beside the calls of the same response, in every request that has
     those; else there is a note, once.
     """
+    if lone or (run is not None and any(call.state is CallState.DISCARDED for call in run.calls)):
+        request = provider.without_lone_reasoning(request, lone)
     if run is None:
         return Told(request)
-    if any(call.state is CallState.DISCARDED for call in run.calls):
-        request = provider.without_lone_reasoning(request)
     written = run.tool_use.written_back(refusals)
     placed = {call.wire_id for call in provider.restore(request, list(written.values()))} if written else set()
     restored = [call_id for call_id, call in written.items() if call.wire_id in placed]

@@ -34,6 +34,7 @@ from callstream.tap.threaded import ThreadedTransport
 from callstream.wire import provider_at, provider_of
 from callstream.wire.provider import Provider
 from callstream.wire.requests import Request
+from callstream.wire.thoughts import LoneReasoning
 
 logger = logging.getLogger("callstream")
 
@@ -70,10 +71,11 @@ class TapTransport:
         settings: TapSettings,
         pools: Pools | None = None,
         asking: Asking | None = None,
+        lone: LoneReasoning | None = None,
     ) -> None:
         self._engine = engine
         self._own_loop = own_loop
-        self._tapping = Tapping(engine, implicit, settings)
+        self._tapping = Tapping(engine, implicit, settings, lone)
         self._inner = inner
         self._settings = settings
         self._asking = asking or Asking()
@@ -274,7 +276,7 @@ class TapTransport:
         if _is_signed(request):
             return await send(request)
         asked = await self._signed(provider, exchange.asked, place.run)
-        told = tell(provider, asked, untold_refusals(provider, asked, place), place.run)
+        told = tell(provider, asked, untold_refusals(provider, asked, place), place.run, self._tapping.lone)
         answer = await self._send_asking(send, request, provider, told.request, place)
         if answer.status_code == _OK:
             told.mark(place.run)  # not before: the SDK may try again

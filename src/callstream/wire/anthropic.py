@@ -36,8 +36,10 @@ from callstream.wire.requests import (
     read_body,
     schemas,
     user_message,
+    without_blocks,
 )
 from callstream.wire.slots import Passing, Reasoning
+from callstream.wire.thoughts import LoneReasoning
 from callstream.wire.transcript import WireCall
 from callstream.wire.whole import IsLeftOut, kept
 
@@ -64,6 +66,8 @@ class Block(msgspec.Struct):
     input: Any = None
     text: Any = None
     thinking: Any = None
+    signature: Any = None
+    data: Any = None
 
 
 class Delta(msgspec.Struct, gc=False):  # two objects a delta, in no cycle: the collector need not count them
@@ -71,6 +75,7 @@ class Delta(msgspec.Struct, gc=False):  # two objects a delta, in no cycle: the 
     text: str | None = None
     partial_json: str | None = None
     thinking: str | None = None
+    signature: Any = None
     stop_reason: str | None = None
 
 
@@ -270,8 +275,8 @@ _TEXT_EVENTS = msgspec.json.Decoder(AnthropicText.Event)
 
 
 class AnthropicCollapser(BlockCollapser):
-    """Thinking and redacted thinking are held until what follows is decided: a message that ends in thinking is refused
-    when it is sent back, and so is a call whose thinking is missing.
+    """Thinking is known by its signature, redacted thinking by its data: a message that ends in either is refused when it
+    is sent back, and so is a call whose thinking is missing.
     """
 
     text_form = AnthropicText()
@@ -292,13 +297,14 @@ class AnthropicCollapser(BlockCollapser):
             self._withhold(call, _PARTS[event.type], event.index, frame)
             return
         match event.type:
-            case "content_block_start" if event.content_block is not None and event.content_block.type in THINKING:
-                thinking = self._reasoning[event.index] = Reasoning(frame, event.index)
-                self._slots.append(thinking)
+            case "content_block_start" if (block := event.content_block) is not None and block.type in THINKING:
+                self._reasoning.add(event.index)
+                self._slots.append(Reasoning(frame, block.signature, block.data))
             case "content_block_delta" if event.index in self._reasoning:
-                self._slots.add_reasoning(self._reasoning[event.index], frame, is_last=False)
+                self._slots.append(Reasoning(frame, event.delta and event.delta.signature))
             case "content_block_stop" if event.index in self._reasoning:
-                self._slots.add_reasoning(self._reasoning.pop(event.index), frame, is_last=True)
+                self._reasoning.discard(event.index)
+                self._slots.append(Reasoning(frame))
             case "message_start":
                 self._reasoning.clear()
                 self._highest = -1
@@ -520,6 +526,12 @@ class Anthropic(Provider):
 
     def restore(self, request: Request, refused: Sequence[RefusedCall]) -> list[RefusedCall]:
         return [call for call in refused if _restore(request, call)]
+
+    def without_lone_reasoning(self, request: Request, lone: LoneReasoning) -> Request:
+        return without_blocks(
+            request,
+            lambda block: block.get("type") in THINKING and lone.has(block.get("signature"), block.get("data")),
+        )
 
     def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
         answer["content"] = list(

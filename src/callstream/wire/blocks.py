@@ -65,7 +65,7 @@ class BlockCollapser(NumberedCollapser[BlockCall]):
         match part:
             case "start":
                 call.start, call.index = frame, index
-                self._reasoning.pop(index, None)
+                self._reasoning.discard(index)
                 self._slots.place(call)
             case "delta":
                 call.delta = call.delta or frame

@@ -9,10 +9,8 @@ and decides what leaves in which order. Each wire's collapser says how a call lo
 - A completed call whose arguments do not fit (``Check``) is discarded as well, and left out, unless whoever is above
   refuses such calls by itself.
 - Nothing overtakes: what came after an undecided call waits behind it (``Slots``).
-- Reasoning that a provider pairs with what follows it (see the wires) waits until that is decided. It is left out only
-  where calls that directly followed it were, and nothing else came before the next reasoning or the end: providers
-  refuse a history in which reasoning leads to nothing. As long as anything that it led to is forwarded, it is
-  forwarded too.
+- Reasoning passes as it comes. Where it has led to nothing but calls that were left out, a later request must not bring it
+  back (``thoughts``).
 - While a call has no name, nobody can say whether it is collapsed: it waits, and everything after it.
 - Where text is joined (``joins_text``), adjacent frames of one passage leave as one (``Passages``): nobody above sees them.
 - Every other byte passes as it came.
@@ -48,6 +46,7 @@ from callstream.wire.decoder import Decoder
 from callstream.wire.framing import Frame
 from callstream.wire.passages import Passages, TextForm
 from callstream.wire.slots import CallSlot, CollapsibleCall, NumberedCall, Over, Passing, Reasoning, Slots
+from callstream.wire.thoughts import LoneReasoning, Thoughts
 
 
 class Output(msgspec.Struct, frozen=True):
@@ -79,11 +78,10 @@ N = TypeVar("N", bound=NumberedCall)
 class Collapser(ABC, Generic[C]):
     """Rewrites one response body.
 
-    ``collapse`` says by name which calls are to arrive whole; with None nothing is touched, and reasoning is not held
-    either, so it is to be preferred where no tool of the request would be. ``stored``: the server keeps the response
-    itself; only the Responses wire knows the difference. ``check`` judges collapsed calls; ``forwards_invalid``: what it
-    refuses is discarded, and forwarded all the same. ``joins_text``: nobody above reads text while it is written, so it is
-    forwarded by the passage, on wires that have a ``text_form``.
+    ``collapse`` says by name which calls are to arrive whole; with None nothing is touched or held, so it is to be
+    preferred where no tool of the request would be. ``lone`` learns which reasoning led to nothing. ``check`` judges
+    collapsed calls; ``forwards_invalid``: what it refuses is discarded, and forwarded all the same. ``joins_text``: nobody
+    above reads text while it is written, so it is forwarded by the passage, on wires that have a ``text_form``.
     """
 
     _call_type: ClassVar[type[Any]] = CollapsibleCall
@@ -94,7 +92,7 @@ class Collapser(ABC, Generic[C]):
         decoder: Decoder[Any],
         *,
         collapse: Callable[[str], bool] | None,
-        stored: bool = False,
+        lone: LoneReasoning | None = None,
         check: Check | None = None,
         forwards_invalid: bool = False,
         joins_text: bool = False,
@@ -105,9 +103,9 @@ class Collapser(ABC, Generic[C]):
         self._forwards_invalid = forwards_invalid
         self._framing = decoder.framing
         self._collapse = collapse
-        self._stored = stored
         self._calls: dict[str | None, C] = {}
         self._slots = Slots()
+        self._thoughts = Thoughts(LoneReasoning() if lone is None else lone)
         self._nameless: set[str] = set()
         self._unread: list[Arrival] = []  # frames that wait for a name
         self._passes = False  # the wire broke: what still comes is the SDK's to judge
@@ -133,7 +131,7 @@ class Collapser(ABC, Generic[C]):
     def feed(self, data: bytes) -> Read:
         """Reads bytes of the body. Raises nothing: an error is part of what was read."""
         if self._passes:
-            return Read([], [Output(data)])
+            return Read([], [Output(data)] if data else [])
         if self._collapse is None:
             return self._observe(data)
         read = Read([], [])
@@ -191,9 +189,6 @@ class Collapser(ABC, Generic[C]):
         """A frame whose turn has come."""
         return [Output(self._passed(slot.frame))]
 
-    def _reasoning_left_out(self, slot: Reasoning) -> None:
-        """Reasoning that led to nothing."""
-
     def _over(self) -> None:
         """The response is over, and another may follow in the same body."""
 
@@ -227,6 +222,7 @@ class Collapser(ABC, Generic[C]):
                     return []
             elif kind is TextAppended and not pieces and not self._slots:
                 self._decoder.expects_piece = False
+                self._thoughts.lead()
                 return self._pass(frame)
         self._note(events)
         self._decoder.expects_piece = bool(pieces)
@@ -297,21 +293,27 @@ class Collapser(ABC, Generic[C]):
         out: list[Output] = []
         for slot in self._slots.take():
             match slot:
-                case Passing(frame=frame) if frame.text is not None:
-                    out += self._pass(frame)
                 case Passing():
-                    out += self._release()
-                    out += self._passes_slot(slot)
+                    if isinstance(slot, Reasoning):
+                        self._thoughts.think(slot.names)
+                    elif slot.counts:
+                        self._thoughts.lead()
+                    if slot.frame.text is not None:
+                        out += self._pass(slot.frame)
+                    else:
+                        out += self._release()
+                        out += self._passes_slot(slot)
                 case CallSlot():
                     call: Any = slot.call
                     out += self._release()
-                    out += self._whole(call) if call.state == "completed" else self._left_out(call)
-                case Reasoning():
-                    if not slot.forwarded:
-                        self._reasoning_left_out(slot)
-                    for frame in [frame for frame, is_own in slot.frames if slot.forwarded or not is_own]:
-                        out += self._pass(frame)
+                    if call.state == "completed":
+                        self._thoughts.lead()
+                        out += self._whole(call)
+                    else:
+                        self._thoughts.miss()
+                        out += self._left_out(call)
                 case _:
+                    self._thoughts.end()
                     self._over()
         return out
 
@@ -341,7 +343,7 @@ class NumberedCollapser(Collapser[N]):
 
     def __init__(self, decoder: Decoder[Any], **settings: Any) -> None:
         super().__init__(decoder, **settings)
-        self._reasoning: dict[int | None, Reasoning] = {}  # the open blocks or items
+        self._reasoning: set[int | None] = set()  # the numbers of open blocks or items of reasoning
         self._missing: list[int] = []  # the numbers of what was left out
         self._highest = -1  # of the numbers that came
 
@@ -350,15 +352,9 @@ class NumberedCollapser(Collapser[N]):
         return self._moved_up(self._highest + 1)
 
     def _left_out(self, call: N) -> list[Output]:
-        self._miss(call.index)
+        if call.index is not None:
+            self._missing.append(call.index)
         return []
-
-    def _reasoning_left_out(self, slot: Reasoning) -> None:
-        self._miss(slot.index)
-
-    def _miss(self, index: int | None) -> None:
-        if index is not None:
-            self._missing.append(index)
 
     def _moved_up(self, index: int) -> int:
         return index - sum(missing < index for missing in self._missing)

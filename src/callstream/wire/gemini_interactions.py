@@ -37,6 +37,7 @@ from callstream.wire.requests import (
     user_message,
 )
 from callstream.wire.slots import Passing, Reasoning
+from callstream.wire.thoughts import LoneReasoning
 from callstream.wire.transcript import WireCall
 from callstream.wire.whole import IsLeftOut, kept
 
@@ -241,10 +242,9 @@ class Completed(Passing):
 
 
 class GeminiInteractionsCollapser(BlockCollapser):
-    """Thoughts are held until what follows is decided. A call that is left out is left out of the final steps too.
+    """A call that is left out is left out of the final steps too. Thoughts are known by their signatures.
 
-    What the server stores (``stored``) is rewritten no further than that, as with OpenAI's responses: the next request
-    refers to the server's own copy, in which that call still is.
+    What the server stores is its own copy, in which that call still is.
     """
 
     def _take(self, frame: Frame, chunk: StreamEvent | None, pieces: Sequence[str | None]) -> None:
@@ -255,13 +255,13 @@ class GeminiInteractionsCollapser(BlockCollapser):
         part = _PARTS.get(chunk.event_type)
         if call is not None and call.collapsed and part is not None:
             self._withhold(call, part, chunk.index, frame)
-        elif part == "start" and chunk.step is not None and chunk.step.type == THOUGHT and not self._stored:
-            thought = self._reasoning[chunk.index] = Reasoning(frame, chunk.index)
-            self._slots.append(thought)
+        elif part == "start" and chunk.step is not None and chunk.step.type == THOUGHT:
+            self._reasoning.add(chunk.index)
+            self._slots.append(Reasoning(frame, chunk.step.signature))
         elif part is not None and chunk.index in self._reasoning:
-            self._slots.add_reasoning(self._reasoning[chunk.index], frame, is_last=part == "stop")
+            self._slots.append(Reasoning(frame, chunk.delta and chunk.delta.signature))
             if part == "stop":
-                del self._reasoning[chunk.index]
+                self._reasoning.discard(chunk.index)
         elif part is not None:
             self._slots.append(Passing(frame))
         elif chunk.event_type == "interaction.created":
@@ -294,13 +294,7 @@ class GeminiInteractionsCollapser(BlockCollapser):
         steps = interaction.get("steps") if isinstance(interaction, dict) else None
         if not left_out or not isinstance(steps, list):
             return super()._passes_slot(slot)
-        found = list(
-            kept(
-                objects_in(steps),
-                is_left_out=lambda step: step.get("type") == CALL and step.get("id") in left_out,
-                is_reasoning=lambda step: step.get("type") == THOUGHT and not self._stored,
-            )
-        )
+        found = [step for step in objects_in(steps) if step.get("type") != CALL or step.get("id") not in left_out]
         written = {**event, "interaction": {**interaction, "steps": found}}
         return [Output(self._passed(slot.frame, changed(event, written)))]
 
@@ -397,6 +391,14 @@ class GeminiInteractions(Provider):
         else:
             note = {"type": "text", "text": note_text(notes)}
             fields["input"] = [*steps, {"type": "user_input", "content": [note]}]
+        return request.rewritten()
+
+    def without_lone_reasoning(self, request: Request, lone: LoneReasoning) -> Request:
+        steps = request.fields.get("input")
+        found = [step for step in objects_in(steps) if step.get("type") == THOUGHT and lone.has(step.get("signature"))]
+        if not isinstance(steps, list) or not found:
+            return request
+        request.fields["input"] = [step for step in steps if step not in found]
         return request.rewritten()
 
     def answer_kind(self, request: Request, status: int, content_type: str) -> AnswerKind | None:

@@ -16,6 +16,7 @@ from callstream.wire.collapsing import Collapser
 from callstream.wire.decoder import Decoder
 from callstream.wire.joining import Joint
 from callstream.wire.requests import Asks, KnownSignature, Notes, RefusedCall, Request, Turn, all_tools, last_turn
+from callstream.wire.thoughts import LoneReasoning
 from callstream.wire.whole import IsLeftOut, without_unfinished
 
 AnswerKind: TypeAlias = Literal["stream", "whole"]
@@ -107,7 +108,7 @@ class Provider(ABC):
         """
         return []
 
-    def without_lone_reasoning(self, request: Request) -> Request:
+    def without_lone_reasoning(self, request: Request, lone: LoneReasoning) -> Request:
         """The request without reasoning that led only to calls which were left out, where the provider refuses that."""
         return request
 

@@ -125,6 +125,35 @@ def user_message(text: str, attachments: list[str]) -> list[RequestEvent]:
     return [MessageReceived("user", text, attachments=tuple(attachments))] if text or attachments else []
 
 
+def without_blocks(request: Request, is_superfluous: Callable[[dict[str, Any]], bool]) -> Request:
+    """The request without some blocks of the model's messages.
+
+    A message that has no others goes too; then the user's messages around it become one, since some providers want turns.
+    """
+    messages = objects_in(request.fields.get("messages"))
+    left: list[dict[str, Any]] = []
+    has_changed = is_gap = False
+    for message in messages:
+        content = message.get("content")
+        if message.get("role") == "assistant" and isinstance(content, list):
+            blocks = [block for block in content if not (isinstance(block, dict) and is_superfluous(block))]
+            has_changed = has_changed or len(blocks) < len(content)
+            is_gap = not blocks and bool(content)
+            if not is_gap:
+                left.append({**message, "content": blocks})
+            continue
+        before = left[-1].get("content") if left else None
+        if is_gap and isinstance(before, list) and isinstance(content, list):
+            left[-1] = {**left[-1], "content": [*before, *content]}
+        else:
+            left.append(message)
+        is_gap = False
+    if not has_changed:
+        return request
+    request.fields["messages"] = left
+    return request.rewritten()
+
+
 def insert_after_last(items: list[Any], start: int, added: Any, belongs: Callable[[Any], bool]) -> bool:
     """Puts an item after the last of those that belong together from ``start`` on. False if there is none of them."""
     end = start

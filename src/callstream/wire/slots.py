@@ -2,13 +2,14 @@
 
 What waits is one queue of slots, in the order of the bytes, and only its head ever leaves. A frame becomes slots when it
 arrives and all of its pieces have names, so each slot's place is final from the beginning; what is still open is a question
-about a slot (is the call completed? has the reasoning led to something?), and the head leaves when its question is answered.
-At the end of the body every question is answered, so nothing stays behind.
+about a call (is it completed?), and the head leaves when its question is answered. At the end of the body every question is
+answered, so nothing stays behind.
+
+Reasoning leaves as it comes. Whether it has led to something is known later (``thoughts``).
 """
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -68,23 +69,21 @@ class CallSlot:
         self.call = call
 
 
-class Reasoning:
-    """A block or item of reasoning. ``index``: its number in the wire; ``forwarded``: None until that is decided."""
+class Reasoning(Passing):
+    """A frame of reasoning. ``names``: what tells this reasoning from all other in later requests, if the frame has it."""
 
-    __slots__ = ("forwarded", "frames", "index", "is_open")
+    __slots__ = ("names",)
 
-    def __init__(self, frame: Frame, index: int | None, *, is_open: bool = True) -> None:
-        self.frames = [(frame, True)]  # true for its own, false for what came between them
-        self.index = index
-        self.is_open = is_open
-        self.forwarded: bool | None = None
+    def __init__(self, frame: Frame, *names: object) -> None:
+        super().__init__(frame, counts=False)
+        self.names = [name for name in names if isinstance(name, str) and name]
 
 
 class Over:
     """The response before it has ended."""
 
 
-Slot: TypeAlias = Passing | CallSlot | Reasoning | Over
+Slot: TypeAlias = Passing | CallSlot | Over
 
 
 class Slots(list[Slot]):
@@ -97,56 +96,20 @@ class Slots(list[Slot]):
         call.placed = True
         self.append(CallSlot(call))
 
-    def add_reasoning(self, slot: Reasoning, frame: Frame, *, is_last: bool) -> None:
-        """More of a block or item that has its slot, which may have left."""
-        slot.is_open = not is_last
-        if slot.forwarded is None:
-            slot.frames.append((frame, True))
-        elif slot.forwarded:
-            self.append(Passing(frame))
-
     def add_aside(self, frame: Frame) -> None:
-        """A frame that says nothing, such as a ping. Between frames of reasoning it keeps its place."""
-        last = self[-1] if self else None
-        if isinstance(last, Reasoning) and last.is_open:
-            last.frames.append((frame, False))
-        else:
-            self.append(Passing(frame, counts=False))
+        """A frame that says nothing, such as a ping."""
+        self.append(Passing(frame, counts=False))
 
     def take(self) -> list[Slot]:
         """The slots at the head, up to the first of which it is not decided what becomes of it."""
-        undecided = next((place for place in range(len(self)) if not self._is_decided(place)), len(self))
+        undecided = next((place for place, slot in enumerate(self) if not _is_decided(slot)), len(self))
         taken = self[:undecided]
         del self[:undecided]
         return taken
 
-    def _is_decided(self, place: int) -> bool:
-        slot = self[place]
-        if isinstance(slot, CallSlot):
-            slot.call.gone = slot.call.state != "open"
-            return slot.call.gone
-        if isinstance(slot, Reasoning):
-            slot.forwarded = self._led_to_something(place)
-            return slot.forwarded is not None
-        return True
 
-    def _led_to_something(self, place: int) -> bool | None:
-        """Whether the reasoning in that place is forwarded; None while that cannot be told."""
-        left_out = False
-        for slot in islice(self, place + 1, None):
-            match slot:
-                case Reasoning() if left_out:
-                    return False
-                case CallSlot() if slot.call.state == "open":
-                    return None
-                case CallSlot() if slot.call.state == "completed":
-                    return True
-                case CallSlot():
-                    left_out = True
-                case Passing() if slot.counts:
-                    return True
-                case Over():
-                    return not left_out
-                case _:
-                    pass  # more of the same reasoning, or a frame that says nothing
-        return None
+def _is_decided(slot: Slot) -> bool:
+    if not isinstance(slot, CallSlot):
+        return True
+    slot.call.gone = slot.call.state != "open"
+    return slot.call.gone

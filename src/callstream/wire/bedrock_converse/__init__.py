@@ -22,6 +22,7 @@ from callstream.wire.bedrock_converse.decoding import ConverseDecoder
 from callstream.wire.eventstream import CONTENT_TYPE
 from callstream.wire.provider import Provider
 from callstream.wire.requests import Asks, Notes, Request, Turn, all_tools
+from callstream.wire.thoughts import LoneReasoning
 from callstream.wire.whole import IsLeftOut, kept
 
 
@@ -47,6 +48,9 @@ class BedrockConverse(Provider):
 
     def add_notes(self, request: Request, notes: Notes) -> Request | None:
         return requests.add_notes(request, notes)
+
+    def without_lone_reasoning(self, request: Request, lone: LoneReasoning) -> Request:
+        return requests.without_lone_reasoning(request, lone)
 
     def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
         message = answer["output"]["message"]

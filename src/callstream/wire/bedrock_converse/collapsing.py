@@ -12,9 +12,7 @@ from callstream.wire.slots import Passing, Reasoning
 
 
 class ConverseCollapser(BlockCollapser):
-    """Reasoning is held until what follows is decided, as on Anthropic's own wire: a message that ends in reasoning is
-    refused when it is sent back, and so is a call whose reasoning is missing.
-    """
+    """Reasoning is known by its signature or by what was redacted, as on Anthropic's own wire."""
 
     _number = "contentBlockIndex"
 
@@ -28,13 +26,14 @@ class ConverseCollapser(BlockCollapser):
             self._withhold(call, _PARTS[frame.event], index, frame)
             return
         match frame.event:
-            case b"contentBlockDelta" if index in self._reasoning:
-                self._slots.add_reasoning(self._reasoning[index], frame, is_last=False)
-            case b"contentBlockDelta" if chunk.delta is not None and chunk.delta.reasoningContent is not None:
-                reasoning = self._reasoning[index] = Reasoning(frame, index)
-                self._slots.append(reasoning)
+            case b"contentBlockDelta" if (
+                chunk.delta is not None and (thought := chunk.delta.reasoningContent) is not None
+            ):
+                self._reasoning.add(index)
+                self._slots.append(Reasoning(frame, thought.signature, thought.redactedContent))
             case b"contentBlockStop" if index in self._reasoning:
-                self._slots.add_reasoning(self._reasoning.pop(index), frame, is_last=True)
+                self._reasoning.discard(index)
+                self._slots.append(Reasoning(frame))
             case b"messageStart":
                 self._reasoning.clear()
                 self._slots.append(NewMessage(frame, counts=False))

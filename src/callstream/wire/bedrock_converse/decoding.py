@@ -39,6 +39,8 @@ class ReasoningText(msgspec.Struct):
 class ReasoningContent(msgspec.Struct):
     text: str | None = None
     reasoningText: ReasoningText | None = None  # noqa: N815
+    signature: Any = None
+    redactedContent: Any = None  # noqa: N815
 
 
 class Block(msgspec.Struct):

@@ -21,7 +21,9 @@ from callstream.wire.requests import (
     read_body,
     schemas,
     user_message,
+    without_blocks,
 )
+from callstream.wire.thoughts import LoneReasoning
 
 _MORE = "additionalModelRequestFields"
 
@@ -108,3 +110,14 @@ def add_notes(request: Request, notes: Notes) -> Request | None:
         return None
     content.append({"text": note_text(notes)})
     return request.rewritten()
+
+
+def without_lone_reasoning(request: Request, lone: LoneReasoning) -> Request:
+    return without_blocks(request, lambda block: _is_lone(block.get("reasoningContent"), lone))
+
+
+def _is_lone(reasoning: Any, lone: LoneReasoning) -> bool:
+    if not isinstance(reasoning, dict):
+        return False
+    text = reasoning.get("reasoningText")
+    return lone.has(reasoning.get("redactedContent"), text.get("signature") if isinstance(text, dict) else None)

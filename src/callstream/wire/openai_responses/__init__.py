@@ -12,6 +12,7 @@ from callstream.wire.openai_responses.joining import OpenAIResponsesJoint
 from callstream.wire.openai_responses.requests import ask_again, read_turns, restore, without_lone_reasoning
 from callstream.wire.provider import Provider
 from callstream.wire.requests import Notes, RefusedCall, Request, Turn, note_text, objects_in, schemas
+from callstream.wire.thoughts import LoneReasoning
 from callstream.wire.whole import IsLeftOut, kept
 
 
@@ -63,8 +64,8 @@ class OpenAIResponses(Provider):
     def restore(self, request: Request, refused: Sequence[RefusedCall]) -> list[RefusedCall]:
         return [call for call in refused if restore(request, call)]
 
-    def without_lone_reasoning(self, request: Request) -> Request:
-        return without_lone_reasoning(request)
+    def without_lone_reasoning(self, request: Request, lone: LoneReasoning) -> Request:
+        return without_lone_reasoning(request, lone)
 
     def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
         answer["output"] = list(

@@ -7,12 +7,11 @@ characters that JSON forbids. Sequence numbers stay strictly increasing, and onl
 frames numbered anew.
 
 A call that is left out is left out of the final response too, since that is where programs take calls from. Reasoning
-goes as ``collapsing`` says.
+stays there, as in the events; it is known by its item's id, and by its encrypted content.
 
-A response that the server keeps (``stored``) is rewritten no further than that: its reasoning passes at once and stays
-in the final response, because what the next request refers to is the server's own copy. That copy still holds the call
-that was left out. Whether the server then accepts a next turn without an answer to that call is for the server to say;
-to hand the call out as if it could be executed would be worse.
+A response that the server keeps is its own copy, and still holds the call that was left out. Whether the server then
+accepts a next turn without an answer to that call is for the server to say; to hand the call out as if it could be
+executed would be worse.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from callstream.wire.framing import Frame
 from callstream.wire.openai_responses.decoding import CALL_ITEMS, DELTAS, ENDS, StreamEvent
 from callstream.wire.passages import Passage, StrictText
 from callstream.wire.slots import NumberedCall, Passing, Reasoning
-from callstream.wire.whole import kept
 
 ADDED = "response.output_item.added"
 DONE = "response.output_item.done"
@@ -157,24 +155,14 @@ class OpenAIResponsesCollapser(NumberedCollapser[ItemCall]):
             self._slots.place(call)
 
     def _is_reasoning(self, event: StreamEvent, frame: Frame) -> bool:
-        """Takes in a frame of a reasoning item; false if it is none, or if reasoning is not held."""
-        if self._stored:
-            return False
-        known = self._reasoning.get(event.output_index)
-        is_item = event.item is not None and event.item.type == "reasoning"
-        if known is not None and (
-            event.output_index is not None or is_item or event.type.startswith("response.reasoning")
-        ):
-            self._slots.add_reasoning(known, frame, is_last=event.type == DONE)
-        elif is_item:
-            known = self._reasoning[event.output_index] = Reasoning(
-                frame, event.output_index, is_open=event.type != DONE
-            )
-            self._slots.append(known)
+        """Takes in a frame of a reasoning item; false if it is none."""
+        if event.item is not None and event.item.type == "reasoning":
+            (self._reasoning.discard if event.type == DONE else self._reasoning.add)(event.output_index)
+            self._slots.append(Reasoning(frame, event.item.id, event.item.encrypted_content))
+        elif event.output_index in self._reasoning or event.type.startswith("response.reasoning"):
+            self._slots.append(Reasoning(frame))
         else:
             return False
-        if not known.is_open:
-            del self._reasoning[event.output_index]
         return True
 
     def _pass_on(self, event: StreamEvent, frame: Frame) -> None:
@@ -267,12 +255,12 @@ class OpenAIResponsesCollapser(NumberedCollapser[ItemCall]):
 
     def _kept(self, output: list[dict[str, Any]], pieces: list[str | None]) -> list[dict[str, Any]]:
         """The items of the final response without what was left out, with the arguments that the calls have."""
-        found = kept(
-            [(item, self._call_of(item, pieces)) for item in output],
-            is_left_out=lambda pair: pair[1] is not None and pair[1].state == "left_out",
-            is_reasoning=lambda pair: pair[0].get("type") == "reasoning" and not self._stored,
-        )
-        return [item if call is None else {**item, call.text_field: call.args_text} for item, call in found]
+        found = [(item, self._call_of(item, pieces)) for item in output]
+        return [
+            item if call is None else {**item, call.text_field: call.args_text}
+            for item, call in found
+            if call is None or call.state != "left_out"
+        ]
 
     def _call_of(self, item: dict[str, Any], pieces: list[str | None]) -> ItemCall | None:
         """The collapsed call that an item is. A second end of a response is not attributed: there the ids tell."""

@@ -38,6 +38,7 @@ class Item(msgspec.Struct):
     input: Any = None
     content: Any = None
     summary: Any = None
+    encrypted_content: Any = None
 
     @property
     def args_text(self) -> str:

@@ -10,6 +10,7 @@ import msgspec
 from callstream.events import ResultReceived
 from callstream.wire.openai_chat.requests import content_message, content_text
 from callstream.wire.requests import MODEL, RefusedCall, Request, Turn, insert_after_last, read_body
+from callstream.wire.thoughts import LoneReasoning
 
 
 class InputItem(msgspec.Struct):
@@ -81,23 +82,24 @@ def restore(request: Request, refused: RefusedCall) -> bool:
     return True
 
 
-def without_lone_reasoning(request: Request) -> Request:
-    """The request without reasoning that is not followed by what it led to: OpenAI refuses that.
-
-    A response that the server keeps reaches the program with its reasoning, whatever was left out of it.
-    """
+def without_lone_reasoning(request: Request, lone: LoneReasoning) -> Request:
+    """The request without reasoning that is not followed by what it led to: OpenAI refuses that."""
     items = request.fields.get("input")
     if not isinstance(items, list):
         return request
     kept: list[Any] = []
     for item in reversed(items):
-        is_lone = not kept or not _is_models(kept[-1])
-        if not (isinstance(item, dict) and item.get("type") == "reasoning" and is_lone):
+        is_last = not kept or not _is_models(kept[-1])
+        if not (_is_reasoning(item) and (is_last or lone.has(item.get("id"), item.get("encrypted_content")))):
             kept.append(item)
     if len(kept) == len(items):
         return request
     request.fields["input"] = kept[::-1]
     return request.rewritten()
+
+
+def _is_reasoning(item: Any) -> bool:
+    return isinstance(item, dict) and item.get("type") == "reasoning"
 
 
 def _is_models(item: Any) -> bool:
