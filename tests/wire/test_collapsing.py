@@ -26,7 +26,9 @@ def test_where_nothing_is_collapsed_every_piece_passes_at_once(wire: str) -> Non
     assert [tap.feed(piece) for piece in pieces] == pieces
     assert tap.end() == b""
     assert [call.outcome for call in calls(tap.tapped.events)] == ["completed"]
-    assert tap.collapser.keep_alive != b""
+    ping = b'event: ping\ndata: {"type": "ping"}\n\n'
+    expected = ping if wire == "anthropic" else decoder_for(wire).framing.keep_alive
+    assert tap.collapser.keep_alive == expected != b""
     assert not tap.collapser.is_holding
 
 

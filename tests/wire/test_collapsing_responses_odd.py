@@ -143,3 +143,10 @@ def test_end_of_the_body_leaves_an_open_call_out() -> None:
     result = tapped_at_any_split("openai_responses", body(CREATED, *reasoning(0, "a"), *call(1, '{"a')[:-1]))
     assert kinds(result.body) == ["created", *(kind["type"].removeprefix("response.") for kind in reasoning(0, "a"))]
     assert result.lone.has("rs0")
+
+
+def test_a_beginning_that_cannot_be_written_again_is_no_sign_of_life() -> None:
+    tap = Tap("openai_responses")
+    created = b'data: {"type": "response.created", "response": {"id": "r", "temperature": 1e999}}\n\n'
+    assert tap.feed(created) == created
+    assert tap.collapser.keep_alive == tap.decoder.framing.keep_alive

@@ -57,6 +57,12 @@ def test_no_finish_reason_but_the_sentinel() -> None:
     assert found(tool_calls(called('{"a', "f", "1"))) == [("f", "1", "truncated")]
 
 
+def test_a_name_that_may_go_on_is_the_name_at_the_sentinel() -> None:
+    body = sse(tool_calls(called("", "write", "1")), done=True)
+    call = only_call(decode("openai_chat", body, tools={"write_document": {}}))
+    assert (call.name, call.outcome) == ("write", "truncated")
+
+
 def test_neither_finish_reason_nor_sentinel() -> None:
     call = only_call(read(tool_calls(called("{}", "f", "1")), done=False))
     assert (call.outcome, call.detail) == ("truncated", "the stream ended without a finish reason")

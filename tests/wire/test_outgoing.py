@@ -214,27 +214,27 @@ def test_what_a_server_keeps_itself() -> None:
     assert not provider_of("anthropic").is_stored(Request("/v1/messages", b"{}"))
 
 
-USER: dict[str, Any] = {"role": "user", "content": [{"type": "text", "text": "go"}]}
-RESULT: dict[str, Any] = {"role": "user", "content": [{"type": "text", "text": "and?"}]}
+ASKED: dict[str, Any] = {"role": "user", "content": [{"type": "text", "text": "go"}]}
+MORE: dict[str, Any] = {"role": "user", "content": [{"type": "text", "text": "and?"}]}
 LONE: dict[str, tuple[dict[str, Any], Any]] = {
     "anthropic": (
-        {"messages": [USER, {"role": "assistant", "content": [{"type": "thinking", "signature": "s"}]}, RESULT]},
-        [{"role": "user", "content": [*USER["content"], *RESULT["content"]]}],
+        {"messages": [ASKED, {"role": "assistant", "content": [{"type": "thinking", "signature": "s"}]}, MORE]},
+        [{"role": "user", "content": [*ASKED["content"], *MORE["content"]]}],
     ),
     "anthropic, redacted": (
         {
             "messages": [
                 {"role": "user", "content": "go"},
                 {"role": "assistant", "content": [{"type": "redacted_thinking", "data": "s"}]},
-                RESULT,
+                MORE,
             ]
         },
-        [{"role": "user", "content": "go"}, RESULT],
+        [{"role": "user", "content": "go"}, MORE],
     ),
     "bedrock_converse": (
         {
             "messages": [
-                USER,
+                ASKED,
                 {
                     "role": "assistant",
                     "content": [
@@ -246,7 +246,7 @@ LONE: dict[str, tuple[dict[str, Any], Any]] = {
             ]
         },
         [
-            USER,
+            ASKED,
             {"role": "assistant", "content": [{"reasoningContent": {"redactedContent": "t"}}, {"text": "Hi"}]},
         ],
     ),

@@ -314,18 +314,18 @@ class AnthropicCollapser(BlockCollapser):
             case _:
                 self._slots.add_aside(frame)
 
-    def _without_arguments(self, start: dict[str, Any]) -> dict[str, Any]:
+    def _split(self, start: dict[str, Any]) -> tuple[dict[str, Any], Frame | None]:
         block = start["content_block"]
-        return {**start, "content_block": {**block, "input": {}}} if block.get("input") else start
-
-    def _with_arguments(self, delta: dict[str, Any], text: str) -> dict[str, Any]:
-        return {**delta, "delta": {**delta["delta"], "partial_json": text}}
-
-    def _new_delta(self, start: dict[str, Any]) -> Frame:
+        if not block.get("input"):
+            return start, None
         delta = {"type": "content_block_delta", "delta": {"type": "input_json_delta", "partial_json": ""}}
         if "index" in start:
             delta["index"] = start["index"]
-        return Frame(msgspec.json.encode(delta), b"content_block_delta")
+        bare = {**start, "content_block": {**block, "input": {}}}
+        return bare, Frame(msgspec.json.encode(delta), b"content_block_delta")
+
+    def _with_arguments(self, delta: dict[str, Any], text: str) -> dict[str, Any]:
+        return {**delta, "delta": {**delta["delta"], "partial_json": text}}
 
 
 # -- two answers as one ------------------------------------------------------------------------------------------------
@@ -434,12 +434,11 @@ def _restore(request: Request, refused: RefusedCall) -> bool:
         blocks, results = called.get("content"), answered.get("content")
         if not (isinstance(blocks, list) and isinstance(results, list)):
             continue
-        if any(
+        is_beside = any(
             block.get("type") == "tool_use" and block.get("id") in refused.beside for block in objects_in(blocks)
-        ):  # pragma: no branch
-            found = [place for place, block in enumerate(results) if _is_result(block)]
-            if not found:
-                return False  # pragma: no cover
+        )
+        found = [place for place, block in enumerate(results) if _is_result(block)]
+        if is_beside and found:
             results.insert(found[-1] + 1, _tool_result(refused))
             blocks.append(_tool_use(refused))
             return True

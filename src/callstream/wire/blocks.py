@@ -39,17 +39,13 @@ class BlockCollapser(NumberedCollapser[BlockCall]):
     _call_type = BlockCall
     _number: ClassVar[str] = "index"
 
-    def _without_arguments(self, start: dict[str, Any]) -> dict[str, Any]:
-        """The payload of a call's start, without the arguments that it may have brought."""
-        return start
+    def _split(self, start: dict[str, Any]) -> tuple[dict[str, Any], Frame | None]:
+        """The payload of a call's start without the arguments that it may have brought, and a delta for them."""
+        return start, None
 
     @abstractmethod
     def _with_arguments(self, delta: dict[str, Any], text: str) -> dict[str, Any]:
         """The payload of a delta with other arguments."""
-
-    def _new_delta(self, start: dict[str, Any]) -> Frame:
-        """A delta without arguments for the block of that start, which brought some and had no delta of its own."""
-        raise NotImplementedError  # pragma: no cover  # of wires whose starts bring none
 
     def _has_number(self, event: dict[str, Any]) -> bool:
         """Whether an event has the number of a block that may move up."""
@@ -74,11 +70,9 @@ class BlockCollapser(NumberedCollapser[BlockCall]):
 
     def _whole(self, call: BlockCall) -> list[Output]:
         start = read_json(call.start.payload)
-        bare = self._without_arguments(start)
+        bare, made = self._split(start)
         leaving = [self._passed(call.start, changed(start, bare))]
-        delta = call.delta
-        if delta is None and bare != start:
-            delta = self._new_delta(start)
+        delta = call.delta or made
         if delta is not None:
             before = read_json(delta.payload)
             leaving.append(self._passed(delta, changed(before, self._with_arguments(before, call.args_json))))

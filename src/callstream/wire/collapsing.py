@@ -165,9 +165,9 @@ class Collapser(ABC, Generic[C]):
 
     # -- what a wire defines --
 
-    @abstractmethod
     def _is_mere_delta(self, call: C, frame: Frame, chunk: Any) -> bool:
         """Whether the frame, which brought a collapsed call some arguments, holds nothing else worth looking at."""
+        return self._decoder.is_bare
 
     @abstractmethod
     def _take(self, frame: Frame, chunk: Any, pieces: Sequence[str | None]) -> None:

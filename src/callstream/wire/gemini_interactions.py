@@ -272,18 +272,17 @@ class GeminiInteractionsCollapser(BlockCollapser):
         else:
             self._slots.add_aside(frame)
 
-    def _without_arguments(self, start: dict[str, Any]) -> dict[str, Any]:
+    def _split(self, start: dict[str, Any]) -> tuple[dict[str, Any], Frame | None]:
         step = start["step"]
-        return {**start, "step": {**step, "arguments": {}}} if step.get("arguments") else start
-
-    def _with_arguments(self, delta: dict[str, Any], text: str) -> dict[str, Any]:
-        return {**delta, "delta": {**delta["delta"], "arguments": text}}
-
-    def _new_delta(self, start: dict[str, Any]) -> Frame:
+        if not step.get("arguments"):
+            return start, None
         delta: dict[str, Any] = {"event_type": "step.delta", "delta": {"type": "arguments_delta", "arguments": ""}}
         if "index" in start:
             delta["index"] = start["index"]
-        return Frame(msgspec.json.encode(delta), b"step.delta")
+        return {**start, "step": {**step, "arguments": {}}}, Frame(msgspec.json.encode(delta), b"step.delta")
+
+    def _with_arguments(self, delta: dict[str, Any], text: str) -> dict[str, Any]:
+        return {**delta, "delta": {**delta["delta"], "arguments": text}}
 
     def _passes_slot(self, slot: Passing) -> list[Output]:
         if not isinstance(slot, Completed):

@@ -133,9 +133,6 @@ class OllamaCollapser(Collapser[LineCall]):
 
     _call_type = LineCall
 
-    def _is_mere_delta(self, call: LineCall, frame: Frame, chunk: Any) -> bool:
-        return False  # pragma: no cover  # the line of a call brings more than a piece of it
-
     def _take(self, frame: Frame, chunk: Line | None, pieces: Sequence[str | None]) -> None:
         calls = [self._calls[piece] for piece in pieces]
         if not any(call.collapsed for call in calls):

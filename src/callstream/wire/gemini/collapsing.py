@@ -205,7 +205,7 @@ class GeminiCollapser(Collapser[PartCall]):
         self._signatures: dict[int, str] = {}  # of calls that were left out, by candidate
 
     def _is_mere_delta(self, call: PartCall, frame: Frame, chunk: Any) -> bool:
-        if not self._decoder.is_bare:
+        if not super()._is_mere_delta(call, frame, chunk):
             return False
         if chunk.usage_metadata:
             call.chunk["usageMetadata"] = chunk.usage_metadata

@@ -16,7 +16,7 @@ class GeminiJoint(Joint):
         if not any(candidate.get("finishReason") for candidate in candidates):
             return value, None
         if not any(_parts(candidate) for candidate in candidates):
-            return None, value  # pragma: no cover
+            return None, value
         unfinished = [_without(each, "finishReason") for each in candidates]
         return {**value, "candidates": unfinished}, {
             **value,
@@ -35,7 +35,7 @@ class GeminiJoint(Joint):
 
     def _second(self, value: dict[str, Any]) -> dict[str, Any] | None:
         if not value.get("usageMetadata"):
-            return value  # pragma: no cover
+            return value
         return {**value, "usageMetadata": add_usage(self._usage, value["usageMetadata"])}
 
 

@@ -165,7 +165,7 @@ def ask_again(request: Request, said: str, refused: Sequence[RefusedCall]) -> Re
     contents = request.fields.get("contents")
     contents = contents if isinstance(contents, list) else [contents]
     if not objects_in(contents):
-        return None  # pragma: no cover
+        return None
     calls = [_call_part(call) for call in refused]
     calls[0][SIGNATURE] = refused[0].signature or SENTINEL
     answer = {"role": "model", "parts": [*([{"text": said}] if said else []), *calls]}

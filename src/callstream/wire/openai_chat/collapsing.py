@@ -232,7 +232,7 @@ class OpenAIChatCollapser(Collapser[EntryCall]):
         return self._passed(begun.frame, {**chunk, "choices": []})
 
     def _is_mere_delta(self, call: EntryCall, frame: Frame, chunk: Any) -> bool:
-        if not self._decoder.is_bare or len(chunk.choices) != 1:
+        if not super()._is_mere_delta(call, frame, chunk) or len(chunk.choices) != 1:
             return False
         delta = chunk.choices[0].delta
         return (delta.content is None or delta.content == call.delta.get("content") == "") and (

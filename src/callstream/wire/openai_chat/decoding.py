@@ -283,7 +283,7 @@ class OpenAIChatDecoder(Decoder[Completion]):
 
     def _end_without_finish(self) -> None:
         for call in list(self._half_names):
-            self._name(call, "", is_last=True)  # pragma: no cover
+            self._name(call, "", is_last=True)
         for call in self._transcript.open_calls():
             if call.encoding == "json":  # of free text nobody can say whether it is whole
                 self._transcript.end_call(call)

@@ -28,7 +28,7 @@ class OpenAIChatJoint(Joint):
         return {**value, "choices": going_on}, {
             **value,
             "choices": [{**choice, "delta": {}} for choice in choices],
-        }  # pragma: no cover
+        }
 
     def _without_dropped(self, value: dict[str, Any]) -> dict[str, Any] | None:
         choices = []
@@ -59,7 +59,7 @@ class OpenAIChatJoint(Joint):
                 choice = {**choice, "delta": {field: delta[field] for field in delta if field != "role"}}
             choices.append(choice)
         after = {**value, **self._same}
-        if "choices" in value:  # pragma: no branch
+        if "choices" in value:
             after["choices"] = choices
         if value.get("usage"):
             after["usage"] = add_usage(self._usage, value["usage"])

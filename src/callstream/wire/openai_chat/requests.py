@@ -130,7 +130,7 @@ def ask_again(request: Request, said: str, refused: Sequence[RefusedCall]) -> Re
     """The conversation, and after it the calls that the model made and their refusals."""
     messages = request.fields.get("messages")
     if not isinstance(messages, list):
-        return None  # pragma: no cover
+        return None
     answer = {"role": "assistant", "content": said or None, "tool_calls": [_entry(call) for call in refused]}
     request.fields["messages"] = [*messages, answer, *map(_result, refused)]
     return request.rewritten()

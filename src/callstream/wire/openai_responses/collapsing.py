@@ -273,5 +273,5 @@ class OpenAIResponsesCollapser(NumberedCollapser[ItemCall]):
 def _in_progress(created: Frame) -> bytes | None:
     event = read_json(created.payload)
     if not isinstance(event, dict):
-        return None  # pragma: no cover
+        return None
     return b"event: response.in_progress\ndata: %b\n\n" % codec.encode_line({**event, "type": "response.in_progress"})

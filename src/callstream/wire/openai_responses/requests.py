@@ -58,10 +58,10 @@ def ask_again(request: Request, said: str, refused: Sequence[RefusedCall]) -> Re
     given = fields.get("input")
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
     if not isinstance(items, list):
-        return None  # pragma: no cover
+        return None
     outputs = list(map(_output, refused))
     if fields.get("conversation"):
-        fields["input"] = outputs  # pragma: no cover
+        fields["input"] = outputs
     else:
         answer = [{"role": "assistant", "content": said}] if said else []
         fields["input"] = [*items, *answer, *map(_item, refused), *outputs]

@@ -1,0 +1,102 @@
+"""Two answers as one, where servers send what the scripted ones do not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from callstream.wire import provider_of
+from callstream.wire.joining import Joint
+from callstream.wire.requests import RefusedCall, Request
+from tests.decoding import sse
+from tests.wire.collapsing import payloads
+from tests.wire.payloads import choice, chunk
+
+REFUSED = RefusedCall("c1", "write", {"title": 3}, "no")
+
+
+def joint_of(wire: str) -> Joint:
+    kind = provider_of(wire).joint
+    assert kind is not None
+    return kind()
+
+
+def test_a_comment_of_the_first_answer_passes() -> None:
+    assert joint_of("anthropic").first(b": still here\n\n") == b": still here\n\n"
+
+
+def test_the_text_of_a_chats_last_chunk_leaves_before_its_end() -> None:
+    joint = joint_of("openai_chat")
+    last = chunk(choice({"content": "Bye."}, "length"))
+    assert payloads(joint.first(sse(last))) == [{**last, "choices": [choice({"content": "Bye."})]}]
+    assert payloads(joint.unjoined()) == [{**last, "choices": [choice({}, "length")]}]
+
+
+def test_a_chats_second_answer_may_have_chunks_without_choices() -> None:
+    joint = joint_of("openai_chat")
+    joint.first(sse({"id": "one", "choices": [], "usage": {"total_tokens": 2}}))
+    joint.continue_at(0)
+    made = joint.second(sse({"id": "two", "usage": {"total_tokens": 3}}))
+    assert payloads(made) == [{"id": "one", "usage": {"total_tokens": 5}}]
+
+
+def test_a_call_that_only_the_final_response_has_is_dropped_from_it() -> None:
+    joint = joint_of("openai_responses")
+    call, message = {"type": "function_call", "call_id": "c1"}, {"type": "message", "id": "m"}
+    final = {"type": "response.completed", "response": {"id": "r", "output": [message, call]}}
+    assert joint.first(joint.drop(sse(final), {"c1"})) == b""
+    assert payloads(joint.unjoined()) == [{**final, "response": {"id": "r", "output": [message]}}]
+
+
+def test_a_second_response_may_have_neither_numbers_nor_usage() -> None:
+    joint = joint_of("openai_responses")
+    items = [{"type": "message", "id": "m1"}, {"type": "message", "id": "m2"}]
+    joint.first(sse({"type": "response.completed", "response": {"output": items[:1], "usage": {"total_tokens": 2}}}))
+    joint.continue_at(1)
+    final = {"type": "response.completed", "response": {"output": items[1:]}}
+    assert payloads(joint.second(sse(final))) == [{**final, "response": {"output": items}}]
+
+
+def test_an_end_of_gemini_without_parts_is_kept_back_whole() -> None:
+    joint = joint_of("gemini")
+    end = {"candidates": [{"finishReason": "STOP"}], "usageMetadata": {"totalTokenCount": 2}}
+    assert joint.first(sse(end)) == b""
+    joint.continue_at(0)
+    without_usage = {"candidates": [{"content": {"parts": [{"text": "Hi"}]}}]}
+    assert payloads(joint.second(sse(without_usage, end))) == [
+        without_usage,
+        {**end, "usageMetadata": {"totalTokenCount": 4}},
+    ]
+
+
+def test_a_conversation_that_the_server_keeps_gets_the_refusals_alone() -> None:
+    asked = Request("/", json.dumps({"conversation": "conv_1", "input": "go"}).encode())
+    again = provider_of("openai_responses").ask_again(asked, "Well.", [REFUSED])
+    assert again is not None
+    assert again.fields["input"] == [{"type": "function_call_output", "call_id": "c1", "output": "no"}]
+
+
+@pytest.mark.parametrize("wire", ["gemini", "openai_chat", "openai_responses"])
+def test_a_request_without_a_conversation_cannot_be_continued(wire: str) -> None:
+    assert provider_of(wire).ask_again(Request("/", b"{}"), "", [REFUSED]) is None
+
+
+def test_a_call_of_anthropic_is_put_back_beside_its_own_response_alone() -> None:
+    def pair(call_id: str, answer: dict[str, Any]) -> list[dict[str, Any]]:
+        called = {"role": "assistant", "content": [{"type": "tool_use", "id": call_id, "name": "write", "input": {}}]}
+        return [called, {"role": "user", "content": [answer]}]
+
+    def result(call_id: str) -> dict[str, Any]:
+        return {"type": "tool_result", "tool_use_id": call_id, "content": "ok"}
+
+    refused = RefusedCall("bad", "write", {}, "no", beside=("good",))
+    request = Request(
+        "/", json.dumps({"messages": [*pair("old", result("old")), *pair("good", result("good"))]}).encode()
+    )
+    assert provider_of("anthropic").restore(request, [refused]) == [refused]
+    counts = [len(message["content"]) for message in request.fields["messages"]]
+    assert counts == [1, 1, 2, 2]
+    unanswered = Request("/", json.dumps({"messages": pair("good", {"type": "text", "text": "and?"})}).encode())
+    assert provider_of("anthropic").restore(unanswered, [refused]) == []
