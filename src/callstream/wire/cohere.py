@@ -215,18 +215,17 @@ class CohereCollapser(BlockCollapser):
         else:
             self._slots.append(Passing(frame))
 
-    def _without_arguments(self, start: dict[str, Any]) -> dict[str, Any]:
-        return _with_text(start, "") if start["delta"]["message"]["tool_calls"]["function"].get("arguments") else start
-
-    def _with_arguments(self, delta: dict[str, Any], text: str) -> dict[str, Any]:
-        return _with_text(delta, text)
-
-    def _new_delta(self, start: dict[str, Any]) -> Frame:
+    def _split(self, start: dict[str, Any]) -> tuple[dict[str, Any], Frame | None]:
+        if not start["delta"]["message"]["tool_calls"]["function"].get("arguments"):
+            return start, None
         delta: dict[str, Any] = {"type": "tool-call-delta"}
         if "index" in start:
             delta["index"] = start["index"]
         delta["delta"] = {"message": {"tool_calls": {"function": {"arguments": ""}}}}
-        return Frame(msgspec.json.encode(delta), b"tool-call-delta")
+        return _with_text(start, ""), Frame(msgspec.json.encode(delta), b"tool-call-delta")
+
+    def _with_arguments(self, delta: dict[str, Any], text: str) -> dict[str, Any]:
+        return _with_text(delta, text)
 
     def _has_number(self, event: dict[str, Any]) -> bool:
         return super()._has_number(event) and event.get("type") in _PARTS
