@@ -138,6 +138,11 @@ class ADKAgent:
             self.owns_sessions = False
         self._keep_sessions_in(session_service or self._threads.service)
 
+    @property
+    def sessions_are_in_memory(self) -> bool:
+        """Whether no other process can see its sessions."""
+        return isinstance(self._threads.service, InMemorySessionService)
+
     def _keep_sessions_in(self, sessions: BaseSessionService) -> None:
         if isinstance(sessions, InMemorySessionService) and self.callstream.journal.is_persistent:
             logger.warning(

@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given, program = given[:place], given[place + 1 :]
     parser = _parser()
     try:
-        options = parser.parse_args(given, argparse.Namespace(program=program))
+        options = parser.parse_args(given, argparse.Namespace(given=given, program=program))
         if not hasattr(options, "run"):
             parser.print_help()
             return 0

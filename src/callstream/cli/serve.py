@@ -26,6 +26,7 @@ from callstream.cli.options import (
     from_environment,
     one_of,
     origin,
+    positive,
     seconds,
 )
 from callstream.cli.output import Printer
@@ -58,7 +59,8 @@ def add_to(commands: Commands) -> None:
             callstream serve my_agent/                                  # a google-adk agent folder
             callstream serve shop:app --host 0.0.0.0 --auth shop.login:who
             callstream serve shop:app --cors-origin https://shop.example.com
-            callstream serve shop:app --log-format json --forget-after 30d""",
+            callstream serve shop:app --log-format json --forget-after 30d
+            callstream serve shop:app --workers 4                       # four processes, one address""",
     )
     parser.add_argument("target", metavar="MODULE:APP", help=HELP)
     add_journal(parser)
@@ -94,6 +96,13 @@ def add_to(commands: Commands) -> None:
         action=argparse.BooleanOptionalAction,
         help="ask providers to stream arguments where they do so only on request (default: ask)",
     )
+    parser.add_argument(
+        "--workers",
+        type=positive,
+        metavar="N",
+        help="processes that serve the address together, on one journal in a file or a database (default: 1)",
+    )
+    parser.add_argument("--worker", nargs=2, type=int, help=argparse.SUPPRESS)  # what the supervisor starts
     add_env_file(parser)
     parser.add_argument(
         "--log-format", type=one_of(*_LOG_FORMATS), metavar="FORMAT", help="text or json (default: text)"
@@ -103,6 +112,12 @@ def add_to(commands: Commands) -> None:
 
 async def serve(options: argparse.Namespace, out: Printer) -> int:
     out = set_up_logs(options, out)
+    if options.worker is None:
+        workers = options.workers or from_environment("CALLSTREAM_WORKERS", positive) or 1
+        if workers > 1:
+            return await _serve_with_workers(workers, options, out)
+    elif options.worker[1] > 1:
+        out = _NoNotes(plain=options.plain)  # the first worker's are those of all
     quiet_adk()
     target = load_target(options.target, env_file=options.env_file)
     if _is_made_by_create_app(target.found):
@@ -126,6 +141,11 @@ async def serve(options: argparse.Namespace, out: Printer) -> int:
     callstream = _callstream(options, target, out)
     sessions = await _sessions(options, target, out)
     agent = _agent(target, callstream, session_service=sessions, stream_arguments=_stream_arguments(options, target))
+    if options.worker is not None and getattr(agent, "sessions_are_in_memory", False):
+        raise misused(
+            f"with --workers, all processes share google-adk's sessions, and those of {target.given} are in memory: give "
+            "it a session_service, or name a place with --sessions"
+        )
     callstream = getattr(agent, "callstream", None) or callstream  # an ADKAgent keeps its own, with its hooks
     name = str(getattr(target.found, "name", "") or target.name)
     settings = {
@@ -137,6 +157,27 @@ async def serve(options: argparse.Namespace, out: Printer) -> int:
     finally:
         if hasattr(sessions, "close"):
             await sessions.close()
+
+
+async def _serve_with_workers(workers: int, options: argparse.Namespace, out: Printer) -> int:
+    if sys.platform == "win32":
+        raise misused("--workers is not available on Windows; start several servers behind a load balancer")
+    from callstream.server.workers import Supervisor
+
+    def announce() -> None:
+        _announce(listening, options, out, {})
+
+    def command(*worker: int) -> list[str]:
+        name, *rest = options.given
+        return [sys.executable, "-m", "callstream", name, "--worker", *map(str, worker), *rest]
+
+    with _listening(options.host, options.port) as listening:
+        return await Supervisor(command, workers, listening).run(announce)
+
+
+class _NoNotes(Printer):
+    def note(self, text: str) -> None:
+        pass
 
 
 class _LoggedNotes(Printer):
@@ -198,22 +239,35 @@ async def serve_made(
 ) -> int:
     from callstream.server.serving import serve as serve_with_uvicorn
 
-    with _listening(options.host, options.port) as listening, _end_politely():
-        await app.state.callstream.journal.open()  # what is wrong with it is said before any address is
-        bound = listening.getsockname()[1]
-        host = (
-            "127.0.0.1" if options.host == "0.0.0.0" else f"[{options.host}]" if ":" in options.host else options.host
+    worker = getattr(options, "worker", None)
+    journal = app.state.callstream.journal
+    if worker is not None and not journal.is_persistent:
+        raise misused(
+            "with --workers, all processes share one journal, and other processes cannot see one in memory: use "
+            "sqlite:///FILE or postgresql://…, or one worker"
         )
-        out.write(f"http://{host}:{bound}/\n")
-        for path, what in (links or {}).items():
-            out.note(f"{what}: http://{host}:{bound}/{path}")
-        out.note("press Ctrl-C to stop")
-        uvicorn: dict[str, Any] = {"log_level": "info" if getattr(options, "verbose", False) else "warning"}
+    uvicorn: dict[str, Any] = {"log_level": "info" if getattr(options, "verbose", False) else "warning"}
+    with _listening(options.host, options.port) if worker is None else _shared(worker[0]) as used, _end_politely():
+        await journal.open()  # what is wrong with it is said before any address is
+        if worker is None:
+            _announce(used, options, out, links or {})
+            uvicorn["sockets"] = [used]
+        else:
+            uvicorn |= {"sockets": [], "control": used}
         if getattr(options, "log_format", None) == "json":
             uvicorn["log_config"] = None  # its loggers then use the root logger's handler
-        await serve_with_uvicorn(app, sockets=[listening], **uvicorn)
+        await serve_with_uvicorn(app, **uvicorn)
         await asyncio.sleep(0)  # a Ctrl-C that uvicorn hands back is delivered here
     return 0
+
+
+def _announce(listening: socket.socket, options: argparse.Namespace, out: Printer, links: Mapping[str, str]) -> None:
+    bound = listening.getsockname()[1]
+    host = "127.0.0.1" if options.host == "0.0.0.0" else f"[{options.host}]" if ":" in options.host else options.host
+    out.write(f"http://{host}:{bound}/\n")
+    for path, what in links.items():
+        out.note(f"{what}: http://{host}:{bound}/{path}")
+    out.note("press Ctrl-C to stop")
 
 
 def _callstream(options: argparse.Namespace, target: Target, out: Printer) -> Callstream | None:
@@ -360,6 +414,12 @@ def _listening(host: str, number: int) -> socket.socket:
     except OSError as error:
         why = os.strerror(error.errno) if error.errno and error.errno > 0 else error
         raise CommandError(f"cannot listen on {host}, port {number}: {why}; --port 0 picks a free one") from error
+
+
+def _shared(descriptor: int) -> socket.socket:
+    """A worker's socket that is shared with its supervisor, and not with programs that the application starts."""
+    os.set_inheritable(descriptor, False)
+    return socket.socket(fileno=descriptor)
 
 
 @contextmanager

@@ -14,12 +14,14 @@ import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 from types import FrameType
 from typing import Any, Final
 
 from starlette.applications import Starlette
 
 from callstream.errors import CallstreamError, MissingExtra
+from callstream.server import workers
 from callstream.server.eventstream import CONNECTION
 
 try:
@@ -41,15 +43,20 @@ _HURRY_SECONDS: Final = 3.0
 
 
 class _Server(uvicorn.Server):
-    """uvicorn waits for open streams before it tells the app to end; so the app is ended before."""
+    """uvicorn waits for open streams before it tells the app to end; so the app is ended before.
 
-    def __init__(self, config: uvicorn.Config, app: Starlette) -> None:
+    ``control``: a worker's socket that is shared with its supervisor, who accepts the connections.
+    """
+
+    def __init__(self, config: uvicorn.Config, app: Starlette, control: socket.socket | None = None) -> None:
         super().__init__(config)
         self._state = app.state
+        self._control = control
         self._signals = 0
         self._was_interrupted = False
         self._ending: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._adopting: set[asyncio.Task[None]] = set()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         # Not uvicorn's own: it raises every signal once more at the end, and a process that ended well would seem killed.
@@ -63,8 +70,9 @@ class _Server(uvicorn.Server):
         self._loop.call_soon_threadsafe(self._end if self._signals == 1 else self._hurry)
 
     def _end(self) -> None:
-        logger.info("shutting down")
-        self._ending = asyncio.ensure_future(self._close())
+        if self._ending is None:  # a worker may get a signal and its supervisor's order
+            logger.info("shutting down")
+            self._ending = asyncio.ensure_future(self._close())
 
     async def _close(self) -> None:
         try:
@@ -85,8 +93,62 @@ class _Server(uvicorn.Server):
             self._ending.cancel()
         self.should_exit = self.force_exit = True
 
+    # -- a worker --
+
+    def _obey(self, control: socket.socket) -> None:
+        """Does what the supervisor orders. One that is gone was killed, and nothing more can reach this worker."""
+        try:
+            order, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+        except BlockingIOError:
+            return
+        except OSError:
+            order, descriptors = b"", []
+        assert self._loop is not None
+        if order == workers.CONNECTION:
+            for descriptor in descriptors:
+                adopting = self._adopt(socket.socket(fileno=descriptor))
+                self._adopting.add(task := asyncio.ensure_future(adopting))
+                task.add_done_callback(self._adopting.discard)
+        elif order == workers.DRAIN:
+            self._end()
+        elif order == workers.HURRY:
+            self._hurry()
+        else:
+            self._retire()
+            if not order:
+                self._loop.remove_reader(control)
+
+    async def _adopt(self, connection: socket.socket) -> None:
+        """Serves a connection as uvicorn would one that it has accepted itself."""
+        assert self._loop is not None
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: self.config.http_protocol_class(  # type: ignore[call-arg]
+                    config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+                ),
+                connection,
+            )
+        except OSError:
+            connection.close()  # the client has left already
+
+    def _retire(self) -> None:
+        """Ends while other workers continue: the next requests of open connections are theirs."""
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        self._end()
+
+    async def _beat(self, control: socket.socket) -> None:
+        while True:
+            with suppress(OSError):
+                control.send(workers.BEAT)
+            await asyncio.sleep(workers.BEAT_SECONDS)
+
     async def startup(self, sockets: list[Any] | None = None) -> None:
         await super().startup(sockets)
+        if self._control is not None and self._loop is not None:
+            self._control.setblocking(False)
+            self._loop.add_reader(self._control, self._obey, self._control)
+            self._beating = asyncio.ensure_future(self._beat(self._control))
         # What is loaded now lives as long as the process, and of what streams make little is garbage that refers to itself:
         # with Python's own thresholds a tenth of a busy server's time goes into looking for it.
         gc.collect()
@@ -190,10 +252,12 @@ async def serve(
     host: str = "127.0.0.1",
     port: int = 8000,
     sockets: list[socket.socket] | None = None,
+    control: socket.socket | None = None,
     **options: Any,
 ) -> None:
     """Serves until SIGTERM, then returns, or until SIGINT, then KeyboardInterrupt rises; ``options`` are uvicorn's.
 
-    ``sockets`` that listen already are used in place of host and port.
+    ``sockets`` that listen already are used in place of host and port; none, if ``control`` brings the connections: a
+    worker's socket that is shared with its supervisor, see ``callstream.server.workers``.
     """
-    await _Server(config_for(app, host=host, port=port, **options), app).serve(sockets)
+    await _Server(config_for(app, host=host, port=port, **options), app, control).serve(sockets)
