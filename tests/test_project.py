@@ -120,6 +120,7 @@ def test_package_is_typed() -> None:
         ("callstream.server", "starlette", "server"),
         ("callstream.server", "ag_ui", "server"),
         ("callstream.server.serving", "uvicorn", "server"),
+        ("callstream.testing.provider", "h11", "testing"),
     ],
 )
 def test_a_room_whose_extra_is_missing_names_it(room: str, absent: str, extra: str) -> None:

@@ -119,7 +119,7 @@ async def test_a_slow_reader_holds_the_provider_up_and_loses_nothing() -> None:
     async with ScriptedProvider("openai_chat", [Text(text, size=16)]) as provider:
         port = int(provider.origin.rpartition(":")[2])
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
-        head = "POST /v1/chat/completions HTTP/1.1\r\nconnection: close\r\ncontent-length: 15\r\n\r\n"
+        head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 15\r\n\r\n"
         writer.write(head.encode() + b'{"stream":true}')
         await reader.read(1)
         async with asyncio.timeout(60):
@@ -174,9 +174,9 @@ async def exchanged(provider: ScriptedProvider, *pieces: bytes) -> bytes:
 
 
 async def test_requests_come_in_any_pieces_and_one_after_another() -> None:
-    first = b'POST /v1/messages HTTP/1.1\r\nContent-Length: 10\r\n\r\n{"n": "1"}'
+    first = b'POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{"n": "1"}'
     second = (
-        b"POST /v1/messages HTTP/1.1\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+        b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
         b'4\r\n{"n"\r\n6;x=y\r\n: "2"}\r\n0\r\n\r\n'
     )
     script = lambda request: [Text("number " + request.json["n"])]  # noqa: E731
@@ -187,7 +187,16 @@ async def test_requests_come_in_any_pieces_and_one_after_another() -> None:
         assert [answer.count(text) for text in (b"HTTP/1.1 200 OK", b"number 1", b"number 2")] == [2, 1, 1]
 
 
-@pytest.mark.parametrize("bad", [b"nonsense\r\n\r\n", b"POST / HTTP/1.1\r\ncontent-length: many\r\n\r\n"])
+async def test_a_client_that_asks_before_it_sends_a_body_is_answered() -> None:
+    head = b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nConnection: close\r\nContent-Length: 2\r\n\r\n"
+    async with ScriptedProvider("anthropic", [Text("Hi")]) as provider:
+        answer = await exchanged(provider, head, b"{}")
+        [request] = provider.requests
+    assert answer.startswith(b"HTTP/1.1 100 \r\n\r\nHTTP/1.1 200 OK\r\n")
+    assert (request.body, request.fate) == (b"{}", "answered")
+
+
+@pytest.mark.parametrize("bad", [b"nonsense\r\n\r\n", b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: many\r\n\r\n"])
 async def test_what_is_not_http_is_told_so(bad: bytes) -> None:
     async with ScriptedProvider("anthropic", [Text("Hi")]) as provider:
         assert (await exchanged(provider, bad)).startswith(b"HTTP/1.1 400 Bad Request")

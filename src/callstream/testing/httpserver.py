@@ -1,8 +1,8 @@
-"""A small HTTP/1.1 server on loopback, in a thread of its own, that sends answers exactly as it is told.
+"""A small HTTP/1.1 server on loopback, in a thread of its own, that sends answers frame by frame, at a pace, or cut off.
 
-Each frame of an answer is one write and, unless the answer has a length, one chunk of the transfer coding. A client
-that leaves is noticed at once, also while nothing is being sent. It is not a general server: no TLS, one answer at a
-time on a connection, no limits against hostile clients.
+h11 reads requests and writes answers. Each frame of an answer is one write and, unless the answer has a length, one
+chunk of the transfer coding. A client that leaves is noticed at once, also while nothing is being sent. It is not a
+general server: no TLS, one answer at a time on a connection, no limits against hostile clients.
 """
 
 from __future__ import annotations
@@ -12,19 +12,24 @@ import json
 import socket
 import struct
 import threading
-import time
 import zlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from concurrent.futures import Future
 from contextlib import aclosing
-from http import HTTPStatus
+from email.utils import formatdate
+from http.client import responses
 from typing import Any, Literal, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
-from callstream.errors import UsageError
+from callstream.errors import MissingExtra, UsageError
 from callstream.testing.script import Cut, Delay
+
+try:
+    import h11
+except ImportError as error:
+    raise MissingExtra("the servers of callstream.testing need h11", "testing", error) from error
 
 Frame: TypeAlias = bytes | Delay | Cut
 Coding: TypeAlias = Literal["gzip", "deflate"]
@@ -33,6 +38,7 @@ Fate: TypeAlias = Literal["open", "answered", "cut", "left"]
 _FRAMES_PER_TURN = 16
 """How many frames of one answer are written before other connections get their turn."""
 _HIGH_WATER = 256 * 1024
+_MAX_HEAD = 1024 * 1024
 
 
 class ReceivedRequest:
@@ -165,18 +171,20 @@ class HttpServer:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection: requests one after another, each answered by a task."""
+    """One connection: requests one after another, each answered by a task. h11 reads and writes the protocol."""
 
     def __init__(self, server: HttpServer) -> None:
         self._server = server
-        self._buffer = bytearray()
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD)
+        self._head: h11.Request | None = None
+        self._body: list[bytes] = []
         self._transport: Any = None
         self._task: asyncio.Task[None] | None = None
         self._is_aborted = False
         self._writable = asyncio.Event()
         self._writable.set()
 
-    # -- what the transport tells --
+    # -- callbacks of the transport --
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
@@ -184,8 +192,9 @@ class _Connection(asyncio.Protocol):
         self._server.connections.add(self)
 
     def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        self._next()
+        self._http.receive_data(data)
+        if self._task is None:
+            self._read()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._server.connections.discard(self)
@@ -199,25 +208,39 @@ class _Connection(asyncio.Protocol):
         self._writable.set()
 
     def abort(self) -> asyncio.Task[None] | None:
-        """The server ends: the connection is broken off. Gives the task whose end has to be waited for."""
+        """Breaks the connection off, because the server ends. Returns the task to wait for."""
         self._is_aborted = True
         self._transport.abort()
         return self._task
 
     # -- requests --
 
-    def _next(self) -> None:
-        if self._task is not None or self._transport.is_closing():
-            return
+    def _read(self) -> None:
+        """Reads what came, until a request is whole; its answer is then made by a task."""
         try:
-            request = _parsed(self._buffer)
-        except ValueError as error:
-            self._transport.write(f"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n{error}".encode())
+            while (event := self._http.next_event()) not in (h11.NEED_DATA, h11.PAUSED):
+                match event:
+                    case h11.Request():
+                        self._head = event
+                    case h11.Data():
+                        self._body.append(bytes(event.data))
+                    case h11.EndOfMessage():
+                        self._begin_answer()
+            if self._http.they_are_waiting_for_100_continue:
+                self._write(h11.InformationalResponse(status_code=100, headers=[]))
+        except h11.RemoteProtocolError as error:
+            self._write(h11.Response(status_code=400, reason=b"Bad Request", headers=[("connection", "close")]))
+            self._write(h11.Data(data=str(error).encode()))
             self._transport.close()
-            return
-        if request is not None:
-            self._task = asyncio.get_running_loop().create_task(self._answer(request))
-            self._task.add_done_callback(self._answered)
+
+    def _begin_answer(self) -> None:
+        assert self._head is not None
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self._head.headers}
+        method, target = self._head.method.decode("latin-1"), self._head.target.decode("latin-1")
+        request = ReceivedRequest(method, target, headers, b"".join(self._body))
+        self._body.clear()
+        self._task = asyncio.get_running_loop().create_task(self._answer(request))
+        self._task.add_done_callback(self._answered)
 
     def _answered(self, task: asyncio.Task[None]) -> None:
         self._task = None
@@ -225,8 +248,13 @@ class _Connection(asyncio.Protocol):
         if isinstance(error, Exception):
             self._server.errors.append(error)
             self._transport.abort()
+        elif self._transport.is_closing():
+            return
+        elif self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
+            self._http.start_next_cycle()
+            self._read()
         else:
-            self._next()
+            self._transport.close()
 
     async def _answer(self, request: ReceivedRequest) -> None:
         try:
@@ -235,10 +263,11 @@ class _Connection(asyncio.Protocol):
             if request.fate == "open":
                 request.fate = "cut" if self._is_aborted else "left"
             raise
-        if request.headers.get("connection", "").lower() == "close":
-            self._transport.close()
 
     # -- answers --
+
+    def _write(self, event: h11.Event) -> None:
+        self._transport.write(self._http.send(event) or b"")
 
     async def _send(self, request: ReceivedRequest, answer: HttpAnswer) -> None:
         """Sends an answer. Its fate is decided before the last byte is sent: a client may look as soon as it has it."""
@@ -247,11 +276,9 @@ class _Connection(asyncio.Protocol):
                 await self._relay(request, answer, relayed)
             return
         loop = asyncio.get_running_loop()
-        write = self._transport.write
         coded = None if answer.coding is None else _Compressed(answer.coding)
-        chunked = answer.length is None or coded is not None
-        length = answer.length or 0
-        head: bytes | None = _head(answer, chunked)
+        left = answer.length if coded is None else None
+        head: h11.Response | None = _head(answer, left)
         interval = 0.0 if answer.frames_per_second is None else 1 / answer.frames_per_second
         due = loop.time() + interval * answer.phase
         for frame in answer.frames:
@@ -263,7 +290,7 @@ class _Connection(asyncio.Protocol):
                 due = loop.time()
                 continue
             if head is not None:
-                write(head)
+                self._write(head)
                 head = None
             elif interval:
                 # By a schedule of its own, so that one frame's delay is not the next one's too.
@@ -275,33 +302,32 @@ class _Connection(asyncio.Protocol):
             data = frame if answer.finish is None else answer.finish(frame)
             data = data if coded is None else coded.frame(data)
             request.sent += 1
-            length -= len(data)
-            if not chunked and length == 0:
-                request.fate = "answered"
-            write(_chunk(data) if chunked else data)
+            if left is not None:
+                left -= len(data)
+                if left == 0:
+                    request.fate = "answered"
+            self._write(h11.Data(data=data))
             if not self._writable.is_set():
                 await self._writable.wait()
         request.fate = "answered"
         if head is not None:
-            write(head)
+            self._write(head)
         if coded is not None and (rest := coded.end()):
-            write(_chunk(rest))
-        if chunked:
-            write(b"0\r\n\r\n")
+            self._write(h11.Data(data=rest))
+        self._write(h11.EndOfMessage())
 
     async def _relay(self, request: ReceivedRequest, answer: HttpAnswer, frames: AsyncGenerator[Frame, None]) -> None:
-        write = self._transport.write
-        write(_head(answer, chunked=True))
+        self._write(_head(answer, None))
         async for frame in frames:
             if isinstance(frame, Cut):
                 await self._cut(request, frame)
                 return
             if isinstance(frame, bytes) and frame:
                 request.sent += 1
-                write(_chunk(frame))
+                self._write(h11.Data(data=frame))
                 await self._writable.wait()
         request.fate = "answered"
-        write(b"0\r\n\r\n")
+        self._write(h11.EndOfMessage())
 
     async def _cut(self, request: ReceivedRequest, step: Cut) -> None:
         transport = self._transport
@@ -327,62 +353,12 @@ class _Compressed:
         return self._compressor.flush()
 
 
-def _chunk(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)
-
-
-def _head(answer: HttpAnswer, chunked: bool) -> bytes:
-    try:
-        phrase = HTTPStatus(answer.status).phrase
-    except ValueError:
-        phrase = "Unknown"
-    headers = list(answer.headers)
-    headers.append(("date", time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())))
+def _head(answer: HttpAnswer, length: int | None) -> h11.Response:
+    """The head of an answer. h11 adds the transfer coding where there is no length."""
+    reason = responses.get(answer.status, "Unknown")
+    headers = [*answer.headers, ("date", formatdate(usegmt=True))]
     if answer.coding is not None:
         headers.append(("content-encoding", answer.coding))
-    headers.append(("transfer-encoding", "chunked") if chunked else ("content-length", str(answer.length)))
-    lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
-    return f"HTTP/1.1 {answer.status} {phrase}\r\n{lines}\r\n".encode("latin-1")
-
-
-def _parsed(buffer: bytearray) -> ReceivedRequest | None:
-    """Takes the first request out of the buffer; None while it is not there whole."""
-    end = buffer.find(b"\r\n\r\n")
-    if end < 0:
-        return None
-    first, *lines = buffer[:end].decode("latin-1").split("\r\n")
-    try:
-        method, target, _ = first.split(" ")
-    except ValueError:
-        raise ValueError(f"expected the first line of an HTTP request, got {first[:80]!r}") from None
-    headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    if headers.get("transfer-encoding", "").lower() == "chunked":
-        found = _unchunked(buffer, end + 4)
-        if found is None:
-            return None
-        body, end = found
-    else:
-        start = end + 4
-        end = start + int(headers.get("content-length") or 0)
-        if len(buffer) < end:
-            return None
-        body = bytes(buffer[start:end])
-    del buffer[:end]
-    return ReceivedRequest(method, target, headers, body)
-
-
-def _unchunked(buffer: bytearray, at: int) -> tuple[bytes, int] | None:
-    """A body in chunks and the place where it ends; None while it is not there whole."""
-    pieces = []
-    while True:
-        line_end = buffer.find(b"\r\n", at)
-        if line_end < 0:
-            return None
-        size = int(bytes(buffer[at:line_end]).partition(b";")[0], 16)
-        at = line_end + 2
-        if len(buffer) < at + size + 2:
-            return None
-        pieces.append(bytes(buffer[at : at + size]))
-        at += size + 2
-        if size == 0:
-            return b"".join(pieces), at
+    if length is not None:
+        headers.append(("content-length", str(length)))
+    return h11.Response(status_code=answer.status, reason=reason, headers=headers)
