@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from callstream.tap.encoding import codings_in, decoding_of
 from callstream.wire.provider import Provider
 from callstream.wire.requests import Asks, Request
 
@@ -61,23 +60,11 @@ class Asking:
             logger.warning("%s refuses to be asked for streamed arguments; it is not asked again", place)
 
 
-def names_field(provider: Provider, body: bytes, content_encoding: str) -> bool:
+def names_field(provider: Provider, body: bytes) -> bool:
     """Whether an error names what was asked, in whatever form: gateways wrap errors in errors."""
     field = provider.pieces_field
-    return field is not None and field.search(_decode(body, content_encoding)) is not None
+    return field is not None and field.search(body) is not None
 
 
 def _place(url: Any) -> str:
     return f"{url.scheme}://{url.netloc.decode('ascii')}{url.path}"
-
-
-def _decode(body: bytes, content_encoding: str) -> bytes:
-    """The beginning of a body, without its coding."""
-    codings = codings_in(content_encoding)
-    decoding = decoding_of(codings[0]) if len(codings) == 1 else None
-    if decoding is None:
-        return body
-    try:
-        return next(decoding.feed(body), b"")
-    except decoding.error:
-        return b""

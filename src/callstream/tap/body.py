@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Collection, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Collection
 from functools import partial
 from itertools import takewhile
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -34,7 +34,6 @@ from callstream.events import CallDiscarded
 from callstream.flag import Flag
 from callstream.runtime import Response
 from callstream.runtime.waiting import wait_until_done
-from callstream.tap.encoding import Decoding
 from callstream.wire.collapsing import Collapser, Output, Read
 
 logger = logging.getLogger("callstream")
@@ -80,7 +79,6 @@ class TappedBody:
         response: Response,
         collapser: Collapser[Any],
         *,
-        decoding: Decoding | None = None,
         forwards_rejected: bool = False,
         waits_for_hooks: bool = True,
         limits: Limits | None = None,
@@ -91,7 +89,6 @@ class TappedBody:
         self._close_source = close_source
         self._response = response
         self._collapser = collapser
-        self._decoding = decoding
         self._forwards_rejected = forwards_rejected
         self._waits_for_hooks = waits_for_hooks
         self.drop: Drop | None = None
@@ -100,7 +97,6 @@ class TappedBody:
         self._on_end = on_end
         self._unread: list[bytes] = []  # as they came
         self._unread_bytes = 0
-        self._decoded: Iterator[bytes] | None = None  # what is left of bytes that had a Content-Encoding
         self._outputs: list[Output] = []  # what was recorded, and may leave
         self._output_bytes = 0
         self._is_due = False  # a step is on its way
@@ -252,20 +248,9 @@ class TappedBody:
                 self._record(read)
 
     def _next(self) -> Read | None:
-        """What the next bytes say; None if there are none now, or too many wait for the SDK."""
-        if self._decoded is not None:
-            if self._output_bytes > self._limits.max_held:  # a few bytes may hold a great many
-                return None
-            piece = next(self._decoded, None)
-            if piece is not None:
-                return self._collapser.feed(piece)
-            self._decoded = None
+        """What the next bytes say; None if there are none now."""
         if self._unread:
-            data = self._pop_unread()
-            if self._decoding is None:
-                return self._collapser.feed(data)
-            self._decoded = self._decoding.feed(data)
-            return self._next()
+            return self._collapser.feed(self._pop_unread())
         if not self._has_ended:
             return None
         if self._source_error is not None:
@@ -316,7 +301,7 @@ class TappedBody:
     def _continue(self) -> None:
         if self._is_last:
             self._complete.set()
-        elif self._outputs or self._decoded is not None or self._has_ended:
+        elif self._outputs or self._has_ended:
             self._go_on()
         elif self._unread and not self._is_due:
             self._schedule()
@@ -374,8 +359,6 @@ class TappedBody:
     def _free(self, *outputs: Output) -> None:
         self._output_bytes -= sum(len(output.data) for output in outputs)
         self._room.set()
-        if self._decoded is not None:
-            self._go_on()
 
     def _raise_error(self) -> None:
         if self._error is not None:

@@ -17,7 +17,6 @@ from callstream.runtime import ModelCall, Run, RunEngine
 from callstream.runtime.limits import check_ask_again, check_silence
 from callstream.runtime.tooluse import absence
 from callstream.tap.body import Limits, OnEnd, TappedBody
-from callstream.tap.encoding import Decoding
 from callstream.tap.errors import raised_once
 from callstream.tap.implicit import ImplicitRuns
 from callstream.tap.place import Place
@@ -102,7 +101,7 @@ class Tapping:
                 await run.receive(said, author=model_call.author if model_call is not None else None)
         return Exchange(provider, asked, said)
 
-    async def begin(self, exchange: Exchange, place: Place, decoding: Decoding | None = None) -> Reading:
+    async def begin(self, exchange: Exchange, place: Place) -> Reading:
         """The reading of the answer, in a run of its own where there is none."""
         run, model_call = place.run, place.model_call
         on_end = None
@@ -112,7 +111,7 @@ class Tapping:
             on_end = partial(self._implicit.response_ended, run)
         if model_call is not None:
             model_call.read_by_tap = True
-        return Reading(self, exchange, run, model_call=model_call, decoding=decoding, on_end=on_end)
+        return Reading(self, exchange, run, model_call=model_call, on_end=on_end)
 
     def collapses(self, model_call: ModelCall | None) -> Callable[[str], bool]:
         match self._settings.collapse:
@@ -162,13 +161,11 @@ class Reading:
         run: Run,
         *,
         model_call: ModelCall | None,
-        decoding: Decoding | None,
         on_end: OnEnd | None,
     ) -> None:
         self._tapping = tapping
         self._provider = exchange.provider
         self._stored = exchange.provider.is_stored(exchange.asked)
-        self._decoding = decoding
         self._on_end = on_end
         self._collapser: Collapser[Any] | None = None
         self.provider = exchange.provider
@@ -320,7 +317,6 @@ class Reading:
             close_source,
             self._response,
             collapser,
-            decoding=self._decoding,
             forwards_rejected=self._forwards_rejected,
             waits_for_hooks=not self._refuses,
             limits=self._tapping.limits,
@@ -380,10 +376,9 @@ class Reading:
         limit = self._tapping.limits.max_whole
         body = bytearray()
         async for data in stream:
-            for piece in (data,) if self._decoding is None else self._decoding.feed(data):
-                body += piece
-                if len(body) > limit:
-                    raise WireError(f"expected an answer of at most {limit} bytes from the provider, got more")
+            body += data
+            if len(body) > limit:
+                raise WireError(f"expected an answer of at most {limit} bytes from the provider, got more")
         return bytes(body)
 
 

@@ -22,7 +22,7 @@ from callstream.runtime.ownloop import OwnLoop, check_caller, finish_in, run_in
 from callstream.tap.again import Again, AskingBody
 from callstream.tap.asking import Asking, names_field
 from callstream.tap.body import TappedBody
-from callstream.tap.encoding import Checked, codings_in, decoding_of
+from callstream.tap.encoding import can_decode, codings_in, decoded, decoded_bytes
 from callstream.tap.errors import raised_once
 from callstream.tap.implicit import ImplicitRuns
 from callstream.tap.place import Place
@@ -153,23 +153,21 @@ class TapTransport:
         if kind is None:
             return answer
         codings = codings_in(answer.headers.get("content-encoding", ""))
-        decoding = decoding_of(codings[0]) if len(codings) == 1 else None
-        if codings and decoding is None:
+        if not can_decode(library_of(request), codings):
             logger.warning(
                 "a response has Content-Encoding %s, which cannot be decoded here; it passes through unread", codings
             )
             return answer
-        if decoding is not None:
-            decoding = Checked(decoding, partial(library_of(request).DecodingError, request=request))
         source = await patience.wait_for_body(answer.stream) if kind == "stream" else answer.stream
-        reading = await self._tapping.begin(exchange, errand.place, decoding)
-        decoded = decoding is not None
+        source = decoded(answer, source) if codings else source
+        reading = await self._tapping.begin(exchange, errand.place)
+        is_decoded = bool(codings)
         if kind == "whole":
             again = self._again(reading, errand)
             asks_again = errand.often is not None
             body = WholeBody(await reading.whole(source, answer.stream.aclose, asks_again=asks_again))
             if again is None or not again.is_wanted:
-                return _answered(request, answer, body, decoded=decoded)
+                return _answered(request, answer, body, is_decoded=is_decoded)
             return await self._ask_again(again, reading)
         joint = reading.joint(content_type)
         again = self._again(reading, errand, is_possible=joint is not None)
@@ -180,7 +178,7 @@ class TapTransport:
             streamed = AskingBody(reading, again, joint, (source, answer.stream.aclose))
         with self._lock:
             self._bodies.add(streamed)
-        return _answered(request, answer, streamed, decoded=decoded)
+        return _answered(request, answer, streamed, is_decoded=is_decoded)
 
     def _again(self, reading: Reading, errand: _Errand, *, is_possible: bool = True) -> Again | None:
         """What asks the model again; None where nobody wants that."""
@@ -302,7 +300,6 @@ class TapTransport:
     async def _judge(self, request: Any, provider: Provider, answer: Any) -> tuple[Any, bool]:
         """The answer to a request that asked for streamed arguments, and whether it refuses to be asked."""
         asking, status, url = self._asking, answer.status_code, request.url
-        coding = answer.headers.get("content-encoding", "")
         if status < _FIRST_ERROR:
             content_type = answer.headers.get("content-type", "")
             if asking.is_accepted(url) or status != _OK or not content_type.startswith("text/event-stream"):
@@ -310,14 +307,14 @@ class TapTransport:
             # The first answer of a place: its first bytes may be an error that other servers have a status for.
             begun = BegunBody(answer.stream)
             first = await begun.first()
-            if b"error" in first[:_ERROR_WITHIN] and names_field(provider, first, coding):
+            if b"error" in first[:_ERROR_WITHIN] and names_field(provider, decoded_bytes(answer, first)):
                 await answer.stream.aclose()
                 return answer, True
             asking.accept(url)
-            return _answered(request, answer, begun, decoded=False), False
+            return _answered(request, answer, begun, is_decoded=False), False
         body = await self._read_error(answer)
-        is_refused = names_field(provider, body, coding) or asking.may_be_signed(url, status)
-        return _answered(request, answer, WholeBody(body), decoded=False), is_refused
+        is_refused = names_field(provider, decoded_bytes(answer, body)) or asking.may_be_signed(url, status)
+        return _answered(request, answer, WholeBody(body), is_decoded=False), is_refused
 
     async def _read_error(self, answer: Any) -> bytes:
         try:
@@ -375,13 +372,13 @@ async def _send_traced(inner: Any, request: Any) -> Any:
 
 
 def _answered(
-    request: Any, answer: Any, body: TappedBody | AskingBody | WholeBody | BegunBody, *, decoded: bool
+    request: Any, answer: Any, body: TappedBody | AskingBody | WholeBody | BegunBody, *, is_decoded: bool
 ) -> Any:
     """The answer with another body."""
     library = library_of(request)
     headers = answer.headers.copy()
     headers.pop("content-length", None)
-    if decoded:
+    if is_decoded:
         headers.pop("content-encoding", None)
     stream = stream_of(library, body)
     return library.Response(answer.status_code, headers=headers, stream=stream, extensions=answer.extensions)
