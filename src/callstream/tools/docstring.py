@@ -2,6 +2,11 @@
 
 The sections begin with a heading of their own line (``Args:``); what comes before the first one describes the function.
 A parameter's entry begins at the indentation of the section's first line, and its deeper lines belong to it.
+
+By hand, because ``without_parameter`` has to know the lines of an entry. docstring_parser and griffe do not say these, so
+they would be a second parser beside this one, and a second dependency of the core. Of the five docstrings in
+``python -m bench.byhand`` docstring_parser raises for one (an empty section) and passes over another (``Keyword Args``);
+griffe reads all as they are meant. Both take 260 µs for one, this file 50.
 """
 
 from __future__ import annotations

@@ -10,6 +10,10 @@ One value has one verdict per schema, however many lead to it, so the work is li
 
 All keywords but those of ``KEYWORDS`` fit, and so do references that lead out of the schema or nowhere, and patterns that
 are no regular expressions of Python's. Types may be in Gemini's capitals, and ``nullable`` is known.
+
+By hand, because no library judges a value that is not whole. In ``python -m bench.byhand`` a wrong second field is certain
+after 32 of 4,070 characters; jsonschema could say it at the end. For values that are whole jsonschema is five times as fast
+(100 µs against 500), and knows the keywords that are left out here, but the core does not depend on it: see ``adk.calls``.
 """
 
 from __future__ import annotations
