@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from bench.many import Latencies
 from callstream.testing import Text, Thought, ToolCall
-from callstream.testing.numbering import NumberedFrames
+from callstream.testing.answers import NumberedFrames
 from callstream.testing.provider import STAMP
 
 What: TypeAlias = Literal["arguments", "text", "reasoning"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from callstream.cli.failure import CommandError
+from callstream.cli.output import CommandError
 from callstream.cli.target import load_target
 
 

@@ -14,9 +14,8 @@ from typing import Any, NoReturn
 
 from callstream.calls import HAS_OUTCOME, Call, CallState
 from callstream.cli.client import ServerClient, server_address
-from callstream.cli.failure import CommandError, misused
 from callstream.cli.options import Commands, add_json, add_server
-from callstream.cli.output import Printer
+from callstream.cli.output import CommandError, Printer, misused
 from callstream.cli.sources import ServerSource
 from callstream.events import CallProgressed
 

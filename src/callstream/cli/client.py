@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from callstream.cli.failure import CommandError, misused
+from callstream.cli.output import CommandError, misused
 from callstream.cli.place import address, refuse_secret
 from callstream.wire.framing import SseFraming
 

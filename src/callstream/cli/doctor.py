@@ -8,9 +8,8 @@ from importlib import metadata
 from typing import Any
 
 from callstream import __version__
-from callstream.cli.failure import CommandError
 from callstream.cli.options import Commands, add_env_file, add_journal, add_json
-from callstream.cli.output import Printer, clean, count_of, size
+from callstream.cli.output import CommandError, Printer, clean, count_of, size
 from callstream.cli.place import hide_password, journal_url, open_place
 from callstream.cli.target import HELP, load_target
 from callstream.errors import CallstreamError, JournalError

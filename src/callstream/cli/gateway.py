@@ -6,9 +6,8 @@ import argparse
 import os
 
 from callstream import Callstream
-from callstream.cli.failure import misused
 from callstream.cli.options import Commands, add_address, add_journal, age, from_environment, seconds
-from callstream.cli.output import Printer
+from callstream.cli.output import Printer, misused
 from callstream.cli.place import DEFAULT_FILE, hide_password, journal_url
 from callstream.cli.serve import LOOPBACK, serve_made, set_up_logs
 

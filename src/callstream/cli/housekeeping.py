@@ -10,9 +10,8 @@ import sys
 import time
 from datetime import datetime
 
-from callstream.cli.failure import CommandError, misused
 from callstream.cli.options import Commands, add_journal, add_json, age
-from callstream.cli.output import Printer, Ticker, clean, count_of, moment, size
+from callstream.cli.output import CommandError, Printer, Ticker, clean, count_of, misused, moment, size
 from callstream.cli.place import hide_password, journal_url, open_place
 from callstream.errors import UsageError
 

@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 
 from callstream.calls import Call, CallState
-from callstream.cli.failure import CommandError
 from callstream.cli.options import Commands, add_json, add_source, positive
-from callstream.cli.output import Printer, clean, duration, moment, one_line
+from callstream.cli.output import CommandError, Printer, clean, duration, moment, one_line
 from callstream.cli.sources import source_of
 from callstream.errors import CallstreamError
 from callstream.journal import RunRow

@@ -9,8 +9,7 @@ import textwrap
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias, TypeVar
 
-from callstream.cli.failure import misused
-from callstream.cli.output import Printer
+from callstream.cli.output import Printer, misused
 
 _T = TypeVar("_T")
 _AGE = re.compile(r"([1-9]\d{0,5})([hdw])", re.ASCII)

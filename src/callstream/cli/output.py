@@ -1,4 +1,4 @@
-"""What a command prints.
+"""What a command prints, and how it ends when it cannot do what it was asked: one sentence and an exit code.
 
 Results go to standard output, notes and progress to standard error. Tables and colours are rich's, where rich is
 installed and the output is a terminal; everything else is plain lines. What comes from a model or a tool passes
@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from callstream import codec
 
@@ -149,3 +149,27 @@ class Ticker:
         sys.stderr.write("\r" + text.ljust(len(self._shown)))
         sys.stderr.flush()
         self._shown = text
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+FAILED: Final = 1
+MISUSED: Final = 2
+INTERRUPTED: Final = 130
+"""What shells report for a program that Ctrl-C ended."""
+PIPE_CLOSED: Final = 141
+"""What shells report for a program whose reader went away."""
+
+
+class CommandError(Exception):
+    """The command cannot continue. The sentence is for the person at the terminal."""
+
+    def __init__(self, sentence: str, code: int = FAILED) -> None:
+        super().__init__(sentence)
+        self.code = code
+
+
+def misused(sentence: str) -> CommandError:
+    """The command was given something that cannot be."""
+    return CommandError(sentence, MISUSED)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
-from callstream.cli.failure import CommandError, misused
+from callstream.cli.output import CommandError, misused
 from callstream.journal import Journal, environment, open_journal
 
 DEFAULT_FILE = Path("callstream.db")

@@ -14,9 +14,8 @@ from typing import NoReturn
 
 from callstream import __version__
 from callstream.cli import answer, demo, doctor, gateway, housekeeping, listing, recording, serve, stop, watch
-from callstream.cli.failure import FAILED, INTERRUPTED, MISUSED, PIPE_CLOSED, CommandError
 from callstream.cli.options import Commands
-from callstream.cli.output import Printer, clean
+from callstream.cli.output import FAILED, INTERRUPTED, MISUSED, PIPE_CLOSED, CommandError, Printer, clean
 from callstream.errors import CallstreamError, UsageError
 
 _SERVERS = ("serve", "demo", "gateway")

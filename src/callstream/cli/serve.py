@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from callstream.cli.failure import CommandError, misused
 from callstream.cli.options import (
     Commands,
     add_address,
@@ -29,7 +28,7 @@ from callstream.cli.options import (
     positive,
     seconds,
 )
-from callstream.cli.output import Printer
+from callstream.cli.output import CommandError, Printer, misused
 from callstream.cli.place import DEFAULT_FILE, hide_password, journal_url, refuse_secret
 from callstream.cli.target import HELP, Target, load_target
 from callstream.errors import JournalError, MissingExtra

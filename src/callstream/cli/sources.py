@@ -15,7 +15,7 @@ import msgspec
 from callstream import codec
 from callstream.calls import FINAL, Call, CallState
 from callstream.cli.client import ServerClient
-from callstream.cli.failure import CommandError, misused
+from callstream.cli.output import CommandError, misused
 from callstream.cli.place import hide_password, journal_url, open_place
 from callstream.events import Record, RunEnded
 from callstream.journal import Journal, RunRow

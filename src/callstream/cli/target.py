@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from callstream.cli.failure import CommandError, misused
+from callstream.cli.output import CommandError, misused
 
 _NAMES = ("app", "root_agent", "agent")
 """Where google-adk's own tools look too, and in that order."""

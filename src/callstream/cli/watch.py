@@ -9,10 +9,9 @@ from contextlib import aclosing
 from typing import Protocol
 
 from callstream import codec
-from callstream.cli.failure import CommandError
 from callstream.cli.livepane import LivePane
 from callstream.cli.options import Commands, add_json, add_source
-from callstream.cli.output import Printer
+from callstream.cli.output import CommandError, Printer
 from callstream.cli.sources import RecordSource, source_of
 from callstream.cli.transcript import RecordPrinter
 from callstream.events import Record

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from callstream.errors import UsageError
+from callstream.testing.answers import Route
 from callstream.testing.encoders import ENCODERS
 from callstream.testing.httpserver import HttpAnswer, ReceivedRequest
 from callstream.testing.provider import ProviderServer
-from callstream.testing.routes import Route
 
 
 class BodiesProvider(ProviderServer):

@@ -15,49 +15,99 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import inspect
 import signal
 import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from traceback import format_exception
 from types import TracebackType
-from typing import Literal, Self, get_args
+from typing import Literal, Self, TypeAlias, cast, get_args
 
 import msgspec
 
 from callstream.errors import CallstreamError, UsageError
 from callstream.testing.answers import (
+    NumberedFrames,
+    Route,
     as_array,
     asks_for_streamed_args,
     asks_for_usage,
+    base_path,
     first_waits,
+    numbers_used,
+    place_of,
     refused,
     request_ids,
+    route_of,
     unstreamed,
     without_usage,
 )
 from callstream.testing.eager import Eager, eager_refusal, eager_tools, hold_values
 from callstream.testing.encoders import ENCODERS, WIRES, encode_whole, frames
 from callstream.testing.httpserver import Coding, Frame, HttpAnswer, HttpServer, ReceivedRequest
-from callstream.testing.numbering import NumberedFrames, numbers_used
-from callstream.testing.routes import Route, base_path, place_of, route_of
 from callstream.testing.script import (
     Cut,
     Delay,
     Failure,
     Finish,
     HttpError,
+    Script,
     Step,
     Truncated,
     checked,
     script_from_json,
+    scripts_in,
 )
-from callstream.testing.scripting import Scripting, Scripts
 from callstream.testing.signatures import Signatures
+
+ScriptFunction: TypeAlias = Callable[[ReceivedRequest], Script | Awaitable[Script]]
+Scripting: TypeAlias = Script | Sequence[Script] | ScriptFunction
+"""One script for every request, a list of scripts for one request each, or a function of the request."""
+
+
+class Scripts:
+    """Gives each request its script. Scripts that no function makes are checked at once."""
+
+    def __init__(self, scripting: Scripting) -> None:
+        self._one: Script | None = None
+        self._function: ScriptFunction | None = None
+        self._rest: Iterator[Script] = iter(())
+        self._count = 0
+        if callable(scripting):
+            self._function = scripting
+            return
+        scripts = scripts_in(scripting)
+        if scripts is None:
+            self._one = cast(Script, scripting)
+        else:
+            self._rest = iter(scripts)
+            self._count = len(scripts)
+        for script in scripts or [cast(Script, scripting)]:
+            checked(script)
+
+    @property
+    def are_one(self) -> bool:
+        """Whether every request gets the same script."""
+        return self._one is not None
+
+    async def next_for(self, request: ReceivedRequest) -> Script:
+        if self._one is not None:
+            return self._one
+        if self._function is not None:
+            made = self._function(request)
+            script = await made if inspect.isawaitable(made) else made
+            if scripts_in(script) is not None:
+                raise UsageError("expected one script from the function of a request, got a list of scripts")
+            return script
+        for script in self._rest:
+            return script
+        raise UsageError(f"expected {self._count} requests, one a script, got another: {request!r}")
+
 
 STAMP = "@monotonic-ns-here!@"
 """With ``stamp=True`` this text becomes the machine's monotonic clock, in nanoseconds, when its frame is sent.

@@ -16,8 +16,7 @@ import pytest
 
 if TYPE_CHECKING:
     from callstream.testing.driving import Driven
-    from callstream.testing.provider import ScriptedProvider
-    from callstream.testing.scripting import Scripting
+    from callstream.testing.provider import ScriptedProvider, Scripting
 
 
 @pytest.fixture

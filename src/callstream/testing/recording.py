@@ -24,10 +24,10 @@ import msgspec
 
 from callstream.errors import UsageError
 from callstream.tap.pools import library_of
+from callstream.testing.answers import Route, base_path, wire_of
 from callstream.testing.encoders import ENCODERS
 from callstream.testing.httpserver import HttpAnswer, ReceivedRequest
 from callstream.testing.provider import ProviderServer
-from callstream.testing.routes import Route, base_path, wire_of
 from callstream.testing.script import Cut
 
 _KEPT_REQUEST_HEADERS = frozenset(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from callstream.tools.abort import AbortSignal
-from callstream.tools.called import CallClaims, ClaimedCall, call_claims, current_call, running_for
 from callstream.tools.check import StreamCheck
+from callstream.tools.claims import CallClaims, ClaimedCall, call_claims, current_call, running_for
 from callstream.tools.convert import Arguments, typed_arguments
+from callstream.tools.delta import AbortSignal
 from callstream.tools.fault import Fault, describe
 from callstream.tools.progress import Progress, current_progress, no_progress
 from callstream.tools.schema import Provider

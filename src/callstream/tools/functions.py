@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any, TypeAlias, get_type_hints
 
 from callstream.errors import UsageError
-from callstream.tools.called import ClaimedCall, running_for
+from callstream.tools.claims import ClaimedCall, running_for
 
 Fill: TypeAlias = Callable[[tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]
 """Completes the arguments of a call."""

@@ -27,11 +27,10 @@ import msgspec
 
 from callstream.errors import UsageError, WireError
 from callstream.jsontext.path import Path, lacks_place, parse_path
-from callstream.tools.abort import AbortSignal
-from callstream.tools.called import ClaimedCall, call_claims
+from callstream.tools.claims import ClaimedCall, call_claims
 from callstream.tools.convert import Arguments
+from callstream.tools.delta import AbortSignal
 from callstream.tools.docstring import description_of, parameters_of, without_parameter
-from callstream.tools.explained import explain_annotations
 from callstream.tools.functions import (
     annotations_of,
     is_of_kind,
@@ -41,6 +40,7 @@ from callstream.tools.functions import (
     without_receiver,
 )
 from callstream.tools.progress import ProgressFilling, progress_parameter
+from callstream.tools.pydantic_bridge import explain_annotations
 from callstream.tools.schema import Provider, declaration, parameters_schema
 from callstream.tools.streamed import (
     StreamedFilling,

@@ -6,10 +6,9 @@
 
 from __future__ import annotations
 
-from callstream.uistream.chunks import DONE, HEADERS, Chunk, Merger, Sdk, encode_sse
 from callstream.uistream.messages import ChatTurn, begins_turn, fold, turns, ui_messages
 from callstream.uistream.request import ChatRequest, read_request
-from callstream.uistream.translator import ChunkTranslator
+from callstream.uistream.translator import DONE, HEADERS, Chunk, ChunkTranslator, Merger, Sdk, encode_sse
 
 __all__ = [
     "DONE",

@@ -14,8 +14,7 @@ import msgspec
 from callstream.agui import View
 from callstream.agui.layout import RunInput
 from callstream.agui.messages import DeveloperMessage, Message, SystemMessage, UserMessage
-from callstream.uistream.chunks import Chunk, Sdk
-from callstream.uistream.translator import ChunkTranslator
+from callstream.uistream.translator import Chunk, ChunkTranslator, Sdk
 from callstream.view import RunView
 
 AGAIN: Final = "~again-"

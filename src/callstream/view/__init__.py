@@ -14,7 +14,9 @@ where its first one stood, and the numbers of records that are gone are those of
 
 from __future__ import annotations
 
-from callstream.view.changes import (
+from callstream.view.items import AnswerView, CallView, InputView, Item, MessageView, Outcome, Part, Passage, message_of
+from callstream.view.replay import condensed
+from callstream.view.run import (
     Asked,
     Began,
     Closed,
@@ -25,14 +27,12 @@ from callstream.view.changes import (
     Opened,
     Progressed,
     RanEarly,
+    RunView,
     Settled,
     Signed,
     StateMoved,
     ViewChange,
 )
-from callstream.view.condensed import condensed
-from callstream.view.items import AnswerView, CallView, InputView, Item, MessageView, Outcome, Part, Passage, message_of
-from callstream.view.run import RunView
 
 __all__ = [
     "AnswerView",
