@@ -53,16 +53,16 @@ def test_bounded_queue_merges_by_deltas_and_by_characters() -> None:
     for number, text in enumerate("abcdefgh", 1):
         by_deltas.put(text, number)
         assert len(by_deltas) <= 3
-    assert [by_deltas.take() for _ in range(len(by_deltas))] == [("abcdefg", 7), ("h", 8)]
+    assert [by_deltas.pop() for _ in range(len(by_deltas))] == [("abcdefg", 7), ("h", 8)]
     by_characters = DeltaQueue(100, 4)
     for number, text in enumerate(["ab", "cd", "ef", "gh"], 1):
         by_characters.put(text, number)
-    assert [by_characters.take() for _ in range(len(by_characters))] == [("abcdefgh", 4)]
+    assert [by_characters.pop() for _ in range(len(by_characters))] == [("abcdefgh", 4)]
     by_characters.put("a very long piece", 5)
-    assert by_characters.take() == ("a very long piece", 5)
+    assert by_characters.pop() == ("a very long piece", 5)
     by_characters.put("ab", 6)
     by_characters.put("cd", 7)
-    assert by_characters.take() == ("ab", 6)
+    assert by_characters.pop() == ("ab", 6)
     by_characters.clear()
     assert len(by_characters) == 0
 

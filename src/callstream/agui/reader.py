@@ -188,7 +188,7 @@ def _refused(constant: str) -> Any:
 
 
 def _check(kind: str, event: dict[str, Any]) -> None:
-    """Refuses what the journal would keep and nobody could read again."""
+    """Refuses what the journal would keep and could not read again."""
     for name in _TEXTS:
         if kind == "STATE_DELTA" and name == "delta":
             continue

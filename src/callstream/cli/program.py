@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fill_in_closed_streams() -> None:
-    """Python has None for a stream that was closed before it began (``>&-``): what is written there is nobody's."""
+    """Python has None for a stream that was closed before it began (``>&-``): what is written there is lost."""
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # until the process ends
     if sys.stderr is None:
@@ -88,7 +88,7 @@ def _run(options: argparse.Namespace) -> int:
         return _say(options, out, error, MISUSED)
     except (CallstreamError, OSError) as error:
         return _say(options, out, error, FAILED)
-    except Exception as error:  # noqa: BLE001  # a bug, and a person at a terminal is told so in a sentence as well
+    except Exception as error:  # noqa: BLE001  # a bug, and a person at a terminal gets a sentence as well
         bug = CommandError(
             f"internal error, a bug in callstream (--debug shows the traceback): {type(error).__name__}: {error}"
         )

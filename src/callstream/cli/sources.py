@@ -52,7 +52,7 @@ class RecordSource(Protocol):
     async def call(self, call_id: str) -> Call | None: ...
 
     def follow(self, run_id: str) -> AsyncGenerator[Record | None, None]:
-        """A run's records until its end. None means: forget what came, it is told anew."""
+        """A run's records until its end. None means: forget what came, all of it follows again."""
         ...
 
 

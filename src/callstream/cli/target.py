@@ -53,14 +53,14 @@ def load_target(given: str, *, env_file: str | None = None) -> Target:
         _load_variables(Path(".env"), env_file)
         module = _import_module(place)
     file = Path(module.__file__) if module.__file__ else None
-    return _take(given, module, name, file)
+    return _find(given, module, name, file)
 
 
 def _split(given: str) -> tuple[str, str | None]:
     place, colon, name = given.rpartition(":")
     if not colon:
         return given, None
-    # A drive's letter is no module.
+    # A drive's letter is not a module.
     return (given, None) if len(place) == 1 and name[:1] in ("\\", "/") else (place, name)
 
 
@@ -105,7 +105,7 @@ def _file(path: Path) -> ModuleType:
     return module
 
 
-def _take(given: str, module: ModuleType, name: str | None, file: Path | None) -> Target:
+def _find(given: str, module: ModuleType, name: str | None, file: Path | None) -> Target:
     if name is not None:
         found: Any = module
         for part in name.split("."):

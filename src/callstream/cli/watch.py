@@ -18,7 +18,7 @@ from callstream.events import Record
 
 _LOOK_EVERY = 0.25
 _QUIET_SECONDS = 20.0
-"""How long a run may say nothing before the person who watches it is told why that may be."""
+"""How long a run may say nothing before a note says why that may be."""
 _IF_DEAD = "if its process has died, another one that uses the journal ends it within 45 s, or callstream sweep does"
 
 
@@ -95,7 +95,7 @@ def screen_for(out: Printer, *, as_json: bool = False) -> Screen:
 
 
 class _QuietHint:
-    """A line that is told once, when nothing has come for a while."""
+    """A line that is shown once, when nothing has come for a while."""
 
     def __init__(self, text: str, tell: Callable[[str], None]) -> None:
         self._text = text

@@ -83,7 +83,7 @@ class DeltaQueue:
         if len(self._waiting) > self._max_deltas or (self._chars > self._max_chars and len(self._waiting) > 1):
             self._merge()
 
-    def take(self) -> tuple[str, int]:
+    def pop(self) -> tuple[str, int]:
         pieces, seq = self._waiting.popleft()
         text = pieces[0] if len(pieces) == 1 else "".join(pieces)
         self._chars -= len(text)

@@ -78,7 +78,7 @@ class HookSettings(msgspec.Struct, frozen=True):
 class Outcome(msgspec.Struct, frozen=True):
     """What the hooks of a call came to.
 
-    ``reason`` is one word, which the signal and the abort hooks are told: that of ``abort``, or for a failure the
+    ``reason`` is one word, for the signal and the abort hooks: that of ``abort``, or for a failure the
     DiscardReason that fits it. ``detail`` is a sentence; after a ``Reject`` the one for the model. ``fails_run``: the
     policy ``fail_run`` wants ``error`` raised in the run. ``abandoned``: a hook of this call still runs, because it
     ignored its cancellation.
@@ -314,7 +314,7 @@ class CallHooks:
                     self._settle(_Phase.ENDED)
                     break
                 if self._reads and len(self._queue) > 0:
-                    verdict = await self._deliver(*self._queue.take())
+                    verdict = await self._deliver(*self._queue.pop())
                 elif self._phase is _Phase.COMPLETING:
                     verdict = await self._finish()
                 else:

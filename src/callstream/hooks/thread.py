@@ -17,7 +17,7 @@ _Job: TypeAlias = Callable[[], None]
 
 
 class HookThread:
-    """Runs one function after another. It begins with the first, and ends by ``close`` or when nobody holds it."""
+    """Runs one function after another. It begins with the first, and ends by ``close`` or when nothing holds it."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -42,7 +42,7 @@ class HookThread:
                 failure = error
             try:
                 loop.call_soon_threadsafe(_resolve, future, result, failure)
-            except RuntimeError:  # The loop was closed: nobody waits any more.
+            except RuntimeError:  # The loop was closed: nothing waits any more.
                 pass
 
         self._jobs.put(job)

@@ -73,7 +73,7 @@ class OpenDocument:
         self.items.append(value)
 
     def reclaim(self) -> None:
-        """Takes back the copy that was shown before last, if nobody else holds it."""
+        """Reuses the copy that was shown before last, if no reader holds it."""
 
     def show(self, child: Any) -> Any:
         """The items, together with the child that is still being written, or NOTHING."""
@@ -94,11 +94,11 @@ class _Copy:
 
 
 class OpenContainer(OpenDocument):
-    """An open array or object, shown as a copy that never changes while anybody holds it.
+    """An open array or object, shown as a copy that never changes while a reader holds it.
 
-    Copying every item at every look would be quadratic. So the last two copies are kept, and the older one, once nobody
-    else holds it, is brought up to date and shown again: an item is copied twice, however often somebody looks. Two,
-    because a reader in a loop still holds the last copy while it asks for the next. Whether anybody holds a copy is
+    Copying every item at every look would be quadratic. So the last two copies are kept, and the older one, once no reader
+    holds it, is brought up to date and shown again: an item is copied twice, however often it is looked at. Two,
+    because a reader in a loop still holds the last copy while it asks for the next. Whether a reader holds a copy is
     read off its reference count: one reference is ours, one is getrefcount's own argument. A copy inside another copy
     counts as held until the outer one was taken back; hence reclaim from the outside in, show from the inside out.
     """
@@ -119,7 +119,7 @@ class OpenContainer(OpenDocument):
         if getrefcount(copy.items) > 2:
             self.spare = None
         else:
-            self.take_out_child(copy)
+            self.remove_child(copy)
 
     def show(self, child: Any) -> Any:
         copy = self.spare
@@ -135,7 +135,7 @@ class OpenContainer(OpenDocument):
         self.spare, self.last = self.last, copy
         return copy.items
 
-    def take_out_child(self, copy: _Copy) -> None: ...
+    def remove_child(self, copy: _Copy) -> None: ...
 
     def put_in_child(self, copy: _Copy, child: Any) -> None: ...
 
@@ -153,7 +153,7 @@ class OpenArray(OpenContainer):
     def next_path(self) -> Path:
         return self.path + (len(self.items),)  # three times as fast as (*path, n)
 
-    def take_out_child(self, copy: _Copy) -> None:
+    def remove_child(self, copy: _Copy) -> None:
         del copy.items[copy.count :]
 
     def put_in_child(self, copy: _Copy, child: Any) -> None:
@@ -178,7 +178,7 @@ class OpenObject(OpenContainer):
         self.items[self.key] = value
         self.added.append(self.key)
 
-    def take_out_child(self, copy: _Copy) -> None:
+    def remove_child(self, copy: _Copy) -> None:
         if copy.child is not None:
             copy.items[copy.child] = None  # it is finished by now, or still being written: what it is now follows
 
@@ -194,7 +194,7 @@ class OpenObject(OpenContainer):
 class GrowingText:
     """Text that grows by ``pieces`` and may be read at any time.
 
-    Reading goes on from the text that was read before last: CPython's ``+=`` grows a string in place where nobody else
+    Reading goes on from the text that was read before last: CPython's ``+=`` grows a string in place where nothing else
     refers to it. Who keeps only the last text read pays for what is new; who keeps more pays one copy each.
     """
 

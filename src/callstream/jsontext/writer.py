@@ -56,7 +56,7 @@ class JsonWriter:
         self._root = Branch(())
         self._root.state = State.OPEN
         self._stack = [self._root]
-        self._single: Leaf | None = None  # the document itself, where that is no container
+        self._single: Leaf | None = None  # the document itself, where that is not a container
         self._late: dict[Node, None] = {}
         self._open: Leaf | None = None
         self._open_path: Path | None = None

@@ -72,7 +72,7 @@ __all__ = [
     "frames",
 ]
 
-# Imported when they are first used: whoever wants bytes alone needs no server, and
+# Imported when they are first used: for bytes alone no server is needed, and
 # `python -m callstream.testing.provider` must not find its module imported before.
 _LATER = {
     "Driven": "driving",

@@ -37,7 +37,7 @@ def wire_of(path: str) -> str | None:
 
 
 def route_of(request: ReceivedRequest) -> Route | None:
-    """What the request asks for; None if it is no request of any wire."""
+    """What the request asks for; None if it belongs to no wire."""
     if request.method == "GET":
         return _resumed(request)
     if request.method != "POST":

@@ -1,7 +1,7 @@
 """Anthropic's way with arguments: held back value by value unless the tool asks, and unvalidated if it does.
 
 ``ScriptedProvider("anthropic", …, eager="known")`` behaves like the API, ``eager="refused"`` like a server that does not
-know the field. ``garble`` gives the texts that models have been seen to write where nobody validates them.
+know the field. ``garble`` gives the texts that models have been seen to write where they are not validated.
 """
 
 from __future__ import annotations
@@ -122,11 +122,11 @@ class _Held:
         return self._text if self._is_broken or self._stream.complete else ""
 
 
-# -- what nobody validates --
+# -- what is not validated --
 
 
 def garble(args: dict[str, Any], how: Garbling) -> str:
-    """Argument text with a mistake that models make where nobody validates what they write: ``Call(name, text=…)``.
+    """Argument text with a mistake that models make where their text is not validated: ``Call(name, text=…)``.
 
     ``unquoted``: the first string without its quotes. ``unopened``: without the opening one. ``unquoted_items``: the first
     array of strings without theirs. ``swallowed``: the first string swallows all arguments after it, so that the text is

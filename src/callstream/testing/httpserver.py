@@ -104,7 +104,7 @@ class HttpServer:
     def __init__(self, answering: Answering, *, port: int = 0, name: str = "http server") -> None:
         self.answering = answering
         self.errors: list[Exception] = []
-        """What went wrong on the server's side, which no client can be told properly."""
+        """What went wrong on the server's side; no answer can say it properly."""
         self.connections: set[_Connection] = set()
         self._wanted_port = port
         self._name = name

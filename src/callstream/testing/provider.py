@@ -113,7 +113,7 @@ STAMP = "@monotonic-ns-here!@"
 """With ``stamp=True`` this text becomes the machine's monotonic clock, in nanoseconds, when its frame is sent.
 
 It has as many characters as what replaces it. Processes of one machine share that clock (``time.monotonic_ns``), so
-whoever reads the text knows how long it was on its way.
+the reader of the text knows how long it was on its way.
 """
 
 _STAMP = STAMP.encode()
@@ -125,7 +125,7 @@ class ProviderServer(ABC):
     """A server that speaks for a provider: entered, it has a ``base_url``; left, it is gone.
 
     It runs in a thread of its own, so sync and async clients of any event loop may use it. What went wrong on its side
-    is raised when it is closed, since the client was only told that its request failed.
+    is raised when it is closed, since the client only sees that its request failed.
     """
 
     def __init__(self, wire: str, *, port: int = 0) -> None:
@@ -353,7 +353,7 @@ def _stamped(frame: bytes) -> bytes:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serves a script until the process is told to end. Prints the base URL when it is ready."""
+    """Serves a script until the process gets a signal to end. Prints the base URL when it is ready."""
     parser = argparse.ArgumentParser(
         prog="python -m callstream.testing.provider",
         description="Serves a script in a provider's wire on 127.0.0.1, and prints the base URL for the SDK.",

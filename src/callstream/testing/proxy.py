@@ -3,7 +3,7 @@
 ::
 
     with recording_proxy("answers", "https://api.anthropic.com") as proxy:
-        ...  # any program, in any language, whose SDK is told to use proxy.origin
+        ...  # any program, in any language, whose SDK uses proxy.origin
 
 What ``record`` is for a client that one can hand a transport, this is for a program that takes nothing but an address.
 """

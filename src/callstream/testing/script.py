@@ -90,13 +90,13 @@ class Truncated(_Step, frozen=True):
 
 
 class Delay(_Step, frozen=True):
-    """Nothing comes for that long. It is for whoever sends the bytes: encoders pass it on."""
+    """Nothing comes for that long. For the sender of the bytes: encoders pass it on."""
 
     seconds: float
 
 
 class Cut(_Step, frozen=True):
-    """The connection breaks here. It is for whoever sends the bytes: encoders pass it on.
+    """The connection breaks here. For the sender of the bytes: encoders pass it on.
 
     What was sent before it arrives, and then the connection closes in the middle of the body. With ``reset`` it
     is reset, and what its reader has not taken by then may be lost, as on a real network.
@@ -160,7 +160,7 @@ def script_to_json(script: Script | Sequence[Script]) -> bytes:
 
 
 def script_from_json(text: str | bytes) -> list[Step] | list[list[Step]]:
-    """What ``script_to_json`` wrote, or somebody by hand."""
+    """What ``script_to_json`` wrote, or what was written by hand."""
     try:
         value = msgspec.json.decode(text, type=list[Any])
         if value and isinstance(value[0], list):

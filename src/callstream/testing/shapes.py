@@ -54,7 +54,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         return ENCODERS[wire].carry(made, self.carrying)
 
     def bodies(self, wire: str, text: str = "Done.") -> list[Frames]:
-        """The response, and the one in which the model, told the results, ends its turn with a text."""
+        """The response, and the one that follows the results, in which the model ends its turn with a text."""
         return [self.frames(wire), list(encode(wire, [Text(text), Finish()], first_id=100))]
 
 

@@ -73,7 +73,7 @@ class StreamCheck:
         self._has_begun = True
         if not self.is_refused and self._stream.error is None:
             try:
-                self._take_all(self._stream.feed(text))
+                self._apply(self._stream.feed(text))
             except WireError:
                 pass  # not JSON, or more than fits into memory: that is judged elsewhere
         return self.is_refused
@@ -85,7 +85,7 @@ class StreamCheck:
         except WireError:
             return self.is_refused
         if not self._is_over and not self._names:
-            self._take_all([Change((), "set", value)])
+            self._apply([Change((), "set", value)])
         return self.is_refused
 
     @property
@@ -95,7 +95,7 @@ class StreamCheck:
             return "malformed", repeated_name(self.duplicate)
         return ("invalid", describe(self.faults, self._argument_names)) if self.faults else None
 
-    def _take_all(self, changes: list[Change]) -> None:
+    def _apply(self, changes: list[Change]) -> None:
         for change in changes:
             if self._lenient and not change.path and change.value is None:
                 self._judge.read({})  # some models write null for no arguments

@@ -32,7 +32,7 @@ class CallClaims(Protocol):
     """The calls of a run, for tools that are called in Python."""
 
     def find(self, tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ClaimedCall | None:
-        """The one that a call of the tool with these arguments means, which then is nobody else's; None if it is none."""
+        """The one that a call of the tool with these arguments means, which is claimed by that; None if there is none."""
         ...
 
 

@@ -3,7 +3,7 @@
 msgspec converts what it knows: builtins, date and datetime, UUID, Literal, Enum, TypedDict, dataclasses, structs, and
 ``Annotated`` with its ``Meta``. pydantic converts an annotation in which something of pydantic's occurs: a model, one of
 its dataclasses, ``Field``. It is looked for only there, so a program without pydantic needs none. Both are strict, as for
-JSON: ``"5"`` is no integer, but ``5.0`` is one, and ``"2026-01-31"`` is a date. A pydantic model follows its own config.
+JSON: ``"5"`` is not an integer, but ``5.0`` is one, and ``"2026-01-31"`` is a date. A pydantic model follows its own config.
 
 A value that already has its type passes, because some frameworks convert first. What neither library can judge passes as
 well: parameters without annotation, classes that they do not know, such as a framework's context.
@@ -69,7 +69,7 @@ class Arguments:
         """All arguments of a call, with values of the annotated types. Raises ``InvalidArguments`` with every fault.
 
         ``check_names=False`` refuses nothing for its name: a host fills in some arguments itself. If a value does not fit,
-        wrong names are told as well.
+        wrong names are reported as well.
         """
         converted, faults = self.convert_values(args)
         if check_names or faults:
@@ -203,7 +203,7 @@ def _with_integers(value: Any) -> Any:
 
 def _msgspec_converter(annotation: Any) -> Convert | None:
     models: dict[type, Convert | None] = {}
-    unknown: list[type] = []  # a Meta may describe what nobody can make
+    unknown: list[type] = []  # a Meta may describe what cannot be made
 
     def convert_model(class_: type, value: Any) -> Any:
         convert = models[class_]

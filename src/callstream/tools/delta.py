@@ -36,7 +36,7 @@ class ArgsText:
         return self._stream.error if self._stream is not None else None
 
     def add(self, text: str) -> int:
-        """Takes the next piece, unread, and returns its index."""
+        """Adds the next piece, unread, and returns its index."""
         self._pieces.append(text)
         return len(self._pieces) - 1
 
@@ -170,7 +170,7 @@ class FieldDelta(msgspec.Struct, frozen=True):
 class AbortSignal:
     """Says to every hook of one call that its tool will not run. Set at most once; may be read and set in any thread.
 
-    ``abort`` is for whoever made the signal; a hook that wants the call gone raises ``Reject``.
+    ``abort`` is for the maker of the signal; a hook that wants the call gone raises ``Reject``.
     """
 
     __slots__ = ("_lock", "_reason", "_waiting")

@@ -10,7 +10,7 @@ import msgspec
 from callstream.jsontext.path import Path, format_path
 
 _MAX_SHOWN: Final = 40
-_MAX_TOLD: Final = 5
+_MAX_SENTENCES: Final = 5
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -64,10 +64,10 @@ def _name(path: Path) -> str:
 
 def describe(faults: Sequence[Fault], names: Iterable[str] = ()) -> str:
     """The faults for the model, one sentence each, and the names of the tool's arguments if there are any."""
-    told = [str(fault) for fault in faults[:_MAX_TOLD]]
-    text = ". ".join([told[0], *(sentence[0].upper() + sentence[1:] for sentence in told[1:])])
-    if len(faults) > len(told):
-        text += f". There are {len(faults) - len(told)} more faults like these"
+    sentences = [str(fault) for fault in faults[:_MAX_SENTENCES]]
+    text = ". ".join([sentences[0], *(sentence[0].upper() + sentence[1:] for sentence in sentences[1:])])
+    if len(faults) > len(sentences):
+        text += f". There are {len(faults) - len(sentences)} more faults like these"
     listed = ", ".join(names)
     return f"{text}; its arguments are {listed}" if listed else text
 

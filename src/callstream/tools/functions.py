@@ -62,7 +62,7 @@ def _namespace(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def without_receiver(signature: inspect.Signature) -> inspect.Signature:
-    """The signature of a method as whoever has the object sees it: a tool does not learn what it is bound to."""
+    """The signature of a bound method, without its receiver: a tool does not learn what it is bound to."""
     parameters = list(signature.parameters.values())
     if parameters and parameters[0].name in ("self", "cls") and parameters[0].annotation is inspect.Parameter.empty:
         return signature.replace(parameters=parameters[1:])

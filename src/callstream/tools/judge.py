@@ -1,6 +1,6 @@
 """A JSON Schema against a value that is still being written: a fault is found as soon as nothing can mend it any more.
 
-``Judge`` is told of a value in the order of its text: ``begin``, ``append`` for strings, what is inside, ``end``.
+``Judge`` is fed a value in the order of its text: ``begin``, ``append`` for strings, what is inside, ``end``.
 ``faults`` grows by what is certain, so it says nothing that the rest of the document could turn; at the end of the root it
 is the verdict. Why that holds: every schema that applies to a value has one ``Verdict`` there. It fails by a keyword that
 is decided by what has come (a type by the first character, a maximum by one too many), or because one that it needs has
@@ -9,7 +9,7 @@ failed; ``anyOf`` has failed when all its branches have, and ``not`` or ``contai
 One value has one verdict per schema, however many lead to it, so the work is linear in the document for any schema.
 
 All keywords but those of ``KEYWORDS`` fit, and so do references that lead out of the schema or nowhere, and patterns that
-are no regular expressions of Python's. Types may be in Gemini's capitals, and ``nullable`` is known.
+Python cannot compile. Types may be in Gemini's capitals, and ``nullable`` is known.
 
 By hand, because no library judges a value that is not whole. In ``python -m bench.byhand`` a wrong second field is certain
 after 32 of 4,070 characters; jsonschema could say it at the end. For values that are whole jsonschema is five times as fast
@@ -42,15 +42,15 @@ from callstream.tools.keywords import (
     string_faults,
 )
 
-Hear: TypeAlias = Callable[[list[Fault] | None], None]
-"""Is told of every fault of a check when it is found; with None, once, that it fits."""
+OnVerdict: TypeAlias = Callable[[list[Fault] | None], None]
+"""Called with each fault of a check when it is found, or once with None if the value fits."""
 
 _OUTLINE: Final = frozenset({"type", "format", "nullable", "$ref", "allOf", "anyOf", "oneOf"})
 _ROOT_OUTLINE: Final = _OUTLINE | {"properties", "required"}
 _CONTAINERS: Final = {"object": ("an object", "field"), "array": ("an array", "item")}
 
 _MAX_FAULTS: Final = 100
-"""Faults that are kept; nobody reads more."""
+"""Faults that are kept; more are not worth reading."""
 _MAX_NESTED: Final = 100
 """Schemas that may lead to each other at one value."""
 
@@ -81,7 +81,7 @@ class Judge:
         """
         if step is None or not self._frames:
             frame = ValueFrame(self, (), kind, got)
-            frame.check(self.root, self._hear_root)
+            frame.check(self.root, self._on_root_verdict)
         else:
             parent = self._frames[-1]
             frame = ValueFrame(self, (*parent.path, step), kind, got)
@@ -119,7 +119,7 @@ class Judge:
                 self.read(item, index)
         self.end(value)
 
-    def _hear_root(self, faults: list[Fault] | None) -> None:
+    def _on_root_verdict(self, faults: list[Fault] | None) -> None:
         if len(self.faults) < _MAX_FAULTS:
             self.faults += [fault for fault in faults or () if fault not in self.faults]
 
@@ -141,18 +141,18 @@ class ValueFrame:
         self.seen: set[Any] = set()
         self._checks: dict[int, Verdict] = {}
 
-    def check(self, schema: Any, hear: Hear, nested: int = 0) -> Verdict:
-        """The check of that schema, which is told to somebody more."""
+    def check(self, schema: Any, on_verdict: OnVerdict, nested: int = 0) -> Verdict:
+        """The check of that schema, with one more listener."""
         found = self._checks.get(id(schema))
         if found is None:
             found = self._checks[id(schema)] = Verdict(self, schema)
-            found.listeners.append(hear)
+            found.listeners.append(on_verdict)
             if nested < _MAX_NESTED:
                 found.expand(nested + 1)
         elif found.is_expanding:
             return found  # it refers to itself without anything in between, which says nothing
         else:
-            found.listeners.append(hear)
+            found.listeners.append(on_verdict)
         return found
 
     def list_checks(self) -> list[Verdict]:
@@ -192,7 +192,7 @@ class Verdict:
         "_contained",
         "_decided",
         "_frame",
-        "_is_muted",
+        "_is_silent",
         "_schema",
         "_subs",
         "_then",
@@ -212,7 +212,7 @@ class Verdict:
             self._schema = {word: part for word, part in self._schema.items() if word in known}
         self.fits: bool | None = None
         self.faults: list[Fault] = []
-        self.listeners: list[Hear] = []
+        self.listeners: list[OnVerdict] = []
         self.is_expanding = False
         self.wants_unique = self._schema.get("uniqueItems") is True
         self.watches_text = False
@@ -220,7 +220,7 @@ class Verdict:
         self._then: list[Callable[[Any], None]] = []
         self._contained = 0
         self._decided = False
-        self._is_muted = schema is False
+        self._is_silent = schema is False
         if self._schema.get("nullable") is True and frame.kind == "null":
             self._schema = {}
 
@@ -231,8 +231,8 @@ class Verdict:
         self.is_expanding = True
         schema, frame = self._schema, self._frame
 
-        def add(part: Any, hear: Hear) -> Verdict:
-            self._subs.append(frame.check(part, hear, nested))
+        def add(part: Any, on_verdict: OnVerdict) -> Verdict:
+            self._subs.append(frame.check(part, on_verdict, nested))
             return self._subs[-1]
 
         if "$ref" in schema:
@@ -250,18 +250,18 @@ class Verdict:
             self._expand_condition(schema, add)
         self.is_expanding = False
 
-    def _expand_choice(self, branches: list[Any], only_one: bool, add: Callable[[Any, Hear], Verdict]) -> None:
+    def _expand_choice(self, branches: list[Any], only_one: bool, add: Callable[[Any, OnVerdict], Verdict]) -> None:
         checks: list[Verdict] = []
-        told = False
+        has_failed = False
 
-        def hear(faults: list[Fault] | None) -> None:
+        def on_verdict(faults: list[Fault] | None) -> None:
             if faults is not None and self._frame.judge.eager:
                 tell()
 
         def tell() -> None:
-            nonlocal told
-            if not told and len(checks) == len(branches) and all(check.fits is False for check in checks):
-                told = True
+            nonlocal has_failed
+            if not has_failed and len(checks) == len(branches) and all(check.fits is False for check in checks):
+                has_failed = True
                 self.fail(*_merge([check.faults for check in checks], self._frame))
 
         def decide(value: Any) -> None:
@@ -270,18 +270,18 @@ class Verdict:
                 self.fail(Fault(self._frame.path, "what only one of the alternatives allows", self._frame.got))
 
         for branch in branches:
-            checks.append(add(branch, hear))
+            checks.append(add(branch, on_verdict))
         self._then.append(decide)
 
-    def _expand_condition(self, schema: dict[str, Any], add: Callable[[Any, Hear], Verdict]) -> None:
+    def _expand_condition(self, schema: dict[str, Any], add: Callable[[Any, OnVerdict], Verdict]) -> None:
         """``else`` counts from when ``if`` has failed, ``then`` when it has turned out to fit, at the end."""
         parts: dict[str, Verdict] = {}
 
-        def hear_if(faults: list[Fault] | None) -> None:
+        def on_if(faults: list[Fault] | None) -> None:
             if faults is not None and "else" in parts and not parts["if"].has_failed_before(faults):
                 self._need(parts["else"].faults or None)
 
-        def hear_else(faults: list[Fault] | None) -> None:
+        def on_else(faults: list[Fault] | None) -> None:
             if parts["if"].fits is False:
                 self._need(faults)
 
@@ -289,16 +289,16 @@ class Verdict:
             if parts["if"].fits is True and "then" in parts:
                 self._need(parts["then"].faults or None)
 
-        hears: dict[str, Hear] = {"if": hear_if, "then": _ignore, "else": hear_else}
-        for word, hear in hears.items():
+        listeners: dict[str, OnVerdict] = {"if": on_if, "then": _ignore, "else": on_else}
+        for word, on_verdict in listeners.items():
             if word in schema:
-                parts[word] = add(schema[word], hear)
+                parts[word] = add(schema[word], on_verdict)
         self._then.append(decide)
 
     def begin(self) -> None:
         """The first character has come: the type is known."""
         frame = self._frame
-        if self._is_muted:
+        if self._is_silent:
             self.fail(
                 UnknownArgument(frame.path, "left out", frame.got)
                 if frame.path and isinstance(frame.path[-1], str)
@@ -307,12 +307,12 @@ class Verdict:
             return
         types = expected_types(self._schema)
         if types and not any(is_of(type_, frame.kind) for type_, _ in types):
-            self._is_muted = True
+            self._is_silent = True
             self.fail(Fault(frame.path, " or ".join(words for _, words in types), frame.got))
             return
         choices = choices_of(self._schema)
         if choices is not None and not any(kind_of(choice) == frame.kind for choice in choices):
-            self._is_muted = True
+            self._is_silent = True
             self.fail(Fault(frame.path, alternatives_of(choices), frame.got))
         self.watches_text = frame.kind == "string" and (
             choices is not None or limit(self._schema, "maxLength") is not None
@@ -320,7 +320,7 @@ class Verdict:
 
     def begin_child(self, step: str | int, child: ValueFrame) -> None:
         """A member or an item begins."""
-        if self._is_muted:
+        if self._is_silent:
             return
         most = limit(self._schema, "maxProperties" if isinstance(step, str) else "maxItems")
         if most is not None and self._frame.count == int(most) + 1:
@@ -330,15 +330,15 @@ class Verdict:
         for part in self._parts_at(step, child.kind):
             child.check(part, self._need_known if part is False else self._need)
         if isinstance(step, int) and "contains" in self._schema:
-            child.check(self._schema["contains"], self._hear_contained)
+            child.check(self._schema["contains"], self._on_contained_verdict)
 
     def append(self) -> None:
-        if self._is_muted:
+        if self._is_silent:
             return
         frame = self._frame
         most = limit(self._schema, "maxLength")
         if most is not None and frame.length > most:
-            self._is_muted = True
+            self._is_silent = True
             got = frame.got if not frame.judge.eager else f"a string of more than {_count(most, 'character')}"
             self.fail(Fault(frame.path, f"at most {most:g} characters long", got))
             return
@@ -346,7 +346,7 @@ class Verdict:
         if choices is not None:
             text = frame.text or ""
             if not any(choice.startswith(text) for choice in first_texts(choices)):
-                self._is_muted = True
+                self._is_silent = True
                 got = frame.got if not frame.judge.eager else f"a string that begins with {text!r}"
                 self.fail(Fault(frame.path, alternatives_of(choices), got))
 
@@ -359,21 +359,21 @@ class Verdict:
         self._decided = True
         for sub in self._subs:
             sub.decide(value)
-        if not self._is_muted:
+        if not self._is_silent:
             for found in self._end_faults(value):
                 self.fail(found)
         for decide in self._then:
             decide(value)
         if self.fits is None:
             self.fits = True
-            for hear in self.listeners:
-                hear(None)
+            for on_verdict in self.listeners:
+                on_verdict(None)
 
     def fail(self, *faults: Fault) -> None:
         self.fits = False
         self.faults += faults
-        for hear in self.listeners:
-            hear(list(faults))
+        for on_verdict in self.listeners:
+            on_verdict(list(faults))
 
     def has_failed_before(self, faults: list[Fault]) -> bool:
         """Whether it had failed when these were found."""
@@ -388,7 +388,7 @@ class Verdict:
         known = tuple(part_map(self._schema.get("properties")))
         self._need([_with_known(fault, known) for fault in faults or ()] or None)
 
-    def _hear_contained(self, faults: list[Fault] | None) -> None:
+    def _on_contained_verdict(self, faults: list[Fault] | None) -> None:
         if faults is not None:
             return
         self._contained += 1

@@ -1,6 +1,6 @@
 """Annotations in which something of pydantic's occurs: a model, one of its dataclasses, ``Field``.
 
-pydantic is imported for these alone, so a program without it needs none. What is no model is strict, as for JSON; a model
+pydantic is imported for these alone, so a program without it needs none. All else is strict, as for JSON; a model
 follows its own config.
 """
 

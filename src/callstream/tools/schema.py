@@ -1,4 +1,4 @@
-"""What a provider is told about a tool: its name, its description and the JSON Schema of its parameters.
+"""What a provider learns about a tool: its name, its description and the JSON Schema of its parameters.
 
 The schema comes from the annotations through msgspec (builtins, Literal, Enum, TypedDict, dataclasses, structs) and, where
 something of pydantic's occurs in one, through pydantic. Gemini takes a subset of OpenAPI's schema objects only, so
@@ -36,7 +36,7 @@ GEMINI_KEYS = frozenset(
         "minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties", "minimum", "maximum",
     }
 )  # fmt: skip
-"""The words of JSON Schema that Gemini is told as they are."""
+"""The keywords of JSON Schema that Gemini gets as they are."""
 _GEMINI_FORMATS = {
     "string": {"date-time"},
     "integer": {"int32", "int64"},
@@ -52,25 +52,27 @@ _TYPE_NAMES: tuple[tuple[type, str], ...] = (
 
 def declaration(provider: Provider, name: str, description: str, parameters: Schema) -> Schema:
     """The declaration in the form that the provider's own SDK takes in its ``tools``."""
-    told = {"name": name, "description": description} if description else {"name": name}  # Bedrock refuses an empty one
+    named = (
+        {"name": name, "description": description} if description else {"name": name}
+    )  # Bedrock refuses an empty one
     match provider:
         case "anthropic" | "bedrock_invoke":
-            return {**told, "input_schema": parameters}
+            return {**named, "input_schema": parameters}
         case "openai" | "openai_chat" | "cohere" | "ollama":
-            return {"type": "function", "function": {**told, "parameters": parameters}}
+            return {"type": "function", "function": {**named, "parameters": parameters}}
         case "openai_responses":
-            # The Responses API makes every schema strict unless told otherwise, and strict forbids optional parameters.
-            return {"type": "function", **told, "parameters": parameters, "strict": False}
+            # The Responses API makes every schema strict unless asked otherwise, and strict forbids optional parameters.
+            return {"type": "function", **named, "parameters": parameters, "strict": False}
         case "gemini_interactions":
-            return {"type": "function", **told, "parameters": parameters}
+            return {"type": "function", **named, "parameters": parameters}
         case "bedrock" | "bedrock_converse":
-            return {"toolSpec": {**told, "inputSchema": {"json": parameters}}}
+            return {"toolSpec": {**named, "inputSchema": {"json": parameters}}}
         case "gemini":
             # Gemini refuses an object without properties, so a tool without parameters declares none.
             return (
-                {**told, "parameters": _GeminiSchema(parameters).write(parameters)}
+                {**named, "parameters": _GeminiSchema(parameters).write(parameters)}
                 if parameters["properties"]
-                else told
+                else named
             )
         case _:
             raise UsageError(f"expected one of the providers {', '.join(get_args(Provider))}, got {provider!r}")
@@ -197,7 +199,7 @@ def _json_default(default: Any) -> Any:
 class _GeminiSchema:
     """Writes schemas in Gemini's words: references in their places, and nothing that its API refuses.
 
-    This one is strict, since a tool's author can change the schema. Parts that are no schema at all are left out.
+    This one is strict, since a tool's author can change the schema. Parts that are not a schema are left out.
     """
 
     keys = GEMINI_KEYS
@@ -271,7 +273,7 @@ class _GeminiSchema:
 
 
 def _write_enum(written: Schema, schema: Schema) -> None:
-    """Gemini takes an enum of strings only; other choices are told in the description."""
+    """Gemini takes an enum of strings only; other choices are named in the description."""
     choices = [schema["const"]] if "const" in schema else _list(schema.get("enum"))
     written.pop("enum", None)
     if not choices:
@@ -289,7 +291,7 @@ def _write_enum(written: Schema, schema: Schema) -> None:
 
 
 def _write_limits(written: Schema, schema: Schema) -> None:
-    """Gemini has no exclusive limits: those of integers are moved by one, others are told in the description."""
+    """Gemini has no exclusive limits: those of integers are moved by one, others are named in the description."""
     is_integer = written.get("type") == "integer"
     least, above = limit(schema, "minimum"), limit(schema, "exclusiveMinimum")
     if above is not None and is_integer and math.isfinite(above):

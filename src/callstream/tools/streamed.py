@@ -87,7 +87,7 @@ class Streamed(Generic[T]):
         while True:
             with self._lock:
                 if self._is_known():
-                    return self._take(StopAsyncIteration)
+                    return self._pop(StopAsyncIteration)
                 reader = self._reader = (asyncio.get_running_loop(), asyncio.Event())
             try:
                 await reader[1].wait()
@@ -111,12 +111,12 @@ class Streamed(Generic[T]):
                     "brings the pieces"
                 )
             self._lock.wait_for(self._is_known)
-            return self._take(StopIteration)
+            return self._pop(StopIteration)
 
     def _is_known(self) -> bool:
         return bool(self._waiting) or self._has_ended or self._reason is not None
 
-    def _take(self, end: type[Exception]) -> Any:
+    def _pop(self, end: type[Exception]) -> Any:
         if self._reason is not None and not (self._keeps_pieces and self._waiting):
             raise ArgumentsAborted(self._reason, self._detail)
         if not self._waiting:
@@ -140,7 +140,7 @@ class Streamed(Generic[T]):
             self._wake()
 
     def abort(self, reason: str, detail: str | None = None) -> bool:
-        """The rest will not arrive. Nothing is changed if the arguments have ended. True if a task is told so by this."""
+        """The rest will not arrive. Nothing is changed if the arguments have ended. True if this informs a task."""
         with self._lock:
             has_reader = self._reader is not None
             if not self._has_ended:
@@ -172,7 +172,7 @@ def _is_on_event_loop() -> bool:
 
 
 class StreamedParameter(msgspec.Struct, frozen=True):
-    """The parameter of a tool that takes a ``Streamed``. ``type``: what the model is told. ``item``: of an array."""
+    """The parameter of a tool that takes a ``Streamed``. ``type``: what the model sees. ``item``: of an array."""
 
     name: str
     type: Any

@@ -1,4 +1,4 @@
-"""A tool: a function, what its provider is told about it, and the hooks that watch its arguments arrive.
+"""A tool: a function, what its provider learns about it, and the hooks that watch its arguments arrive.
 
 ``tool`` gives back a function of the same kind (plain, async, generator, async generator), so whatever runs or inspects
 functions runs and inspects tools. The parameter that takes a ``Progress`` belongs to the program, not to the model: it
@@ -258,7 +258,7 @@ def tool(
 
 
 def check_hook_settings(hook_timeout: Any, on_hook_error: ErrorPolicy | None) -> None:
-    """Refuses what neither a tool nor the runtime can be told about hooks."""
+    """Refuses settings of hooks that neither a tool nor the runtime accepts."""
     if hook_timeout is not None and not (isinstance(hook_timeout, int | float) and hook_timeout > 0):
         raise UsageError(f"expected hook_timeout in seconds, more than 0, got {hook_timeout!r}")
     if on_hook_error not in (None, *get_args(ErrorPolicy)):
@@ -352,7 +352,7 @@ def check_field(made: Tool[Any], path: str) -> None:
 
 
 def _checked(hook: Callable[..., Any], parameters: str, path: Path = ()) -> Hook:
-    """The hook, if it can be called with two arguments and is no generator."""
+    """The hook, if it can be called with two arguments and is not a generator."""
     if not callable(hook):
         raise UsageError(f"expected a hook that takes {parameters}, got {hook!r}")
     if is_of_kind(inspect.isasyncgenfunction, hook) or is_of_kind(inspect.isgeneratorfunction, hook):

@@ -58,7 +58,7 @@ def turns(runs: Iterable[RunView]) -> list[ChatTurn]:
 
 
 def ui_messages(runs: Iterable[RunView], view: View | None = None, *, sdk: Sdk = 6) -> list[dict[str, Any]]:
-    """The messages of a thread, without the one that is being written: whoever resumes gets that from its beginning."""
+    """The messages of a thread, without the one that is being written: a client that resumes gets that from the start."""
     messages: list[dict[str, Any]] = []
     for turn in turns(runs):
         for run in turn.runs:

@@ -86,8 +86,8 @@ class Merger:
 
     With every delta the SDK's reader looks at all text of its part again, so a text in pieces of constant size costs it
     quadratic time: 100 KB of arguments in pieces of 8 characters take 12 seconds. Pieces that grow with the text keep the
-    cost proportional to its length. What is held back comes with the next chunk that is no delta, or with ``flush``, which
-    whoever sends the chunks calls now and then, so that nothing is held for long.
+    cost proportional to its length. What is held back comes with the next chunk that is not a delta, or with ``flush``,
+    which the sender of the chunks calls now and then, so that nothing is held for long.
     """
 
     def __init__(self) -> None:
@@ -96,21 +96,21 @@ class Merger:
 
     def feed(self, chunks: Iterable[Chunk]) -> list[Chunk]:
         """What is to be sent now."""
-        told: list[Chunk] = []
+        ready: list[Chunk] = []
         for chunk in chunks:
             fields = _DELTAS.get(chunk["type"])
             if fields is None:
-                told += self.flush()
-                told.append(chunk)
+                ready += self.flush()
+                ready.append(chunk)
                 continue
             key = (chunk["type"], chunk[fields[0]])
             held = self._held.setdefault(key, [])
             held.append(chunk[fields[1]])
-        return told + [self._take(key) for key in [*self._held] if self._is_long_enough(key)]
+        return ready + [self._pop(key) for key in [*self._held] if self._is_long_enough(key)]
 
     def flush(self) -> list[Chunk]:
         """All that is held back."""
-        return [self._take(key) for key in [*self._held]]
+        return [self._pop(key) for key in [*self._held]]
 
     @property
     def is_empty(self) -> bool:
@@ -119,7 +119,7 @@ class Merger:
     def _is_long_enough(self, key: tuple[str, str]) -> bool:
         return sum(map(len, self._held[key])) * _SHARE >= self._sent.get(key, 0)
 
-    def _take(self, key: tuple[str, str]) -> Chunk:
+    def _pop(self, key: tuple[str, str]) -> Chunk:
         kind, name = key
         text = "".join(self._held.pop(key))
         self._sent[key] = self._sent.get(key, 0) + len(text)
@@ -128,7 +128,7 @@ class Merger:
 
 
 _ANSWERED_OTHERWISE: Final = ("input_required", "credential_required")
-"""Questions to which yes or no is no answer: the application answers them with the tool's output."""
+"""Questions that yes or no does not answer: the application answers them with the tool's output."""
 
 
 class _Call:
@@ -142,7 +142,7 @@ class _Call:
         """Its arguments so far, as JSON text."""
         self.is_answered = False
         self.is_asked = False
-        """Whether somebody was asked to approve of it."""
+        """Whether a person was asked to approve of it."""
         self.is_denied = False
         self.about: _Call | None = None
         """The call that this one, a host's question, asks about. It is shown as a request to approve of that one."""
@@ -473,9 +473,9 @@ def _outcomes(run: RunView) -> list[Outcome]:
 
 def error_text(outcome: CallDiscarded | CallFailed, view: View) -> str:
     """Why a call has no result, as far as a client may know."""
-    told = msgspec.json.decode(result_text(outcome, view))
-    detail = told.get("detail")
-    return f"{told['error']}: {detail}" if detail else str(told["error"])
+    shown = msgspec.json.decode(result_text(outcome, view))
+    detail = shown.get("detail")
+    return f"{shown['error']}: {detail}" if detail else str(shown["error"])
 
 
 def says_no(answer: Any) -> bool:

@@ -2,7 +2,7 @@
 
 Text, reasoning and arguments are one piece each, a call has its last progress report, the state is one snapshot. Each
 record stands where what it tells began and has the number of the last record that it replaces, so a translator that is
-fed them says what it would have said of all of them, in fewer words. That is how a client is told what it has missed.
+fed them says what it would have said of all of them, in fewer words. That is how a client learns what it has missed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def condensed(run: RunView) -> list[Record]:
     """The records, in the order in which they can be fed. None if the view was fed nothing."""
     if run.run_id is None:
         return []
-    placed = sorted(_events(run), key=lambda each: each[0])  # stable: what is told of one record keeps its order
+    placed = sorted(_events(run), key=lambda each: each[0])  # stable: the events of one record keep their order
     started = RunStarted(run.thread_id or "", run.principal, run.input)
     records = [Record(run.run_id, 1, run.started_at or 0.0, started)]
     records += [

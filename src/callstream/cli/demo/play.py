@@ -167,7 +167,7 @@ def _next(piece: DemoDocument, said: str, done: Sequence[tuple[str, Any]]) -> Sc
 
 
 def _unwrap(text: str) -> str:
-    """Paragraphs as one line each: whoever shows them knows how wide they may be."""
+    """Paragraphs as one line each: the width is decided where they are shown."""
     return re.sub(r"(?<=[^\n])\n(?![\n#-]|\d\.|$)", " ", text)
 
 

@@ -20,7 +20,7 @@ QUESTION = "Write down how tides work."
 
 
 class TerminalChat:
-    """One thread with the agent. ``yes``: what it asks is agreed to, and nobody has to be there."""
+    """One thread with the agent. ``yes``: what it asks is agreed to, without a person."""
 
     def __init__(self, agent: ADKAgent, out: Printer, *, yes: bool) -> None:
         self._agent = agent
