@@ -6,12 +6,13 @@ Every error that Callstream raises on purpose is one of these; any other excepti
 - ``UsageError``: the calling program asked for something that cannot be.
 - ``JournalError``: the store could not keep or find something.
 - ``AnswerRefused``: a client's answer does not fit the question.
-- ``Reject``, ``CallRejected`` and ``InvalidArguments``: a call must not run. Nobody's fault, or the model's.
+- ``Reject``, ``CallRejected`` and ``InvalidArguments``: a call must not run. The fault is the model's, if it is one.
 - ``ArgumentsAborted``: raised inside a tool that runs early, when the rest of its arguments will not arrive.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -178,3 +179,11 @@ class LimitExceeded(CallstreamError):
     def __init__(self, message: str, limit: str) -> None:
         super().__init__(f"{message}, the limit ({limit})")
         self.limit = limit
+
+
+def warn_of_name(old: str, new: str) -> None:
+    """Says that a public name is another one now. The old one works for one version more.
+
+    For the function that the old name leads to (a module's ``__getattr__``, a method): the warning names its caller.
+    """
+    warnings.warn(f"{old} is called {new} now", DeprecationWarning, stacklevel=3)

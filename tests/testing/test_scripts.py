@@ -59,7 +59,9 @@ def test_scripts_can_be_written_by_hand() -> None:
 
 
 def test_the_names_that_steps_had_before_still_work() -> None:
-    assert (testing.Call, testing.Refusal) == (ToolCall, HttpError)
+    with pytest.warns(DeprecationWarning, match=r"(Call is called ToolCall|Refusal is called HttpError) now") as warned:
+        assert (testing.Call, testing.Refusal) == (ToolCall, HttpError)
+    assert [warning.filename for warning in warned] == [__file__] * 2
 
 
 @pytest.mark.parametrize("text", ["{", "{}", '[{"step": "jump"}]', '[{"step": "text"}]', "[1]", b"\xff"])

@@ -1,4 +1,4 @@
-"""What clients send: what their input and their answers mean, whoever runs the agent.
+"""What clients send: what their input and their answers mean.
 
 How deep a value nests is measured without recursion, and before anything recurses into it.
 """
@@ -39,9 +39,9 @@ def since_spoken(messages: Sequence[MessageT]) -> list[MessageT]:
     return list(messages[spoken[-1] if spoken else 0 :])
 
 
-def digest_of(given: _Input) -> str:
+def digest_of(run_input: _Input) -> str:
     """A name for an input: equal inputs have the same, in every process. A run keeps it, so that a repetition is known."""
-    text = json.dumps(given.model_dump(by_alias=True), sort_keys=True, separators=(",", ":"), default=str)
+    text = json.dumps(run_input.model_dump(by_alias=True), sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -86,16 +86,16 @@ async def _is_delivered(source: ServerSource, call: Call, run_id: str) -> bool:
     return False
 
 
-def _json_text(given: str | None) -> str:
-    if given is None:
+def _json_text(argument: str | None) -> str:
+    if argument is None:
         if sys.stdin.isatty():
             raise misused("expected an answer: JSON as an argument or on standard input, or --error TEXT")
-        given = sys.stdin.read()
+        argument = sys.stdin.read()
     try:
-        json.loads(given, parse_constant=_no_constant)
+        json.loads(argument, parse_constant=_no_constant)
     except ValueError as error:
-        raise misused(f"expected JSON (a text needs quotes: '\"yes\"'), got {given[:40]!r}: {error}") from None
-    return given
+        raise misused(f"expected JSON (a text needs quotes: '\"yes\"'), got {argument[:40]!r}: {error}") from None
+    return argument
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -106,8 +106,8 @@ async def _against(
 
     variables = ENCODERS[wire].variables
     if program:
-        given = {**os.environ, **extra, **dict.fromkeys(variables, address)}
-        return await _run(program, {name: value for name, value in given.items() if value is not None})
+        environment = {**os.environ, **extra, **dict.fromkeys(variables, address)}
+        return await _run(program, {name: value for name, value in environment.items() if value is not None})
     out.write(f"{address}\n")
     settings = " ".join(f"{variable}={address}" for variable in variables)
     out.note(f"set {settings} for your program; press Ctrl-C to stop")

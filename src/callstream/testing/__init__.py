@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from callstream.errors import warn_of_name
 from callstream.testing.encoders import WIRES, encode, encode_whole, frames
 from callstream.testing.script import (
     Cut,
@@ -95,6 +96,7 @@ _RENAMED = {"Call": ToolCall, "Refusal": HttpError}
 
 def __getattr__(name: str) -> Any:
     if name in _RENAMED:
+        warn_of_name(f"{__name__}.{name}", _RENAMED[name].__name__)
         return _RENAMED[name]
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

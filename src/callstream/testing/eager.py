@@ -126,7 +126,7 @@ class _Held:
 
 
 def garble(args: dict[str, Any], how: Garbling) -> str:
-    """Argument text with a mistake that models make where their text is not validated: ``Call(name, text=…)``.
+    """Argument text with a mistake that models make where their text is not validated: ``ToolCall(name, text=…)``.
 
     ``unquoted``: the first string without its quotes. ``unopened``: without the opening one. ``unquoted_items``: the first
     array of strings without theirs. ``swallowed``: the first string swallows all arguments after it, so that the text is

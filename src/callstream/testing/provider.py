@@ -2,7 +2,7 @@
 
 ::
 
-    async with ScriptedProvider("anthropic", [Call("get_weather", {"city": "Paris"})]) as provider:
+    async with ScriptedProvider("anthropic", [ToolCall("get_weather", {"city": "Paris"})]) as provider:
         client = AsyncAnthropic(base_url=provider.base_url, api_key="none")
 
 The provider's own SDK runs against it unchanged. Streamed or not, and in which form, is decided by the request, as the

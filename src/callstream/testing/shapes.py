@@ -210,8 +210,8 @@ class ShapeTools:
     def __init__(self) -> None:
         self.ran: list[tuple[str, dict[str, Any]]] = []
 
-    def _run(self, name: str, given: dict[str, tuple[Any, Any]]) -> int:
-        self.ran.append((name, {key: value for key, (value, default) in given.items() if value != default}))
+    def _run(self, name: str, arguments: dict[str, tuple[Any, Any]]) -> int:
+        self.ran.append((name, {key: value for key, (value, default) in arguments.items() if value != default}))
         return len(self.ran)
 
     def functions(self) -> list[Callable[..., int]]:
@@ -225,8 +225,15 @@ class ShapeTools:
             z: str | None = "-",
         ) -> int:
             """Takes anything."""
-            given = {"a": (a, "-"), "b": (b, "-"), "o": (o, None), "items": (items, None), "n": (n, -1), "f": (f, True)}
-            return self._run("alpha", {**given, "z": (z, "-")})
+            arguments = {
+                "a": (a, "-"),
+                "b": (b, "-"),
+                "o": (o, None),
+                "items": (items, None),
+                "n": (n, -1),
+                "f": (f, True),
+            }
+            return self._run("alpha", {**arguments, "z": (z, "-")})
 
         def beta(b: str) -> int:
             """Takes a string."""

@@ -144,10 +144,10 @@ def fold(chunks: Sequence[Chunk]) -> dict[str, Any]:
 
 def _fold_call(part: dict[str, Any], chunk: Chunk) -> None:
     match chunk:
-        case {"type": "tool-input-available", "input": given}:
-            part.update(state="input-available", input=given)
-        case {"type": "tool-input-error", "input": given, "errorText": text}:
-            part.update(state="output-error", rawInput=given, errorText=text)
+        case {"type": "tool-input-available", "input": value}:
+            part.update(state="input-available", input=value)
+        case {"type": "tool-input-error", "input": value, "errorText": text}:
+            part.update(state="output-error", rawInput=value, errorText=text)
         case {"type": "tool-approval-request", "approvalId": approval_id}:
             part.update(state="approval-requested", approval={"id": approval_id})
         case {"type": "tool-output-available", "output": output}:

@@ -41,10 +41,10 @@ class TerminalChat:
 
     async def _run(self, message: dict[str, Any]) -> str:
         run_id = f"run_{uuid.uuid4().hex[:12]}"
-        given = RunAgentInput.model_validate(
+        run_input = RunAgentInput.model_validate(
             {"threadId": self._thread_id, "runId": run_id, "messages": [{"id": uuid.uuid4().hex, **message}]}
         )
-        async with aclosing(self._agent.run(given)) as events, asyncio.TaskGroup() as tasks:
+        async with aclosing(self._agent.run(run_input)) as events, asyncio.TaskGroup() as tasks:
             await anext(events)  # which the journal has, so the run is there to be watched
             tasks.create_task(follow(JournalSource(self._journal, ""), run_id, self._out))
             async for _ in events:
