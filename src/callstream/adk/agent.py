@@ -10,7 +10,7 @@ import asyncio
 import copy
 import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Self, Unpack
@@ -49,9 +49,10 @@ from callstream.agui.given import digest_of, since_spoken
 from callstream.callstream import Callstream
 from callstream.errors import RunOver, UsageError
 from callstream.events import MessageReceived
-from callstream.journal import Journal, history
+from callstream.journal import Journal, RunRow, history
 from callstream.runtime import Driver, DriverSettings, Run, RunRequest, Seats, StartedRun
 from callstream.runtime.directory import Directory
+from callstream.runtime.repeats import AppRuns
 
 logger = logging.getLogger("callstream")
 
@@ -122,6 +123,7 @@ class ADKAgent:
         self._silent = frozenset() if settings["show_structured_output"] else structured_agents(self.root_agent)
         self._runners: dict[str, Runner] = {}
         self._active: set[Run] = set()
+        self._app_runs = AppRuns()
         self._seats = Seats(settings["max_concurrent_executions"])
         self._drivers: WeakKeyDictionary[asyncio.AbstractEventLoop, Driver] = WeakKeyDictionary()
         self._closings = 0
@@ -184,7 +186,8 @@ class ADKAgent:
 
         ``once``: a request that is sent again is shown the run that it has begun before.
         """
-        request = RunRequest(given.thread_id, given.run_id, digest_of(given), self.user_of(given)) if once else None
+        whose = (self.user_of(given), self.app_of(given))
+        request = RunRequest(given.thread_id, given.run_id, digest_of(given), *whose) if once else None
         batches = self._batches(given, request)
         async with aclosing(batches):
             async for events, seq in batches:
@@ -195,7 +198,7 @@ class ADKAgent:
         driver, user_id = self._driver(), self.user_of(given)
 
         async def snapshot() -> AguiEvent:
-            return (await self._conversation(given.thread_id, user_id)).snapshot()
+            return (await self._conversation(self.app_of(given), given.thread_id, user_id)).snapshot()
 
         stream = AgentStream(
             self.callstream.journal,
@@ -267,14 +270,22 @@ class ADKAgent:
     async def _import(self, given: RunAgentInput, user_id: str) -> None:
         journal, thread_id = self.callstream.journal, given.thread_id
         await journal.open()
-        if await journal.runs(thread_id=thread_id, principal=user_id, limit=1):
+        app_name = self.app_of(given)
+        if await self._has_run(app_name, thread_id, user_id):
             return
         try:
-            session = await self._threads.find(self.app_of(given), user_id, thread_id)
+            session = await self._threads.find(app_name, user_id, thread_id)
         except Exception:  # noqa: BLE001  # whatever a session service raises, the run meets it again and fails by it
             return
         if session is not None and session.events and not await journal.has_forgotten(thread_id, user_id):
             await import_session(journal, session, thread_id, server_tools(self.root_agent))
+
+    async def _has_run(self, app_name: str, thread_id: str, user_id: str) -> bool:
+        for limit in (1, None):  # most often, the newest is the app's
+            rows = await self.callstream.journal.runs(thread_id=thread_id, principal=user_id, limit=limit)
+            if not rows or await self._app_runs.of(app_name, rows, self.callstream.journal):
+                return bool(rows)
+        return False
 
     async def _heard(self, given: RunAgentInput, user_id: str) -> frozenset[str]:
         """The messages of a user, beside answers, that runs of the thread have had although its session is gone."""
@@ -282,11 +293,12 @@ class ADKAgent:
         said = {message.id for message in since if isinstance(message, UserMessage)}
         if not said or not any(isinstance(message, ToolMessage) for message in since):
             return frozenset()
-        session = await self._threads.find(self.app_of(given), user_id, given.thread_id)
+        app_name = self.app_of(given)
+        session = await self._threads.find(app_name, user_id, given.thread_id)
         if session is not None and session.events:
             return frozenset()
         journal = self.callstream.journal
-        rows = await journal.runs(thread_id=given.thread_id, principal=user_id)
+        rows = await self._runs(app_name, given.thread_id, user_id)
         events = [record.event for record in await journal.read_whole([row.run_id for row in rows])]
         return frozenset(said & {event.message_id for event in events if isinstance(event, MessageReceived)})
 
@@ -328,7 +340,8 @@ class ADKAgent:
     def _input_to_keep(self, given: RunAgentInput, credentials: set[str]) -> dict[str, Any]:
         """What of its input a run keeps: the messages since the model's last, since the others are in the runs before.
 
-        And the names of the client's tools, as the model knows them. Answers to calls for ``credentials`` are left out.
+        And the app's name, and the names of the client's tools, as the model knows them. Answers to calls for
+        ``credentials`` are left out.
         """
         since = [
             message
@@ -338,6 +351,7 @@ class ADKAgent:
         kept: dict[str, Any] = {
             "messages": [message.model_dump(mode="json", by_alias=True) for message in since],
             "digest": digest_of(given),
+            "app": self.app_of(given),
         }
         names = [tool.name for tool in given.tools or ()]
         if names:
@@ -399,18 +413,29 @@ class ADKAgent:
         session = await self._threads.find(app_name, user_id, thread_id)
         if session is None:
             return None
-        conversation = await self._conversation(thread_id, user_id)
+        conversation = await self._conversation(app_name, thread_id, user_id)
         if not conversation.messages:
             is_forgotten = await self.callstream.journal.has_forgotten(thread_id, user_id)
             return {"state": public_state(session.state), "messages": [] if is_forgotten else messages_in(session)}
         snapshot = _EVENT.validate_json(encode(conversation.snapshot())).model_dump(mode="json", by_alias=True)
         return {"state": public_state(session.state), "messages": snapshot["messages"]}
 
-    async def _conversation(self, thread_id: str, user_id: str) -> Conversation:
+    async def own_runs(self, rows: Sequence[RunRow]) -> list[RunRow]:
+        """Those of the rows that are of the agent's app; all, if it is each request that names the app."""
+        if not self._app_is_named and self._settings["app_name_extractor"] is not None:
+            return list(rows)
+        return await self._app_runs.of(self._app.name, rows, self.callstream.journal)
+
+    async def _runs(self, app_name: str, thread_id: str, user_id: str) -> list[RunRow]:
+        """The runs of a thread of the app, the newest first."""
+        journal = self.callstream.journal
+        return await self._app_runs.of(app_name, await journal.runs(thread_id=thread_id, principal=user_id), journal)
+
+    async def _conversation(self, app_name: str, thread_id: str, user_id: str) -> Conversation:
         journal = self.callstream.journal
         await journal.open()
         conversation = Conversation(View(errors=self._settings["show_errors"], silent=self._silent))
-        rows = await journal.runs(thread_id=thread_id, principal=user_id)
+        rows = await self._runs(app_name, thread_id, user_id)
         async for records in history(journal, rows[::-1]):
             conversation.take(records)
         return conversation

@@ -67,7 +67,8 @@ async def import_session(
     while run_id is not None:
         history = _History(session, server_tools, taken)
         names = {wanted: await journal.free_call_id(wanted) for wanted in history.wanted_ids()}
-        entries = [Entry(RunStarted(thread_id, session.user_id)), *history.entries(names), Entry(RunEnded("finished"))]
+        started = RunStarted(thread_id, session.user_id, {"app": session.app_name})
+        entries = [Entry(started), *history.entries(names), Entry(RunEnded("finished"))]
         try:
             await journal.append(run_id, entries, after=0)
         except CallIdTaken as refused:

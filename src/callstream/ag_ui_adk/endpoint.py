@@ -176,8 +176,8 @@ class _AgentServer:
         journal = agent.callstream.journal
         driver = driver_for(agent, settings, logs_failures=True)
         health = JournalHealth(journal, settings.journal_seconds)
-        self._joining = RunRoutes(agent, driver, health, Access(_joining_user, journal), settings)
-        self._running = RunRoutes(agent, driver, health, Access(None, journal), settings)
+        self._joining = RunRoutes(agent, driver, health, Access(_joining_user, agent), settings)
+        self._running = RunRoutes(agent, driver, health, Access(None, agent), settings)
 
     async def connect(self, request: Request) -> Response:
         try:

@@ -10,7 +10,8 @@ from typing import TypeAlias
 from starlette.requests import Request
 
 from callstream.calls import Call
-from callstream.journal import Journal, RunRow
+from callstream.journal import RunRow
+from callstream.server.agent import AppHost, Host
 from callstream.server.problems import Problem, not_found
 from callstream.server.requests import MAX_CALL_ID, is_id
 
@@ -22,11 +23,15 @@ If it raises, the request fails with 500, without its text, and nothing runs.
 
 
 class Access:
-    """With ``auth``, each principal sees its own threads only; without it there is one user, who sees all."""
+    """With ``auth``, each principal sees its own threads only; without it there is one user, who sees all.
 
-    def __init__(self, auth: Auth | None, journal: Journal) -> None:
+    Of a thread, the runs of the ``host``'s app are shown.
+    """
+
+    def __init__(self, auth: Auth | None, host: Host) -> None:
         self._auth = auth
-        self._journal = journal
+        self._host = host
+        self._journal = host.callstream.journal
 
     async def principal(self, request: Request) -> str | None:
         """Who asks. None only where nobody is asked who he is."""
@@ -54,7 +59,20 @@ class Access:
         if not runs or (principal is not None and runs[-1].principal != principal):
             raise not_found("thread")
         # Somebody else's can be among them only if he was refused after it had begun; it is not shown.
-        return runs if principal is None else [row for row in runs if row.principal == principal]
+        own = await self._own(runs if principal is None else [row for row in runs if row.principal == principal])
+        if not own:
+            raise not_found("thread")
+        return own
+
+    async def thread_run(self, run_id: str, principal: str | None) -> RunRow:
+        """A run that is to be shown as part of its thread."""
+        own = await self._own([await self.run(run_id, principal)])
+        if not own:
+            raise not_found("run")
+        return own[0]
+
+    async def _own(self, rows: list[RunRow]) -> list[RunRow]:
+        return await self._host.own_runs(rows) if isinstance(self._host, AppHost) else rows
 
     async def run(self, run_id: str, principal: str | None) -> RunRow:
         found = await self._journal.runs(run_id=run_id, limit=1) if is_id(run_id) else []

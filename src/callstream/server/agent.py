@@ -36,6 +36,7 @@ from callstream.events import (
     MessageReceived,
     RunEvent,
 )
+from callstream.journal import RunRow
 from callstream.runtime import Run, StartedRun
 from callstream.runtime.directory import Directory
 
@@ -71,6 +72,16 @@ class Importer(Protocol):
 
     async def import_thread(self, thread_id: str, principal: str | None) -> None:
         """Takes such a thread of that principal into the journal; does nothing if there is none, or if it is there."""
+
+
+@runtime_checkable
+class AppHost(Protocol):
+    """A host of an app, which may share its journal with others that have threads of the same ids."""
+
+    def app_of(self, given: RunAgentInput) -> str: ...
+
+    async def own_runs(self, rows: Sequence[RunRow]) -> list[RunRow]:
+        """Those of the rows that are the app's, in their order."""
 
 
 @runtime_checkable

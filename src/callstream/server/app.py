@@ -81,7 +81,7 @@ def create_app(
     host.callstream.observe(LogObserver())
     driver = driver_for(host, settings, logs_failures=False)  # LogObserver does
     health = JournalHealth(host.callstream.journal, settings.journal_seconds)
-    access = Access(auth, host.callstream.journal)
+    access = Access(auth, host)
     name = name or _name_of(agent)
     runs = RunRoutes(host, driver, health, access, settings, view)
     routes: list[Any] = [

@@ -24,7 +24,7 @@ from callstream.errors import AnswerRefused, Compacted, ShuttingDown, ThreadBusy
 from callstream.journal import RunRow
 from callstream.runtime import Driver, DriverSettings, RunRequest, Seats, TextLimits, remote_parent
 from callstream.server.access import Access
-from callstream.server.agent import Host, Importer, OlderClient, Presenter
+from callstream.server.agent import AppHost, Host, Importer, OlderClient, Presenter
 from callstream.server.eventstream import EventStream, Frame, Outlet
 from callstream.server.health import JournalHealth, watch_journal
 from callstream.server.problems import Problem, json_response, not_found, shutting_down
@@ -156,7 +156,7 @@ class RunRoutes:
             outlet = Outlet()
             if last_event_id:
                 await self._health.guard(self._access.check_thread(given.thread_id, principal))
-                asked = RunRequest(given.thread_id, given.run_id, digest_of(given), owner or principal)
+                asked = self._asked(given, owner or principal)
                 row = await self._health.guard(asked.earlier_run(self._journal, of_any_input=True))
                 if row is None:
                     raise not_found("run")
@@ -171,9 +171,13 @@ class RunRoutes:
         """Starts a run of the input, or finds the one that it has begun before. Returns its id."""
         check = partial(self._access.check_thread, given.thread_id, principal)
         await self._health.guard(check())
-        asked = RunRequest(given.thread_id, given.run_id, digest_of(given), owner or principal)
+        asked = self._asked(given, owner or principal)
         begin = partial(self._host.begin, given, principal, exclusive=True)
         return await self._begin(self._driver.begin(begin, request=asked, principal=principal, check=check))
+
+    def _asked(self, given: RunAgentInput, owner: str | None) -> RunRequest:
+        app = self._host.app_of(given) if isinstance(self._host, AppHost) else None
+        return RunRequest(given.thread_id, given.run_id, digest_of(given), owner, app)
 
     async def _begin(self, beginning: Coroutine[Any, Any, str]) -> str:
         """A write that is under way cannot be called back. If the journal is away, nobody waits for it."""
@@ -246,7 +250,7 @@ class RunRoutes:
             active = {"runId": rows[0].run_id} if rows else None
             return json_response({"messages": [], "activeRun": active, "interrupts": None})
         with self.seat(principal) as seat:
-            row = await guard(self._access.run(run_id, principal))
+            row = await guard(self._access.thread_run(run_id, principal))
             presentation = self._presentation(None, is_older=False)
             place = request.headers.get("last-event-id") or asked.get("offset") or _BEGINNING
             outlet = Outlet()
