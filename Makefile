@@ -71,7 +71,7 @@ OLDEST = .venv-oldest
 # opentelemetry 1.42, the newest that google-adk 2.12 takes, says this on Python 3.11 whenever it is imported.
 OLDEST_WARNINGS = -W 'ignore:SelectableGroups dict interface:DeprecationWarning'
 
-.PHONY: help venv test slow oldest check format-check lint types imports coverage format demo bench crash chaos stops parity schema-suite copilotkit ai-sdk clients js litellm langchain aiobotocore frameworks live docs clean
+.PHONY: help venv test slow before oldest check format-check lint types imports coverage format demo bench crash chaos stops parity schema-suite copilotkit ai-sdk clients js litellm langchain aiobotocore frameworks live docs clean
 
 help: ## list these targets (default)
 	@echo "make <target>"
@@ -88,6 +88,9 @@ test: $(VENV)/.installed-dev ## run the tests, except those marked slow
 slow: $(VENV)/.installed-dev ## run the tests that make test leaves out, and properties with all their examples
 	@echo "==> slow tests"
 	@$(BYTECODE) HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-ci} $(BIN)/python $(PYTEST) -m 'slow or hypothesis' $(TESTS) $(ARGS)
+
+before: $(VENV)/.installed-dev ## which of TESTS fail on the sources of an older revision: make before REV=v1 TESTS=tests/x.py
+	@$(BIN)/python -m tests.before $(REV) $(TESTS) $(ARGS)
 
 oldest: $(OLDEST)/.installed ## run google-adk's tests and example with the oldest versions that are declared
 	@$(OLDEST)/bin/python $(PYTEST) $(OLDEST_WARNINGS) tests/adk $(ARGS)
