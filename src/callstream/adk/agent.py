@@ -45,7 +45,7 @@ from callstream.adk.tapping import client_toolsets, server_tools, structured_age
 from callstream.adk.threads import IdleThreads, SessionMemory, ThreadKey, Threads, split
 from callstream.agui import AguiEvent, Conversation, Translator, View, encode_sse, for_older_client
 from callstream.agui.events import encode
-from callstream.agui.given import digest_of, since_spoken
+from callstream.agui.input import digest_of, since_spoken
 from callstream.callstream import Callstream
 from callstream.errors import RunOver, UsageError
 from callstream.events import MessageReceived

@@ -48,7 +48,7 @@ from callstream.adk.presentation import CONFIRM_TOOL, decision
 from callstream.adk.rewinding import REWOUND, rewound_calls
 from callstream.adk.state import id_in_session
 from callstream.adk.tapping import server_tools
-from callstream.agui.given import CANCELLED
+from callstream.agui.input import CANCELLED
 from callstream.calls import HAS_OUTCOME, Call, CallState
 from callstream.callstream import Callstream
 from callstream.errors import AnswerRefused, UsageError

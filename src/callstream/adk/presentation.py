@@ -14,7 +14,7 @@ import msgspec
 
 from callstream.agui import AguiEvent
 from callstream.agui.events import MessagesSnapshot, ToolCallArgs, ToolCallEnd, ToolCallResult, ToolCallStart
-from callstream.agui.given import result_value
+from callstream.agui.input import result_value
 from callstream.agui.messages import AssistantMessage, Metadata
 
 CONFIRM_TOOL: Final = "confirm_changes"

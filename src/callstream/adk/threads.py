@@ -28,7 +28,7 @@ from google.genai.errors import ClientError
 
 from callstream.adk.contents import history_event
 from callstream.adk.state import APP_KEY, THREAD_KEY, USER_KEY, is_input, seen_in
-from callstream.agui.given import since_spoken
+from callstream.agui.input import since_spoken
 from callstream.calls import CallState
 from callstream.errors import CallstreamError
 from callstream.journal import Journal

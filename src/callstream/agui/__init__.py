@@ -12,7 +12,7 @@ from callstream.agui.conversation import Conversation, Onlooker
 from callstream.agui.events import AguiEvent, Position, encode, encode_sse, for_older_client, merge
 from callstream.agui.messages import Message
 from callstream.agui.reader import Reader
-from callstream.agui.shown import View
+from callstream.agui.results import View
 from callstream.agui.translator import Translator
 
 __all__ = [

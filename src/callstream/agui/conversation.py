@@ -39,7 +39,7 @@ from callstream.agui.events import (
 )
 from callstream.agui.layout import Layout, RunInput
 from callstream.agui.messages import Message, Metadata, ReasoningMessage
-from callstream.agui.shown import View, result_text
+from callstream.agui.results import View, result_text
 from callstream.agui.translator import TOOL_PROGRESS, Translator
 from callstream.errors import UsageError
 from callstream.events import (

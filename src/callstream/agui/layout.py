@@ -23,7 +23,7 @@ from callstream.agui.messages import (
     ToolMessage,
     UserMessage,
 )
-from callstream.agui.shown import View, result_text
+from callstream.agui.results import View, result_text
 from callstream.agui.translator import TOOL_PROGRESS
 from callstream.events import CallFailed, CallReturned, MessageReceived
 from callstream.view import AnswerView, CallView, InputView, MessageView, Passage, RunView

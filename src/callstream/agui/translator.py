@@ -46,7 +46,7 @@ from callstream.agui.events import (
     ToolCallStart,
 )
 from callstream.agui.messages import Metadata
-from callstream.agui.shown import View, result_text
+from callstream.agui.results import View, result_text
 from callstream.calls import CallState
 from callstream.errors import UsageError
 from callstream.events import CallFailed, CallReturned, Question, Record, RunStarted

@@ -20,7 +20,7 @@ from ag_ui.core import AssistantMessage, RunAgentInput, ToolMessage, UserMessage
 from pydantic import BaseModel
 
 from callstream.agui import Reader, View, for_older_client
-from callstream.agui.given import CANCELLED, digest_of, result_value, since_spoken
+from callstream.agui.input import CANCELLED, digest_of, result_value, since_spoken
 from callstream.calls import CallState
 from callstream.callstream import Callstream
 from callstream.errors import CallIdTaken, CallRejected, UsageError

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
 from callstream import codec
-from callstream.agui.given import is_deeper
+from callstream.agui.input import is_deeper
 from callstream.server.problems import Problem
 from callstream.server.settings import ServerSettings
 

@@ -19,7 +19,7 @@ from starlette.routing import Route, compile_path
 
 from callstream.agui import Position, View
 from callstream.agui.events import PROTOCOL_VERSION
-from callstream.agui.given import digest_of
+from callstream.agui.input import digest_of
 from callstream.errors import AnswerRefused, Compacted, ShuttingDown, ThreadBusy, TooMany
 from callstream.journal import RunRow
 from callstream.runtime import Driver, DriverSettings, RunRequest, Seats, TextLimits, remote_parent

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from callstream import codec
-from callstream.agui.given import result_value
+from callstream.agui.input import result_value
 from callstream.errors import UsageError
 from callstream.uistream.messages import AGAIN
 

@@ -18,8 +18,8 @@ import msgspec
 
 from callstream import codec
 from callstream.agui import View
-from callstream.agui.given import result_value
-from callstream.agui.shown import result_text
+from callstream.agui.input import result_value
+from callstream.agui.results import result_text
 from callstream.agui.translator import tools_in
 from callstream.calls import CallState
 from callstream.errors import UsageError

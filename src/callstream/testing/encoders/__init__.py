@@ -1,7 +1,7 @@
 """A script as the bytes of a provider's wire: what the real API would send, event by event.
 
-``encode`` gives a stream, ``encode_whole`` the non-streaming answer with the same content. ``frames`` is for whoever
-sends them over a network: it gives the script's ``Delay`` and ``Cut`` steps too, in their places.
+``encode`` gives a stream, ``encode_whole`` the non-streaming answer with the same content. ``frames`` is for code
+that sends them over a network: it gives the script's ``Delay`` and ``Cut`` steps too, in their places.
 """
 
 from __future__ import annotations
@@ -108,5 +108,5 @@ def _played(encoder: Encoder, steps: list[Step]) -> Iterator[bytes | Delay | Cut
                 pass
             case Delay() | Cut():
                 yield step
-            case _:  # pragma: no cover
+            case _:
                 assert_never(step)

@@ -8,7 +8,7 @@ from typing import Any, Final, assert_never
 import msgspec
 
 from callstream import codec
-from callstream.agui.given import CANCELLED
+from callstream.agui.input import CANCELLED
 from callstream.events import CallDiscarded, CallFailed, CallReleased, CallReturned, DiscardReason
 
 _DISCARDED: Final[Mapping[DiscardReason, str]] = {
