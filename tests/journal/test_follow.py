@@ -1,9 +1,9 @@
-"""Who is woken, and what is kept for followers in memory."""
+"""What followers are pushed, what is kept for them in memory, and when they read."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from callstream.events import (
     TextAppended,
 )
 from callstream.journal import Journal, open_journal
-from callstream.journal.follow import TAIL, Folded, Followers, Page, follow
+from callstream.journal.follow import BUFFER_CHARACTERS, PAGE, Folded, Follower, Followers, Page, follow
 
 from .conftest import sqlite_url
 
@@ -29,43 +29,81 @@ def records(first: int, last: int) -> list[Record]:
     return [Record("r", seq, 0.0, TextAppended("m", str(seq))) for seq in range(first, last + 1)]
 
 
-async def test_tail_is_kept_only_for_runs_that_are_followed() -> None:
-    followers = Followers()
-    followers.push({"r": records(1, 3)})
-    assert followers.tail("r", 0) == []
-    follower = followers.add("r")
-    followers.push({"r": records(4, 6)})
-    assert followers.tail("r", 3) == records(4, 6)
-    followers.remove(follower)
-    assert followers.tail("r", 3) == []
+class Pages:
+    """A store of one run, whose pages are counted. ``at`` is called in the middle of reading one."""
+
+    def __init__(self, last: int = 0) -> None:
+        self.last = last
+        self.read = 0
+        self.at: Callable[[], object] = lambda: None
+
+    async def page(self, run_id: str, after: int, limit: int, is_first: bool) -> Page:
+        self.read += 1
+        found = records(after + 1, min(self.last, after + limit))
+        self.at()
+        await asyncio.sleep(0)
+        return Page(found, False)
 
 
-async def test_tail_never_leaves_a_record_out() -> None:
-    followers = Followers()
-    followers.add("r")
-    followers.push({"r": records(4, 6)})
-    assert followers.tail("r", 2) == []
-    assert [followers.tail("r", after) for after in (3, 4, 5)] == [records(4, 6), records(5, 6), records(6, 6)]
-    assert followers.tail("r", 6) == []
-    followers.push({"r": records(8, 9)})
-    assert followers.tail("r", 5) == []
-    assert followers.tail("r", 7) == records(8, 9)
-    followers.push({"r": records(10, 10 + TAIL)})
-    assert followers.tail("r", 7) == []
-    assert followers.tail("r", 10) == records(11, 10 + TAIL)
+def numbers(found: Sequence[Record]) -> list[int]:
+    return [record.seq for record in found]
 
 
-async def test_tail_has_only_what_a_follower_has_not_read() -> None:
-    followers = Followers()
-    near, behind = followers.add("r"), followers.add("r")
-    followers.push({"r": records(1, 3)})
-    near.after = 3
-    followers.push({"r": records(4, 6)})
-    assert followers.tail("r", 0) == records(1, 6)
-    near.after, behind.after = 6, 5
-    followers.push({"r": records(7, 7)})
-    assert followers.tail("r", 0) == []
-    assert followers.tail("r", 5) == records(6, 7)
+async def test_a_follower_is_pushed_what_comes_after_its_page() -> None:
+    pages = Pages(3)
+    follower = Follower(pages.page, "r")
+    assert follower.is_behind
+    assert numbers((await follower.read())[0]) == [1, 2, 3]
+    follower.push(records(4, 6))
+    assert numbers(follower.pop()) == [4, 5, 6]
+    assert (list(follower.pop()), follower.is_behind, pages.read) == ([], False, 1)
+
+
+async def test_what_is_pushed_never_leaves_a_record_out() -> None:
+    pages = Pages(3)
+    follower = Follower(pages.page, "r")
+    await follower.read()
+    follower.push(records(4, 6))
+    follower.push(records(8, 9))
+    assert (list(follower.pop()), follower.is_behind) == ([], True)  # 7 is another process's
+    pages.last = 9
+    assert numbers((await follower.read())[0]) == [4, 5, 6, 7, 8, 9]
+    follower.push(records(11, 11))
+    assert (list(follower.pop()), follower.is_behind) == ([], True)
+    pages.last = 11
+    await follower.read()
+    follower.push(())  # something was written, by another process
+    assert follower.is_behind
+
+
+async def test_what_is_committed_while_a_page_is_read_is_kept_and_comes_once() -> None:
+    pages = Pages(3)
+    follower = Follower(pages.page, "r")
+    pages.at = lambda: (follower.push(records(3, 4)), follower.push(records(5, 5)))
+    found, _ = await follower.read()
+    assert numbers(found) == [1, 2, 3]
+    assert numbers(follower.pop()) == [4, 5]
+    follower.push(records(4, 5))  # pushed, and read meanwhile
+    assert (list(follower.pop()), follower.is_behind, pages.read) == ([], False, 1)
+
+
+@pytest.mark.parametrize(("most", "text"), [(PAGE, "x"), (4, "x" * (BUFFER_CHARACTERS // 4))])
+async def test_a_follower_that_stands_still_holds_the_last_records_and_reads_those_before(most: int, text: str) -> None:
+    last = 3 * most
+    pages = Pages(1)
+    follower = Follower(pages.page, "r")
+    await follower.read()
+    for seq in range(2, last + 1):
+        follower.push([Record("r", seq, 0.0, TextAppended("m", text))])
+    assert numbers(follower._buffer) == list(range(last + 1 - most, last + 1))
+    assert (list(follower.pop()), follower.is_behind) == ([], True)
+    seen = 1
+    while follower.is_behind:
+        pages.last = min(last, seen + most)
+        for found in ((await follower.read())[0], follower.pop()):
+            assert numbers(found) == list(range(seen + 1, seen + 1 + len(found)))
+            seen += len(found)
+    assert seen == last
 
 
 async def seen_all(seen: list[Record], count: int) -> None:
@@ -151,21 +189,21 @@ async def until_waiting() -> None:
         await asyncio.sleep(0)
 
 
-async def test_what_comes_while_a_reader_waits_is_offered_first() -> None:
-    """What is taken is not given again, what is refused comes by the reader, and so does a run's end."""
+async def test_what_comes_while_a_reader_waits_is_pushed_first() -> None:
+    """What is accepted is not given again, what is refused comes by the reader, and so does a run's end."""
     async with open_journal("memory:") as journal:
         await journal.append("r", [RunStarted("t"), CallStarted("c", "write")])
         offered: list[list[int]] = []
         takes = True
 
-        def take(found: Sequence[Record]) -> bool:
+        def push(found: Sequence[Record]) -> bool:
             offered.append([record.seq for record in found])
             return takes
 
         read: list[int] = []
 
         async def reader() -> None:
-            async for found in journal.batches("r", take=take):
+            async for found in journal.batches("r", push=push):
                 read.extend(record.seq for record in found)
 
         reading = asyncio.create_task(reader())
@@ -185,15 +223,15 @@ async def test_what_comes_while_a_reader_waits_is_offered_first() -> None:
     assert (offered, read) == ([[3], [4], [5, 6]], [1, 2, 4, 7, 8])
 
 
-async def test_an_error_of_whoever_takes_is_the_readers() -> None:
+async def test_an_error_in_a_push_is_the_readers() -> None:
     async with open_journal("memory:") as journal:
         await journal.append("r", [RunStarted("t"), CallStarted("c", "write")])
 
-        def take(found: Sequence[Record]) -> bool:
+        def push(found: Sequence[Record]) -> bool:
             raise ValueError("cannot")
 
         async def reader() -> None:
-            async for _ in journal.batches("r", take=take):
+            async for _ in journal.batches("r", push=push):
                 pass
 
         reading = asyncio.create_task(reader())
@@ -209,12 +247,12 @@ async def test_news_of_what_was_read_already_wakes_nobody() -> None:
         offered: list[list[int]] = []
         read: list[int] = []
 
-        def take(found: Sequence[Record]) -> bool:
+        def push(found: Sequence[Record]) -> bool:
             offered.append([record.seq for record in found])
             return True
 
         async def reader() -> None:
-            async for found in journal.batches("r", take=take):
+            async for found in journal.batches("r", push=push):
                 read.extend(record.seq for record in found)
 
         reading = asyncio.create_task(reader())
@@ -223,7 +261,7 @@ async def test_news_of_what_was_read_already_wakes_nobody() -> None:
         for number in (2, 3):  # both are written before the reader hears of the first
             journal.submit("r", [ArgsAppended("c", str(number))], told.append, after=number)
         await until_waiting()
-        assert (told, offered, read) == ([3, 4], [[3, 4]], [1, 2])
+        assert (told, offered, read) == ([3, 4], [[3], [4]], [1, 2])
         await journal.append("r", [CallCompleted("c", "23"), RunEnded("finished")])
         await reading
     assert read == [1, 2, 5, 6]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from callstream.errors import JournalError, UsageError
-from callstream.events import RunStarted, TextAppended
-from callstream.journal.follow import Follower
+from callstream.events import Record, RunStarted, TextAppended
+from callstream.journal.follow import Follower, Page
 from callstream.journal.queue import AT_ONCE, MAX_BATCH, ROW_OVERHEAD, AppendQueue, deliver
 from callstream.journal.rows import prepare
 from tests.journal.putting import put
@@ -131,17 +132,18 @@ async def test_an_outcome_is_told_without_a_task_and_in_order_though_there_is_no
 async def test_no_more_followers_take_at_once_than_an_event_loop_can_bear() -> None:
     taken = 0
 
-    def offer() -> bool:
+    def push(records: Sequence[Record]) -> bool:
         nonlocal taken
         taken += 1
         return True
 
-    followers = [Follower("r") for _ in range(AT_ONCE + 2)]
+    async def nothing(run_id: str, after: int, limit: int, is_first: bool) -> Page:
+        return Page([], False)
+
+    followers = [Follower(nothing, "r", push=push) for _ in range(AT_ONCE + 2)]
     waiting = [asyncio.create_task(follower.wait()) for follower in followers]
-    for follower in followers:
-        follower.offer = offer
     await asyncio.sleep(0)
-    deliver((), [(follower, 1) for follower in followers])
+    deliver((), [(follower, [Record("r", 1, 0.0, TextAppended("m", "x"))]) for follower in followers])
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert taken == AT_ONCE

@@ -1,8 +1,9 @@
-"""Readers of the log: page by page, and those who wait for more.
+"""Readers of the log: page by page, and followers, to whom what is committed is pushed.
 
-A reader holds nothing of the store between two pages. A follower registers before it reads, so what is committed after
-its last page wakes it; it is woken through its own event loop, from whichever thread committed. What this process has
-committed itself it gets from memory, as it would have read it.
+A reader holds nothing of the store between two pages. A follower registers before it reads, so what this process commits
+after its last page is pushed to it, through its own event loop, from whichever thread committed, and as it would have
+read it. It keeps the last of what it has not handed on in a bounded buffer. When there was no room, or when another
+process has written, it is behind: it reads from its place, until it gets to what is in the buffer.
 
 A run may be compacted between two pages of one reader. It has then had some pieces of a text whose pieces are one record
 now, and gets that record with the rest of the text: what it has read, joined, is the same as if nothing had happened.
@@ -14,7 +15,6 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from contextlib import aclosing
-from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
@@ -27,10 +27,10 @@ from callstream.journal.rows import check_place
 PAGE = 500
 PAGE_CHARACTERS = 256 * 1024
 """Where the pieces of a text are long, pages have fewer: what a reader holds that takes nothing is about this much."""
-_NOBODY: frozenset[str] = frozenset()
+BUFFER_CHARACTERS = 2 * PAGE_CHARACTERS
+"""The same of buffers, whose records all followers of a run share."""
+_NO_RUNS: frozenset[str] = frozenset()
 _PIECES = (ArgsAppended, TextAppended, ReasoningAppended)
-TAIL = 500
-"""Records that are kept in memory of a run that is both written and followed in this process."""
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -52,162 +52,8 @@ ReadPage: TypeAlias = Callable[[str, int, int, bool], Awaitable[Page | Folded | 
 
 Only a reader's first page can be Folded. Those after it begin with whatever record has a higher number.
 """
-Take: TypeAlias = Callable[[Sequence[Record]], bool]
-"""Takes records where they are told, in no task of its own. False if it does not want them: then nothing was done."""
-
-
-class Follower:
-    """One waiting reader. Its loop alone may tell it something; see ``call_in``."""
-
-    __slots__ = ("_closed", "_error", "_is_waiting", "_news", "after", "loop", "offer", "run_id")
-
-    def __init__(self, run_id: str, after: int = 0) -> None:
-        self.run_id = run_id
-        self.after = after
-        """The number of the last record that it has read."""
-        self.loop = asyncio.get_running_loop()
-        self.offer: Callable[[], bool] | None = None
-        """Asked first, while the reader waits, whether the news can be dealt with at once."""
-        self._closed = False
-        self._is_waiting = False
-        self._error: Exception | None = None
-        self._news = Flag()
-
-    def close(self) -> None:
-        self._closed = True
-
-    def is_closed(self) -> bool:
-        return self._closed
-
-    async def wait(self) -> None:
-        self._is_waiting = True
-        try:
-            await self._news.wait()
-        finally:
-            self._is_waiting = False
-        self._news.clear()
-        if self._error is not None:
-            raise self._error
-
-    def notice(self, seq: int = 0, *, at_once: bool = True) -> None:
-        """In the follower's own loop. ``seq``: the number of the run's last record, if it is known."""
-        if 0 < seq <= self.after:
-            return  # the news before this one brought it
-        if at_once and self.offer is not None and self._is_waiting and not self._closed and not self._news.is_set():
-            try:
-                if self.offer():
-                    return
-            except Exception as error:  # noqa: BLE001  # it is the reader's, and rises where that waits
-                self._error = error
-        self._news.set()
-
-
-News: TypeAlias = dict[asyncio.AbstractEventLoop, list[tuple[Follower, int]]]
-"""Who has to be told in each loop, and the number of the last record of his run; 0 if that is not known."""
-
-
-class Followers:
-    """Who waits for which run, in all loops of this process."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._by_run: dict[str, set[Follower]] = {}
-        self._tails: dict[str, list[Record]] = {}
-        self._closed = False
-        self.error: JournalError | None = None
-        self._watcher: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
-
-    async def any(self) -> None:
-        """Waits until a run is followed. For one watcher, in its own loop."""
-        if self._watcher is None:
-            self._watcher = (asyncio.get_running_loop(), asyncio.Event())
-        came = self._watcher[1]
-        while not self._by_run:
-            came.clear()
-            if self._by_run:
-                return
-            await came.wait()
-
-    def add(self, run_id: str, after: int = 0) -> Follower:
-        follower = Follower(run_id, after)
-        with self._lock:
-            if self._closed:
-                follower.close()
-            self._by_run.setdefault(run_id, set()).add(follower)
-            watcher = self._watcher if len(self._by_run) == 1 else None
-        if watcher is not None:
-            call_in(watcher[0], watcher[1].set)
-        return follower
-
-    def remove(self, follower: Follower) -> None:
-        with self._lock:
-            waiting = self._by_run.get(follower.run_id, set())
-            waiting.discard(follower)
-            if not waiting:
-                self._by_run.pop(follower.run_id, None)
-                self._tails.pop(follower.run_id, None)
-
-    def runs(self) -> Set[str]:
-        """The runs that are followed."""
-        if not self._by_run:
-            return _NOBODY
-        with self._lock:
-            return set(self._by_run)
-
-    def push(self, fresh: Mapping[str, Sequence[Record]]) -> None:
-        """Keeps records that this process has just committed, so that followers who are near need not read them.
-
-        What all followers of a run have read is dropped: most of the time there is nothing else.
-        """
-        if not fresh:
-            return
-        with self._lock:
-            for run_id, records in fresh.items():
-                followers = self._by_run.get(run_id)
-                if not followers:
-                    continue
-                tail = self._tails.setdefault(run_id, [])
-                if tail:
-                    read = min([follower.after for follower in followers])
-                    del tail[: max(0, read + 1 - tail[0].seq)]
-                for record in records:
-                    if tail and record.seq != tail[-1].seq + 1:
-                        tail.clear()
-                    tail.append(record)
-                del tail[:-TAIL]
-
-    def tail(self, run_id: str, after: int) -> list[Record]:
-        """The records after that number, if the next one is among those that are kept."""
-        with self._lock:
-            tail = self._tails.get(run_id)
-            if not tail or not tail[0].seq <= after + 1 <= tail[-1].seq:
-                return []
-            return tail[after + 1 - tail[0].seq :]
-
-    def by_loop(self, changed: Mapping[str, int]) -> News:
-        """Who follows those runs, which have a last record of that number, by the loop in which each has to be told."""
-        if not self._by_run:
-            return {}
-        with self._lock:
-            return _by_loop(
-                (follower, seq) for run_id, seq in changed.items() for follower in self._by_run.get(run_id, ())
-            )
-
-    def wake(self, run_ids: Iterable[str]) -> None:
-        _notify(self.by_loop(dict.fromkeys(run_ids, 0)))
-
-    def wake_all(self) -> None:
-        self.wake(self.runs())
-
-    def close(self, error: JournalError | None = None) -> None:
-        """Ends all followers: they stop as if the run had ended, or raise the error."""
-        with self._lock:
-            self._closed = True
-            self.error = error
-            woken = [(follower, 0) for waiting in self._by_run.values() for follower in waiting]
-            for follower, _ in woken:
-                follower.close()
-        _notify(_by_loop(woken))
+Push: TypeAlias = Callable[[Sequence[Record]], bool]
+"""Accepts records where they are delivered, in no task of its own. False if it cannot now: then nothing was done."""
 
 
 class _Place:
@@ -270,8 +116,211 @@ class _Place:
         )
 
 
+def _characters(record: Record) -> int:
+    return len(record.event.text) if isinstance(record.event, _PIECES) else 0
+
+
 def _text_key(event: ArgsAppended | TextAppended | ReasoningAppended) -> tuple[type, str]:
     return type(event), event.call_id if isinstance(event, ArgsAppended) else event.message_id
+
+
+class Follower:
+    """One reader of a run that waits for more. It belongs to one event loop; see ``call_in``."""
+
+    __slots__ = (
+        "_buffer",
+        "_characters",
+        "_error",
+        "_is_closed",
+        "_is_waiting",
+        "_news",
+        "_place",
+        "_push",
+        "is_behind",
+        "loop",
+        "run_id",
+    )  # fmt: skip
+
+    def __init__(self, read_page: ReadPage, run_id: str, after: int = 0, push: Push | None = None) -> None:
+        self.run_id = run_id
+        self.loop = asyncio.get_running_loop()
+        self._is_closed = False
+        self.is_behind = True
+        """Whether it has to read: there may be records after its place that are not in its buffer."""
+        self._place = _Place(read_page, run_id, after)
+        self._push = push
+        self._buffer: list[Record] = []
+        self._characters = 0
+        self._is_waiting = False
+        self._error: Exception | None = None
+        self._news = Flag()
+
+    def close(self) -> None:
+        self._is_closed = True
+
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    def push(self, records: Sequence[Record], *, at_once: bool = True) -> None:
+        """What was committed of the run, in order; without records, that something was. In the follower's own loop.
+
+        ``at_once``: whether the reader may be given them here, if it waits.
+        """
+        if records and records[-1].seq <= self._place.after:
+            return  # read already
+        if at_once and self._is_waiting and not self._news.is_set() and records and self._hand_on(records):
+            return
+        self._keep(records)
+        self._news.set()
+
+    def _hand_on(self, records: Sequence[Record]) -> bool:
+        """Whether the reader has accepted them. A run's end is for its task."""
+        if self._push is None or self._is_closed or isinstance(records[-1].event, RunEnded):
+            return False
+        records = self._unread(records)
+        if records[0].seq != self._place.after + 1:
+            return False
+        try:
+            is_accepted = self._push(records)
+        except Exception as error:  # noqa: BLE001  # it is the reader's, and rises where that waits
+            self._error = error
+            return False
+        if is_accepted:
+            self._place.advance(records)
+        return is_accepted
+
+    def _keep(self, records: Sequence[Record]) -> None:
+        """Keeps the last of what has not been read; what has no room, and what is missing before them, has to be read."""
+        if not records or (self._buffer and records[0].seq != self._buffer[-1].seq + 1):
+            self.is_behind = True
+            self._empty()
+        buffer = self._buffer
+        buffer.extend(records)
+        self._characters += sum(map(_characters, records))
+        dropped = 0
+        while len(buffer) - dropped > PAGE or self._characters > BUFFER_CHARACTERS:
+            self._characters -= _characters(buffer[dropped])
+            dropped += 1
+        if dropped:
+            self.is_behind = True
+            del buffer[:dropped]
+
+    def _empty(self) -> None:
+        self._buffer, self._characters = [], 0
+
+    def _unread(self, records: Sequence[Record]) -> Sequence[Record]:
+        read = self._place.after + 1 - records[0].seq
+        return records[read:] if read > 0 else records
+
+    def pop(self) -> Sequence[Record]:
+        """The records of the buffer, if the next one to be read is the first of them."""
+        if not self._buffer:
+            return ()
+        records = self._unread(self._buffer)
+        if records and records[0].seq != self._place.after + 1:
+            self.is_behind = True
+            return ()
+        self._empty()
+        return self._place.advance(records)
+
+    async def read(self) -> tuple[Sequence[Record], bool]:
+        """The next page of the store, and whether the run ends with it. What is committed meanwhile is kept."""
+        self.is_behind = False
+        records, has_ended, has_more = await self._place.page()
+        self.is_behind |= has_more
+        return records, has_ended
+
+    @property
+    def has_read(self) -> bool:
+        return self._place.has_read
+
+    async def wait(self) -> None:
+        """Waits for what is pushed."""
+        self._is_waiting = True
+        try:
+            await self._news.wait()
+        finally:
+            self._is_waiting = False
+        self._news.clear()
+        if self._error is not None:
+            raise self._error
+
+
+Pushed: TypeAlias = tuple[Follower, Sequence[Record]]
+News: TypeAlias = dict[asyncio.AbstractEventLoop, list[Pushed]]
+"""What is to be pushed in each loop."""
+
+
+class Followers:
+    """The followers of all runs, in all loops of this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_run: dict[str, set[Follower]] = {}
+        self._closed = False
+        self.error: JournalError | None = None
+        self._watcher: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+
+    async def any(self) -> None:
+        """Waits until a run is followed. For one watcher, in its own loop."""
+        if self._watcher is None:
+            self._watcher = (asyncio.get_running_loop(), asyncio.Event())
+        came = self._watcher[1]
+        while not self._by_run:
+            came.clear()
+            if self._by_run:
+                return
+            await came.wait()
+
+    def add(self, follower: Follower) -> None:
+        with self._lock:
+            if self._closed:
+                follower.close()
+            self._by_run.setdefault(follower.run_id, set()).add(follower)
+            watcher = self._watcher if len(self._by_run) == 1 else None
+        if watcher is not None:
+            call_in(watcher[0], watcher[1].set)
+
+    def remove(self, follower: Follower) -> None:
+        with self._lock:
+            waiting = self._by_run.get(follower.run_id, set())
+            waiting.discard(follower)
+            if not waiting:
+                self._by_run.pop(follower.run_id, None)
+
+    def runs(self) -> Set[str]:
+        """The runs that are followed."""
+        if not self._by_run:
+            return _NO_RUNS
+        with self._lock:
+            return set(self._by_run)
+
+    def news(self, changed: Mapping[str, Sequence[Record]]) -> News:
+        """What to push after a commit: runs with their new records. A run without any is read by its followers."""
+        found: News = {}
+        if self._by_run:
+            with self._lock:
+                for run_id, records in changed.items():
+                    for follower in self._by_run.get(run_id, ()):
+                        found.setdefault(follower.loop, []).append((follower, records))
+        return found
+
+    def wake(self, run_ids: Iterable[str]) -> None:
+        """Has the followers of those runs read."""
+        _deliver(self.news(dict.fromkeys(run_ids, ())))
+
+    def wake_all(self) -> None:
+        self.wake(self.runs())
+
+    def close(self, error: JournalError | None = None) -> None:
+        """Ends all followers: they stop as if the run had ended, or raise the error."""
+        with self._lock:
+            self._closed = True
+            self.error = error
+            for followers in self._by_run.values():
+                for follower in followers:
+                    follower.close()
+        self.wake_all()
 
 
 async def read(read_page: ReadPage, run_id: str, after: int) -> AsyncIterator[Record]:
@@ -294,52 +343,39 @@ async def follow(read_page: ReadPage, followers: Followers, run_id: str, after: 
 
 
 async def batches(
-    read_page: ReadPage, followers: Followers, run_id: str, after: int, take: Take | None = None
+    read_page: ReadPage, followers: Followers, run_id: str, after: int, push: Push | None = None
 ) -> AsyncGenerator[Sequence[Record], None]:
     """The same, all that is there at a time: a slow reader gets more of them at once.
 
-    What this process commits while the reader waits is offered to ``take`` first, but for the run's end.
+    What this process commits while the reader waits is pushed first, but for the run's end.
     """
-    place = _Place(read_page, run_id, after)
-    follower = followers.add(run_id, after)
-    if take is not None:
-        follower.offer = partial(_offer, followers, follower, place, take)
+    follower = Follower(read_page, run_id, after, push)
+    followers.add(follower)
     try:
         if follower.is_closed():
             raise followers.error or UsageError("the journal is closed")
         while not follower.is_closed():
-            has_ended = has_more = False
-            if kept := followers.tail(run_id, place.after):
-                records = place.advance(kept)
-            else:
+            if records := follower.pop():
+                has_ended = isinstance(records[-1].event, RunEnded)
+            elif follower.is_behind:
                 try:
-                    records, has_ended, has_more = await place.page()
+                    records, has_ended = await follower.read()
                 except UsageError:
-                    if follower.is_closed() and place.has_read:
+                    if follower.is_closed() and follower.has_read:
                         break
                     raise
-            follower.after = place.after
+            else:
+                await follower.wait()
+                continue
             if records:
-                has_ended |= isinstance(records[-1].event, RunEnded)
                 yield records
-                del records, kept
+                del records
             if has_ended:
                 return
-            if not has_more and not follower.is_closed():
-                await follower.wait()
         if followers.error is not None:
             raise followers.error
     finally:
         followers.remove(follower)
-
-
-def _offer(followers: Followers, follower: Follower, place: _Place, take: Take) -> bool:
-    records = followers.tail(follower.run_id, place.after)
-    if not records or isinstance(records[-1].event, RunEnded) or not take(records):
-        return False
-    place.advance(records)
-    follower.after = place.after
-    return True
 
 
 def call_in(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: Any) -> None:
@@ -351,18 +387,11 @@ def call_in(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *a
             raise
 
 
-def _by_loop(followers: Iterable[tuple[Follower, int]]) -> News:
-    found: News = {}
-    for told in followers:
-        found.setdefault(told[0].loop, []).append(told)
-    return found
+def _deliver(news: News) -> None:
+    for loop, pushed in news.items():
+        call_in(loop, _push_all, pushed)
 
 
-def _notify(news: News) -> None:
-    for loop, followers in news.items():
-        call_in(loop, _notice, followers)
-
-
-def _notice(followers: Iterable[tuple[Follower, int]]) -> None:
-    for follower, seq in followers:
-        follower.notice(seq)
+def _push_all(pushed: Iterable[Pushed]) -> None:
+    for follower, records in pushed:
+        follower.push(records)

@@ -16,7 +16,7 @@ from callstream.calls import Call, CallState, number_id
 from callstream.errors import UsageError
 from callstream.events import Record, RunEvent
 from callstream.journal import follow as following
-from callstream.journal.follow import Folded, Followers, Page, Take
+from callstream.journal.follow import Folded, Followers, Page, Push
 from callstream.journal.housekeeping import Housekeeper
 from callstream.journal.queue import Then
 from callstream.journal.rows import Entry, Row, RunRow, check_id, check_limit, clean, is_storable, prepare, redact_entry
@@ -203,14 +203,14 @@ class Journal:
         return following.follow(self._page, self._followers, run_id, after)
 
     def batches(
-        self, run_id: str, after: int = 0, *, take: Take | None = None
+        self, run_id: str, after: int = 0, *, push: Push | None = None
     ) -> AsyncGenerator[Sequence[Record], None]:
-        """``follow``, all that is there at a time: a reader that is behind gets more at once, and none waits here.
+        """``follow``, all that is there at a time: a reader that is behind gets more at once, and little waits here.
 
-        ``take`` may be offered what comes while the reader waits, which spares waking it. It is called in the reader's
-        event loop, and what it takes (True) is not given again. A journal need not offer anything.
+        What this process commits while the reader waits is given to ``push`` first, but for the run's end, which spares
+        waking a task. It is called in the reader's event loop, and what it accepts (True) is not given again.
         """
-        return following.batches(self._page, self._followers, run_id, after, take)
+        return following.batches(self._page, self._followers, run_id, after, push)
 
     async def call(self, call_id: str) -> Call | None:
         """One call with its ``args_json`` put together from the log."""

@@ -55,24 +55,27 @@ class Plan:
         self.calls: dict[str, CallChange] = {}
         self._busy: dict[str, str] = {}
 
-    @property
-    def changed_runs(self) -> dict[str, int]:
-        """The runs that get records, with the number of the last one."""
-        return {run.run_id: run.last_seq for run in self.changed}
+    def changed_runs(self, followed: Container[str]) -> dict[str, list[Record]]:
+        """The runs that get records, and of those that are followed these records, as a reader of the store reads them.
 
-    def records_of(self, run_ids: Container[str]) -> dict[str, list[Record]]:
-        """What those runs get, as a reader of the store will read it; records with a long text are left out."""
-        runs = {run.key: run for run in self.changed if run.run_id in run_ids}
-        found: dict[str, list[Record]] = {run.run_id: [] for run in runs.values()}
-        if not found:
+        Of a run that gets a long text there are none: memory is not for that, and its followers read.
+        """
+        found: dict[str, list[Record]] = {run.run_id: [] for run in self.changed}
+        runs = {run.key: run for run in self.changed if run.run_id in followed}
+        if not runs:
             return found
         for row, (key, seq, ms, _, _, kind, body) in zip(self.rows, self.records, strict=True):
             run = runs.get(key)
-            if run is not None and len(body) <= MAX_KEPT:
-                # Pieces are text and cannot change; anything else is read from what is stored, as others read it.
-                event = row.event if kind & ~ESCAPED != Kind.EVENT else event_of(kind, body, None, None)
-                at, source = moment(run.started_at, ms), row.source
-                found[run.run_id].append(Record(run.run_id, seq, at, event, source.response_id, source.author))
+            if run is None:
+                continue
+            if len(body) > MAX_KEPT:
+                found[run.run_id] = []
+                del runs[key]
+                continue
+            # Pieces are text and cannot change; anything else is read from what is stored, as others read it.
+            event = row.event if kind & ~ESCAPED != Kind.EVENT else event_of(kind, body, None, None)
+            at, source = moment(run.started_at, ms), row.source
+            found[run.run_id].append(Record(run.run_id, seq, at, event, source.response_id, source.author))
         return found
 
     def add_pieces(self) -> Sequence[int]:

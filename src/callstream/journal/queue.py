@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 from callstream.alarm import TimeLimit
 from callstream.errors import CallstreamError, JournalError
-from callstream.journal.follow import Follower, Followers, News, call_in
+from callstream.journal.follow import Followers, News, Pushed, call_in
 from callstream.journal.owned import Append
 from callstream.journal.rows import Kind, Row
 from callstream.journal.settings import JournalSettings
@@ -35,7 +35,8 @@ LONGEST_GATHER = 0.04
 RUNS_AT_ONCE = 100
 """Runs whose work is done in one step of an event loop, and appends for which it is worth to wake the thread at once."""
 AT_ONCE = 1000
-"""Followers that may take their records in one step of an event loop. Others are woken, so that the loop is not held."""
+"""Followers whose readers may be given records in one step of an event loop. Others are woken, so that the loop is not
+held."""
 _TIMER_SECONDS = 0.001
 """A timer may be so much too early."""
 
@@ -184,11 +185,9 @@ class AppendQueue:
             else:
                 loop.call_soon(self._do_works, loop)
 
-    def _deliver(
-        self, loop: asyncio.AbstractEventLoop, settled: Iterable[Answer], followers: Iterable[tuple[Follower, int]]
-    ) -> None:
+    def _deliver(self, loop: asyncio.AbstractEventLoop, settled: Iterable[Answer], pushed: Iterable[Pushed]) -> None:
         spent, began = self._spent, time.monotonic()
-        deliver(settled, followers)
+        deliver(settled, pushed)
         self._spent = spent + time.monotonic() - began  # what others have counted within this is counted once
         duties = self._duties.get(loop)
         if duties is not None and duties.is_paused:  # which nobody changes but this loop
@@ -257,7 +256,7 @@ class AppendQueue:
     def settle(
         self, batch: Sequence[Waiting], outcomes: Sequence[int | CallstreamError], news: News | None = None
     ) -> None:
-        """Notifies every append's loop of its outcome, and followers of the news; admits the next ones in line."""
+        """Notifies every append's loop of its outcome, and has the news pushed; admits the next ones in line."""
         answers: dict[asyncio.AbstractEventLoop, list[Answer]] = {}
         last, settled = None, list[Answer]()
         size = 0
@@ -360,11 +359,11 @@ class AppendQueue:
         return Waiting(run_id, rows, after, None, size, deadline, loop, then, goes_on)
 
 
-def deliver(settled: Iterable[Answer], followers: Iterable[tuple[Follower, int]]) -> None:
+def deliver(settled: Iterable[Answer], pushed: Iterable[Pushed]) -> None:
     for then, outcome in settled:
         then(outcome)
-    for number, (follower, seq) in enumerate(followers):
-        follower.notice(seq, at_once=number < AT_ONCE)
+    for number, (follower, records) in enumerate(pushed):
+        follower.push(records, at_once=number < AT_ONCE)
 
 
 class GroupCommit:
@@ -427,8 +426,7 @@ class GroupCommit:
                 return
             else:
                 self._outage.end(by_append=True)
-                self._followers.push(committed.fresh)
-                self.queue.settle(batch, committed.outcomes, self._followers.by_loop(committed.changed))
+                self.queue.settle(batch, committed.outcomes, self._followers.news(committed.changed))
                 return
 
     async def _in_time(self, batch: Sequence[Waiting]) -> Committed:

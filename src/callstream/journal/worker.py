@@ -296,11 +296,10 @@ class Inline:
         except CallstreamError as error:
             loop.call_soon(then, error)
             return
-        self._followers.push(committed.fresh)
-        news = self._followers.by_loop(committed.changed)
+        news = self._followers.news(committed.changed)
         loop.call_soon(deliver, [(then, committed.outcomes[0])], news.pop(loop, ()))
-        for other, followers in news.items():
-            call_in(other, deliver, (), followers)
+        for other, pushed in news.items():
+            call_in(other, deliver, (), pushed)
 
     def _has_duties(self) -> bool:
         return self._period is not None and time.monotonic() >= self._next_duties

@@ -32,11 +32,10 @@ class Stale(Exception):
 
 
 class Committed(NamedTuple):
-    """The outcome of each append of a batch, the runs that got records with the last number, and the records to follow."""
+    """The outcome of each append of a batch, and the runs that got records, with what is to be pushed to followers."""
 
     outcomes: Sequence[int | CallstreamError]
-    changed: Mapping[str, int]
-    fresh: Mapping[str, Sequence[Record]]
+    changed: Mapping[str, Sequence[Record]]
 
 
 class Tables(Protocol):
@@ -96,7 +95,7 @@ class Writer:
             await tables.write(plan)
         for place, repeat in plan.repeats.items():
             plan.outcomes[place] = await _repeated(tables, batch[place], repeat)
-        return Committed(plan.outcomes, plan.changed_runs, plan.records_of(followed))
+        return Committed(plan.outcomes, plan.changed_runs(followed))
 
     async def sweep(self, tables: Tables, limit: int, now: float) -> list[str]:
         """Ends runs of dead processes, and returns their ids."""
@@ -113,7 +112,7 @@ class Writer:
         named = {held.call_id: held for calls in resumed.values() for held in calls}
         plan.add_others(range(len(appends)), named, taker=self.name)
         await tables.write(plan)
-        return list(plan.changed_runs)
+        return [run.run_id for run in plan.changed]
 
     async def _load(self, tables: Tables, batch: Sequence[Append]) -> None:
         unknown = self.memory.unknown_runs(batch)

@@ -28,7 +28,7 @@ from callstream.runtime import remote_parent
 from callstream.server.access import Access
 from callstream.server.agent import Host, Importer
 from callstream.server.eventstream import Unfinished
-from callstream.server.health import JournalHealth, watch_journal
+from callstream.server.health import JournalHealth
 from callstream.server.problems import Problem, json_response
 from callstream.server.requests import check_ids, choice, is_id, json_body, parse_input
 from callstream.server.routes import IdRoute, RunRoutes
@@ -70,7 +70,7 @@ class ChatRoutes:
         self._host = host
         self._runs = runs
         self._guard = health.guard
-        self._journal = watch_journal(host.callstream.journal, health)
+        self._journal = host.callstream.journal
         self._access = access
         self._settings = settings
         self._view = view or host.view

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing
 from functools import partial
 from typing import IO, Any, Final, Protocol, TypeAlias
@@ -24,7 +24,7 @@ from starlette.types import Receive, Scope, Send
 
 from callstream.errors import JournalError
 from callstream.journal.store import StoreAway
-from callstream.server.health import JournalAway
+from callstream.server.health import JournalAway, JournalHealth
 from callstream.server.pulse import Pulse
 
 logger = logging.getLogger("callstream.server")
@@ -103,6 +103,8 @@ class Unfinished(Exception):
 class EventStream(Response):
     """``watching`` is entered while a client reads, ``held`` is left afterwards. ``run_id`` is for the log.
 
+    ``health``: of the journal for which the frames wait, if its absence is to break the stream off.
+
     The request's own task sends the frames. A client that leaves, a reader that stalls and a heartbeat that fails
     interrupt it.
     """
@@ -119,8 +121,10 @@ class EventStream(Response):
         held: AbstractContextManager[object],
         headers: Mapping[str, str] | None = None,
         outlet: Outlet | None = None,
+        health: JournalHealth | None = None,
     ) -> None:
         self._frames = frames
+        self._health = health
         self._pulse = pulse
         self._outlet = outlet or Outlet()
         self._run_id = run_id
@@ -186,7 +190,7 @@ class EventStream(Response):
         assert sender is not None
         self._pulse.add(self)
         try:
-            async for frame in self._frames:
+            while (frame := await self._next_frame()) is not None:
                 await self._send(frame)
                 del frame
             await self._send(b"", more=False)
@@ -207,6 +211,11 @@ class EventStream(Response):
             self._pulse.remove(self)
             self._sender = None
         return False
+
+    def _next_frame(self) -> Awaitable[Frame | None]:
+        """The next one when it is there, None at the end. JournalAway as soon as the journal is unavailable."""
+        coming = anext(self._frames, None)
+        return coming if self._health is None else self._health.guard(coming)
 
     async def _send(self, frame: Frame, *, more: bool = True) -> None:
         """Sends, unless the reader has stalled: then nothing more is sent."""

@@ -8,11 +8,10 @@ journal itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from typing import Any, Final, Self, TypeVar, cast
+from collections.abc import Awaitable
+from typing import Any, Final, TypeVar
 
 from callstream.errors import JournalError, UsageError
-from callstream.events import Record
 from callstream.journal import Journal
 
 _T = TypeVar("_T")
@@ -119,43 +118,3 @@ class JournalHealth:
 
 class JournalAway(JournalError):
     """The journal has refused writes for too long."""
-
-
-class _Batches:
-    """What a follower of a journal reads, who is told when that is away."""
-
-    __slots__ = ("_batches", "_health")
-
-    def __init__(self, batches: AsyncGenerator[Sequence[Record], None], health: JournalHealth) -> None:
-        self._batches = batches
-        self._health = health
-
-    def __aiter__(self) -> Self:
-        return self
-
-    def __anext__(self) -> Awaitable[Sequence[Record]]:
-        return self._health.guard(anext(self._batches))
-
-    async def aclose(self) -> None:
-        await self._batches.aclose()
-
-
-class _Watched:
-    """A journal whose followers are told when it is away."""
-
-    def __init__(self, journal: Journal, health: JournalHealth) -> None:
-        self._journal = journal
-        self._health = health
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._journal, name)
-
-    def batches(
-        self, run_id: str, after: int = 0, *, take: Callable[[Sequence[Record]], bool] | None = None
-    ) -> _Batches:
-        return _Batches(self._journal.batches(run_id, after, take=take), self._health)
-
-
-def watch_journal(journal: Journal, health: JournalHealth) -> Journal:
-    """The journal as streams read it: ``batches`` raises JournalError as soon as the journal is away."""
-    return cast(Journal, _Watched(journal, health))

@@ -26,7 +26,7 @@ from callstream.runtime import Driver, DriverSettings, RunRequest, Seats, TextLi
 from callstream.server.access import Access
 from callstream.server.agent import AppHost, Host, Importer, OlderClient, Presenter
 from callstream.server.eventstream import EventStream, Frame, Outlet
-from callstream.server.health import JournalHealth, watch_journal
+from callstream.server.health import JournalHealth
 from callstream.server.problems import Problem, json_response, not_found, shutting_down
 from callstream.server.pulse import Pulse
 from callstream.server.requests import is_id, json_body, number, query_id, run_input
@@ -104,7 +104,7 @@ class RunRoutes:
         self._host = host
         self._driver = driver
         self._health = health
-        self._journal = watch_journal(host.callstream.journal, health)
+        self._journal = host.callstream.journal
         self._access = access
         self._settings = settings
         self._view = view or host.view
@@ -330,6 +330,7 @@ class RunRoutes:
             held=seat.move(),
             headers={"x-run-id": _header_text(run_id), **(headers or {})},
             outlet=outlet,
+            health=self._health,
         )
 
 

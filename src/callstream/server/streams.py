@@ -12,6 +12,7 @@ import asyncio
 import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
+from functools import partial
 from itertools import groupby
 from typing import Final, TypeAlias
 
@@ -19,9 +20,10 @@ import msgspec
 
 from callstream import codec
 from callstream.agui import AguiEvent, Conversation, Position, Translator, View, encode_sse, merge
+from callstream.agui.conversation import Onlooker
 from callstream.agui.events import is_delta
 from callstream.errors import CallstreamError, Compacted
-from callstream.events import PIECES, ArgsAppended, Record, RunEnded, in_order
+from callstream.events import ArgsAppended, MessageReceived, Record, RunEnded, in_order
 from callstream.journal import Journal, RunRow, history
 from callstream.server.agent import Presenter
 from callstream.server.eventstream import Frame, Outlet, Unfinished
@@ -30,6 +32,8 @@ END: Final = b"event: end\ndata: {}\n\n"
 _LARGE: Final = 512 * 1024
 """A prelude that is larger waits in a file until the client has taken it."""
 _JOINS_AT_ONCE: Final = 4
+_FEW: Final = 50
+"""Records that may be sent without waiting until the client has taken some of them."""
 
 _Batches: TypeAlias = AsyncGenerator[Sequence[Record], None]
 _Told: TypeAlias = list[tuple[int, list[AguiEvent]]]
@@ -40,9 +44,8 @@ def live(
     journal: Journal, run_id: str, view: View, presentation: Presenter, outlet: Outlet
 ) -> AsyncGenerator[bytes, None]:
     """A run from its beginning."""
-    translator = Translator(view)
-    pieces = _Pieces(outlet, presentation, translator.feed)
-    return _rest(journal.batches(run_id, take=pieces.take), _teller(translator), presentation)
+    client = _Client(outlet, presentation, Translator(view).feed)
+    return client.rest(journal.batches(run_id, push=client.push))
 
 
 async def resume(
@@ -50,10 +53,9 @@ async def resume(
 ) -> AsyncGenerator[bytes, None]:
     """The rest of a run for a client that has read it up to a position. Compacted if that can no longer be told."""
     translator = Translator(view)
-    tell = _teller(translator)
-    pieces = _Pieces(outlet, presentation)
+    client = _Client(outlet, presentation, translator.feed, is_ready=False)
     half_read: _Told = []
-    async with aclosing(journal.batches(run_id, take=pieces.take)) as batches:
+    async with aclosing(journal.batches(run_id, push=client.push)) as batches:
         records: Sequence[Record] | None = ()
         unread: Sequence[Record] = ()
         while translator.seq < position.seq and not unread and (records := await anext(batches, None)):
@@ -62,7 +64,7 @@ async def resume(
             for record in records:
                 if record.first_seq is not None and _cuts(position, record):
                     raise Compacted(run_id, position.whole, record.first_seq, record.seq)
-            for seq, events in await tell(read):
+            for seq, events in await client.tell(read):
                 if seq <= position.whole:
                     presentation.show(events)
                 else:
@@ -72,11 +74,11 @@ async def resume(
             # The position of a group's last event is that of the whole group, so that one at least is still to come.
             yield encode_sse(shown, seq, first=first, skip=min(position.events or 0, len(shown) - 1))
         if unread:
-            yield _encode(await tell(unread), presentation)
+            yield _encode(await client.tell(unread), presentation)
         if records and isinstance(records[-1].event, RunEnded):
             return
-        pieces.tell = translator.feed
-        async for frame in _rest(batches, tell, presentation):
+        client.is_ready = True
+        async for frame in client.rest(batches):
             yield frame
 
 
@@ -99,8 +101,8 @@ class Joins:
     ) -> AsyncGenerator[Frame, None]:
         """A thread whose runs are given, the oldest first: what has been, then the last run live."""
         last = runs[-1]
-        pieces = _Pieces(outlet, presentation)
-        async with aclosing(self._journal.batches(last.run_id, take=pieces.take)) as batches:
+        client = _Joined(outlet, presentation, partial(self._snapshot, runs))
+        async with aclosing(self._journal.batches(last.run_id, push=client.push)) as batches:
             async with self._turns:
                 if last.outcome is None:
                     conversation = await self._conversation(runs[:-1])
@@ -110,26 +112,17 @@ class Joins:
                 else:
                     conversation = await self._conversation(runs)
                 frame = await asyncio.to_thread(_prelude_frame, conversation, presentation)
-                onlooker = None if conversation.has_ended else conversation.onlooker
+                if not conversation.has_ended:
+                    client.begin(conversation.onlooker)
             del conversation
             yield frame
             del frame
-            if onlooker is None:
-                return
+            if client.is_ready:
+                async for rest in client.rest(batches):
+                    yield rest
 
-            async def tell(records: Sequence[Record]) -> _Told:
-                told: _Told = []
-                for record in in_order(records):
-                    events, message = onlooker.feed(record)
-                    if message is not None:
-                        events = [(await self._conversation(runs, record.seq)).snapshot()]
-                    if events:
-                        told.append((record.seq, events))
-                return told
-
-            pieces.tell = lambda record: onlooker.feed(record)[0]  # a piece brings no message of a client
-            async for rest in _rest(batches, tell, presentation):
-                yield rest
+    async def _snapshot(self, runs: Sequence[RunRow], last_seq: int) -> AguiEvent:
+        return (await self._conversation(runs, last_seq)).snapshot()
 
     async def _conversation(self, runs: Sequence[RunRow], last_seq: int | None = None) -> Conversation:
         """The thread as it is, or up to a record of its last run."""
@@ -157,29 +150,82 @@ def _prelude_frame(conversation: Conversation, presentation: Presenter) -> Frame
     return file
 
 
-class _Pieces:
-    """The short way of pieces that come while their reader waits: into the outlet at once. Closed until it can ``tell``."""
+class _Client:
+    """What one client gets of a run: pushed straight into its outlet if that is free, else by ``rest``, as it can take it.
 
-    __slots__ = ("_outlet", "_presentation", "tell")
+    ``is_ready``: whether it has what came before. Until then nothing is pushed.
+    """
 
     def __init__(
-        self, outlet: Outlet, presentation: Presenter, tell: Callable[[Record], list[AguiEvent]] | None = None
+        self,
+        outlet: Outlet,
+        presentation: Presenter,
+        feed: Callable[[Record], list[AguiEvent]],
+        *,
+        is_ready: bool = True,
     ) -> None:
         self._outlet = outlet
         self._presentation = presentation
-        self.tell = tell
+        self._feed = feed
+        self.is_ready = is_ready
 
-    def take(self, records: Sequence[Record]) -> bool:
-        if self.tell is None or not self._outlet.is_free:
+    def push(self, records: Sequence[Record]) -> bool:
+        if not self.is_ready or len(records) > _FEW or not self._outlet.is_free:
             return False
-        for record in records:
-            if type(record.event) not in PIECES:
-                return False
         if len(records) > 1:
             records = _joined(records)
-        if frame := _encode([(record.seq, self.tell(record)) for record in records], self._presentation):
+        told = [(record.seq, events) for record in records if (events := self._feed(record))]
+        if told and (frame := _encode(told, self._presentation)):
             self._outlet.write(frame)
         return True
+
+    async def tell(self, records: Sequence[Record]) -> _Told:
+        return [(record.seq, events) for record in in_order(records) if (events := self._feed(record))]
+
+    async def rest(self, batches: _Batches) -> AsyncGenerator[bytes, None]:
+        """What comes, to the run's end; ``Unfinished`` if the journal ends before it."""
+        async with aclosing(batches):
+            async for records in batches:
+                has_ended = isinstance(records[-1].event, RunEnded)
+                frame = _encode(await self.tell(records), self._presentation)
+                del records
+                if frame:
+                    yield frame
+                if has_ended:
+                    return
+                del frame  # for the next one, the client may wait long
+        raise Unfinished
+
+
+class _Joined(_Client):
+    """One that joined in the middle. A message of another client has no events: it gets a ``snapshot`` of them all."""
+
+    def __init__(
+        self, outlet: Outlet, presentation: Presenter, snapshot: Callable[[int], Awaitable[AguiEvent]]
+    ) -> None:
+        super().__init__(outlet, presentation, self._events_of, is_ready=False)
+        self._snapshot = snapshot
+
+    def begin(self, onlooker: Onlooker) -> None:
+        self._onlooker = onlooker
+        self.is_ready = True
+
+    def _events_of(self, record: Record) -> list[AguiEvent]:
+        return self._onlooker.feed(record)[0]
+
+    def push(self, records: Sequence[Record]) -> bool:
+        has_message = any(isinstance(record.event, MessageReceived) for record in records)
+        return not has_message and super().push(records)
+
+    async def tell(self, records: Sequence[Record]) -> _Told:
+        told: _Told = []
+        for record in in_order(records):
+            events, message = self._onlooker.feed(record)
+            if message is not None:
+                events = [await self._snapshot(record.seq)]
+            if events:
+                told.append((record.seq, events))
+        return told
 
 
 def _joined(records: Sequence[Record]) -> Sequence[Record]:
@@ -189,32 +235,6 @@ def _joined(records: Sequence[Record]) -> Sequence[Record]:
         return records
     whole = ArgsAppended(pieces[0].call_id, "".join([piece.text for piece in pieces]))
     return [msgspec.structs.replace(records[-1], event=whole)]
-
-
-def _teller(translator: Translator) -> Callable[[Sequence[Record]], Awaitable[_Told]]:
-    async def tell(records: Sequence[Record]) -> _Told:
-        return [(record.seq, events) for record in in_order(records) if (events := translator.feed(record))]
-
-    return tell
-
-
-async def _rest(
-    batches: _Batches,
-    tell: Callable[[Sequence[Record]], Awaitable[_Told]],
-    presentation: Presenter,
-) -> AsyncGenerator[bytes, None]:
-    """What comes, to the run's end; ``Unfinished`` if the journal ends before it."""
-    async with aclosing(batches):
-        async for records in batches:
-            has_ended = isinstance(records[-1].event, RunEnded)
-            frame = _encode(await tell(records), presentation)
-            del records
-            if frame:
-                yield frame
-            if has_ended:
-                return
-            del frame  # for the next one, the client may wait long
-    raise Unfinished
 
 
 def _encode(told: _Told, presentation: Presenter) -> bytes:
