@@ -17,8 +17,8 @@ from callstream.errors import CallstreamError, UsageError
 from callstream.events import RunEvent
 from callstream.journal import Journal, open_journal
 from callstream.runtime import Engine, Observer, Observers, Run, Settings, SyncRun, usual_observers
-from callstream.runtime.leftbehind import LeftBehind
-from callstream.runtime.limits import OnRejected
+from callstream.runtime.answers import LeftBehind
+from callstream.runtime.engine import OnRejected
 from callstream.runtime.ownloop import OwnLoop, Work
 from callstream.runtime.progress import ProgressHandler
 from callstream.runtime.run import check_thread_id

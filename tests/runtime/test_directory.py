@@ -7,7 +7,7 @@ import pytest
 from callstream import Callstream
 from callstream.calls import CallState
 from callstream.events import ArgsAppended, CallCompleted, CallDiscarded, CallStarted
-from callstream.runtime.directory import Directory
+from callstream.runtime.answers import Directory
 
 
 async def add(

@@ -61,7 +61,7 @@ async def test_its_abort_hook_runs_once_and_before_the_turn(url: str) -> None:
 async def test_its_abort_hook_runs_though_the_journal_was_away_meanwhile(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("callstream.runtime.leftbehind._SWEEP_EVERY", 0.01)
+    monkeypatch.setattr("callstream.runtime.answers._SWEEP_EVERY", 0.01)
     desk = Desk(open_journal(url, housekeeping=None))
     file, elsewhere = tmp_path / "calls.db", tmp_path / "elsewhere.db"
     owner = open_journal(url, housekeeping=None)

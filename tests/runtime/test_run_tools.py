@@ -12,7 +12,7 @@ import pytest
 from callstream import CallRejected, CallState, Callstream, Reject, Run, TransitionError, UsageError, tool
 from callstream.errors import RunOver
 from callstream.events import CallCompleted, CallStarted
-from callstream.runtime.ending import Ending
+from callstream.runtime.log import Ending
 from callstream.testing import Finish, ToolCall, encode
 
 

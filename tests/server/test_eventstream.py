@@ -13,8 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from callstream.server.eventstream import CONNECTION, HEARTBEAT, STREAMS, EventStream, Outlet
-from callstream.server.pulse import Pulse
+from callstream.server.eventstream import CONNECTION, HEARTBEAT, STREAMS, EventStream, Outlet, Pulse
 from callstream.server.settings import ServerSettings
 
 from .serving import serving

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from callstream.server.pulse import Pulse
+from callstream.server.eventstream import Pulse
 from callstream.server.settings import ServerSettings
 
 

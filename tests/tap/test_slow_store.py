@@ -16,7 +16,7 @@ import pytest
 
 from callstream import CallState, Callstream, JournalError, open_journal
 from callstream.runtime import waiting
-from callstream.runtime.waiting import MOMENT
+from callstream.runtime.log import MOMENT
 from callstream.testing import Delay, ScriptedProvider, Text, ToolCall
 from tests.submitting import replace_append
 from tests.tap.clients import ASK, WIRES, sdk

@@ -51,7 +51,7 @@ from callstream.errors import RunOver, UsageError
 from callstream.events import MessageReceived
 from callstream.journal import Journal, RunRow, history
 from callstream.runtime import Driver, DriverSettings, Run, RunRequest, Seats, StartedRun
-from callstream.runtime.directory import Directory
+from callstream.runtime.answers import Directory
 from callstream.runtime.repeats import AppRuns
 
 logger = logging.getLogger("callstream")

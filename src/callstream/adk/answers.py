@@ -54,7 +54,7 @@ from callstream.callstream import Callstream
 from callstream.errors import AnswerRefused, UsageError
 from callstream.events import CallAwaiting, MessageReceived
 from callstream.runtime import Run
-from callstream.runtime.directory import Directory
+from callstream.runtime.answers import Directory
 from callstream.wire.argtext import json_text
 
 logger = logging.getLogger("callstream")

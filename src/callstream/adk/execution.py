@@ -37,8 +37,7 @@ from callstream.adk.tools import ClientTool, LiveStream, function_of, result_of,
 from callstream.calls import Call, CallState
 from callstream.errors import CallRejected, RunOver, UsageError
 from callstream.runtime import Run
-from callstream.runtime.claims import OneCall
-from callstream.runtime.run import current_model_call
+from callstream.runtime.run import OneCall, current_model_call
 from callstream.tools import call_claims, current_progress, is_tool, starts_early
 
 logger = logging.getLogger("callstream")

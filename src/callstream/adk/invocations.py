@@ -36,7 +36,7 @@ from callstream.calls import Call, CallState, refusal
 from callstream.callstream import Callstream
 from callstream.events import CallDiscarded, CallStarted
 from callstream.runtime import Response, Run
-from callstream.runtime.directory import Directory
+from callstream.runtime.answers import Directory
 from callstream.runtime.run import ModelCall
 
 UNNAMED = "unnamed_call"

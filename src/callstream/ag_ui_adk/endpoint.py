@@ -26,11 +26,9 @@ from callstream.errors import UsageError
 from callstream.runtime import remote_parent
 from callstream.server import ServerSettings
 from callstream.server.access import Access
-from callstream.server.eventstream import EventStream, Frame
+from callstream.server.eventstream import EventStream, Frame, Pulse
 from callstream.server.health import JournalHealth
-from callstream.server.problems import Problem, problem_response
-from callstream.server.pulse import Pulse
-from callstream.server.requests import check_ids, parse_input
+from callstream.server.requests import Problem, check_ids, parse_input, problem_response
 from callstream.server.routes import RunRoutes, driver_for
 
 if TYPE_CHECKING:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from callstream.errors import MissingExtra, UsageError
-from callstream.journal.history import history
-from callstream.journal.journal import Journal
+from callstream.journal.housekeeping import Housekeeping, JournalSettings
+from callstream.journal.journal import Journal, history
 from callstream.journal.rows import Entry, RunRow
-from callstream.journal.settings import Housekeeping, JournalSettings
 from callstream.journal.worker import Inline
 
 __all__ = ["Entry", "Housekeeping", "Journal", "JournalSettings", "RunRow", "history", "open_journal"]

@@ -17,10 +17,8 @@ import msgspec
 
 from callstream.calls import Call
 from callstream.events import Record
-from callstream.journal.draft import CallChange, RunChange
 from callstream.journal.follow import Folded, Followers, Page
-from callstream.journal.owned import Append, Held, RunFacts
-from callstream.journal.plan import Plan
+from callstream.journal.plan import Append, CallChange, Held, Plan, RunChange, RunFacts
 from callstream.journal.rows import (
     NOWHERE,
     Kind,
@@ -33,8 +31,7 @@ from callstream.journal.rows import (
     from_json,
     moment,
 )
-from callstream.journal.store import SCHEMA_VERSION, CallFilter, Log, RunFilter, forgotten_mark
-from callstream.journal.writer import Committed, Writer
+from callstream.journal.store import SCHEMA_VERSION, CallFilter, Committed, Log, RunFilter, Writer, forgotten_mark
 
 _CALL_COLUMNS = (
     *("name", "state", "provider_id", "message_id", "signature", "encoding", "reason", "detail", "error"),

@@ -2,23 +2,404 @@
 
 A process writes many runs at once, and everything that waits is written in one transaction. Whose fault an append is
 stays with that append: it is refused as a whole, and its neighbours are written.
+
+``Memory`` is what a writer remembers of the runs that it owns, so that a delta needs no question to the store: a cache
+of what was committed and nothing else: the store checks every fact that it rests on in the writing transaction, and on
+any doubt it is emptied and read anew.
+
+``Draft`` is one append, checked row by row: by the table of transitions, the ids that are taken, what a run may hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 import msgspec
 
-from callstream.calls import TAKES_PIECES
-from callstream.errors import CallstreamError, ThreadBusy, UsageError
+from callstream.calls import BEING_WRITTEN, TAKES_PIECES, TRANSITIONS, Call, CallEvent, CallState, next_state
+from callstream.errors import CallIdTaken, CallstreamError, LeaseLost, ThreadBusy, TransitionError, UsageError
 from callstream.events import (
     ArgsAppended,
+    CallCompleted,
+    CallDiscarded,
+    CallFailed,
+    CallReturned,
+    CallRunningEarly,
+    CallSigned,
+    CallStarted,
+    Event,
     Record,
+    RunEnded,
+    RunStarted,
 )
-from callstream.journal.draft import CallChange, Draft, RunChange, SourceColumns, run_clock
-from callstream.journal.owned import Append, Held, Memory, Owned, ended_error
-from callstream.journal.rows import ESCAPED, Kind, RecordColumns, Row, event_of, moment
+from callstream.journal.rows import (
+    ESCAPED,
+    NOWHERE,
+    Kind,
+    RecordColumns,
+    Row,
+    Source,
+    clean,
+    event_of,
+    json_text,
+    moment,
+    whole_completion,
+)
+
+
+class Append(msgspec.Struct, eq=False):
+    """One append on its way.
+
+    ``base`` is the run's last number when it was first planned. With it, planning the append again, after a commit of
+    which nobody knows whether it happened, finds out.
+    """
+
+    run_id: str
+    rows: Sequence[Row]
+    after: int | None = None
+    base: int | None = None
+
+
+class Held(msgspec.Struct, eq=False):
+    """A call as the writer remembers it. Its number counts the calls of its run. ``has_args``: its arguments have ended."""
+
+    call_id: str
+    run_key: int
+    number: int
+    state: CallState
+    has_args: bool = False
+
+
+class Owned(msgspec.Struct, eq=False):
+    """A run as the writer remembers it. ``refusal`` is set where this process may not write to it."""
+
+    run_id: str
+    key: int
+    writer: str
+    epoch: int
+    started_at: float = 0.0
+    last_seq: int = 0
+    last_ms: int = 0
+    ended: bool = False
+    is_new: bool = False
+    refusal: CallstreamError | None = None
+    sources: dict[Source, int] = msgspec.field(default_factory=lambda: {NOWHERE: 0})
+    calls: dict[str, Held] = {}
+
+
+class RunFacts(msgspec.Struct, frozen=True):
+    """A run's row as far as ownership goes. Epoch 0 is a run that is not there yet.
+
+    Of a compacted run the writer may be forgotten: nobody writes to it.
+    """
+
+    run_id: str
+    key: int
+    writer: str | None = None
+    epoch: int = 0
+    started_at: float = 0.0
+    last_seq: int = 0
+    last_ms: int = 0
+    ended: bool = False
+
+
+def claim(facts: RunFacts, writer: str | None = None) -> Owned:
+    """The run as that writer may use it, or as its owner may.
+
+    The epoch of a run rises when it is taken over. So an ended run refuses a stranger because it ended; one that was
+    taken over refuses everyone but its taker because the lease was lost.
+    """
+    refusal: CallstreamError | None = None
+    if writer is not None and facts.writer != writer:
+        if facts.ended and facts.epoch == 1:
+            refusal = ended_error(facts.run_id)
+        else:
+            what = "was taken over" if facts.epoch > 1 else "belongs to another process"
+            owner = "" if facts.writer is None else f" (writer {facts.writer!r})"
+            refusal = LeaseLost(f"run {facts.run_id!r} {what}{owner}; this is writer {writer!r}")
+    return Owned(
+        facts.run_id,
+        facts.key,
+        facts.writer or "",
+        facts.epoch,
+        facts.started_at,
+        facts.last_seq,
+        facts.last_ms,
+        facts.ended,
+        refusal=refusal,
+    )
+
+
+def ended_error(run_id: str) -> UsageError:
+    return UsageError(f"run {run_id!r} has ended: nothing can be added to it")
+
+
+class Memory:
+    """The runs that this process owns and the calls in them, by id."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, Owned] = {}
+        self.calls: dict[str, Held] = {}
+
+    def add(self, run: Owned) -> None:
+        self.runs[run.run_id] = run
+        self.calls.update(run.calls)
+
+    def drop(self, run_id: str) -> None:
+        run = self.runs.pop(run_id, None)
+        for call_id in run.calls if run else ():
+            self.calls.pop(call_id, None)
+
+    def clear(self) -> None:
+        self.runs.clear()
+        self.calls.clear()
+
+    def unknown_runs(self, batch: Iterable[Append]) -> list[str]:
+        return list(dict.fromkeys([append.run_id for append in batch if append.run_id not in self.runs]))
+
+    @staticmethod
+    def exclusive_threads(batch: Iterable[Append]) -> list[str]:
+        """The threads of which the store must say whether they have an exclusive run already."""
+        starts = [append.rows[0].event for append in batch if append.rows]
+        return [event.thread_id for event in starts if isinstance(event, RunStarted) and event.exclusive]
+
+    def unknown_calls(self, batch: Iterable[Append]) -> list[str]:
+        """The calls of which the store must say whether they exist and where they stand."""
+        names: dict[str, None] = {}
+        for append in batch:
+            for row in append.rows:
+                call_id = getattr(row.event, "call_id", None)
+                if call_id is not None and call_id not in self.calls:
+                    names[call_id] = None
+        return list(names)
+
+
+MAX_MS = 2**31 - 1
+"""A run's clock stops after 24 days; its records are still numbered."""
+_WRITING = BEING_WRITTEN | TAKES_PIECES
+_OF_ARGUMENTS: frozenset[type[Event]] = frozenset({ArgsAppended, CallSigned, CallCompleted})
+
+
+SourceColumns: TypeAlias = tuple[int, int, str | None, str | None, str | None]
+"""run_key, number, response_id, author, message_id"""
+
+
+class RunChange(msgspec.Struct, frozen=True):
+    """What a batch does to the row of a run: makes it, ends it, or both. Its last number is in the run's memory."""
+
+    key: int
+    run_id: str
+    writer: str
+    epoch: int
+    is_new: bool
+    started_at: float
+    thread_id: str | None = None
+    principal: str | None = None
+    exclusive: bool = False
+    outcome: str | None = None
+    reason: str | None = None
+    ended_at: float | None = None
+
+    def followed_by(self, end: RunChange) -> RunChange:
+        """A run that is made by one append and ended by another of the same batch."""
+        return msgspec.structs.replace(self, outcome=end.outcome, reason=end.reason, ended_at=end.ended_at)
+
+
+class CallChange(msgspec.Struct):
+    """What a batch does to one row of ``tool_call``. ``old_state`` None: the row is new. Fields that are None stay."""
+
+    call_id: str
+    run_key: int
+    number: int
+    old_state: CallState | None
+    state: CallState
+    updated_at: float
+    args_seq: int | None = None
+    signature: str | None = None
+    reason: str | None = None
+    detail: str | None = None
+    result: str | None = None
+    error: str | None = None
+    ran_early: bool | None = None
+    name: str | None = None
+    provider_id: str | None = None
+    message_id: str | None = None
+    encoding: str | None = None
+    first_seq: int | None = None
+    started_at: float | None = None
+
+
+def run_clock(run: Owned, now: float) -> int:
+    """Milliseconds since the run started. They never go back, whatever the clock does."""
+    ms = int((now - run.started_at) * 1000)
+    return ms if run.last_ms <= ms <= MAX_MS else min(max(ms, run.last_ms), MAX_MS)
+
+
+class Draft:
+    """One append, planned row by row; nothing is changed until all of it is known to be allowed."""
+
+    def __init__(self, run: Owned, memory: Memory, others: dict[str, Held], now: float) -> None:
+        self._run = run
+        self._memory = memory
+        self._others = others
+        self._started_at = run.started_at or round(now, 3)
+        self._ms = run_clock(run, now) if run.started_at else 0
+        self._at = moment(self._started_at, self._ms)
+        self._seq = run.last_seq
+        self.records: list[RecordColumns] = []
+        self._sources: dict[Source, int] = {}
+        self._source: tuple[Source | None, int] = (None, 0)
+        self._states: dict[str, CallState] = {}
+        self._new: dict[str, Held] = {}
+        self._changes: list[tuple[Held, CallEvent, CallState, int]] = []
+        self._start: RunStarted | None = None
+        self._end: RunEnded | None = None
+
+    def add(self, row: Row) -> None:
+        if self._end is not None:
+            raise ended_error(self._run.run_id)
+        self._seq += 1
+        event, kind, body = row.event, row.kind, row.body
+        call = None
+        if type(event) is ArgsAppended:
+            call = self._piece(event)
+        elif isinstance(event, RunStarted):
+            if self._seq != 1:
+                raise UsageError(f"RunStarted is the first record of a run; {self._run.run_id!r} has {self._seq - 1}")
+            self._start = event
+        elif isinstance(event, RunEnded):
+            self._end = event
+        elif isinstance(event, CallEvent):
+            before = self._call(event)
+            if before is CallState.STARTED and isinstance(event, CallCompleted) and event.args_json is not None:
+                kind, body = whole_completion(event)
+        self.records.append((self._run.key, self._seq, self._ms, self._number(row.source), call, kind, body))
+
+    @property
+    def exclusive_thread(self) -> str | None:
+        """The thread that the append wants for its run alone."""
+        return self._start.thread_id if self._start is not None and self._start.exclusive else None
+
+    @property
+    def ends(self) -> bool:
+        return self._end is not None
+
+    @property
+    def new_sources(self) -> list[SourceColumns]:
+        return [
+            (self._run.key, number, source.response_id, source.author, source.message_id)
+            for source, number in self._sources.items()
+        ]
+
+    def keep(self, calls: dict[str, CallChange], taker: str | None) -> RunChange | None:
+        """Takes the draft into the changes of calls and into the memory; returns what it does to the run's row."""
+        run = self._run
+        change = None
+        if run.is_new or self._end is not None:
+            change = RunChange(
+                key=run.key,
+                run_id=run.run_id,
+                writer=taker or run.writer,
+                epoch=run.epoch + 1 if taker else run.epoch,
+                is_new=run.is_new,
+                started_at=self._started_at,
+                thread_id=self._start.thread_id if self._start else run.run_id,
+                principal=self._start.principal if self._start else None,
+                exclusive=self._start.exclusive if self._start else False,
+                outcome=self._end.outcome if self._end else None,
+                reason=clean(self._end.reason) if self._end else None,
+                ended_at=self._at if self._end else None,
+            )
+        run.started_at, run.last_seq, run.last_ms, run.is_new = self._started_at, self._seq, self._ms, False
+        run.ended = self._end is not None
+        run.sources.update(self._sources)
+        for held in self._new.values():
+            run.calls[held.call_id] = self._memory.calls[held.call_id] = self._others[held.call_id] = held
+        for held, event, state, seq in self._changes:
+            _change(calls, held, event, state, seq, self._at)
+        return change
+
+    def _piece(self, event: ArgsAppended) -> int:
+        """The quick way: a piece after the first changes nothing but the log. Returns the number of the call."""
+        held = self._held(event.call_id)
+        state = self._states.get(event.call_id, held.state)
+        if state not in TAKES_PIECES or held.run_key != self._run.key:
+            self._advance(held, state, event)
+        return held.number
+
+    def _call(self, event: CallEvent) -> CallState:
+        """Checks the event by the table; returns the state before it."""
+        if isinstance(event, CallStarted):
+            call_id = event.call_id
+            if call_id in self._new or call_id in self._memory.calls or call_id in self._others:
+                raise CallIdTaken(call_id)
+            number = len(self._run.calls) + len(self._new) + 1
+            held = self._new[call_id] = Held(call_id, self._run.key, number, CallState.STARTED)
+            self._changes.append((held, event, CallState.STARTED, self._seq))
+            return CallState.STARTED
+        held = self._held(event.call_id)
+        state = self._states.get(event.call_id, held.state)
+        self._advance(held, state, event)
+        return state
+
+    def _advance(self, held: Held, state: CallState, event: CallEvent) -> None:
+        if held.run_key != self._run.key and (state in _WRITING or type(event) in _OF_ARGUMENTS):
+            raise TransitionError(
+                f"call {held.call_id!r} is {state} and of another run, which alone may say {type(event).__name__}"
+            )
+        after = TRANSITIONS.get((state, type(event)))
+        if after is None:
+            after = next_state(Call(held.call_id, "", state), event)  # raises, in the words of the table's owner
+        self._states[held.call_id] = after
+        self._changes.append((held, event, after, self._seq))
+
+    def _held(self, call_id: str) -> Held:
+        held = self._new.get(call_id) or self._memory.calls.get(call_id) or self._others.get(call_id)
+        if held is None:
+            raise TransitionError(f"call {call_id!r} has not started: the first record of a call is CallStarted")
+        return held
+
+    def _number(self, source: Source) -> int:
+        if source == self._source[0]:
+            return self._source[1]
+        number = self._run.sources.get(source, self._sources.get(source))
+        if number is None:
+            number = self._sources[source] = len(self._run.sources) + len(self._sources)
+        self._source = (source, number)
+        return number
+
+
+def _change(calls: dict[str, CallChange], held: Held, event: CallEvent, state: CallState, seq: int, at: float) -> None:
+    change = calls.get(held.call_id)
+    if change is None:
+        old_state = None if isinstance(event, CallStarted) else held.state
+        change = calls[held.call_id] = CallChange(held.call_id, held.run_key, held.number, old_state, state, at)
+    was_written = held.state in _WRITING and not held.has_args
+    held.state = change.state = state
+    change.updated_at = at
+    match event:
+        case CallStarted():
+            change.name, change.provider_id, change.message_id = event.name, event.provider_id, event.message_id
+            change.encoding, change.signature = event.encoding, clean(event.signature)
+            change.first_seq, change.started_at = seq, at
+        case CallSigned():
+            change.signature = clean(event.signature)
+        case CallCompleted():
+            change.args_seq, held.has_args = seq, True
+        case CallRunningEarly():
+            change.ran_early = True
+        case CallDiscarded():
+            change.reason, change.detail = event.reason, clean(event.detail)
+            if was_written:
+                change.args_seq = seq
+        case CallReturned():
+            change.result = json_text(event.result)
+        case CallFailed():
+            change.error = clean(event.error)
+        case _:
+            pass
+
 
 MAX_KEPT = 64 * 1024
 """Records with more text than that are not handed to followers in memory: they read them."""

@@ -20,11 +20,10 @@ from typing import TypeAlias
 from callstream.alarm import TimeLimit
 from callstream.errors import CallstreamError, JournalError
 from callstream.journal.follow import Followers, News, Pushed, call_in
-from callstream.journal.owned import Append
+from callstream.journal.housekeeping import JournalSettings
+from callstream.journal.plan import Append
 from callstream.journal.rows import Kind, Row
-from callstream.journal.settings import JournalSettings
-from callstream.journal.store import Outage, Store, StoreAway, Unstorable
-from callstream.journal.writer import Committed
+from callstream.journal.store import Committed, Outage, Store, StoreAway, Unstorable
 
 ROW_OVERHEAD = 200
 """What a waiting record is counted for beside its text."""

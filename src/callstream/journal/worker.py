@@ -19,11 +19,10 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from callstream.errors import CallstreamError, JournalError, UsageError
 from callstream.journal.follow import Followers, call_in
-from callstream.journal.housekeeping import Housekeeper
-from callstream.journal.owned import Append
+from callstream.journal.housekeeping import Housekeeper, JournalSettings
+from callstream.journal.plan import Append
 from callstream.journal.queue import GroupCommit, Then, deliver
 from callstream.journal.rows import Row
-from callstream.journal.settings import JournalSettings
 from callstream.journal.store import Outage, Store, StoreAway
 
 _T = TypeVar("_T")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from callstream.runtime.driver import Driver, DriverSettings, StartedRun
-from callstream.runtime.engine import Engine, Observers
-from callstream.runtime.limits import Seats, Settings, TextLimits
+from callstream.runtime.driver import Driver, DriverSettings, Seats, StartedRun
+from callstream.runtime.engine import Engine, Observers, Settings
+from callstream.runtime.log import TextLimits
 from callstream.runtime.observers import Observer, remote_parent, usual_observers
 from callstream.runtime.repeats import RunRequest
 from callstream.runtime.response import Response

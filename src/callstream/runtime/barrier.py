@@ -15,8 +15,8 @@ from callstream.calls import Call, CallEvent, CallState, Ledger, refusal
 from callstream.errors import CallRejected, TransitionError
 from callstream.events import ArgsAppended, CallCompleted, CallDiscarded, CallStarted, DiscardReason, RunEvent
 from callstream.hooks import CallHooks, Outcome
-from callstream.runtime.ending import Ending
-from callstream.runtime.toolbox import Toolbox
+from callstream.runtime.engine import Toolbox
+from callstream.runtime.log import Ending
 from callstream.tools import StreamCheck, Tool
 
 Write: TypeAlias = Callable[[Sequence[RunEvent]], Awaitable[None]]

@@ -41,15 +41,11 @@ from callstream.events import (
     RunEvent,
     RunOutcome,
 )
-from callstream.runtime.answers import Answers
+from callstream.runtime.answers import Answers, Directory
 from callstream.runtime.barrier import Barrier, mistake
-from callstream.runtime.directory import Directory
-from callstream.runtime.ending import Ending, describe
-from callstream.runtime.engine import Engine
-from callstream.runtime.limits import OnRejected, TextLimits, check_rejected
-from callstream.runtime.log import EventsThen, RunLog, Then
+from callstream.runtime.engine import Engine, OnRejected, check_rejected
+from callstream.runtime.log import Ending, EventsThen, RunLog, TextLimits, Then, describe, submitted, wait_for_result
 from callstream.runtime.progress import ProgressFeeds, ProgressHandler
-from callstream.runtime.waiting import submitted, wait_for_result
 from callstream.tools import Progress
 
 logger = logging.getLogger("callstream")

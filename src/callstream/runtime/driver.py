@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable
 from contextlib import asynccontextmanager
 from itertools import count
@@ -23,11 +24,71 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from callstream.errors import CallstreamError, JournalError, LeaseLost, ShuttingDown, ThreadBusy
+from callstream.errors import (
+    CallstreamError,
+    JournalError,
+    LeaseLost,
+    ShuttingDown,
+    ThreadBusy,
+    TooMany,
+)
 from callstream.runtime.engine import Engine
-from callstream.runtime.limits import Seat, Seats, TextLimits
+from callstream.runtime.log import TextLimits
 from callstream.runtime.repeats import RunRequest
 from callstream.runtime.run import Run
+
+
+class Seats:
+    """How many of something there are, and how many there may be: in all, and of one principal. None is no limit.
+
+    A seat is taken before anything is awaited, so that requests that come together cannot all find the last one.
+    ``on_change`` is called with 1 or -1 for every seat that is taken or given back.
+    """
+
+    def __init__(
+        self, most: int | None = None, most_of_one: int | None = None, on_change: Callable[[int], None] | None = None
+    ) -> None:
+        self._most = most
+        self._most_of_one = most_of_one
+        self._on_change = on_change or (lambda change: None)
+        self._taken: Counter[str | None] = Counter()
+
+    def take(self, principal: str | None = None) -> Seat:
+        """Raises TooMany if there is no seat left."""
+        if self._most is not None and self._taken.total() >= self._most:
+            raise TooMany(self._most, of_one=False)
+        if self._most_of_one is not None and principal is not None and self._taken[principal] >= self._most_of_one:
+            raise TooMany(self._most_of_one, of_one=True)
+        self._taken[principal] += 1
+        self._on_change(1)
+        return Seat(self, principal)
+
+    def give_back(self, principal: str | None) -> None:
+        self._taken[principal] -= 1
+        if not self._taken[principal]:
+            del self._taken[principal]
+        self._on_change(-1)
+
+
+class Seat:
+    """One that is taken. Leaving it gives it back."""
+
+    __slots__ = ("_principal", "_seats")
+
+    def __init__(self, seats: Seats, principal: str | None) -> None:
+        self._seats = seats
+        self._principal = principal
+
+    def give_back(self) -> None:
+        """Once."""
+        self._seats.give_back(self._principal)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        self.give_back()
+
 
 logger = logging.getLogger("callstream")
 

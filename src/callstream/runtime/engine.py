@@ -2,23 +2,320 @@
 
 Runs, the tap and the driver stand on the engine, and ``Callstream`` on them. The engine keeps runs without looking into
 them, so that nothing here points up: ``RunT`` is ``Run``.
+
+``Toolbox`` has the tools that a Callstream was given: their hooks, and how they are called. A tool's hooks are those it
+was decorated with, then those registered by its name. Hooks registered by name need no tool: they are for tools that
+cannot be decorated, such as those of a framework.
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
 import uuid
-from collections.abc import Callable, Iterable
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Iterable
+from itertools import takewhile
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, get_args
+
+import msgspec
 
 from callstream.calls import Call, number_id
+from callstream.errors import UsageError
+from callstream.hooks import HookSettings
 from callstream.journal import Journal
-from callstream.runtime.ending import EndInJournal, Unended
-from callstream.runtime.limits import Settings, TextLimits
-from callstream.runtime.progress import ProgressHandler
-from callstream.runtime.toolbox import Toolbox
+from callstream.jsontext.path import format_path
+from callstream.runtime.log import EndInJournal, TextLimits, Unended
+from callstream.runtime.ownloop import run_function
+from callstream.runtime.progress import ProgressHandler, arguments_for, check_handler
+from callstream.tools import (
+    ArgsAbortHook,
+    ArgsCompleteHook,
+    ArgsDeltaHook,
+    ErrorPolicy,
+    FieldHook,
+    Hooks,
+    Progress,
+    StreamCheck,
+    Tool,
+    call_claims,
+    check_field,
+    check_hook_settings,
+    current_progress,
+    is_tool,
+    running_for,
+    tool,
+    typed_arguments,
+)
+
+OnRejected: TypeAlias = Literal["raise", "forward", "ask"]
+"""What the SDK gets of a response in which a call was rejected: ``CallRejected``; all of it, the call included; or the
+response without the call, and the model's next answer if there is nothing else in it for the program to act on."""
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What can be set for all tools and runs of a Callstream."""
+
+    hook_timeout: float = 30.0
+    """Seconds that a hook may take before it is cancelled and counts as raised."""
+    on_hook_error: ErrorPolicy = "fail_call"
+    progress_interval: float = 0.1
+    """Seconds between two progress records of one call. What comes in between is merged: the last of each message stays."""
+    merge_progress: bool = False
+    """Whether ``on_tool_progress`` hears of merged reports only, as the records have them, and not of every one."""
+    max_args_bytes: int | None = None
+    """Argument text that a model may write for one call; a run that passes it fails. None is no limit."""
+    max_run_bytes: int | None = None
+    """All text, reasoning and arguments that a model may write in one run."""
+    telemetry_arguments: bool = False
+    """Whether the spans of calls carry their arguments and results."""
+    first_byte: float | None = None
+    """Seconds until a streamed answer of a provider has to begin; then it ends with a time-out. None is no limit."""
+    idle: float | None = None
+    """Seconds for which a streamed answer that has begun may send nothing; then it ends with a time-out."""
+    rejected: OnRejected = "raise"
+    """What the SDK gets where a hook rejected a call or failed, in runs that do not say it themselves: see ``cs.run``."""
+    ask_again: int = 1
+    """How often the tap asks a model again that wrote nothing but calls which cannot run: cut off, not JSON, not fitting."""
+    hook_grace: float = 5.0
+    """Seconds that a hook past its time may take to end, before its call is given up and the abort hooks run beside it.
+
+    A plain function has them too: it cannot be cancelled, and an abort hook should not undo what it is still writing.
+    """
+
+    def __post_init__(self) -> None:
+        check_hook_settings(self.hook_timeout, self.on_hook_error)
+        check_silence(self.first_byte, self.idle)
+        check_rejected(self.rejected)
+        check_ask_again(self.ask_again)
+        times: dict[str, Any] = {"progress_interval": self.progress_interval, "hook_grace": self.hook_grace}
+        for name, seconds in times.items():
+            if not (isinstance(seconds, int | float) and seconds >= 0):
+                raise UsageError(f"expected {name} to be a number of seconds, got {seconds!r}")
+        sizes: dict[str, Any] = {"max_args_bytes": self.max_args_bytes, "max_run_bytes": self.max_run_bytes}
+        for name, size in sizes.items():
+            if size is not None and not isinstance(size, int):
+                raise UsageError(f"expected {name} to be a number of bytes, or None, got {size!r}")
+
+
+def check_rejected(rejected: Any) -> None:
+    if rejected not in get_args(OnRejected):
+        raise UsageError(f"expected rejected to be 'raise', 'forward' or 'ask', got {rejected!r}")
+
+
+def check_ask_again(times: Any) -> None:
+    if not isinstance(times, int) or isinstance(times, bool) or times < 0:
+        raise UsageError(f"expected ask_again to be how often, 0 or more, got {times!r}")
+
+
+def check_silence(first_byte: float | None, idle: float | None) -> None:
+    limits: dict[str, Any] = {"first_byte": first_byte, "idle": idle}
+    for name, seconds in limits.items():
+        if seconds is not None and not (isinstance(seconds, int | float) and seconds > 0):
+            raise UsageError(f"expected {name} to be a number of seconds above 0, or None, got {seconds!r}")
+
 
 logger = logging.getLogger("callstream")
+
+_NO_HOOKS = Hooks()
+
+RunPlain: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Runs a plain function in some thread."""
+
+
+class Toolbox:
+    """The part of ``Callstream`` that knows tools. It has no journal and no runs."""
+
+    def __init__(
+        self,
+        tools: Iterable[Callable[..., Any]] = (),
+        *,
+        on_tool_progress: ProgressHandler | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        if settings is not None and not isinstance(settings, Settings):
+            raise UsageError(
+                f"expected settings to be callstream.Settings, got {type(settings).__module__}.{type(settings).__name__}"
+            )
+        if callable(tools) or not isinstance(tools, Iterable):
+            raise UsageError(f"expected a list of tools, such as tools=[search], got {tools!r:.100}")
+        check_handler(on_tool_progress)
+        self.settings = settings or Settings()
+        self.on_tool_progress = on_tool_progress
+        self._tools: dict[str, Tool[Any]] = {}
+        self._hosted: dict[str, Tool[Any]] = {}  # the latest that a host has had of each name
+        self._named_hooks: dict[str, Hooks] = {}
+        for function in tools:
+            self.add_tool(function)
+
+    def add_tool(self, function: Callable[..., Any]) -> None:
+        """Makes a tool known by its name. Its hooks then run whenever a model calls that name."""
+        made = function if is_tool(function) else tool(function)
+        if inspect.isbuiltin(function):
+            made.schema("anthropic")  # raises for one that no model could call, such as print
+        known = self._tools.get(made.__name__)
+        if known is not None and known != made:  # a method is another object each time it is asked for
+            raise UsageError(
+                f"there is a tool {made.__name__!r} already; give one of them another name with @tool(name=…)"
+            )
+        for hook in self._named_hooks.get(made.__name__, _NO_HOOKS).field:
+            check_field(made, format_path(hook.path))
+        self._tools[made.__name__] = made
+
+    def tool(self, name: str) -> Tool[Any]:
+        try:
+            return self._tools[name]
+        except KeyError:
+            raise UsageError(
+                f"no tool {name!r} was given to this Callstream; it has {sorted(self._tools) or 'none'}"
+            ) from None
+
+    @property
+    def tools(self) -> dict[str, Tool[Any]]:
+        """The tools by name."""
+        return dict(self._tools)
+
+    def on_args_delta(self, tool_name: str, hook: ArgsDeltaHook) -> None:
+        """Registers a hook for every piece of argument text of the tool of that name."""
+        self._hooks_named(tool_name).on_args_delta(hook)
+
+    def on_field(self, tool_name: str, path: str, hook: FieldHook) -> None:
+        """Registers a hook for one field: the name of a top-level one, or a JSON path."""
+        if tool_name in self._tools:
+            check_field(self._tools[tool_name], path)
+        self._hooks_named(tool_name).on_field(path)(hook)
+
+    def on_args_complete(self, tool_name: str, hook: ArgsCompleteHook) -> None:
+        """Registers a hook for the moment when all arguments are there, before the tool runs."""
+        self._hooks_named(tool_name).on_args_complete(hook)
+
+    def on_args_abort(self, tool_name: str, hook: ArgsAbortHook) -> None:
+        """Registers a hook for calls whose tool will not run."""
+        self._hooks_named(tool_name).on_args_abort(hook)
+
+    def knows(self, tool_name: str) -> bool:
+        """Whether a tool of that name, or hooks for it, were given."""
+        return tool_name in self._named_hooks or self.find_tool(tool_name) is not None
+
+    def streams(self, tool_name: str) -> bool:
+        """Whether a provider may be asked to stream the arguments of that tool."""
+        made = self.find_tool(tool_name)
+        return made is None or made.stream_arguments
+
+    def hooks_of(self, tool_name: str, made: Tool[Any] | None = None) -> Hooks:
+        """The hooks of a tool: its own first, then those registered by name. False if there are none.
+
+        ``made``: the tool that the name means where it is called, if the caller knows it.
+        """
+        made = made or self.find_tool(tool_name)
+        own = _NO_HOOKS if made is None else made.hooks
+        named = self._named_hooks.get(tool_name)
+        return own if named is None else own | named
+
+    def host_tool(self, tool_name: str, made: Tool[Any]) -> None:
+        """A host has this tool under that name. Another agent of its may have another one, so the latest stands.
+
+        What a call means is decided by its own agent; this is for those who know nothing but the name.
+        """
+        for hook in self._named_hooks.get(tool_name, _NO_HOOKS).field:
+            check_field(made, format_path(hook.path))
+        self._hosted[tool_name] = made
+
+    def find_tool(self, tool_name: str) -> Tool[Any] | None:
+        """The tool of that name: one that was given, or else the latest that a host has had."""
+        return self._tools.get(tool_name) or self._hosted.get(tool_name)
+
+    def stream_check(self, tool_name: str, made: Tool[Any] | None = None) -> StreamCheck | None:
+        """What judges the arguments of a tool while they are written, if it was made with ``check="stream"``."""
+        made = made or self.find_tool(tool_name)
+        return None if made is None or made.check != "stream" else made.arguments.stream_check()
+
+    @property
+    def has_abort_hooks(self) -> bool:
+        return any(self.hooks_of(name).args_abort for name in (*self._tools, *self._hosted, *self._named_hooks))
+
+    def hook_settings(self, tool_name: str, made: Tool[Any] | None = None) -> HookSettings:
+        settings = self.settings
+        common = HookSettings(settings.hook_timeout, settings.hook_grace, on_error=settings.on_hook_error)
+        made = made or self.find_tool(tool_name)
+        return common if made is None else common.for_tool(made)
+
+    def _hooks_named(self, tool_name: str) -> Hooks:
+        return self._named_hooks.setdefault(tool_name, Hooks())
+
+    async def call_tool(
+        self, made: Tool[Any], call: Call, progress: Progress, typed: dict[str, Any] | None = None
+    ) -> Any:
+        """Calls a tool with a call's arguments, or with these, which have their types. A generator's items are its result.
+
+        Plain functions run in a thread: that of the program that waits for them in a ``SyncRun``, else one of the loop's.
+        """
+        args = call.args if typed is None else typed
+        with running_for(call):
+            return await self.call_with(made, {} if args is None else args, progress, typed)
+
+    async def call_with(
+        self,
+        made: Tool[Any],
+        given: Any,
+        progress: Progress,
+        typed: dict[str, Any] | None = None,
+        *,
+        run_plain: RunPlain = run_function,
+    ) -> Any:
+        """Calls a tool with arguments by name, or with the one value of a free-text tool.
+
+        ``typed``: those of them that have their annotated types already. ``run_plain`` runs plain functions.
+        """
+        tokens = current_progress.set(progress), typed_arguments.set(typed), call_claims.set(None)
+        try:
+            if isinstance(given, dict):
+                return await _call(made, *_place(made, given), run_plain)
+            return await _call(made, (given,), {}, run_plain)
+        finally:
+            current_progress.reset(tokens[0])
+            typed_arguments.reset(tokens[1])
+            call_claims.reset(tokens[2])
+
+    async def report_progress(self, call: Call, data: Any, handler: ProgressHandler | None = None) -> None:
+        """Calls the application's handler, or the one given. What it raises is logged and changes nothing."""
+        tell = handler or self.on_tool_progress
+        if tell is None:
+            return
+        try:
+            report = {"tool_name": call.name, "function_call_id": call.wire_id, "data": data, "call_id": call.call_id}
+            args, kwargs = arguments_for(tell, report)
+            reported: Any = tell(*args, **kwargs)
+            if inspect.isawaitable(reported):
+                await reported
+        except Exception:
+            logger.exception("on_tool_progress raised for call %s of tool %s", call.call_id, call.name)
+
+
+def _place(made: Callable[..., Any], given: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A model gives every argument by its name; parameters that take none from a caller get theirs by position."""
+    parameters = inspect.signature(made).parameters.values()
+    nameless = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY]
+    reached = list(takewhile(given.__contains__, nameless))
+    return tuple(given[name] for name in reached), {name: given[name] for name in given if name not in reached}
+
+
+async def _call(made: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], run_plain: RunPlain) -> Any:
+    if inspect.isasyncgenfunction(made):
+        return [item async for item in made(*args, **kwargs)]
+    if inspect.iscoroutinefunction(made):
+        return await made(*args, **kwargs)
+    if inspect.isgeneratorfunction(made):
+        return await run_plain(lambda: _run_without_stop_iteration(lambda: list(made(*args, **kwargs))))
+    result = await run_plain(lambda: _run_without_stop_iteration(lambda: made(*args, **kwargs)))
+    return await result if inspect.isawaitable(result) else result  # a decorator may hide that a tool is async
+
+
+def _run_without_stop_iteration(work: Callable[[], Any]) -> Any:
+    try:
+        return work()
+    except StopIteration as error:  # No future can carry it, so awaiting the thread would never end.
+        raise RuntimeError("the tool raised StopIteration") from error
+
 
 RunT = TypeVar("RunT")
 _Observed_contra = TypeVar("_Observed_contra", contravariant=True)

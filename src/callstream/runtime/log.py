@@ -1,11 +1,38 @@
 """The log of one run, as the process that writes it knows it: what is submitted is journaled, then applied, in order.
 
 Why journal and ledger agree: one batch of a run is under way at a time, and the next one is chosen when it has been
-applied. So events are applied in the order of their numbers, nothing is applied that the journal has not acknowledged, and
-whoever chooses events sees all that was submitted before. Nothing here waits, so a cancellation cannot come between.
+applied. So events are applied in the order of their numbers, nothing is applied that the journal has not acknowledged,
+and whoever chooses events sees all that was submitted before. Nothing here waits, so a cancellation cannot come
+between.
 
 An append that fails may have been written all the same, its acknowledgement lost: then the log is doubtful until the
 next append, and what it holds is asked of the journal.
+
+What is written is done whether or not a task waits for it (``wait_for_result``, ``wait_until_done``). Cancelling a task
+that waits cancels the waiting, at once, and never the work: a store that hangs must not keep a task that its program
+wants to end, and what the store says later must not take the place of the cancellation, because to the program an error
+is a reason to try again.
+
+``TextMeter`` says how much a model may write in one run. Text is weighed before it is journaled, so what passes a limit
+is neither kept nor shown. A run that passes one fails.
+
+``Ending`` is how a run ends, and what that makes of the calls that are open then::
+
+    ending       executing     all arguments there     before that
+    finished     failed        released                discarded (interrupted)
+    failed       failed        discarded (interrupted) discarded (interrupted)
+    cancelled    failed        discarded (aborted)     discarded (aborted)
+
+A call whose tool has run all the same, because a framework called it, is released (``handed_over``): nobody may undo
+what it did.
+
+A call whose tool runs early counts as executing if its arguments are whole, and as before that if they are not. A call
+that awaits an answer is not open.
+
+Why every run ends: ``RunEnd`` writes the end once, and whatever keeps the journal from taking it leaves the run to
+``Unended``, which tries again until it does. Trying again is safe because ``RunLog.end`` first asks the journal where
+the run stands and writes nothing to a run that has ended. A process that dies before that loses its lease, and the next
+sweep ends the run in its place.
 """
 
 from __future__ import annotations
@@ -14,20 +41,325 @@ import asyncio
 import contextvars
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import Any, Final, Self, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
 
 import msgspec
 
-from callstream.calls import CallState, Ledger
-from callstream.errors import CallIdTaken, JournalError, LeaseLost, LimitExceeded, ThreadBusy
-from callstream.events import ArgsAppended, CallCompleted, CallDiscarded, CallRunningEarly, RunEvent
+from callstream.calls import Call, CallState, Ledger
+from callstream.errors import (
+    CallIdTaken,
+    CallstreamError,
+    JournalError,
+    LeaseLost,
+    LimitExceeded,
+    ThreadBusy,
+    UsageError,
+)
+from callstream.events import (
+    ArgsAppended,
+    CallCompleted,
+    CallDiscarded,
+    CallFailed,
+    CallReleased,
+    CallRunningEarly,
+    DiscardReason,
+    ReasoningAppended,
+    RunEnded,
+    RunEvent,
+    RunOutcome,
+    TextAppended,
+)
 from callstream.journal import Entry, Journal
-from callstream.runtime.ending import Ending
-from callstream.runtime.limits import TextLimits, TextMeter, Weighed
+
+_T = TypeVar("_T")
+
+MOMENT = 0.5
+"""Seconds that a task which is being cancelled waits for what it has to clean up: enough for a store that is well.
+
+All that it waits for in one cancellation, from the SDK's stream to the end of the run, has this time together.
+"""
+
+_deadlines: WeakKeyDictionary[asyncio.Task[Any], float] = WeakKeyDictionary()
+
+
+def is_being_cancelled() -> bool:
+    """Whether the current task was cancelled, which may be cleaning up."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+async def wait_for_result(work: asyncio.Future[_T], *, while_: Callable[[], bool] | None = None) -> _T:
+    """Returns or raises what the work does.
+
+    A task that is being cancelled waits for a moment, and a further one whenever ``while_`` was true at the beginning;
+    then it hears nothing of the work but that it has succeeded.
+    """
+    if not is_being_cancelled():
+        return await asyncio.shield(work)
+    is_patient = True
+    while is_patient:
+        is_patient = while_ is not None and while_()
+        if is_patient:
+            _forget_deadline()
+        if await wait_until_done(work):
+            break
+    if not work.done() or work.cancelled() or work.exception() is not None:
+        raise asyncio.CancelledError
+    return work.result()
+
+
+async def wait_until_done(work: asyncio.Future[Any]) -> bool:
+    """Waits until the work is done, or for a moment if the current task is being cancelled. Raises nothing of it."""
+    if work.done():
+        return True
+    work.add_done_callback(_retrieve)
+    await asyncio.wait({work}, timeout=_time_left())
+    return work.done()
+
+
+async def submitted(submit: Callable[[Callable[[Exception | None], None]], None]) -> None:
+    """Waits for what is submitted with the callback that ``submit`` is given, and raises its error."""
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    submit(partial(_resolve, done))
+    await wait_for_result(done)
+
+
+def _resolve(done: asyncio.Future[None], error: Exception | None) -> None:
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)
+
+
+def _time_left() -> float | None:
+    task = asyncio.current_task()
+    if task is None or not is_being_cancelled():
+        _forget_deadline()
+        return None
+    now = asyncio.get_running_loop().time()
+    return max(0.0, _deadlines.setdefault(task, now + MOMENT) - now)
+
+
+def _forget_deadline() -> None:
+    task = asyncio.current_task()
+    if task is not None:
+        _deadlines.pop(task, None)
+
+
+def _retrieve(work: asyncio.Future[Any]) -> None:
+    """Marks the outcome as seen, so that asyncio does not report it at shutdown: the task that left does not want it."""
+    if not work.cancelled():
+        work.exception()
+
+
+_OTHER_TEXT: Final = (TextAppended, ReasoningAppended)
+
+
+class TextLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes of UTF-8; None is no limit. ``max_args_bytes`` is for one call, ``max_run_bytes`` for all that is written."""
+
+    max_args_bytes: int | None = None
+    max_run_bytes: int | None = None
+
+    def tighten(self, other: TextLimits) -> TextLimits:
+        """The stricter of both."""
+        return TextLimits(
+            max_args_bytes=_stricter(self.max_args_bytes, other.max_args_bytes),
+            max_run_bytes=_stricter(self.max_run_bytes, other.max_run_bytes),
+        )
+
+
+class Weighed(msgspec.Struct, frozen=True):
+    """Bytes by call, None for what belongs to no call; with an ``error``, those of the ``fitting`` first events alone."""
+
+    weights: dict[str | None, int]
+    fitting: int
+    error: LimitExceeded | None = None
+
+
+class TextMeter:
+    """Counts what a run's model has written. ``weigh`` before writing, ``apply`` afterwards."""
+
+    def __init__(self, limits: TextLimits) -> None:
+        self.limits = limits
+        self.total = 0
+        self._by_call: dict[str | None, int] = {}
+
+    def args_bytes(self, call_id: str) -> int:
+        return self._by_call.get(call_id, 0)
+
+    def weigh(self, events: Sequence[RunEvent]) -> Weighed:
+        """What the events would add, and how many of them fit."""
+        weights: dict[str | None, int] = {}
+        total = self.total
+        for number, event in enumerate(events):
+            if isinstance(event, ArgsAppended):
+                call_id: str | None = event.call_id
+            elif isinstance(event, _OTHER_TEXT):
+                call_id = None
+            else:
+                continue
+            text = event.text
+            size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+            total += size
+            weight = weights.get(call_id, 0) + size
+            error = self._excess(call_id, weight, total)
+            if error is not None:
+                return Weighed(weights, number, error)
+            weights[call_id] = weight
+        return Weighed(weights, len(events))
+
+    def apply(self, weighed: Weighed) -> None:
+        for call_id, weight in weighed.weights.items():
+            self.total += weight
+            self._by_call[call_id] = self._by_call.get(call_id, 0) + weight
+
+    def _excess(self, call_id: str | None, weight: int, total: int) -> LimitExceeded | None:
+        most = self.limits.max_args_bytes
+        if most is not None and call_id is not None and self._by_call.get(call_id, 0) + weight > most:
+            return LimitExceeded(
+                f"the model wrote more than {most} bytes of arguments for call {call_id!r}", "max_args_bytes"
+            )
+        most = self.limits.max_run_bytes
+        if most is not None and total > most:
+            return LimitExceeded(f"the model wrote more than {most} bytes in this run", "max_run_bytes")
+        return None
+
+
+def _stricter(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else min(one, other)
+
 
 logger = logging.getLogger("callstream")
+
+EndInJournal: TypeAlias = Callable[[], Awaitable[None]]
+"""Writes the end of one run. It may be repeated."""
+
+_FIRST_PAUSE = 0.1
+_LONGEST_PAUSE = 10.0
+"""Seconds between two attempts."""
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """``reason`` and ``detail`` are sentences: why the run ends, and what is said of each call that it discards."""
+
+    outcome: RunOutcome
+    reason: str | None = None
+    discard: DiscardReason | None = None
+    """Why no tool may run any more. None leaves calls with all their arguments to the host, which may run them."""
+    detail: str | None = None
+    error: BaseException | None = None
+    handed_over: frozenset[str] = frozenset()
+    """The calls whose tools have run, or may have, though nobody saw their outcome."""
+
+    @classmethod
+    def finished(cls) -> Self:
+        return cls("finished")
+
+    @classmethod
+    def cancelled(cls, reason: str) -> Self:
+        return cls("cancelled", reason, "aborted")
+
+    @classmethod
+    def failed(cls, reason: str, detail: str | None = None, error: BaseException | None = None) -> Self:
+        return cls("failed", reason, "interrupted", detail, error)
+
+    @classmethod
+    def by(cls, error: BaseException | None, detail: str | None = None) -> Self:
+        """For a run whose work ended with this exception, or without one."""
+        if error is None:
+            return cls.finished()
+        if isinstance(error, asyncio.CancelledError | GeneratorExit | KeyboardInterrupt):
+            return cls.cancelled("cancelled")
+        return cls.failed(describe(error), detail, error)
+
+    def after(self, handed_over: frozenset[str]) -> Self:
+        """The same, where the tools of these calls have run."""
+        return msgspec.structs.replace(self, handed_over=handed_over)
+
+    def failed_by_hook(self, error: Exception) -> Self:
+        """The same for all open calls, since the hook's own call is discarded already; the run has failed."""
+        return msgspec.structs.replace(self, outcome="failed", reason=describe(error), error=error)
+
+    def discards(self, call: Call) -> DiscardReason | None:
+        """Why the arguments of an open call are given up; None if its host may run it. Once it executes, that is over."""
+        if call.state is not CallState.ARGS_COMPLETE:
+            return self.discard or "interrupted"
+        return None if call.call_id in self.handed_over else self.discard
+
+    def events(self, open_calls: Iterable[Call]) -> list[RunEvent]:
+        """The last records of the run."""
+        return [*map(self._closing, open_calls), RunEnded(self.outcome, self.reason)]
+
+    def _closing(self, call: Call) -> RunEvent:
+        if call.state is CallState.EXECUTING or (call.state is CallState.RUNNING_EARLY and not call.is_being_written):
+            return CallFailed(call.call_id, self.discard or "the run ended before the tool did")
+        reason = self.discards(call)
+        return CallReleased(call.call_id) if reason is None else CallDiscarded(call.call_id, reason, self.detail)
+
+
+def describe(error: BaseException) -> str:
+    """The failure of a run or a call, in one line."""
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+class _Retry(msgspec.Struct, frozen=True, eq=False):
+    end: EndInJournal
+    loop: asyncio.AbstractEventLoop
+    task: asyncio.Task[None]
+
+
+class Unended:
+    """Runs that have ended though the journal did not take their end. Each is retried by a task on its run's loop."""
+
+    def __init__(self) -> None:
+        self._retries: set[_Retry] = set()
+
+    def add(self, run_id: str, end: EndInJournal) -> None:
+        task = asyncio.create_task(_retry(run_id, end), name=f"callstream end {run_id}")
+        retry = _Retry(end, asyncio.get_running_loop(), task)
+        self._retries.add(retry)
+        task.add_done_callback(lambda _: self._retries.discard(retry))
+
+    async def end_now(self) -> list[CallstreamError]:
+        """Tries for the last time, for the runs of this event loop. Returns why the journal still does not take them."""
+        outcomes = await asyncio.gather(*(end() for end in self.give_up()), return_exceptions=True)
+        return [outcome for outcome in outcomes if isinstance(outcome, CallstreamError)]
+
+    def give_up(self) -> list[EndInJournal]:
+        """Stops retrying for the runs of this event loop, and returns what would end them."""
+        loop = asyncio.get_running_loop()
+        mine = [retry for retry in self._retries if retry.loop is loop]
+        for retry in mine:
+            self._retries.discard(retry)
+            retry.task.cancel()
+        return [retry.end for retry in mine]
+
+
+async def _retry(run_id: str, end: EndInJournal) -> None:
+    pause = _FIRST_PAUSE
+    is_logged = False
+    while True:
+        await asyncio.sleep(pause)
+        try:
+            await end()
+        except (LeaseLost, UsageError) as error:  # it is another's, or the journal is closed
+            logger.warning("the end of run %s is left to the next sweep: %s", run_id, error, extra={"run_id": run_id})
+            return
+        except JournalError as error:
+            pause = min(pause * 2, _LONGEST_PAUSE)
+            if not is_logged:
+                logger.warning(
+                    "could not write the end of run %s, retrying: %s", run_id, error, extra={"run_id": run_id}
+                )
+            is_logged = True
+        else:
+            return
+
 
 _OF_ONE_CALL = (ArgsAppended, CallCompleted, CallRunningEarly, CallDiscarded)
 _NOT_WRITTEN = (LeaseLost, CallIdTaken, ThreadBusy)

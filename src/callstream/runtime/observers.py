@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TypeAlias
 
-from callstream.runtime.engine import RunObserver
-from callstream.runtime.limits import Settings
+from callstream.runtime.engine import RunObserver, Settings
 from callstream.runtime.run import Run
 
 Observer: TypeAlias = RunObserver[Run]

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from callstream.errors import UsageError
-from callstream.runtime.waiting import MOMENT
+from callstream.runtime.log import MOMENT
 
 logger = logging.getLogger("callstream")
 

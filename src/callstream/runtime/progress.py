@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeAlias
 
 from callstream.errors import CallstreamError, TransitionError, UsageError
 from callstream.events import CallProgressed, RunEvent
-from callstream.runtime.waiting import wait_until_done
+from callstream.runtime.log import wait_until_done
 from callstream.tools import Progress
 
 logger = logging.getLogger("callstream")

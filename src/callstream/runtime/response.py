@@ -30,8 +30,7 @@ from callstream.events import (
     TextAppended,
     WireEvent,
 )
-from callstream.runtime.log import EventsThen, Then
-from callstream.runtime.waiting import submitted
+from callstream.runtime.log import EventsThen, Then, submitted
 from callstream.wire import decoder_for
 from callstream.wire.argtext import ArgumentText
 

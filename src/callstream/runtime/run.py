@@ -1,33 +1,211 @@
 """A run: one turn of an agent, from its input to its end.
 
 ``core`` says what happens to it. Leaving it ends it: finished, failed with an exception, cancelled with a cancellation.
+
+``WithheldRun`` is for a response that nobody may see yet: its host shows what the application has made of it. It is
+decoded, collapsed and checked like any other, so that no tool runs on arguments that are unfinished or do not fit. But
+nothing of it is journaled, and no hook hears of it.
+
+``Claims`` says which of the model's calls a tool runs for that is called in Python. A framework calls a tool without
+saying for which call. It has changed the arguments, perhaps: filled in defaults, stripped text, made objects of them.
+So a call of a tool in a run is one of the model's calls of that tool, each of them once: the one whose arguments are
+most alike, and of those that are equally alike the first. What follows from it:
+
+- a tool that has begun early is waited for, and does not run again;
+- the tool of a call that was rejected does not run;
+- a call whose tool has run is not undone when the run ends before its result was seen: see ``Ending``;
+- the tool can find out its own call: ``current_call``.
+
+A tool that nobody called for the model, as a helper of another tool, is not taken for a call: inside of a tool there
+are no claims.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
-from collections.abc import Callable, Collection, Mapping
-from contextvars import ContextVar, Token
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextvars import Context, ContextVar, Token
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
-from callstream.calls import Call, CallEvent, CallState, Refusal, ToolResult, refusal
+import msgspec
+
+from callstream.calls import Call, CallEvent, CallState, Ledger, Refusal, ToolResult, refusal
 from callstream.errors import CallRejected, JournalError, RunOver, TransitionError, UsageError
-from callstream.events import CallStarted, Question, RunStarted
-from callstream.runtime.claims import Claims
+from callstream.events import CallStarted, Question, RunEvent, RunOutcome, RunStarted
+from callstream.runtime.barrier import rejection
 from callstream.runtime.core import RunCore
-from callstream.runtime.early import EarlyPolicy, EarlyRuns
-from callstream.runtime.ending import Ending
-from callstream.runtime.engine import Engine
-from callstream.runtime.limits import OnRejected
+from callstream.runtime.early import EarlyPolicy, EarlyRun, EarlyRuns
+from callstream.runtime.engine import Engine, OnRejected
+from callstream.runtime.log import Ending, EventsThen, Then, is_being_cancelled, wait_for_result, wait_until_done
 from callstream.runtime.response import Response
 from callstream.runtime.tooluse import ToolUse
-from callstream.runtime.waiting import is_being_cancelled, wait_for_result, wait_until_done
-from callstream.runtime.withheld import WithheldRun
-from callstream.tools import CallClaims, Tool, call_claims
+from callstream.tools import CallClaims, ClaimedCall, Streamed, Tool, call_claims
 from callstream.wire.argtext import ArgumentText, json_text
+
+_CALL_EVENTS = get_args(CallEvent)
+
+
+class WithheldRun:
+    """Stands in for a run where such a response is read: a ``ReadingRun`` with a ledger of its own."""
+
+    def __init__(self, run: RunCore) -> None:
+        self._run = run
+        self._ledger = Ledger()
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._run.loop
+
+    @property
+    def run_id(self) -> str:
+        return self._run.run_id
+
+    @property
+    def outcome(self) -> RunOutcome | None:
+        return self._run.outcome
+
+    @property
+    def calls(self) -> list[Call]:
+        return list(self._ledger)
+
+    def call(self, call_id: str) -> Call:
+        return self._ledger[call_id]
+
+    @property
+    def schedule(self) -> Callable[[Callable[[], object]], None]:
+        return self._run.schedule
+
+    def name_call(self, wanted: str) -> str:
+        return self._ledger.name_for(wanted)
+
+    async def is_free(self, call_id: str) -> bool:
+        return True
+
+    async def free_call_id(self, wanted: str) -> str:
+        return self._ledger.name_for(wanted)
+
+    def submit(
+        self,
+        events: Sequence[RunEvent] | EventsThen,
+        then: Then,
+        *,
+        response_id: str | None = None,
+        author: str | None = None,
+        context: Context | None = None,
+    ) -> None:
+        error: Exception | None = None
+        try:
+            for event in events() if callable(events) else events:
+                if isinstance(event, _CALL_EVENTS):
+                    self._ledger.apply(event)
+        except TransitionError as raised:
+            error = raised
+        self.loop.call_soon(then, error)
+
+    async def settled(self, call_id: str) -> Call:
+        return self._ledger[call_id]
+
+    def rejection(self, call_id: str) -> CallRejected | RunOver:
+        return rejection(self._ledger[call_id], None)
+
+    def on_stop(self, callback: Callable[[str], object]) -> Callable[[], None]:
+        return self._run.on_stop(callback)
+
+
+class Claims:
+    """Of one run. Tools are called in any thread."""
+
+    def __init__(self, run: RunCore, tool_use: ToolUse, early: EarlyRuns) -> None:
+        self._run = run
+        self._tool_use = tool_use
+        self._early = early
+        self._claimed: set[str] = set()
+        self._delivered: set[str] = set()
+        self._lock = threading.Lock()
+
+    def find(self, tool: Tool[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> ClaimedCall | None:
+        """The call that this call of the tool in Python means, which then is nobody else's; None if it means none.
+
+        Raises CallRejected if the tool must not run for it.
+        """
+        run = self._run
+        if run.outcome is not None:
+            return None
+        with self._lock:
+            waiting = [call for call in run.calls if call.call_id not in self._claimed and self._may_mean(tool, call)]
+            if not waiting:
+                return None
+            call = max(waiting, key=lambda each: self._likeness(tool, each, args, kwargs))  # the first of equals
+            self._claimed.add(call.call_id)
+        early = self._early.begun(call.call_id)
+        joined = None if early is None else early.join()
+        if joined is None and call.state is CallState.DISCARDED:
+            raise run.rejection(call.call_id)
+        return ClaimedCall(call, joined)
+
+    def mark_delivered(self, call_ids: Collection[str]) -> None:
+        """The program has got these calls whole, and runs their tools by itself."""
+        self._delivered |= set(call_ids)
+
+    def handed_over(self) -> frozenset[str]:
+        """The calls whose tools have run, or may have: nobody sees it where a tool is not one of this Callstream."""
+        tools = self._run.engine.tools
+        unseen = {call.call_id for call in self._run.calls if call.name not in tools}
+        return frozenset(self._claimed | (self._delivered & unseen))
+
+    def _may_mean(self, tool: Tool[Any], call: Call) -> bool:
+        run = self._run
+        early = self._early.begun(call.call_id)
+        if early is not None:
+            is_whole = not call.is_being_written or (run.rejected == "forward" and call.state is CallState.DISCARDED)
+            return early.tool == tool and not early.is_joined and is_whole
+        if run.engine.find_tool(call.name) != tool:
+            return False
+        if call.state is CallState.DISCARDED:
+            return run.rejected == "forward" and self._tool_use.is_untold(call)
+        return call.state in (CallState.ARGS_COMPLETE, CallState.EXECUTING)
+
+    def _likeness(self, tool: Tool[Any], call: Call, args: Sequence[Any], kwargs: dict[str, Any]) -> int:
+        """How many arguments of a call of the tool in Python are those that the model wrote, or what was made of them."""
+        try:
+            bound = inspect.signature(tool).bind_partial(*args, **kwargs).arguments
+        except TypeError:
+            return -1
+        written = call.args if isinstance(call.args, dict) else {}
+        early: EarlyRun | None = self._early.begun(call.call_id)
+        typed = early.given if early is not None and isinstance(early.given, dict) else {}
+        values = {**{name: value for name, value in typed.items() if not isinstance(value, Streamed)}, **written}
+        return sum(name in bound and _is_equal(bound[name], values[name], typed.get(name)) for name in values)
+
+
+class OneCall:
+    """For a host that knows which call it runs: the tool that it calls is that call's, which may have begun."""
+
+    def __init__(self, call: Call, tool: Tool[Any], early: EarlyRun | None = None) -> None:
+        self._claimed = ClaimedCall(call, early)
+        self._tool = tool
+
+    def find(self, tool: Tool[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> ClaimedCall | None:
+        return self._claimed if self._tool == tool else None
+
+
+def _is_equal(value: Any, written: Any, converted: Any) -> bool:
+    try:
+        return value in (written, converted) or bool(msgspec.to_builtins(value, enc_hook=_dump) == written)
+    except (TypeError, ValueError):
+        return False
+
+
+def _dump(value: Any) -> Any:
+    if not hasattr(value, "model_dump"):
+        raise TypeError(f"{type(value).__name__} is no JSON")
+    return value.model_dump(mode="json")
+
 
 _current_run: ContextVar[Run | None] = ContextVar("callstream_run", default=None)
 

@@ -38,7 +38,7 @@ from callstream.events import (
 )
 from callstream.journal import RunRow
 from callstream.runtime import Run, StartedRun
-from callstream.runtime.directory import Directory
+from callstream.runtime.answers import Directory
 
 logger = logging.getLogger("callstream.server")
 

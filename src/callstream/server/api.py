@@ -18,8 +18,7 @@ from callstream.events import MessageReceived
 from callstream.journal import Journal, RunRow, history
 from callstream.server.access import Access
 from callstream.server.health import JournalHealth
-from callstream.server.problems import json_response
-from callstream.server.requests import choice, number, query_id
+from callstream.server.requests import choice, json_response, number, query_id
 from callstream.server.routes import IdRoute
 from callstream.view import RunView
 

@@ -27,15 +27,14 @@ from callstream.callstream import Callstream
 from callstream.errors import JournalError, UsageError
 from callstream.journal.store import StoreAway
 from callstream.runtime import Driver
-from callstream.server.access import Access, Auth
+from callstream.server.access import Access, Auth, Guard
 from callstream.server.agent import Agent, AgentFunction, Host, host_of
 from callstream.server.api import Api
 from callstream.server.chat import ChatRoutes
 from callstream.server.copilotkit import CopilotKitRoutes
-from callstream.server.guard import Guard
 from callstream.server.health import JournalAway, JournalHealth
 from callstream.server.logs import LogObserver, describe_request
-from callstream.server.problems import Problem, json_response, problem_response, shutting_down
+from callstream.server.requests import Problem, json_response, problem_response, shutting_down
 from callstream.server.routes import RunRoutes, driver_for
 from callstream.server.settings import ServerSettings
 

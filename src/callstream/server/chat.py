@@ -29,8 +29,7 @@ from callstream.server.access import Access
 from callstream.server.agent import Host, Importer
 from callstream.server.eventstream import Unfinished
 from callstream.server.health import JournalHealth
-from callstream.server.problems import Problem, json_response
-from callstream.server.requests import check_ids, choice, is_id, json_body, parse_input
+from callstream.server.requests import Problem, check_ids, choice, is_id, json_body, json_response, parse_input
 from callstream.server.routes import IdRoute, RunRoutes
 from callstream.server.settings import ServerSettings
 from callstream.uistream import (

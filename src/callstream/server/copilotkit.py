@@ -16,8 +16,7 @@ from starlette.routing import Route
 from callstream.journal import RunRow
 from callstream.runtime import remote_parent
 from callstream.server.access import Access
-from callstream.server.problems import Problem, json_response, not_found
-from callstream.server.requests import check_id, json_body, run_input
+from callstream.server.requests import Problem, check_id, json_body, json_response, not_found, run_input
 from callstream.server.routes import RunRoutes
 from callstream.server.settings import ServerSettings
 

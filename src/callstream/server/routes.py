@@ -25,11 +25,19 @@ from callstream.journal import RunRow
 from callstream.runtime import Driver, DriverSettings, RunRequest, Seats, TextLimits, remote_parent
 from callstream.server.access import Access
 from callstream.server.agent import AppHost, Host, Importer, OlderClient, Presenter
-from callstream.server.eventstream import EventStream, Frame, Outlet
+from callstream.server.eventstream import EventStream, Frame, Outlet, Pulse
 from callstream.server.health import JournalHealth
-from callstream.server.problems import Problem, json_response, not_found, shutting_down
-from callstream.server.pulse import Pulse
-from callstream.server.requests import is_id, json_body, number, query_id, run_input
+from callstream.server.requests import (
+    Problem,
+    is_id,
+    json_body,
+    json_response,
+    not_found,
+    number,
+    query_id,
+    run_input,
+    shutting_down,
+)
 from callstream.server.settings import ServerSettings
 from callstream.server.streams import Joins, live, raw, resume
 

@@ -33,7 +33,7 @@ from callstream.errors import RunOver, WireError
 from callstream.events import CallDiscarded
 from callstream.flag import Flag
 from callstream.runtime import Response
-from callstream.runtime.waiting import wait_until_done
+from callstream.runtime.log import wait_until_done
 from callstream.wire.collapsing import Collapser, Output, Read
 
 logger = logging.getLogger("callstream")

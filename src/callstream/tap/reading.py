@@ -14,7 +14,7 @@ from callstream.calls import CallState, Refusal
 from callstream.errors import CallRejected, RunOver, UsageError, WireError
 from callstream.events import CallCompleted, CallDiscarded, DiscardReason, RequestEvent
 from callstream.runtime import ModelCall, Run, RunEngine
-from callstream.runtime.limits import check_ask_again, check_silence
+from callstream.runtime.engine import check_ask_again, check_silence
 from callstream.runtime.tooluse import absence
 from callstream.tap.body import Limits, OnEnd, TappedBody
 from callstream.tap.errors import raised_once

@@ -21,7 +21,7 @@ from callstream.errors import InvalidArguments, UsageError
 from callstream.events import ArgsAppended, CallCompleted, CallDiscarded, CallStarted, Encoding
 from callstream.hooks import CallHooks, HookSettings, Outcome
 from callstream.runtime.barrier import rejection
-from callstream.runtime.toolbox import Toolbox
+from callstream.runtime.engine import Toolbox
 from callstream.tools import Progress, Tool, is_tool
 
 CALL_ID = "call_1"

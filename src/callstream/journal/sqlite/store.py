@@ -22,14 +22,11 @@ import msgspec
 from callstream.calls import CallState
 from callstream.errors import CallstreamError, JournalError
 from callstream.journal.follow import Followers
-from callstream.journal.owned import Append, Held, RunFacts
-from callstream.journal.plan import Plan
+from callstream.journal.plan import Append, Held, Plan, RunFacts
 from callstream.journal.rows import RecordColumns, Source, Stored
 from callstream.journal.sql import queries
-from callstream.journal.sqlite.file import Durability, SqliteFile, failure
-from callstream.journal.sqlite.reader import SqliteReader, build_query
-from callstream.journal.store import RunFilter, StoreAway, forgotten_mark
-from callstream.journal.writer import Committed, Stale, Writer
+from callstream.journal.sqlite.reader import Durability, SqliteFile, SqliteReader, build_query, failure
+from callstream.journal.store import Committed, RunFilter, Stale, StoreAway, Writer, forgotten_mark
 
 POLL_SECONDS = 0.02
 """How often commits of other processes are looked for, while a run is followed and they come."""
