@@ -66,6 +66,7 @@ class Callstream:
             make_observers=usual_observers,
         )
         """What the runs share."""
+        self.engine.owner = self
         self.left_behind = LeftBehind(self.engine)
         """The calls that dead processes left in threads which continue here."""
         self.own_loop = OwnLoop(self.aclose)

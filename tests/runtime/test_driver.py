@@ -7,6 +7,7 @@ import gc
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -256,3 +257,26 @@ async def test_error_of_work_that_was_stopped_is_no_stray(cs: Callstream) -> Non
     gc.collect()
     assert stray == []
     assert await outcome(cs, run_id) == ("cancelled", "enough")
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+async def test_a_run_id_that_another_process_was_faster_to_begin_gets_a_number(tmp_path: Path, has_ended: bool) -> None:
+    """Also if the other run is over when this one is about to begin, and where no run waits for a busy thread."""
+    url = f"sqlite:///{tmp_path / 'journal.db'}"
+    async with Callstream(url) as cs, Callstream(url) as other:
+        driver, found = Driver(cs.engine, DriverSettings(busy_wait=0.0)), list[str]()
+
+        async def start() -> StartedRun:
+            run_id = await cs.free_run_id("run")
+            if not found:
+                theirs = await other.start("theirs", "run", as_current=False)
+                if has_ended:
+                    async with theirs:
+                        pass
+            found.append(run_id)
+            return await starting(cs, nothing, run_id=run_id)()
+
+        assert await driver.begin(start) == "run~2"
+        await ended(driver)
+        assert found == ["run", "run~2"]
+        assert await outcome(cs, "run~2") == ("finished", None)

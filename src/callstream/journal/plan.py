@@ -18,7 +18,7 @@ from typing import TypeAlias
 import msgspec
 
 from callstream.calls import BEING_WRITTEN, TAKES_PIECES, TRANSITIONS, Call, CallEvent, CallState, next_state
-from callstream.errors import CallIdTaken, CallstreamError, LeaseLost, ThreadBusy, TransitionError, UsageError
+from callstream.errors import CallIdTaken, CallstreamError, LeaseLost, RunOver, ThreadBusy, TransitionError, UsageError
 from callstream.events import (
     ArgsAppended,
     CallCompleted,
@@ -131,8 +131,8 @@ def claim(facts: RunFacts, writer: str | None = None) -> Owned:
     )
 
 
-def ended_error(run_id: str) -> UsageError:
-    return UsageError(f"run {run_id!r} has ended: nothing can be added to it")
+def ended_error(run_id: str) -> RunOver:
+    return RunOver(f"run {run_id!r} has ended: nothing can be added to it")
 
 
 class Memory:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import warnings
+from typing import Any
+
 from callstream.runtime.driver import Driver, DriverSettings, Seats, StartedRun
 from callstream.runtime.engine import Engine, Observers, Settings
 from callstream.runtime.log import TextLimits
@@ -32,3 +36,10 @@ __all__ = [
     "remote_parent",
     "usual_observers",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "Callstream":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn("import Callstream from callstream, not from callstream.runtime", DeprecationWarning, stacklevel=2)
+    return importlib.import_module("callstream").Callstream

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
@@ -98,6 +99,12 @@ class RunCore(ABC):
             self._write, self._tell_progress, interval=settings.progress_interval, merge=settings.merge_progress
         )
         self._end = RunEnd(self, self._ledger, self._log, self._barrier, self._feeds, self._write)
+
+    @property
+    def callstream(self) -> Any:
+        """Deprecated: what the run needs is its ``engine``."""
+        warnings.warn("use run.engine, not run.callstream", DeprecationWarning, stacklevel=2)
+        return self.engine.owner
 
     # -- tools that begin early --
 

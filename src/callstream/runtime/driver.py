@@ -28,6 +28,7 @@ from callstream.errors import (
     CallstreamError,
     JournalError,
     LeaseLost,
+    RunOver,
     ShuttingDown,
     ThreadBusy,
     TooMany,
@@ -96,6 +97,8 @@ STOP_POLL_SECONDS: Final = 0.5
 """How soon a stop that another process was asked for is noticed here."""
 _POLLS_PER_LOOK: Final = 6
 """Polls for stops between two looks for lost runs: that lists all active runs."""
+_MOST_LOST: Final = 10
+"""How often another process may be the first to begin a run of the wanted id, before it is something else."""
 _BUSY_POLL_SECONDS: Final = 0.2
 _LEFTOVER_SECONDS: Final = 10.0
 """How long an agent may continue after the end of its run."""
@@ -253,14 +256,15 @@ class Driver:
         journal = self._engine.journal
         clock = asyncio.get_running_loop().time
         until = clock() + self._settings.busy_wait
+        lost = 0
         while True:
             try:
                 started = await start()
-            except LeaseLost:
-                # Another process has begun a run of the same id in this moment; there is a next one.
-                if clock() >= until:
+            except (LeaseLost, RunOver):
+                # Another process has begun a run of the same id in this moment, and perhaps ended it; there is a next id.
+                lost += 1
+                if lost > _MOST_LOST:
                     raise
-                await asyncio.sleep(0)
                 continue
             except ThreadBusy:
                 if self.is_draining:

@@ -414,6 +414,8 @@ class Engine(Toolbox, Generic[RunT]):
         """Runs whose end the journal did not accept yet."""
         self.has_host = False
         """Whether a host (a framework's plugin) says which requests are those of its agents."""
+        self.owner: Any = None
+        """The Callstream, which stands above; for ``Run.callstream`` alone."""
         self._make_observers = make_observers
         self._observers: Observers[RunT] | None = None
         self._active: dict[str, RunT] = {}
