@@ -15,7 +15,7 @@ import openai
 import pytest
 
 from callstream import CallState, Callstream, JournalError, open_journal
-from callstream.runtime import waiting
+from callstream.runtime import log
 from callstream.runtime.log import MOMENT
 from callstream.testing import Delay, ScriptedProvider, Text, ToolCall
 from tests.submitting import replace_append
@@ -52,7 +52,7 @@ class SlowJournal:
 
 @pytest.fixture
 def journal(cs: Callstream, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowJournal]:
-    monkeypatch.setattr(waiting, "MOMENT", MOMENT / 10)  # which all of these tests wait out
+    monkeypatch.setattr(log, "MOMENT", MOMENT / 10)  # which all of these tests wait out
     slow = SlowJournal(cs, monkeypatch)
     yield slow
     slow.go_on()
