@@ -16,9 +16,12 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=12)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--lease", type=float, default=8.0, help="seconds after which a silent replica counts as dead")
+    parser.add_argument(
+        "--workers", type=int, default=1, help="one address with so many workers, instead of two replicas"
+    )
     given = parser.parse_args()
     with postgres_server() as server:
-        chaos = Chaos(server.get_uri(), given.threads, given.turns, given.kills, given.seed, given.lease)
+        chaos = Chaos(server.get_uri(), given.threads, given.turns, given.kills, given.seed, given.lease, given.workers)
         asyncio.run(chaos.play())
     print(chaos.line(), flush=True)
     return 0 if chaos.is_well else 1

@@ -20,7 +20,7 @@ from callstream.calls import FINAL, CallState
 from callstream.journal import Journal, open_journal
 from callstream.testing import ScriptedProvider
 
-from .fleet import Fleet, Replica
+from .fleet import Fleet, Replica, Workers
 from .plan import Plan
 from .thread import Reader, Talker, Tally, Undisturbed, messages_of, plain
 
@@ -29,8 +29,11 @@ PATIENCE = 90.0
 
 
 class Chaos:
-    def __init__(self, url: str, threads: int, turns: int, kills: int, seed: int, lease: float) -> None:
+    def __init__(
+        self, url: str, threads: int, turns: int, kills: int, seed: int, lease: float, workers: int = 1
+    ) -> None:
         self._url = url
+        self._workers = workers
         self._turns = turns
         self._wanted_kills = kills
         self._lease = lease
@@ -69,7 +72,9 @@ class Chaos:
                     *("--journal", journal_url, "--provider", model.base_url, "--log", str(log)),
                     *("--sessions", sessions_url, "--lease", str(self._lease)),
                 ]
-                fleet = Fleet([Replica(arguments) for _ in range(2)], random.Random(self._chance.random()))
+                chance = random.Random(self._chance.random())
+                several = [Workers(arguments, self._workers, chance)]
+                fleet = Fleet(several if self._workers > 1 else [Replica(arguments) for _ in range(2)], chance)
                 try:
                     await fleet.start()
                     await self._live(fleet, journal)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import signal
 import socket
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import httpx
 
@@ -42,12 +44,40 @@ class Replica:
                 await asyncio.sleep(0.05)
         self.is_up = True
 
+    async def close(self) -> None:
+        await self.kill()
+
     async def kill(self) -> None:
         """SIGKILL: it can do nothing about it."""
         self.is_up = False
         if self._process is not None and self._process.returncode is None:
             self._process.send_signal(signal.SIGKILL)
             await self._process.wait()
+
+
+class Workers(Replica):
+    """One address with several workers behind it. A worker is killed, and its supervisor starts another."""
+
+    def __init__(self, arguments: list[str], count: int, chance: random.Random) -> None:
+        super().__init__([*arguments, "--workers", str(count)])
+        self._chance = chance
+
+    async def kill(self) -> None:
+        assert self._process is not None
+        if workers := _children(self._process.pid):
+            os.kill(self._chance.choice(workers), signal.SIGKILL)
+
+    async def close(self) -> None:
+        assert self._process is not None
+        for _ in range(2):  # the second does not wait for runs
+            if self._process.returncode is None:
+                self._process.terminate()
+                await asyncio.sleep(0.2)
+        await self._process.wait()
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 class Fleet:
@@ -89,4 +119,4 @@ class Fleet:
 
     async def close(self) -> None:
         for replica in self.replicas:
-            await replica.kill()
+            await replica.close()

@@ -8,6 +8,8 @@ import json
 import logging
 import os
 import random
+import socket
+import sys
 import warnings
 from typing import Any
 
@@ -24,6 +26,7 @@ from callstream.adk import ADKAgent, AGUIToolset  # noqa: E402
 from callstream.journal import Housekeeping  # noqa: E402
 from callstream.server import ServerSettings, create_app  # noqa: E402
 from callstream.server.serving import serve  # noqa: E402
+from callstream.server.workers import Supervisor  # noqa: E402
 
 
 class Log:
@@ -61,7 +64,12 @@ async def main() -> None:
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--lease", type=float, required=True)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--control", type=int, help="of a worker: its socket that is shared with the supervisor")
     given = parser.parse_args()
+    if given.workers > 1 and given.control is None:
+        await supervise(given.port, given.workers)
+        return
     logging.basicConfig(level=logging.ERROR, format=f"replica {given.port} %(name)s: %(message)s")
     housekeeping = Housekeeping(sweep_every=0.5, compact_after=4.0)
     callstream = Callstream(open_journal(given.journal, lease_ttl=given.lease, housekeeping=housekeeping))
@@ -73,7 +81,19 @@ async def main() -> None:
         session_service=DatabaseSessionService(given.sessions, pool_size=15, max_overflow=15, pool_timeout=120),
     )
     settings = ServerSettings(heartbeat_seconds=2.0, busy_wait=20.0)
-    await serve(create_app(agent, settings=settings), port=given.port, log_level="error")
+    app = create_app(agent, settings=settings)
+    if given.control is not None:
+        await serve(app, sockets=[], control=socket.socket(fileno=given.control), log_level="error")
+    else:
+        await serve(app, port=given.port, log_level="error")
+
+
+async def supervise(port: int, workers: int) -> None:
+    def command(control: int, number: int) -> list[str]:
+        return [sys.executable, "-m", "tests.server.chaos.replica", *sys.argv[1:], "--control", str(control)]
+
+    with socket.create_server(("127.0.0.1", port), backlog=2048) as listening:
+        await Supervisor(command, workers, listening).run(lambda: None)
 
 
 if __name__ == "__main__":

@@ -13,11 +13,12 @@ ROOT = Path(__file__).parents[3]
 pytestmark = [pytest.mark.slow, pytest.mark.subprocess, pytest.mark.postgres]
 
 
-def test_chaos_in_short() -> None:
+@pytest.mark.parametrize("workers", [1, 2], ids=["replicas", "workers"])
+def test_chaos_in_short(workers: int) -> None:
     """``make chaos`` with a few threads: nothing is lost, doubled or hung."""
     command = [sys.executable, "-W", "ignore", "-m", "tests.server.chaos"]
     run = subprocess.run(
-        [*command, "--threads", "4", "--turns", "1", "--kills", "2", "--lease", "2"],
+        [*command, "--threads", "4", "--turns", "1", "--kills", "2", "--lease", "2", "--workers", str(workers)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
         capture_output=True,
