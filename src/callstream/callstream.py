@@ -165,7 +165,9 @@ class Callstream:
 
         It is an ``httpx2.AsyncClient`` where httpx2 is installed, else an ``httpx.AsyncClient``, which has the same
         methods. Takes the usual arguments of either, and those of ``transport``: ``wire``, ``collapse``,
-        ``stream_arguments``, ``first_byte``, ``idle``, ``ask_again`` and ``settings``.
+        ``stream_arguments``, ``first_byte``, ``idle``, ``ask_again`` and ``settings``. ``joins_text=True``: the SDK gets
+        text and reasoning by the passage, for programs that do not read them as they are written. ``text_filter``
+        decides what of them is journaled and shown; the SDK gets all.
         An SDK that accepts httpx only, though httpx2 is installed too, gets ``httpx_client()``.
         """
         client: httpx2.AsyncClient = self._tap.client(None, "AsyncClient", kwargs)

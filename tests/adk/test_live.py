@@ -13,6 +13,7 @@ from google.adk.events.event import Event
 from google.adk.plugins.base_plugin import BasePlugin
 
 from callstream import ArgsDelta, Reject, tool
+from callstream.adk import AgentTextFilter
 from callstream.calls import CallState
 from callstream.events import (
     ArgsAppended,
@@ -76,6 +77,17 @@ async def test_same_states_unstreamed_in_live_mode(model: str, line: Line) -> No
     assert "".join(event.text for event in events if isinstance(event, TextAppended)) == "I note.Done."
     assert [event.text for event in events if isinstance(event, MessageReceived)] == ["Go"]
     assert [run.outcome for run in await line.cs.journal.runs()] == ["finished"]
+
+
+async def test_what_a_text_filter_takes_out_in_live_mode_is_not_shown(line: Line) -> None:
+    turns: list[Turn] = [[*text("It is s3", "cr3t, and so on."), COMPLETE]]
+    async with line.provider(turns) as provider:
+        hide = AgentTextFilter.redacting("s3cr3t", "***")
+        host = Host(line.cs, agent_of(line.model(provider), after_model_callback=hide))
+        await line.talk(host, "Go")
+    events = await host.events()
+    assert "".join(event.text for event in events if isinstance(event, TextAppended)) == "It is ***, and so on."
+    assert "s3" not in repr(events)
 
 
 async def test_what_a_plugin_takes_out_in_live_mode_is_never_shown(line: Line) -> None:

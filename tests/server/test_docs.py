@@ -105,6 +105,30 @@ async def test_the_program_with_a_route_of_its_own(
     assert "a turn failed" in caplog.text
 
 
+async def test_the_program_whose_text_nobody_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SDK gets a passage of text in one event or two; clients get all of it."""
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "howto" / "frameworks.md").read_text(encoding="utf-8")
+    [program] = re.findall(r"```python\n# joined.py\n(.*?)```", page, re.DOTALL)
+    said = "High tide is at noon. " * 5
+    async with scripted("anthropic", [Text(said, size=4), Finish()]) as provider:
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "none")
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.base_url)
+        counted = program.replace(
+            "        await stream.get",
+            "        seen.extend([each.type async for each in stream])\n        await stream.get",
+        )
+        assert counted != program
+        names: dict[str, Any] = {"__name__": "program", "seen": []}
+        exec(counted, names)
+        async with serving(names["app"]) as server, server.run() as stream:
+            events = await stream.all()
+        await names["client"].close()
+    assert names["seen"].count("text") <= 2  # the first of a message leaves at once
+    deltas = [event["delta"] for event in events if event["type"] == "TEXT_MESSAGE_CONTENT"]
+    assert "".join(deltas) == said
+
+
 def test_the_page_knows_every_metric_and_how_long_a_head_may_take() -> None:
     source = (ROOT / "src" / "callstream" / "runtime" / "telemetry.py").read_text(encoding="utf-8")
     names = set(re.findall(r'"(callstream\.[\w.]+)"', source))

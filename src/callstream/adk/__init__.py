@@ -28,7 +28,7 @@ from callstream.errors import MissingExtra
 
 try:
     from callstream.adk.agent import ADKAgent
-    from callstream.adk.judges import observes
+    from callstream.adk.judges import AgentTextFilter, observes
     from callstream.adk.plugin import CallstreamPlugin
     from callstream.adk.presentation import PredictStateMapping
     from callstream.adk.services import shielded
@@ -41,6 +41,7 @@ except ModuleNotFoundError as error:
 __all__ = [
     "ADKAgent",
     "AGUIToolset",
+    "AgentTextFilter",
     "CallstreamPlugin",
     "PredictStateMapping",
     "StreamingTool",

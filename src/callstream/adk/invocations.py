@@ -98,7 +98,12 @@ class Step:
     def _new_response(self) -> Response:
         asked = self.model_call
         made = asked.run.response(
-            "gemini", author=asked.author, early="report", withheld=asked.withholds, own_tools=asked.tools
+            "gemini",
+            author=asked.author,
+            early="report",
+            withheld=asked.withholds,
+            own_tools=asked.tools,
+            text_filters=asked.text_filters,
         )
         asked.responses.append(made)
         return made

@@ -9,14 +9,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextvars import ContextVar
+from itertools import groupby
 from typing import Any, Final, TypeVar
 
 from google.adk.agents.base_agent import BaseAgent
+from google.adk.agents.callback_context import CallbackContext
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.events.event import Event
+from google.adk.models.llm_response import LlmResponse
 from google.adk.planners.base_planner import BasePlanner
 from google.adk.planners.built_in_planner import BuiltInPlanner
 from google.adk.plugins.base_plugin import BasePlugin
+from google.genai import types
+
+from callstream.runtime import TextFilter
 
 logger = logging.getLogger("callstream")
 
@@ -51,6 +57,39 @@ def observes(extension: Extension) -> Extension:
     return extension
 
 
+class AgentTextFilter(TextFilter):
+    """A ``TextFilter`` that is an ``after_model_callback``: text and reasoning of the agent's model stay live.
+
+    ``LlmAgent(…, after_model_callback=AgentTextFilter.redacting(…))``. Sessions and ``output_key`` get what it shows.
+    """
+
+    def __call__(self, callback_context: CallbackContext, llm_response: LlmResponse) -> None:
+        """Filters a whole answer in place. Of partial ones, whose text is not judged to its end, none is left."""
+        content = llm_response.content
+        if content is None or not any(part.text for part in content.parts or ()):
+            return
+        parts: list[types.Part] = []
+        for kind, group in groupby(content.parts or (), _kind):
+            if kind is None:
+                parts += group
+                continue
+            same = list(group)
+            said = "".join(part.text or "" for part in same)
+            text = "" if llm_response.partial else self.whole(said)
+            if text != said:
+                llm_response.custom_metadata = None  # OpenAIResponsesLlm repeats the answer there
+            for part in same:
+                if text or part.thought_signature:
+                    parts.append(part.model_copy(update={"text": text}))
+                text = ""
+        llm_response.content = content.model_copy(update={"parts": parts})
+
+
+def _kind(part: types.Part) -> bool | None:
+    """What the text of adjacent parts belongs to: reasoning (True) or the answer (False); None for other parts."""
+    return bool(part.thought) if part.text else None
+
+
 class Judges:
     """Who judges what an agent shows, seen from a plugin of Callstream's: all of its application's extension points."""
 
@@ -59,7 +98,7 @@ class Judges:
         self._said_of: set[str] = set()
 
     def of_model(self, context: InvocationContext) -> list[str]:
-        """What may change an answer of the agent's model, in words; empty if nothing may."""
+        """What may change an answer of the agent's model, in words; empty if nothing may, or nothing but text filters."""
         found = [*self._callbacks("after_model_callback", context), *self._of_events(context)]
         if _rewrites(getattr(context.agent, "planner", None)):
             found.append(f"planner {type(getattr(context.agent, 'planner', None)).__name__}")
@@ -73,6 +112,11 @@ class Judges:
                 " and ".join(dict.fromkeys(found)),
             )
         return found
+
+    def text_filters(self, context: InvocationContext) -> list[AgentTextFilter]:
+        """Those of the agent, in their order."""
+        own = getattr(context.agent, "canonical_after_model_callbacks", None) or ()
+        return [each for each in own if isinstance(each, AgentTextFilter)]
 
     def of_pieces(self, context: InvocationContext) -> list[str]:
         """What of the application can see an answer of the agent's model while it is written, in words."""
@@ -118,7 +162,8 @@ class Judges:
 
     def _callbacks(self, callback: str, context: InvocationContext, *, observers: bool = False) -> Iterator[str]:
         own = getattr(context.agent, f"canonical_{callback}s", None) or ()
-        if any(observers or not _is_observer(each) for each in own):
+        judging = [each for each in own if not isinstance(each, AgentTextFilter)]
+        if any(observers or not _is_observer(each) for each in judging):
             yield f"its {callback}"
         yield from self._plugins(callback, context, observers=observers)
 

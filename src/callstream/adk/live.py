@@ -19,11 +19,12 @@ from google.genai import types
 from callstream.adk.contents import message_received
 from callstream.adk.invocations import Invocation, OnTruncated, Step, guard
 from callstream.adk.knowncalls import Speaker
+from callstream.runtime import TextFilter
 from callstream.runtime.run import ModelCall
 from callstream.tools import Tool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 
 class LiveTranscript:
@@ -63,38 +64,43 @@ class LiveTranscript:
         said = event.output_transcription is not None or _has_words_or_calls(event)
         return said and event.author not in ("user", *self._asked) and not _is_of_a_tool(event)
 
-    async def read(self, event: Event, on_truncated: OnTruncated, *, withholds: bool) -> Step | None:
+    async def read(
+        self, event: Event, on_truncated: OnTruncated, *, withholds: bool, text_filters: Sequence[TextFilter]
+    ) -> Step | None:
         """Takes in what an event says of the model. Refuses, like all paths, calls that are not whole.
 
-        ``withholds``: the application may still change it, so nothing of it is recorded yet.
+        ``withholds``: the application may still change it, so nothing of it is recorded yet. ``text_filters`` decide what of
+        its text is recorded; google-adk, which calls no callback for it, keeps all in the session.
         """
         step = None
         if self.says(event):
-            step = await self._read(event, on_truncated, withholds=withholds)
+            step = await self._read(event, on_truncated, withholds=withholds, text_filters=text_filters)
             if not event.partial:
                 self.is_new_turn = False
         if event.turn_complete and not self._goes_on:
             self.is_new_turn = True
         return step
 
-    async def _read(self, event: Event, on_truncated: OnTruncated, *, withholds: bool) -> Step:
+    async def _read(
+        self, event: Event, on_truncated: OnTruncated, *, withholds: bool, text_filters: Sequence[TextFilter]
+    ) -> Step:
         self._goes_on = bool(event.get_function_calls())
         if said := event.output_transcription:
             part = types.Part(text=said.text or "")
             answer = LlmResponse(content=types.Content(role="model", parts=[part]), partial=not said.finished)
-            self._spoken = step = self._spoken or self._step(event, withholds=withholds)
+            self._spoken = step = self._spoken or self._step(event, withholds=withholds, text_filters=text_filters)
             await step.read(answer)
             if said.finished:
                 self._spoken = None
         else:
-            self._written = step = self._written or self._step(event, withholds=withholds)
+            self._written = step = self._written or self._step(event, withholds=withholds, text_filters=text_filters)
             await step.read(event)
             if not event.partial:
                 self._written = None
                 guard(self._invocation, step, event, on_truncated)
         return step
 
-    def _step(self, event: Event, *, withholds: bool) -> Step:
+    def _step(self, event: Event, *, withholds: bool, text_filters: Sequence[TextFilter]) -> Step:
         call = ModelCall(
             self._invocation.run,
             author=event.author,
@@ -102,6 +108,7 @@ class LiveTranscript:
             withholds=withholds,
             tools=self.tools.get(event.author),
         )
+        call.text_filters = text_filters
         return Step(call, LlmRequest(), event.actions, Speaker.of(event))
 
 

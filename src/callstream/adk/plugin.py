@@ -182,8 +182,10 @@ class CallstreamPlugin(BasePlugin):
             return None
         if live.is_new_turn and not event.partial and live.says(event):
             self._outputs.turn_begins(invocation)
+        withholds = bool(self._judges.of_model(context))
+        filters = [] if withholds else self._judges.text_filters(context)
         try:
-            step = await live.read(event, self.settings.on_truncated, withholds=bool(self._judges.of_model(context)))
+            step = await live.read(event, self.settings.on_truncated, withholds=withholds, text_filters=filters)
         except RunOver:
             return None
         if invocation.failure is not None:
@@ -315,6 +317,8 @@ class CallstreamPlugin(BasePlugin):
             withholds=bool(self._judges.of_model(callback_context.get_invocation_context())),
             tools=functions,
         )
+        if not model_call.withholds:
+            model_call.text_filters = self._judges.text_filters(callback_context.get_invocation_context())
         model_call.joins_text = self._joins_text(callback_context.get_invocation_context())
         invocation.begin(Step(model_call, llm_request, callback_context.actions, Speaker.within(callback_context)))
         current_model_call.set(model_call)

@@ -14,6 +14,7 @@ from callstream.runtime.repeats import RunRequest
 from callstream.runtime.response import Response
 from callstream.runtime.run import ModelCall, Run, RunEngine, current_model_call, current_run
 from callstream.runtime.syncrun import SyncRun
+from callstream.runtime.textfilter import TextFilter
 
 __all__ = [
     "Driver",
@@ -30,6 +31,7 @@ __all__ = [
     "Settings",
     "StartedRun",
     "SyncRun",
+    "TextFilter",
     "TextLimits",
     "current_model_call",
     "current_run",

@@ -31,6 +31,7 @@ from callstream.events import (
     WireEvent,
 )
 from callstream.runtime.log import EventsThen, Then, submitted
+from callstream.runtime.textfilter import FilteredText, TextFilter
 from callstream.wire import decoder_for
 from callstream.wire.argtext import ArgumentText
 
@@ -87,9 +88,11 @@ class Response:
         tools: Mapping[str, dict[str, Any]] | None = None,
         author: str | None = None,
         expect: Callable[[CallStarted, str, ArgumentText | None, str | None], None] | None = None,
+        text_filters: Sequence[TextFilter] = (),
     ) -> None:
         self.run = run
         self._expect = expect
+        self._filtered = FilteredText(text_filters) if text_filters else None
         self.response_id = response_id
         self.call_ids: dict[str, str] = {}
         """The ``call_id`` of each call, by the id that its decoder gave it."""
@@ -131,6 +134,15 @@ class Response:
 
     def submit(self, events: Sequence[WireEvent], then: Then) -> None:
         """``record`` without waiting: ``then`` is called later, with the error, or None. One at a time."""
+        if self._filtered is not None:
+            try:
+                events = self._filtered.apply(events)
+            except Exception as error:  # noqa: BLE001  # a filter is the program's, and nothing is shown that it did not judge
+                self.run.loop.call_soon(then, error)
+                return
+        self._submit(events, then)
+
+    def _submit(self, events: Sequence[WireEvent], then: Then) -> None:
         recorded: list[RunEvent] = []
         for event in events:
             if type(event) is ArgsAppended and self.call_ids.get(event.call_id) == event.call_id:
@@ -167,7 +179,7 @@ class Response:
         except Exception as error:  # noqa: BLE001  # the submitter gets it
             then(error)
         else:
-            self.submit(events, then)
+            self._submit(events, then)
 
     def _expect_call(self, started: CallStarted, call_id: str) -> None:
         former = self.call_ids.get(started.call_id)

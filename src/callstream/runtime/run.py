@@ -43,6 +43,7 @@ from callstream.runtime.early import EarlyPolicy, EarlyRun, EarlyRuns
 from callstream.runtime.engine import Engine, OnRejected
 from callstream.runtime.log import Ending, EventsThen, Then, is_being_cancelled, wait_for_result, wait_until_done
 from callstream.runtime.response import Response
+from callstream.runtime.textfilter import TextFilter
 from callstream.runtime.tooluse import ToolUse
 from callstream.tools import CallClaims, ClaimedCall, Streamed, Tool, call_claims
 from callstream.wire.argtext import ArgumentText, json_text
@@ -341,6 +342,7 @@ class Run(RunCore):
         early: EarlyPolicy = "record",
         withheld: bool = False,
         own_tools: Mapping[str, Tool[Any]] | None = None,
+        text_filters: Sequence[TextFilter] = (),
     ) -> Response:
         """A response of a model that is to be read into this run: ``async with run.response("anthropic") as response``.
 
@@ -348,6 +350,7 @@ class Run(RunCore):
         may have, where that is known; a call with another name is refused. ``early``: whether tools of its calls may begin
         while it is being read. ``withheld``: nothing of it is recorded; its host records what the application makes of it.
         ``own_tools``: what names mean to the agent that asks; others are looked up among the tools of the Callstream.
+        ``text_filters`` decide what of its text is recorded.
         """
         self.tool_use.declared.update(tools or ())
         new_call_id = new_call_id or self.engine.new_call_id
@@ -374,6 +377,7 @@ class Run(RunCore):
             tools=tools,
             author=author,
             expect=None if withheld else expect,
+            text_filters=text_filters,
         )
 
     # -- tools --
@@ -558,6 +562,8 @@ class ModelCall:
         self.withholds = withholds
         self.joins_text: bool | None = None
         """Whether text reaches the SDK by the passage; None leaves it to the tap's setting."""
+        self.text_filters: Sequence[TextFilter] = ()
+        """What decides which text of the answer is recorded, beside the tap's own."""
         self.read_by_tap = False
         self.responses: list[Response] = []
         """The responses that were read for it, in order: more than one where the host asked again by itself."""

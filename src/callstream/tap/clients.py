@@ -23,7 +23,16 @@ _TIMEOUT = 600.0
 _CONNECT_TIMEOUT = 5.0
 _MAX_CONNECTIONS = 1000
 _MAX_KEEPALIVE = 100
-_PARAMETERS = ("wire", "collapse", "stream_arguments", "first_byte", "idle", "ask_again")  # of the tap
+_PARAMETERS = (
+    "wire",
+    "collapse",
+    "stream_arguments",
+    "first_byte",
+    "idle",
+    "ask_again",
+    "joins_text",
+    "text_filter",
+)  # of the tap
 _SENDS = ("handle_async_request", "handle_request")  # of a transport
 _POOL_OPTIONS = ("verify", "cert", "http1", "http2", "limits", "proxy", "trust_env")
 

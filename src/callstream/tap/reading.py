@@ -15,6 +15,7 @@ from callstream.errors import CallRejected, RunOver, UsageError, WireError
 from callstream.events import CallCompleted, CallDiscarded, DiscardReason, RequestEvent
 from callstream.runtime import ModelCall, Run, RunEngine
 from callstream.runtime.engine import check_ask_again, check_silence
+from callstream.runtime.textfilter import TextFilter
 from callstream.runtime.tooluse import absence
 from callstream.tap.body import Limits, OnEnd, TappedBody
 from callstream.tap.errors import raised_once
@@ -48,6 +49,7 @@ class TapSettings(msgspec.Struct, frozen=True):
     host's own, such as a summary of its history: they are nobody's words, and never shown.
     ``repair_gemini_signatures`` puts thought signatures back into a history that lost them; hosts do that themselves.
     ``joins_text``: text and reasoning reach the SDK by the passage, for programs that do not read them as they are written.
+    ``text_filter`` decides what of them is journaled and shown; the SDK gets all.
     """
 
     wire: str | None = None
@@ -60,6 +62,7 @@ class TapSettings(msgspec.Struct, frozen=True):
     ask_again: int | None = None
     repair_gemini_signatures: bool = False
     joins_text: bool = False
+    text_filter: TextFilter | None = None
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:
@@ -142,6 +145,11 @@ class Tapping:
             return model_call.joins_text
         return self._settings.joins_text
 
+    def text_filters(self, model_call: ModelCall | None) -> Sequence[TextFilter]:
+        own = self._settings.text_filter
+        theirs = model_call.text_filters if model_call is not None else ()
+        return theirs if own is None else (*theirs, own)
+
     @property
     def may_collapse(self) -> bool:
         return self._settings.collapse != "none"
@@ -197,6 +205,7 @@ class Reading:
             early="report" if model_call is not None and model_call.reports else "record",
             withheld=model_call is not None and model_call.withholds,
             own_tools=self._own_tools,
+            text_filters=tapping.text_filters(model_call),
         )
         if model_call is not None:
             model_call.responses.append(self._response)
