@@ -370,6 +370,13 @@ def test_state_stays_where_a_patch_does_not_apply_and_is_null_where_it_was_set_t
     assert json.loads(encode(conversation.prelude()[2]))["snapshot"] is None
 
 
+def test_the_former_name_of_apply_still_works() -> None:
+    conversation = Conversation()
+    with pytest.warns(DeprecationWarning, match=r"Conversation\.take is called apply now"):
+        conversation.take(records(FINISHED))
+    assert as_json(conversation.prelude()[-1]) == as_json(Conversation.of(records(FINISHED)).prelude()[-1])
+
+
 def test_there_must_be_a_run_to_join() -> None:
     with pytest.raises(UsageError, match="at least one run"):
         Conversation().prelude()

@@ -181,7 +181,7 @@ async def calls_made(journal: Journal, count: int) -> int:
     try:
         conversation = Conversation()
         for records in batches:
-            conversation.take(records)
+            conversation.apply(records)
         conversation.prelude()
     finally:
         sys.setprofile(None)

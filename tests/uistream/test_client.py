@@ -30,7 +30,7 @@ def views(scene: Scene) -> list[RunView]:
 def live(scene: Scene, turn: ChatTurn, number: int, sdk: Sdk) -> str:
     """What a client gets that asked for a run of the turn."""
     translator = ChunkTranslator(turn.message_id, scene.view, sdk=sdk)
-    translator.take(turn.runs[:number])
+    translator.skip(turn.runs[:number])
     merger = Merger()
     records = next(run.records for run in scene.runs if run.records[0].run_id == turn.runs[number].run_id)
     chunks = [chunk for record in records for chunk in merger.feed(translator.feed(record))]

@@ -236,7 +236,7 @@ def test_the_answer_to_a_question_ends_the_call_in_the_next_run(answer: Any, end
     first = run_of(*call(), CallAwaiting("c", is_paused=True), *question(), FINISHED)
     more = [CallProgressed("q", 1), CallReturned("q", answer), end, *[MessageStarted("n")], FINISHED]
     translator = ChunkTranslator("message")
-    translator.take([first])
+    translator.skip([first])
     live = [chunk["type"] for record in records(*more) for chunk in translator.feed(record)]
     assert live == ["start", told, "start-step", "finish-step", "finish"]
     second = run_of(*more, run_id="second")
@@ -247,10 +247,20 @@ def test_the_answer_to_a_question_ends_the_call_in_the_next_run(answer: Any, end
     assert told in {chunk["type"] for chunk in replayed}
 
 
+def test_the_former_name_of_skip_still_works() -> None:
+    first = run_of(*call(), CallAwaiting("c", is_paused=True), FINISHED)
+    former, current = ChunkTranslator("message"), ChunkTranslator("message")
+    with pytest.warns(DeprecationWarning, match=r"ChunkTranslator\.take is called skip now"):
+        former.take([first])
+    current.skip([first])
+    for record in records(CallReturned("c", 1), FINISHED):
+        assert former.feed(record) == current.feed(record)
+
+
 def test_a_question_that_begins_a_run_leaves_no_empty_step() -> None:
     first = run_of(*call(), CallAwaiting("c", is_paused=True), FINISHED)
     translator = ChunkTranslator("message")
-    translator.take([first])
+    translator.skip([first])
     told = [chunk["type"] for record in records(*question(), FINISHED) for chunk in translator.feed(record)]
     assert told == ["start", "tool-approval-request", "finish"]
 

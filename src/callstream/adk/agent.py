@@ -437,7 +437,7 @@ class ADKAgent:
         conversation = Conversation(View(errors=self._settings["show_errors"], silent=self._silent))
         rows = await self._runs(app_name, thread_id, user_id)
         async for records in history(journal, rows[::-1]):
-            conversation.take(records)
+            conversation.apply(records)
         return conversation
 
     def get_capabilities(self) -> dict[str, Any] | None:

@@ -3,7 +3,7 @@
 ``Conversation`` is made of the views of the thread's runs (``callstream.view``). A client that comes later gets the
 prelude: RUN_STARTED, a snapshot of the messages up to the first that is being written, the state, and from that message on
 everything again, each text and each call's arguments in one piece; after that, only what is new, which ``Onlooker`` tells.
-The order and the metadata of messages are those that the official client gives them when it is told all events one by one.
+The order and the metadata of messages are those that the official client gives them when it gets all events one by one.
 
 No half of anything is in the snapshot: clients that build a message from its parts do not continue one that they did not
 see begin.
@@ -41,7 +41,7 @@ from callstream.agui.layout import Layout, RunInput
 from callstream.agui.messages import Message, Metadata, ReasoningMessage
 from callstream.agui.results import View, result_text
 from callstream.agui.translator import TOOL_PROGRESS, Translator
-from callstream.errors import UsageError
+from callstream.errors import UsageError, warn_of_name
 from callstream.events import (
     CallFailed,
     CallReturned,
@@ -59,7 +59,7 @@ _OWNED: Final = {"authoritativeActivityTypes": [TOOL_PROGRESS]}
 
 
 class Onlooker:
-    """A run as a client is told it that did not ask for it: what the translator says, and what else a client sent.
+    """A run for a client that did not ask for it: what the translator says, and what else a client sent.
 
     ``known``: the ids of messages that were sent before. No text is kept here.
     """
@@ -80,9 +80,9 @@ class Onlooker:
         return onlooker
 
     def feed(self, record: Record) -> tuple[list[AguiEvent], Message | None]:
-        """What a client is to be told of the record, or a message of somebody else's, for which there are no events.
+        """The record's events for a client, or a message of another client, for which there are no events.
 
-        It is to be told of such a message with a snapshot of them all.
+        The client gets such a message with a snapshot of them all.
         """
         events = [*self._translator.feed(record), *self._answers(record.event)]
         match record.event:
@@ -102,7 +102,7 @@ class Onlooker:
         match event:
             case CallReturned(message_id=str(message_id)) | CallFailed(message_id=str(message_id)):
                 if self._translator.knows(event.call_id):
-                    return []  # it was told to all
+                    return []  # all clients have it
                 content = result_text(event, self.view)
                 return [ToolCallResult(message_id=message_id, tool_call_id=event.call_id, content=content)]
             case _:
@@ -126,7 +126,7 @@ class Conversation:
         """
         conversation = cls(view)
         for _, run in groupby(records, key=lambda record: record.run_id):
-            conversation.take(in_order(list(run)))
+            conversation.apply(in_order(list(run)))
         return conversation
 
     @property
@@ -158,13 +158,18 @@ class Conversation:
         """Tells a client that got the prelude the rest of the last run."""
         return Onlooker.resume(self._run, self.view, self._layout().known)
 
-    def take(self, records: Iterable[Record]) -> None:
-        """Takes records in. Each costs the same, however many came before it."""
+    def apply(self, records: Iterable[Record]) -> None:
+        """Adds records. Each costs the same, however many came before it."""
         self._onlooker = None
         for record in records:
-            self._take(record)
+            self._apply(record)
 
-    def _take(self, record: Record) -> None:
+    def take(self, records: Iterable[Record]) -> None:
+        """The former name of ``apply``."""
+        warn_of_name("Conversation.take", "apply")
+        self.apply(records)
+
+    def _apply(self, record: Record) -> None:
         if isinstance(record.event, RunStarted):
             self._past.add(self._run)
             self._run = RunView(state=self._run.state, reasoning=self.view.reasoning, silent=self.view.silent)
@@ -173,12 +178,12 @@ class Conversation:
         self._run.feed(record)
 
     def feed(self, record: Record) -> list[AguiEvent]:
-        """Takes a record in, and gives what a client that got the prelude is to be told of it."""
+        """Adds a record, and returns its events for a client that got the prelude."""
         if isinstance(record.event, RunStarted):
             self._onlooker = Onlooker(self.view, self._layout().known)
         elif self._onlooker is None:
             self._onlooker = self.onlooker
-        self._take(record)
+        self._apply(record)
         events, message = self._onlooker.feed(record)
         return events if message is None else [self.snapshot()]
 
@@ -199,18 +204,18 @@ class Conversation:
             raise UsageError("expected the records of at least one run, to join it; got none")
         layout = self._layout(before=_first_open(run))
         # A client that kept its messages puts those of a snapshot which it lacks at the end. That is their place, but
-        # for results that came late: these are left out and told again, and it puts them behind their calls.
+        # for results that came late: these are left out and sent again, and it puts them behind their calls.
         is_late = {result.message_id for result in layout.late}
         messages = tuple(message for message in layout.messages if message.id not in is_late)
         translator = Translator(self.view)
-        told = [event for record in condensed(run) for event in translator.feed(record)]
-        again = [event for event in told if _subject(event) in layout.left_out]
+        replayed = [event for record in condensed(run) for event in translator.feed(record)]
+        again = [event for event in replayed if _subject(event) in layout.left_out]
         messages += _placeholder(messages, again)
-        events: list[AguiEvent] = [told[0], self._snapshot(messages), *layout.late]
+        events: list[AguiEvent] = [replayed[0], self._snapshot(messages), *layout.late]
         if run.state is not msgspec.UNSET:
             events.append(StateSnapshot(snapshot=run.state, metadata=Metadata(run.seq)))
         if run.outcome is not None:
-            return [*events, told[-1]]
+            return [*events, replayed[-1]]
         return events + again
 
     def _layout(self, *, before: int | None = None) -> Layout:

@@ -172,7 +172,7 @@ class ChatRoutes:
         place = [row.run_id for row in rows].index(run_id)
         turn = await self._guard(self._turn(rows[place:]))
         translator = ChunkTranslator(message_id or turn.message_id, self._view, sdk=sdk)
-        translator.take(turn.runs[:-1])
+        translator.skip(turn.runs[:-1])
         return _rest(self._journal, run_id, translator, Merger(), 0)
 
     async def messages(self, request: Request) -> Response:

@@ -107,7 +107,7 @@ class Joins:
                 if last.outcome is None:
                     conversation = await self._conversation(runs[:-1])
                     while conversation.run_id != last.run_id or conversation.seq < last.last_seq:
-                        conversation.take(in_order(await anext(batches)))
+                        conversation.apply(in_order(await anext(batches)))
                         await asyncio.sleep(0)
                 else:
                     conversation = await self._conversation(runs)
@@ -132,7 +132,7 @@ class Joins:
                 if last_seq is not None:
                     last_run_id = runs[-1].run_id
                     records = [each for each in records if each.run_id != last_run_id or each.seq <= last_seq]
-                conversation.take(records)
+                conversation.apply(records)
                 await asyncio.sleep(0)  # an answer from memory does not wait, and others want their turn
         return conversation
 

@@ -22,7 +22,7 @@ from callstream.agui.input import result_value
 from callstream.agui.results import result_text
 from callstream.agui.translator import tools_in
 from callstream.calls import CallState
-from callstream.errors import UsageError
+from callstream.errors import UsageError, warn_of_name
 from callstream.events import (
     ArgsAppended,
     CallAwaiting,
@@ -186,12 +186,17 @@ class ChunkTranslator:
         self._answered: frozenset[str] = frozenset()
         self._shown_state: Any = msgspec.UNSET
 
-    def take(self, runs: Sequence[RunView]) -> None:
+    def skip(self, runs: Sequence[RunView]) -> None:
         """Learns of the turn's earlier runs, of which the client has seen everything."""
         for run in runs:
             for record in condensed(run):
                 self._chunks(record)
         self._has_started = self._is_over = self._is_step_open = False
+
+    def take(self, runs: Sequence[RunView]) -> None:
+        """The former name of ``skip``."""
+        warn_of_name("ChunkTranslator.take", "skip")
+        self.skip(runs)
 
     def replay(self, runs: Sequence[RunView]) -> list[Chunk]:
         """The turn so far. Calls that have an answer are not made available again: that would run browser tools twice."""
