@@ -79,7 +79,7 @@ class TimeLimit:
             return await work
         except asyncio.CancelledError:
             if not self._has_passed or self._task is None or self._task.uncancel() > 0:
-                raise  # somebody else has cancelled it
+                raise  # it was cancelled from outside
             raise TimeoutError from None
         finally:
             self._alarm.unset()

@@ -117,7 +117,7 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``args_json`` is the whole argument text (for a call that never completed: what came of it). Journal listings leave
     it None, because it lives in the log alone. ``ran_early``: its tool began before the response had ended; if the call is
-    discarded, the tool was told so and what it returned does not count.
+    discarded, the tool was notified and what it returned does not count.
     """
 
     call_id: str
@@ -326,7 +326,7 @@ class _OwnText:
 
 
 class _LentText:
-    """The same, where somebody has the whole text that pieces are recorded of: so long texts are not kept twice."""
+    """The same, where the whole text that pieces are recorded of is kept elsewhere: so long texts are not kept twice."""
 
     __slots__ = ("_length", "_text")
 

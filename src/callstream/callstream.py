@@ -37,7 +37,7 @@ class Callstream:
 
     ``journal`` is a URL (``memory:``, ``sqlite:///calls.db``, ``postgresql://…``) or a journal. ``tools`` are functions
     made with ``@tool``; plain functions are made tools. Hooks of tools that cannot be decorated are registered by name
-    with ``on_args_delta`` and its siblings. ``on_tool_progress`` is told what running tools report: the tool's name, the
+    with ``on_args_delta`` and its siblings. ``on_tool_progress`` gets what running tools report: the tool's name, the
     call's id and the data. ``redact`` changes events before they are journaled. ``settings`` hold for all tools and
     runs.
 

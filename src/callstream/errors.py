@@ -78,7 +78,7 @@ class Compacted(JournalError):
 
 
 class Reject(CallstreamError):
-    """Raised by a hook: this call must not run, and the model is told the reason."""
+    """Raised by a hook: this call must not run, and the model gets the reason."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

@@ -1,6 +1,6 @@
 """A flag that one task at a time waits for.
 
-Like ``asyncio.Event``, but far lighter: there is a future only while somebody waits, and no queue of waiters. Streams and
+Like ``asyncio.Event``, but far lighter: there is a future only while a task waits, and no queue of waiters. Streams and
 runs stand by the thousand, and each has several.
 """
 

@@ -402,7 +402,7 @@ class ADKAgent:
     ) -> Any:
         """State and messages of a thread, as AG-UI writes them; None if there is no such thread.
 
-        ``app_name`` and ``user_id`` count only where the agent was not told whose app and user it serves. ``given`` is
+        ``app_name`` and ``user_id`` count only where the agent has no app and user of its own. ``given`` is
         what the extractors are asked with.
         """
         given = given or RunAgentInput(thread_id=thread_id, run_id="", messages=[])

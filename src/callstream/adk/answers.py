@@ -213,7 +213,7 @@ async def check_answers(
     past: Sequence[Message] = (),
 ) -> None:
     """Raises AnswerRefused for an answer to a call that awaits one, but not this one, not from a client, or not in this
-    session; and if nobody has made any of the calls. ``past``: messages that may yet become an empty session's history.
+    session; and if none of the calls was made. ``past``: messages that may yet become an empty session's history.
     """
     in_session, rewound = SessionCalls(session), rewound_calls(session)
     named = {id_in_session(session, answer.named) for answer in answers}
@@ -237,7 +237,7 @@ async def check_answers(
                 call.call_id, f"{call.name} runs on the server, and no client can answer its call {call.call_id}."
             )
         if about is not None and about.id in named:
-            continue  # the question's own answer counts, and this is what google-adk told the model meanwhile
+            continue  # the question's own answer counts, and this is what google-adk gave the model meanwhile
         question = about or in_session.question(named_there)
         if question is None and in_session.named(named_there) is None and call.name != CONFIRM_TOOL:
             raise AnswerRefused(

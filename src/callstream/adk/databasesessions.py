@@ -1,7 +1,7 @@
 """google-adk's sessions in a database. What fails there names the sessions, and repeats nothing of what is in them.
 
 A database that restarts is waited for: by every connection that is made, and by reading, which may be done again. What
-was being written when a connection broke may be there or not, so nobody writes it again, and the run fails.
+was being written when a connection broke may be there or not, so it is not written again, and the run fails.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class SessionsAway(JournalError):
 
 
 class Retries:
-    """Does again what failed because the database is away, until it has been away for so many seconds."""
+    """Does again what failed because the database is unavailable, for at most so many seconds."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -51,7 +51,7 @@ class Retries:
 
 
 class DatabaseSessions(DatabaseSessionService):
-    """``where`` names the database in errors; ``passing``: the driver's own errors that mean that it is away.
+    """``where`` names the database in errors; ``passing``: the driver's own errors that mean that it is unavailable.
 
     ``connect``: makes a connection in place of the driver. Other options are those of SQLAlchemy's engine.
     """

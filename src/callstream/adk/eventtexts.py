@@ -47,11 +47,11 @@ class EventTexts:
                 passages.pop(key, None)
                 await passage.end(parts)
         except RunOver:
-            pass  # nobody sees what is said after the end
+            pass  # what is said after the end is not shown
 
 
 def _step_of(invocation: Invocation, event: Event) -> Step | None:
-    """The call of a model whose answer an event has; None if nobody asked a model for it."""
+    """The call of a model whose answer an event has; None if no model was asked for it."""
     step = invocation.step_of(event.actions)
     if step is None and any(part.executable_code for part in (event.content and event.content.parts) or ()):
         step = invocation.last_step(Speaker.of(event))  # a code executor makes another event of the answer

@@ -108,7 +108,7 @@ class Execution:
             except UsageError:
                 call = None  # google-adk has it from elsewhere: another plugin, or a session that is older
         if call is None or call.is_final:
-            is_hidden = invocation.withheld_call(speaker, named) is not None  # somebody took it out
+            is_hidden = invocation.withheld_call(speaker, named) is not None  # it was taken out
             shown = {} if is_hidden else tool_args
             made = await import_call(invocation.run, named, tool.name, shown, function=function_of(tool))
             call = invocation.run.call(made)
@@ -290,7 +290,7 @@ async def _may_need_confirmation(made: BaseTool) -> bool:
 
 
 async def check_early(run: Run, tools: dict[str, BaseTool], warned_of: set[tuple[str, str]]) -> None:
-    """Refuses tools that begin early and that somebody has to confirm or answer: they would not wait for that.
+    """Refuses tools that begin early and that a person has to confirm or answer: they would not wait for that.
 
     One that takes google-adk's context waits until google-adk calls it, because there is no context before.
     """

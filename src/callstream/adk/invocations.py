@@ -60,7 +60,7 @@ class Step:
         self.shown: set[str] = set()
         """The calls that google-adk was given in a response."""
         self.taken_out: list[Call] = []
-        """Calls for whose sake the invocation ends, where nobody has seen them yet."""
+        """Calls for whose sake the invocation ends, where they were not seen yet."""
         self.has_failed = False
         self._request: LlmRequest | None = request
         self._reader: PartialReader | None = None
@@ -86,7 +86,7 @@ class Step:
             await self._response.record(events)
 
     async def record_nameless(self) -> None:
-        """Makes calls of those that never got a name, so that the model can be told of them as of any other."""
+        """Makes calls of those that never got a name, so that the model can learn of them as of any other."""
         for response in list(self.model_call.responses):
             nameless, response.nameless = response.nameless, []
             for dropped in nameless:
@@ -235,7 +235,7 @@ class Invocation:
     def _id_of(self, call: Call) -> str:
         """The id by which google-adk is to know a call: the model's own, unless a call beside it has the same.
 
-        google-adk gives an answer to the last call of its id, whoever made it. Requests have the model's own ids again, see
+        google-adk gives an answer to the last call of its id, of any agent. Requests have the model's own ids again, see
         ``restore_wire_ids``. A live model is sent its results as they are.
         """
         twins = (each for each in self.run.calls if each.wire_id == call.wire_id and each.call_id != call.call_id)

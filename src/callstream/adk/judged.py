@@ -27,7 +27,7 @@ async def record_judged(invocation: Invocation, step: Step, event: Event) -> Non
     try:
         await _Answer(invocation, step).record(event)
     except RunOver:
-        pass  # nobody sees what is said after the end
+        pass  # what is said after the end is not shown
 
 
 class _Answer:

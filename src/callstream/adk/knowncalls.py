@@ -14,7 +14,7 @@ from google.adk.agents.callback_context import CallbackContext
 from google.adk.events.event import Event
 
 USER = "user"
-"""The author of what google-adk answers in the name of somebody else: the result of a task that an agent delegated."""
+"""The author of what google-adk answers in the name of another: the result of a task that an agent delegated."""
 
 
 class Speaker(NamedTuple):

@@ -7,7 +7,7 @@ There are three dialects:
 - raw JSON text (``partial_args`` without a path): Interactions;
 - ``args`` that grow from one response to the next.
 
-Calls without ids are told apart by what they say. A named value for a place that has its value already begins another
+Calls without ids are distinguished by what they say. A named value for a place that has its value already begins another
 call. Args that do not extend those before belong to another call, or take them back: only the whole response tells, so they
 wait for it. Where two calls were taken for one nevertheless, the preview is given up and the calls come whole.
 

@@ -58,7 +58,7 @@ logger = logging.getLogger("callstream")
 
 
 class PluginSettings(msgspec.Struct, frozen=True):
-    """What a plugin was told; ``CallstreamPlugin`` says what each means."""
+    """The settings of a plugin; ``CallstreamPlugin`` says what each means."""
 
     on_truncated: OnTruncated = "tell_model"
     repair_signatures: bool = True
@@ -112,7 +112,7 @@ class CallstreamPlugin(BasePlugin):
         return self._invocations.get(invocation_id)
 
     def _joins_text(self, context: InvocationContext) -> bool:
-        """Whether google-adk gets text by the passage. Not here: whoever runs the Runner may read its partial events."""
+        """Whether google-adk gets text by the passage. Not here: a program may read the Runner's partial events."""
         return False
 
     # -- the invocation --

@@ -106,7 +106,7 @@ async def _finish(work: Coroutine[Any, Any, _T]) -> _T:
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:
-    """Marks what it raised as seen: the task that would have been told was cancelled."""
+    """Marks what it raised as seen: the task that would have seen it was cancelled."""
     _left.discard(task)
     if not task.cancelled():
         task.exception()

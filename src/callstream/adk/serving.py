@@ -93,7 +93,7 @@ def open_sessions(url: str, *, retry_seconds: float = RETRY_SECONDS) -> BaseSess
     """The session service for a URL: ``memory:``, ``sqlite:///file.db``, ``postgresql://…``, or any that SQLAlchemy knows.
 
     A journal's URL will do for PostgreSQL, where ``prepare_sessions`` has to be awaited once before the first use.
-    ``retry_seconds``: how long a database that is away is waited for.
+    ``retry_seconds``: how long an unavailable database is waited for.
     """
     match url.partition(":")[0]:
         case "memory":

@@ -79,7 +79,7 @@ class _Collecting(StreamingTool):
 class Threaded(FunctionTool):
     """Stands in for a tool whose function reports progress and is not async: it runs in a thread.
 
-    google-adk would run it in the event loop, where nobody hears a report before it has returned.
+    google-adk would run it in the event loop, where no report is read before it has returned.
     """
 
     def __init__(self, original: FunctionTool) -> None:

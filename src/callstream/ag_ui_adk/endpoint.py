@@ -166,7 +166,7 @@ class Endpoint:
 class _AgentServer:
     """Joins and stops an agent's runs, also those of other processes, and works on those that outlive their clients.
 
-    To ``connect``, the thread has to belong to ``_joining_user``; a run is stopped by anybody who knows its id. Problems are
+    To ``connect``, the thread has to belong to ``_joining_user``; a run's id is all that is needed to stop it. Problems are
     answered here, since the app around has handlers of its own.
     """
 

@@ -14,7 +14,7 @@ from callstream.errors import CallstreamError
 
 
 class AnswerBroken(CallstreamError):
-    """The upstream broke an answer off, or nobody read it any more."""
+    """The upstream broke an answer off, or it was not read any more."""
 
 
 class Answer:

@@ -1,7 +1,7 @@
 """The runs of programs that know nothing of runs, by conversation.
 
 A run is a turn: from a request whose last word is a user's to the answer that calls no tool. Requests that bring results go
-on in the run whose calls they answer. What nobody answers in time is released.
+on in the run whose calls they answer. What is not answered in time is released.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Turns:
         return next((turn for turn in reversed(here) if turn.answers_any(wire_ids - {None})), None)
 
     async def _end_left(self, ids: ConversationIds, principal: str | None) -> None:
-        """A new turn of a conversation ends the turns before it that nobody has answered."""
+        """A new turn of a conversation ends the turns before it that were not answered."""
         if ids.thread_id is None:
             return
         for turn in [*self._turns]:

@@ -39,7 +39,7 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     ``writer_id``: a name for this process in the store; made unique by the journal. ``lease_ttl``: seconds after which
     a process that no longer renews its lease counts as dead. ``retry_seconds``: how long an append or a read waits for a
-    store that is away, and an append for room in the queue, before it fails. ``max_pending_bytes``: how much may wait to
+    unavailable store, and an append for room in the queue, before it fails. ``max_pending_bytes``: how much may wait to
     be written. ``gather_seconds``: how long after one batch of records those of other runs gather for the next; 0 writes
     everything at once, which costs more. A run that writes alone never waits. ``redact`` is applied to every event before
     it is stored; it sees the pieces of a call one by one, so what is spread over several pieces it cannot recognise.
@@ -92,7 +92,7 @@ class Housekeeper:
         return max(0.05, min(periods)) if periods else None
 
     async def patiently(self, work: Callable[..., Coroutine[Any, Any, _T]], *args: Any) -> _T:
-        """Does what may be done again, again and again while the store is away, for as long as an append would wait."""
+        """Does what may be done again, while the store is unavailable, for as long as an append would wait."""
         deadline = time.monotonic() + self._patience
         back_off = 0.01
         while True:

@@ -98,7 +98,7 @@ class Journal:
         CallIdTaken, an exclusive RunStarted of a thread that has an exclusive run going on raises ThreadBusy, an append
         to an ended run raises UsageError; then nothing of the append is kept.
 
-        Appends wait in a bounded queue: while it is full, and while the store is away, an append waits, and fails with
+        Appends wait in a bounded queue: while it is full or the store is unavailable, an append waits, and fails with
         JournalError when its time is over. One whose task is cancelled may be written all the same.
         """
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -172,7 +172,7 @@ class Journal:
     async def check(self) -> None:
         """Writes one small row, so that a health check knows whether appends would be written now.
 
-        JournalError if the store refuses it, or has just refused an append. It does not wait for a store that is away, but
+        JournalError if the store refuses it, or has just refused an append. It does not wait for an unavailable store, but
         one that does not answer at all takes its time to fail: put a limit around it (``async with asyncio.timeout(2)``).
         """
         await self._worker.check()

@@ -52,7 +52,7 @@ class Append(msgspec.Struct, eq=False):
     """One append on its way.
 
     ``base`` is the run's last number when it was first planned. With it, planning the append again, after a commit of
-    which nobody knows whether it happened, finds out.
+    which it is unknown whether it happened, finds out.
     """
 
     run_id: str
@@ -91,7 +91,7 @@ class Owned(msgspec.Struct, eq=False):
 class RunFacts(msgspec.Struct, frozen=True):
     """A run's row as far as ownership goes. Epoch 0 is a run that is not there yet.
 
-    Of a compacted run the writer may be forgotten: nobody writes to it.
+    Of a compacted run the writer may be forgotten: it has no writer any more.
     """
 
     run_id: str

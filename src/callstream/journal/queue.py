@@ -78,7 +78,7 @@ class AppendQueue:
     """``wake`` is called, from any thread, when there is a batch to take. One thread takes and settles.
 
     A batch is ready when ``gather`` seconds have passed since the last one was taken, or when the runs of that one have
-    all appended again: then nobody else is writing for whom it would be worth to wait. (Only runs whose last record was a
+    all appended again: then no other run is writing for which it would be worth waiting. (Only runs whose last record was a
     piece of text are waited for: after any other event, more may take any time.) Where the loops are busy with what is
     written, it is more seconds, twice as many as they have worked for the last batch: the more of a run comes together,
     the cheaper it is, and a loop that is never done would show everything much later.
@@ -189,7 +189,7 @@ class AppendQueue:
         deliver(settled, pushed)
         self._spent = spent + time.monotonic() - began  # what others have counted within this is counted once
         duties = self._duties.get(loop)
-        if duties is not None and duties.is_paused:  # which nobody changes but this loop
+        if duties is not None and duties.is_paused:  # which only this loop changes
             duties.is_paused = False
             loop.call_soon(self._do_works, loop)  # what has come meanwhile is read first
 
@@ -384,7 +384,7 @@ class GroupCommit:
         )
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Commits what comes until it is told to stop and nothing waits any more."""
+        """Commits what comes until it has to stop and nothing waits any more."""
         self._loop = asyncio.get_running_loop()
         stopping = asyncio.create_task(stop.wait())
         stopping.add_done_callback(lambda _: self._news.set())

@@ -165,7 +165,7 @@ async def _resumed(tables: Tables, memory: Memory) -> Mapping[int, Sequence[Held
 async def _repeated(tables: Tables, append: Append, repeat: Repeat) -> int | CallstreamError:
     """The outcome of an append that seems to be there already.
 
-    Folded rows cannot be compared. If nobody else has ever written to the run the number is taken for true.
+    Folded rows cannot be compared. If no other process has ever written to the run, the number is trusted.
     """
     refusal = repeat.run.refusal
     stored = await tables.rows(repeat.run.key, repeat.first, repeat.last)

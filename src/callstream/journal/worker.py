@@ -169,7 +169,7 @@ class JournalThread:
             if self._closing is not None and not self._closing.done():
                 self._closing.set_result(None)
             if self._opening is not opening:
-                return  # it could not be opened, which was told already
+                return  # it could not be opened, which was reported already
             if not opening.done():
                 opening.set_exception(lost)
             self._has_ended = True

@@ -15,7 +15,7 @@ principal, and there is one rule for each side:
 
 ``LeftBehind`` has the calls that a process left in a thread when it died in the middle of their arguments. Their abort
 hooks run in the process that continues the thread. A process counts as dead when its lease has run out;
-until then it cannot be told from a slow one. A thread does not wait for that: its next turn begins at once, and
+until then it cannot be distinguished from a slow one. A thread does not wait for that: its next turn begins at once, and
 the run that is still open is watched. If its owner comes to an end with it, there is nothing to tell; if the lease runs
 out, the run is swept, and the hooks hear it then.
 """
@@ -39,7 +39,7 @@ _NOT_DISCARDED = tuple(state for state in CallState if state is not CallState.DI
 
 
 class Directory:
-    """The calls of one thread of one principal; without a principal, of that thread of anybody.
+    """The calls of one thread of one principal; without a principal, of that thread of any principal.
 
     What it returns has its arguments, unlike a journal's listing.
     """
@@ -319,7 +319,7 @@ class LeftBehind:
         task.add_done_callback(lambda done: self._watching.pop(run.run_id, None))
 
     async def _tell_at_the_end(self, run_id: str) -> None:
-        """Outlasts a journal that is away: the journal itself logs that it is, and the run is still to be ended."""
+        """Outlasts an unavailable journal: the journal itself logs that it is, and the run is still to be ended."""
         calls: list[Call] | None = None
         while calls is None:
             await asyncio.sleep(_SWEEP_EVERY)

@@ -93,7 +93,7 @@ class Barrier:
         return None if hooked is None else hooked.error
 
     def is_refused(self, call: Call) -> bool:
-        """Whether the model has to be told why the call's tool did not run. What a stop discarded it need not know."""
+        """Whether the model has to learn why the call's tool did not run. What a stop discarded it need not know."""
         if call.reason in ("aborted", "interrupted"):
             return self.hook_error(call.call_id) is not None
         return call.state is CallState.DISCARDED

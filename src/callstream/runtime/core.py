@@ -135,7 +135,7 @@ class RunCore(ABC):
 
     @abstractmethod
     def _handed_over(self) -> frozenset[str]:
-        """The calls whose tools have run, or may have, though nobody saw their outcome."""
+        """The calls whose tools have run, or may have, though their outcome was not seen."""
 
     # -- what is known --
 
@@ -325,7 +325,7 @@ class RunCore(ABC):
         await self._tell_progress(call_id, data)
 
     async def close_progress(self, call_id: str) -> None:
-        """The tool has ended, and what it told its interface is all that there is."""
+        """The tool has ended: no more reports to its interface follow."""
         await self._feeds.close(call_id)
 
     def progress_of(self, call_id: str) -> Progress:

@@ -2,7 +2,7 @@
 
 ``Driver`` is what ``ADKAgent.run``, the server and the FastAPI endpoint have in common. It begins a run when there is room
 for it and its thread is free, lets it work, and ends it by whatever comes first: its own work, a stop that any process may
-have asked for, its time limit, nobody watching it where that is wanted, and the end of the host. A driver belongs to one
+have asked for, its time limit, a last viewer who leaves, where wanted, and the end of the host. A driver belongs to one
 event loop.
 
 A thread's runs take turns. The journal keeps them apart where the host starts them as ``exclusive``: it raises ThreadBusy,
@@ -127,10 +127,10 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How long a run may take before it fails."""
     limits: TextLimits = TextLimits()
     leave_seconds: float | None = None
-    """How long a run continues when nobody watches it any more; None: to its end. With 0, who leaves waits for the stop."""
+    """How long a run continues without a viewer; None: to its end. With 0, the last viewer waits for the stop."""
     leave_reason: str = "the client left"
     shutdown_seconds: float = 0.0
-    """How long runs may continue when the driver is told to end."""
+    """How long runs may continue when the driver has to end."""
     logs_failures: bool = True
     """Whether failures of runs are logged here; off where an observer does it."""
 
@@ -202,7 +202,7 @@ class Driver:
         """Has a run started, works on it, and returns its id. If the same ``request`` has begun one before, it is that run.
 
         ``turn``: the run waits for all before it that named the same. ``check`` raises if the request may not have the
-        thread. It is called whenever the thread is busy, so that nobody waits for another user's thread, and once
+        thread. It is called whenever the thread is busy, so that no user waits for another user's thread, and once
         more when the run has started: of two who begin a thread at once, one is too late to own it.
 
         Raises TooMany, ShuttingDown, ThreadBusy, and whatever ``start`` and ``check`` raise.
@@ -322,7 +322,7 @@ class Driver:
         self._begin_stop(running, TimeoutError(f"the run took longer than {self._settings.run_seconds} s"))
 
     def _limit_rest(self, running: _Running) -> None:
-        """The run has ended, by itself or by a limit; what its agent still does serves nobody."""
+        """The run has ended, by itself or by a limit; what its agent still does is lost."""
         if running.limit is not None:
             running.limit.cancel()
         if not running.task.cancelling():

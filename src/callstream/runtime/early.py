@@ -252,7 +252,7 @@ class EarlyRun:
         self.tool = tool
         self.has_begun = False
         self.is_joined = False
-        """Whether somebody has asked for the result, who will not be given another's."""
+        """Whether a caller has asked for the result, which will not get another's."""
         self.given: Any = {}
         """What the tool is called with: arguments by name, or the one of a free-text tool."""
         self._run = run
@@ -301,12 +301,12 @@ class EarlyRun:
             case CallDiscarded(reason=reason, detail=detail):
                 self.abort(reason, detail)
             case CallExecuting() | CallAwaiting():
-                self._args, self._starts_at_end = None, False  # somebody else has it
+                self._args, self._starts_at_end = None, False  # another has it
             case _:
                 pass
 
     def abort(self, reason: str, detail: str | None = None) -> None:
-        """The call is discarded: the tool, if it runs, is told so."""
+        """The call is discarded; the tool, if it runs, is notified."""
         self._args_ended.set()
         if self._reason is not None:
             return
@@ -458,7 +458,7 @@ class EarlyRun:
     # -- who asks for the result --
 
     def join(self) -> EarlyRun | None:
-        """This run, for whoever asks first; None if he has to run the tool himself."""
+        """Claims this run for the first caller; None if the caller must run the tool."""
         if not self.can_be_joined_here():
             return None
         self.is_joined = True
@@ -490,7 +490,7 @@ class EarlyRun:
     async def wait(self) -> Any:
         self.is_joined = True
         outcome = asyncio.wrap_future(self._outcome)
-        outcome.add_done_callback(lambda future: future.cancelled() or future.exception())  # nobody else may see it
+        outcome.add_done_callback(lambda future: future.cancelled() or future.exception())  # it has one reader
         try:
             return await asyncio.shield(outcome)
         except asyncio.CancelledError:
@@ -559,7 +559,7 @@ class EarlyRuns:
             await early.settle()
 
     def abort(self, ending: Ending) -> None:
-        """The run ends: tools whose arguments are not whole are told so, the others are cancelled."""
+        """The run ends: tools whose arguments are not whole are notified, the others are cancelled."""
         for early in self._runs.values():
             if early.is_over:
                 continue

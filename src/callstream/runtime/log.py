@@ -2,7 +2,7 @@
 
 Why journal and ledger agree: one batch of a run is under way at a time, and the next one is chosen when it has been
 applied. So events are applied in the order of their numbers, nothing is applied that the journal has not acknowledged,
-and whoever chooses events sees all that was submitted before. Nothing here waits, so a cancellation cannot come
+and the choice of events sees all that was submitted before. Nothing here waits, so a cancellation cannot come
 between.
 
 An append that fails may have been written all the same, its acknowledgement lost: then the log is doubtful until the

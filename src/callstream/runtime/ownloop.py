@@ -4,7 +4,7 @@ Why nothing hangs: a caller waits for a loop that another thread runs, never for
 (``run_in`` refuses that), and it stops waiting when that loop is closed. While it waits it runs the plain functions that
 the work hands back to it, so a sync tool runs in the thread of the program that invoked it.
 
-The thread of ``OwnLoop`` is no daemon, because those die in the middle of their work. ``end`` ends it. If nobody calls
+The thread of ``OwnLoop`` is not a daemon, because those die in the middle of their work. ``end`` ends it. If nobody calls
 that, it ends after the main thread and all other threads that are not daemons, when nobody can use it any more.
 """
 
@@ -107,7 +107,7 @@ class _Caller:
         try:
             loop.call_soon_threadsafe(self._cancel)
             while self._task is not None and self._jobs.get(timeout=2 * MOMENT) is not None:
-                pass  # a function that nobody runs any more
+                pass  # a function that will not run any more
         except (RuntimeError, queue.Empty):
             pass  # the loop is closed, or its store hangs
 
@@ -181,7 +181,7 @@ def may_wait_for(loop: asyncio.AbstractEventLoop) -> bool:
 class OwnLoop:
     """An event loop in a thread of its own, which begins with the first use. A forked process gets another one.
 
-    ``at_exit`` is done on the loop if the program ends and nobody called ``end``.
+    ``at_exit`` is done on the loop if the program ends without ``end``.
     """
 
     def __init__(self, at_exit: Work[None]) -> None:

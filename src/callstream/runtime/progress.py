@@ -85,7 +85,7 @@ def check_handler(handler: ProgressHandler | None) -> None:
 
 
 def _to_json(data: Any) -> Any:
-    """The data as JSON values: what JSON does not know is told by its ``repr``."""
+    """The data as JSON values: what JSON does not know is written as its ``repr``."""
     try:
         return json.loads(json.dumps(data, default=repr, allow_nan=False))
     except (TypeError, ValueError, RecursionError):  # a key that is no text, infinity, something inside itself

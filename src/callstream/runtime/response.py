@@ -72,9 +72,9 @@ class ReadingRun(Protocol):
 class Response:
     """Decodes bytes and records what they say. Ids are made unique on the way: the decoder's own stay inside.
 
-    ``feed`` returns when the events are durable and the hooks have been told; it does not wait for hooks. If reading
+    ``feed`` returns when the events are durable and the hooks are notified; it does not wait for hooks. If reading
     breaks, the open calls are discarded (interrupted) and the error rises unchanged. Leaving it ends the body. ``expect``
-    is told of each call before it starts: its ``call_id``, its text while that is being read, and the
+    is notified of each call before it starts: its ``call_id``, its text while that is being read, and the
     ``call_id`` under which it was expected before, if that was taken.
     """
 

@@ -16,7 +16,7 @@ most alike, and of those that are equally alike the first. What follows from it:
 - a call whose tool has run is not undone when the run ends before its result was seen: see ``Ending``;
 - the tool can find out its own call: ``current_call``.
 
-A tool that nobody called for the model, as a helper of another tool, is not taken for a call: inside of a tool there
+A tool that is not called for the model, as a helper of another tool, is not taken for a call: inside of a tool there
 are no claims.
 """
 
@@ -130,7 +130,7 @@ class Claims:
         self._lock = threading.Lock()
 
     def find(self, tool: Tool[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> ClaimedCall | None:
-        """The call that this call of the tool in Python means, which then is nobody else's; None if it means none.
+        """The call that this call of the tool in Python means, which is claimed by that; None if it means none.
 
         Raises CallRejected if the tool must not run for it.
         """
@@ -154,7 +154,7 @@ class Claims:
         self._delivered |= set(call_ids)
 
     def handed_over(self) -> frozenset[str]:
-        """The calls whose tools have run, or may have: nobody sees it where a tool is not one of this Callstream."""
+        """The calls whose tools have run, or may have: that is not seen where a tool is not one of this Callstream."""
         tools = self._run.engine.tools
         unseen = {call.call_id for call in self._run.calls if call.name not in tools}
         return frozenset(self._claimed | (self._delivered & unseen))
@@ -241,7 +241,7 @@ class Run(RunCore):
         self.claims = Claims(self, self.tool_use, self.early)
         """Which calls are meant by tools that are called in Python."""
         self.starts_early = True
-        """Whether tools may do that. Not in a run that nobody opened, since nobody would wait for them."""
+        """Whether tools may do that. Not in a run that was not opened, since nothing would wait for them."""
         self._invoking: frozenset[str] = frozenset()
         self._token: Token[Run | None] | None = None
         self._claims_token: Token[CallClaims | None] | None = None
@@ -280,7 +280,7 @@ class Run(RunCore):
             await engine.journal.open()
             await self.record([started])
         except JournalError as error:
-            # It may be in the journal, and nobody else would end it.
+            # It may be in the journal, and nothing else would end it.
             if self.is_doubtful and engine.active_run(self.run_id) is None:
                 engine.end_later(self.run_id, partial(self.end_in_journal, Ending.failed(str(error))))
             raise
@@ -290,7 +290,7 @@ class Run(RunCore):
         engine.observers.run_started(self)
 
     async def _stop_when_started(self, starting: asyncio.Future[None]) -> None:
-        """Ends a run whose starter was cancelled: nobody else has it, so nobody else could end it."""
+        """Ends a run whose starter was cancelled: nothing else has it, so nothing else could end it."""
         await asyncio.wait({starting})
         if self.seq:
             await self.stop("cancelled")

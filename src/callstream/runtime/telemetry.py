@@ -101,7 +101,7 @@ class Telemetry:
 
     def run_entered(self, run: Run) -> Callable[[], None]:
         observed = self._runs.get(run.run_id)
-        if observed is None or not observed.span.get_span_context().is_valid:  # nobody traces
+        if observed is None or not observed.span.get_span_context().is_valid:  # nothing traces
             return _nothing
         token = context.attach(trace.set_span_in_context(observed.span))
         return lambda: context.detach(token)

@@ -133,12 +133,12 @@ class ToolUse:
         self.told |= {refused.call_id for refused in refusals}
 
     def mark_written_back(self, call_ids: Collection[str]) -> None:
-        """These are told by requests from now on."""
+        """Requests contain these from now on."""
         self._refusals_told |= set(call_ids)
         self._written_back |= set(call_ids)
 
     def to_ask_again(self, call_ids: Collection[str]) -> list[Refusal]:
-        """Why none of these calls of one response reaches the program; empty if one does, or if it was told of one."""
+        """Why none of these calls of one response reaches the program; empty if one does, or if it knows of one."""
         refusals = {refused.call_id: refused for refused in self._refusals() if self._is_withheld(refused)}
         known = [call_id for call_id in call_ids if call_id not in self.told and call_id not in self._refusals_told]
         return [refusals[each] for each in known] if refusals.keys() >= set(call_ids) == set(known) else []

@@ -46,7 +46,7 @@ class Access:
         self._journal = host.callstream.journal
 
     async def principal(self, request: Request) -> str | None:
-        """Who asks. None only where nobody is asked who he is."""
+        """The principal of the request; None if the server has no ``auth``."""
         if self._auth is None:
             return None
         found = self._auth(request)
@@ -70,7 +70,7 @@ class Access:
         runs = await self._journal.runs(thread_id=thread_id) if is_id(thread_id) else []
         if not runs or (principal is not None and runs[-1].principal != principal):
             raise not_found("thread")
-        # Somebody else's can be among them only if he was refused after it had begun; it is not shown.
+        # A run of another principal is among them only if it was refused after it started; it is not shown.
         own = await self._own(runs if principal is None else [row for row in runs if row.principal == principal])
         if not own:
             raise not_found("thread")
@@ -195,7 +195,7 @@ def _is_from_elsewhere(headers: Headers) -> bool:
 
 
 def _name_of(host: str) -> str:
-    """The Host header without its port. What is not a name and a port is no name that anybody could be allowed."""
+    """The Host header without its port. What is not a name and a port cannot be allowed."""
     found = _HOST.fullmatch(host.strip().lower())
     return host if found is None else found["address"] or found["name"] or ""
 

@@ -1,6 +1,6 @@
 """What the server serves: an agent, known by what it does and not by what it is made of.
 
-``Agent`` is what anybody can write: ``run(input)``. It works inside a run of the journal, so what a tapped SDK client
+``Agent`` is what an application writes: ``run(input)``. It works inside a run of the journal, so what a tapped SDK client
 says in it is journaled by itself; AG-UI events that it yields are journaled too. ``Host`` is for agents that start runs
 of the journal themselves, as ``ADKAgent`` does.
 """
@@ -248,7 +248,7 @@ async def _await_client(run: Run, client_tools: frozenset[str]) -> None:
             try:
                 await run.await_answer(call.call_id)
             except CallRejected as dropped:
-                # Its hooks would not have it. The client is told so with the call's result.
+                # Its hooks would not have it. The client learns it with the call's result.
                 logger.info("run %s: %s", run.run_id, dropped)
 
 
@@ -270,7 +270,7 @@ def _content(text: Any) -> Any:
 # -- what an agent yields, on its way into its run --
 #
 # An agent names its calls as it likes, and many count them from 0. Inside Callstream, and for its clients, each has a
-# call_id of its own; the agent is told its own ids.
+# call_id of its own; the agent gets its own ids.
 
 
 async def _record_yielded(run: Run, events: AsyncIterable[Any]) -> None:

@@ -53,7 +53,7 @@ class Api:
         ]
 
     def _guard(self, answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-        """Where it is known that the journal is away, nobody waits long to hear it."""
+        """Where the journal is known to be unavailable, the answer comes at once."""
 
         async def guarded(request: Request) -> Response:
             return await self._health.guard(answer(request), grace=_GRACE_SECONDS)

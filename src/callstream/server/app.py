@@ -95,7 +95,7 @@ def create_app(
         routes += [Route("/", _page), Mount("/page", _PageFiles(directory=PAGE))]
 
     async def close_all() -> None:
-        """A journal that is away must not keep the server from ending: who sweeps next ends its runs."""
+        """An unavailable journal must not keep the server from ending: the next sweep ends its runs."""
         try:
             try:
                 await driver.aclose()

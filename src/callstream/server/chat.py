@@ -76,7 +76,7 @@ class ChatRoutes:
 
     def routes(self) -> list[Route]:
         stream = IdRoute("/ui/{chat_id}/stream", self.resume, methods=["GET"])
-        stream.methods = {"GET"}  # a stream has no HEAD: whoever asks for one would wait for the run's end
+        stream.methods = {"GET"}  # a stream has no HEAD: the answer would wait for the run's end
         return [
             Route("/ui", self.send, methods=["POST"]),
             stream,
@@ -184,7 +184,7 @@ class ChatRoutes:
         return json_response(await asyncio.to_thread(ui_messages, views, self._view, sdk=sdk))
 
     async def _rows(self, request: Request, principal: str | None) -> list[RunRow]:
-        """The runs of a chat, the newest first; none for one that there is not, and for one of somebody else's."""
+        """The runs of a chat, the newest first; none for one that does not exist, or is another principal's."""
         chat_id = request.path_params["chat_id"]
         if isinstance(self._host, Importer) and is_id(chat_id):
             await self._guard(self._host.import_thread(chat_id, principal))
@@ -235,7 +235,7 @@ async def _replay(journal: Journal, turn: ChatTurn, translator: ChunkTranslator)
         async for frame in _rest(journal, run_id, translator, merger, seq):
             yield frame
     except Compacted:
-        raise Unfinished from None  # it has ended in this moment; whoever asks again finds it whole
+        raise Unfinished from None  # it has ended in this moment; the next request finds it whole
 
 
 async def _rest(

@@ -21,14 +21,14 @@ from callstream.server.routes import RunRoutes
 from callstream.server.settings import ServerSettings
 
 _DEFAULT: Final = "default"
-"""The agent that its components use unless they are told another's name."""
+"""The agent that its components use unless another name is set."""
 _THREADS: Final = {"list": False, "inspect": False, "mutations": False, "realtimeMetadata": False}
 
 
 class CopilotKitRoutes:
     """There is one agent, under its own name and as ``default``.
 
-    The core is built on an AG-UI client before 1.0. It does not say so in a request, so whoever declares no version is one.
+    The core is built on an AG-UI client before 1.0. It does not say so in a request, so no declared version means one.
     """
 
     def __init__(self, runs: RunRoutes, access: Access, settings: ServerSettings, name: str) -> None:

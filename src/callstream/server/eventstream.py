@@ -1,4 +1,4 @@
-"""A response of server-sent events: sent as they come, kept alive while none come, cut off when nobody takes them.
+"""A response of server-sent events: sent as they come, kept alive while none come, cut off when they are not read.
 
 A frame goes out in pieces, each when the one before it was taken. So what waits for a reader that takes nothing is one
 piece and the frame itself; a frame that is large lies in a file, not in memory.

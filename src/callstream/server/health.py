@@ -60,9 +60,9 @@ class JournalHealth:
         self._users -= 1
 
     async def guard(self, work: Awaitable[_T], *, grace: float = 0.0) -> _T:
-        """Waits for the work. JournalError as soon as the journal is away; then the work is cancelled.
+        """Waits for the work. JournalError as soon as the journal is unavailable; then the work is cancelled.
 
-        ``grace``: how many seconds the work gets where the journal is away already. One that takes no writes may be
+        ``grace``: how many seconds the work gets where the journal is unavailable already. One that takes no writes may be
         readable all the same. Streams wait here for every delta, so it has to cost less than ``asyncio.timeout``.
         """
         if self.is_away:

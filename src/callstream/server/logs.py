@@ -67,7 +67,7 @@ class LogObserver:
         extra = {**_ids(run), "outcome": run.outcome, "seconds": seconds, "calls": len(run.calls)}
         named = (run.run_id, run.thread_id)
         if run.outcome == "failed":
-            # Where the store failed, a traceback tells nobody anything: it is the same for all runs of that moment.
+            # Where the store failed, a traceback says nothing: it is the same for all runs of that moment.
             error = None if isinstance(run.error, JournalError) else run.error
             because = "" if error is not None or not run.reason else f": {run.reason}"
             logger.error("run %s of thread %s failed%s", *named, because, exc_info=error, extra=extra)

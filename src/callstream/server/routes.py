@@ -91,7 +91,7 @@ class StreamSeat:
             self._place.__exit__(None, None, None)
 
     def move(self) -> Self:
-        """The same seat for somebody else, who gives it back."""
+        """The same seat for another owner, which gives it back."""
         moved = copy(self)
         self._place = None
         return moved
@@ -188,7 +188,7 @@ class RunRoutes:
         return RunRequest(given.thread_id, given.run_id, digest_of(given), owner, app)
 
     async def _begin(self, beginning: Coroutine[Any, Any, str]) -> str:
-        """A write that is under way cannot be called back. If the journal is away, nobody waits for it."""
+        """A write that is under way cannot be called back. If the journal is unavailable, it is not waited for."""
         task = asyncio.create_task(beginning)
         try:
             with _explain("active runs", "too_many_runs"):
@@ -201,7 +201,7 @@ class RunRoutes:
     async def _rest(
         self, row: RunRow, position: Position, presentation: Presenter, outlet: Outlet
     ) -> AsyncGenerator[Frame, None]:
-        """What a client has not read of a run; if that cannot be told any more, the whole thread up to its end."""
+        """What a client has not read of a run; if that is not known any more, the whole thread up to its end."""
         try:
             async for frame in resume(self._journal, row.run_id, position, self._view, presentation, outlet):
                 yield frame

@@ -54,7 +54,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_run_bytes: int | None = 128 * _MIB
     """All text that a model writes in one run: answers, reasoning and arguments. A run that exceeds it fails."""
     shutdown_seconds: float = 20.0
-    """How long active runs may continue when the server is told to stop."""
+    """How long active runs may continue when the server has to stop."""
 
     # -- requests --
     max_body_bytes: int | None = 16 * _MIB

@@ -257,7 +257,7 @@ def _merge(told: _Told) -> Iterator[tuple[tuple[int, int], list[AguiEvent]]]:
 async def raw(journal: Journal, run_id: str, after: int) -> AsyncGenerator[bytes, None]:
     """The records of a run after a number, as they are in the journal.
 
-    If the number lies inside a range that compaction has folded, the reader is told so and gets the range again, whole.
+    If the number lies inside a range that compaction has folded, the reader gets a notice and the range again, whole.
     """
     is_read = False
     while not is_read:

@@ -53,7 +53,7 @@ class _Worker:
         self.ready: asyncio.Future[float | None] = loop.create_future()
         """Since when it is ready; None if it ended before."""
         self.is_leaving = False
-        """Whether it was told to end."""
+        """Whether it has to end."""
         self.is_retired = False
         """Whether connections are for other workers."""
         self._process = process

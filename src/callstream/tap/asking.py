@@ -4,7 +4,7 @@ Gateways and older servers refuse a request with a field that they do not know, 
 an error as the first event of a stream. Such a request is sent once more as the SDK made it. If it is not refused then, the
 field was the reason, and that place is not asked again.
 
-One that somebody has signed, body included, is refused without a word about the field. So where a place says that a request
+One that was signed, body included, is refused without a word about the field. So where a place says that a request
 is not authorised, it is sent as the SDK made it, too, once for each place.
 """
 

@@ -43,7 +43,7 @@ _TURNS_BEFORE_END = 6
 an object with the partial ones before it, and its application, which gets events by queues, is to see those first."""
 
 OnEnd: TypeAlias = Callable[[BaseException | None], Awaitable[None]]
-"""Told when a response was read, and what broke it off, if anything did. May be told twice."""
+"""Called when a response was read, with what broke it off, if anything did. May be called twice."""
 Drop: TypeAlias = Callable[[bytes, Collection[str]], bytes]
 """Takes the calls of these wire ids out of whole frames."""
 
@@ -182,7 +182,7 @@ class TappedBody:
         except asyncio.CancelledError:
             if not self._broken_off:
                 raise
-            self._reading.uncancel()  # nobody but the SDK is in a hurry: what follows may take its time
+            self._reading.uncancel()  # only the SDK is in a hurry: what follows may take its time
         finally:
             self._broken_off = True  # nothing is recorded any more but what is open
             self._undo_stop()
@@ -396,7 +396,7 @@ class TappedBody:
         return self.drop is not None and self._call(local_id).reason != "aborted"
 
     def _is_rejected(self, local_id: str) -> bool:
-        """Whether a call must not reach the SDK, since nobody there would refuse to run it."""
+        """Whether a call must not reach the SDK, since nothing there would refuse to run it."""
         call = self._call(local_id)
         if call.state is not CallState.DISCARDED:
             return False

@@ -54,7 +54,7 @@ class Tap:
         settings = _settings(settings, parameters)
         if inner is not None and not any(callable(getattr(inner, name, None)) for name in _SENDS):
             raise UsageError(f"expected a transport of httpx or httpx2, or none, got {inner!r:.100}")
-        pools = pools or Pools({}, in_use=self._pools)  # the client of a transport may be one that nobody can close
+        pools = pools or Pools({}, in_use=self._pools)  # the client of a transport may be one that cannot be closed
         return TapTransport(
             self._engine,
             self._own_loop,

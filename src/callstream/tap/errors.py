@@ -29,7 +29,7 @@ def raised_once(provider: Provider) -> Iterator[None]:
 
 
 def _also(error: Exception, root: type[Exception]) -> Exception:
-    """The error as an instance of ``root``, too. It is made without ``__init__``, whose arguments nobody knows any more."""
+    """The error as an instance of ``root``, too. It is made without ``__init__``, whose arguments are not known any more."""
     of = type(error)
     kind: Any = type(of.__name__, (of, root), {"__module__": of.__module__, "__doc__": of.__doc__})
     made: Any = kind.__new__(kind, *error.args)

@@ -27,7 +27,7 @@ class Place(NamedTuple):
         return cls(current_run())
 
     def of_host(self) -> Place | None:
-        """The same, for a model of a host's: what no agent asks is guarded like all else, and shown to nobody.
+        """The same, for a model of a host's: what no agent asks is guarded like all else, and not shown.
 
         None outside of a run, where there is nothing to guard.
         """

@@ -29,7 +29,7 @@ def library_of(request: Any) -> ModuleType:
 class Pools:
     """Makes transports as they are needed. ``options`` are those of the library's own transports.
 
-    While some are open, ``in_use`` has these pools, for clients that nobody closes.
+    While some are open, ``in_use`` has these pools, for clients that are never closed.
     """
 
     def __init__(self, options: dict[str, Any], *, in_use: set[Pools] | None = None) -> None:

@@ -140,7 +140,7 @@ class Tapping:
         return self._engine.find_tool(name)
 
     def joins_text(self, model_call: ModelCall | None) -> bool:
-        """Whether the SDK gets text by the passage, because nobody above reads it while it is written."""
+        """Whether the SDK gets text by the passage, because it is not read above while it is written."""
         if model_call is not None and model_call.joins_text is not None:
             return model_call.joins_text
         return self._settings.joins_text
@@ -185,7 +185,7 @@ class Reading:
         names = offered or tuple(self._tools)
         # Where no tool of the request is collapsed, nothing needs to be held either.
         self._touches = tapping.may_collapse and (not names or any(map(collapses, names)))
-        # A call of a tool that the request never declared is nobody's: it must not reach the SDK in pieces.
+        # A call of a tool that the request never declared belongs to no tool: it must not reach the SDK in pieces.
         self._offered = offered if self._touches else ()
         self._collapses: Callable[[str], bool] = lambda name: collapses(name) or self._is_invented(name)
         self._refuses = model_call is not None and model_call.refuses
@@ -296,7 +296,7 @@ class Reading:
             self.run.claims.mark_delivered(self._response.call_ids.values())
 
     async def tell_end(self, error: BaseException | None) -> None:
-        """All that belongs to the answer was read. May be told twice."""
+        """All that belongs to the answer was read. May be called twice."""
         if self._on_end is not None:
             await self._on_end(error or self._response.decoder.error)
 
@@ -311,7 +311,7 @@ class Reading:
     ) -> TappedBody:
         """A streamed answer, read by a task of its own from now on.
 
-        ``on_end`` is told of the end in place of the answer's run.
+        ``on_end`` is called at the end in place of the answer's run.
         """
         collapser = self._collapser = self._provider.collapser(
             self._response.decoder,
@@ -396,7 +396,7 @@ def _collapse_none(name: str) -> bool:
 
 
 def untold_refusals(provider: Provider, request: Request, place: Place) -> list[Refusal]:
-    """What nobody else tells the model: why calls that never reached the program did not run.
+    """What nothing else tells the model: why calls that never reached the program did not run.
 
     Hosts tell the model themselves, and so do programs that have rejected calls forwarded.
     """

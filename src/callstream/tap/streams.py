@@ -54,7 +54,7 @@ class UntouchedBody:
 
 
 class BegunBody:
-    """A body whose first bytes were looked at before anybody reads it."""
+    """A body whose first bytes were looked at before it is read."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -114,7 +114,7 @@ def _stream_class(library: ModuleType) -> Any:
 
 
 class _Chunks:
-    """Not a generator: one that nobody reads to its end would be closed wherever garbage is collected, and wait there."""
+    """Not a generator: one that is not read to its end would be closed wherever garbage is collected, and wait there."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, chunks: AsyncIterator[bytes]) -> None:
         self._loop = loop

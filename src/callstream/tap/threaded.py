@@ -2,7 +2,7 @@
 
 All that is done for one request is done by its thread, one thing after another. A thread that waits for bytes cannot be
 cancelled. So to close a response that is being read, its socket is shut down; where the transport shows no socket, or
-shares it (HTTP/2), the response is closed as soon as the wait is over, and nobody waits for that.
+shares it (HTTP/2), the response is closed as soon as the wait is over, and that is not waited for.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class TapTransport:
         try:
             return await self._tap(exchange, errand, answer, patience)
         except BaseException:
-            await answer.stream.aclose()  # nobody else has it: the connection would be lost to its pool
+            await answer.stream.aclose()  # nothing else has it: the connection would be lost to its pool
             raise
 
     async def _tap(self, exchange: Exchange, errand: _Errand, answer: Any, patience: Patience) -> Any:
@@ -181,7 +181,7 @@ class TapTransport:
         return _answered(request, answer, streamed, is_decoded=is_decoded)
 
     def _again(self, reading: Reading, errand: _Errand, *, is_possible: bool = True) -> Again | None:
-        """What asks the model again; None where nobody wants that."""
+        """What asks the model again; None where that is not wanted."""
         often = errand.often
         if not reading.may_ask:
             return None

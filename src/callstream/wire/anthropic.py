@@ -1,7 +1,7 @@
 """Anthropic Messages: ``POST /v1/messages``, also on Vertex, Azure and compatible servers.
 
 A call is a content block of type ``tool_use``; server-side blocks (``server_tool_use``, ``mcp_tool_use``, …) are not
-client calls. Blocks are told apart by their index. When ``max_tokens`` cuts the last call, its block is stopped all the
+client calls. Blocks are distinguished by their index. When ``max_tokens`` cuts the last call, its block is stopped all the
 same and only the stop reason tells. Compatible servers leave out the stop of a block, the stop reason, or both.
 """
 

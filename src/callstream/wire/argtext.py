@@ -55,7 +55,7 @@ class ArgumentText:
             self._text += codec.utf8(text)
             self._scanned = len(self._text)
         else:
-            self._text += text.encode()  # whoever calls has escaped surrogates
+            self._text += text.encode()  # the caller has escaped surrogates
         return text
 
     def append_raw(self, text: str) -> str:

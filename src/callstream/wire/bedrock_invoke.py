@@ -2,7 +2,7 @@
 
 Each chunk of the AWS event stream holds one event of Anthropic's Messages wire; requests and whole answers are those of
 Messages, too. The path does not say whose model answers, and each maker has a format of its own; Anthropic's requests are
-told by their ``anthropic_version``. Answers to all others pass unread.
+recognised by their ``anthropic_version``. Answers to all others pass unread.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Responses in which a call is a block: a start that names it, deltas of its arguments, and a stop, told apart by number.
+"""Responses in which a call is a block: a start that names it, deltas of its arguments, and a stop, distinguished by number.
 
 A whole call is its block's start and stop as they came, and between them one delta with all of its arguments. Where the
 start brought arguments (some servers, and Anthropic's programmatic calls), they are moved into that delta: not every

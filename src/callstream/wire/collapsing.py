@@ -6,13 +6,13 @@ and decides what leaves in which order. Each wire's collapser says how a call lo
 - A call that is not collapsed passes byte for byte, piece by piece.
 - The pieces of a collapsed call are withheld. When the decoder has completed it, one whole call leaves in its place;
   when it has discarded it, the call is left out and what follows is numbered so that the stream stays valid.
-- A completed call whose arguments do not fit (``Check``) is discarded as well, and left out, unless whoever is above
+- A completed call whose arguments do not fit (``Check``) is discarded as well, and left out, unless the program above
   refuses such calls by itself.
 - Nothing overtakes: what came after an undecided call waits behind it (``Slots``).
 - Reasoning passes as it comes. Where it has led to nothing but calls that were left out, a later request must not bring it
   back (``thoughts``).
-- While a call has no name, nobody can say whether it is collapsed: it waits, and everything after it.
-- Where text is joined (``joins_text``), adjacent frames of one passage leave as one (``Passages``): nobody above sees them.
+- While a call has no name, it is unknown whether it is collapsed: it waits, and everything after it.
+- Where text is joined (``joins_text``), adjacent frames of one passage leave as one (``Passages``): they are not seen above.
 - Every other byte passes as it came.
 
 A withheld delta must cost little, because there are thousands of them: it is recognised by its one event, and if the

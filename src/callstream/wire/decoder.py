@@ -51,7 +51,7 @@ class Decoder(ABC, Generic[Chunk]):
         self.chunk: Chunk | None = None
         """What the frame read last holds, as far as the decoder looks at it; None if it held nothing to read."""
         self.expects_piece = False
-        """Set by whoever passes the bytes on while it withholds the pieces of a call: then the next payload is tried as a
+        """Set by the forwarding side while it withholds the pieces of a call: then the next payload is tried as a
         bare piece first, and has to be read only once."""
 
     @property
@@ -84,7 +84,7 @@ class Decoder(ABC, Generic[Chunk]):
         return self._read_all(self.framing.feed(data))
 
     def read(self, frame: Frame) -> list[WireEvent]:
-        """The events of one frame, for whoever has cut the body with ``framing``."""
+        """The events of one frame of a body that was cut with ``framing``."""
         if self._error is not None:
             raise self._error
         return self._read_all((frame,))
@@ -228,7 +228,7 @@ class Decoder(ABC, Generic[Chunk]):
 
 
 def _decode(payload: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
-    # msgspec does not look at the fields that it skips, and whoever reads them later would meet what is no UTF-8.
+    # msgspec does not look at the fields that it skips, and a later reader would meet what is not UTF-8.
     if not payload.isascii():
         payload.decode()
     return decoder.decode(payload)

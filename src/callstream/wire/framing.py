@@ -1,7 +1,7 @@
 """How a response body is cut into frames, once, byte for byte.
 
 A frame is what a server sends at a time: a server-sent event with its blank line, or an element of a JSON array with the
-separator before it. Joined, the frames are the body, so whoever passes a response on can forward, leave out or rewrite a
+separator before it. Joined, the frames are the body, so code that passes a response on can forward, leave out or rewrite a
 frame and leave every other byte alone. What a frame holds is for the decoder to judge.
 
 Laws of every framing: chunk boundaries mean nothing; every byte is searched once; what waits for the end of a frame is
@@ -71,7 +71,7 @@ class Framing(ABC):
 
     @abstractmethod
     def take_rest(self) -> bytes:
-        """The bytes that wait for the end of their frame, for whoever reads no further."""
+        """The bytes that wait for the end of their frame, for a reader that stops here."""
 
     @abstractmethod
     def write(self, frame: Frame, payload: bytes | None = None) -> bytes:

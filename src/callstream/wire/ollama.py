@@ -128,7 +128,7 @@ class LineCall(CollapsibleCall):
 class OllamaCollapser(Collapser[LineCall]):
     """Calls are whole already. A line with several of them is cut into one for each, the rest of it in the last one.
 
-    A collapsed call without an id gets one, so that whoever keeps ids has the one that the journal has.
+    A collapsed call without an id gets one, so that a program that keeps ids has the journal's.
     """
 
     _call_type = LineCall

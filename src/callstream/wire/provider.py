@@ -1,6 +1,6 @@
 """What Callstream asks of a provider. Its module answers; nothing else in Callstream knows one provider from another.
 
-A wire is told by path and content type, never by host name, so compatible servers and gateways are recognised like the
+A wire is recognised by path and content type, never by host name, so compatible servers and gateways are recognised like the
 originals.
 """
 

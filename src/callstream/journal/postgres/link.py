@@ -195,7 +195,7 @@ class PostgresWatch:
                 else:
                     if complaint != (complaint := str(error)):
                         _log.warning("new records could not be looked for, trying again: %s", complaint)
-                    self._followers.wake_all()  # what keeps them from reading they will be told
+                    self._followers.wake_all()  # reading tells them what is wrong
                     await asyncio.sleep(_MAX_BACK_OFF)
             else:
                 back_off = 0.05

@@ -44,7 +44,7 @@ class PostgresReader:
         """The runs that are followed: a notice finds them by their heads, which must stay."""
 
     def run_of(self, key: int) -> str | None:
-        """The run of that number, if anybody has read it here."""
+        """The run of that number, if it was read here."""
         return self._run_ids.get(key)
 
     async def page(self, run_id: str, after: int, limit: int, is_first: bool) -> Page | Folded | None:

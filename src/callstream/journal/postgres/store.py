@@ -4,7 +4,7 @@ A batch is one call of a function in the database: one round trip, one transacti
 (``synchronous_commit``). The function changes the turn in the process's lease from the number that the process knows; a
 process that takes runs over changes it first. So one that lost its runs cannot write to them, whatever its clock says.
 
-When the server is away, appends wait, for ``retry_seconds`` and ``max_pending_bytes`` at most, and are then tried
+When the server is unavailable, appends wait, for ``retry_seconds`` and ``max_pending_bytes`` at most, and are then tried
 again; an append whose acknowledgement was lost is recognised by its number and not written twice. Readers wait in the
 same way, and followers go on from where they were.
 
@@ -220,7 +220,7 @@ class PostgresStore:
     async def _version(self, connection: Any) -> tuple[int, int]:
         if not await connection.fetchval(self._sql["has_schema"], self._schema):
             return 0, 0
-        # A table of that name that is empty is somebody else's; making our own beside it will be refused.
+        # An empty table of that name is another program's; making our own beside it will be refused.
         version, oldest = await connection.fetchrow(self._sql["read_version"]) or (0, 0)
         return version, oldest
 

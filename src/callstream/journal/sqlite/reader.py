@@ -198,7 +198,7 @@ class SqliteFile:
     def _usable_version(self) -> int:
         run = self.connection.execute
         (has_schema,) = run(_SQL["has_schema"]).fetchone()
-        # A table of that name that is empty is somebody else's; making our own beside it will be refused.
+        # An empty table of that name is another program's; making our own beside it will be refused.
         version, oldest = (run(_SQL["read_version"]).fetchone() if has_schema else None) or (0, 0)
         check_version(version, oldest, self.where)
         return int(version)

@@ -109,7 +109,7 @@ class SqliteStore:
     def _check(self, run: Any, batch: Sequence[Append]) -> None:
         """Drops from memory what another process has changed.
 
-        Nobody else can write now, and ``data_version`` says whether anybody has since it was last looked at; if not,
+        No other process can write now, and ``data_version`` says whether one has since it was last looked at; if not,
         all that is remembered is true, and nothing is read.
         """
         memory = self._writer.memory
@@ -158,7 +158,7 @@ class SqliteStore:
             return dict(rows.fetchall())
 
     async def watch(self) -> None:
-        """Looks whether anybody else has committed.
+        """Looks whether another process has committed.
 
         ``data_version`` of the writing connection changes with every commit of any other connection, and costs a look
         into shared memory.

@@ -1,7 +1,7 @@
 """Amazon Bedrock, Converse: ``POST /model/{id}/converse-stream`` and ``/converse``, for the models of all makers.
 
 Events of an AWS event stream, whose type is in the headers. A call is a content block whose start has a ``toolUse``;
-``server_tool_use`` runs on the provider's side and is not a client call. Blocks are told apart by ``contentBlockIndex``;
+``server_tool_use`` runs on the provider's side and is not a client call. Blocks are distinguished by ``contentBlockIndex``;
 those of text and reasoning have no start. ``messageStop`` says how the message ended; ``metadata`` with the usage follows
 it, or comes before it.
 

@@ -227,7 +227,7 @@ class GeminiCollapser(Collapser[PartCall]):
                     self._call_part(cut, part, self._calls.get(piece))
                     break
                 else:
-                    cut.drop()  # after an error in the middle of a chunk it has no owner, and nobody may execute it
+                    cut.drop()  # after an error in the middle of a chunk it has no owner, and it must not be executed
             cut.close()
         self._slots += cut.end()
 

@@ -88,7 +88,7 @@ class GenerateContentResponse(msgspec.Struct, rename="camel", gc=False):
     error: Any = None
 
 
-# -- a chunk that holds nothing but a piece of a call; what it has not is None for whoever reads it as a response --
+# -- a chunk that holds nothing but a piece of a call; what it has not is None when it is read as a response --
 
 
 class Bare(msgspec.Struct, rename="camel", forbid_unknown_fields=True, gc=False):

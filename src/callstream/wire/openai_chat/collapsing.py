@@ -256,7 +256,7 @@ class OpenAIChatCollapser(Collapser[EntryCall]):
             withheld = None
             cut.open(choice)
             for entry, is_legacy in _entries(choice):
-                # After an error in the middle of a chunk the rest has no owner, and nobody may execute it.
+                # After an error in the middle of a chunk the rest has no owner, and it must not be executed.
                 call = next(owners, None)
                 if call is not None and not call.collapsed:
                     cut.keep(entry, is_legacy=is_legacy)

@@ -1,6 +1,6 @@
 """OpenAI chat completions: ``POST /v1/chat/completions``, and the many servers that speak it in their own way.
 
-Calls of a choice are told apart by id, then by index, then by name and order; ``_attributed`` says how, quirk by quirk.
+Calls of a choice are distinguished by id, then by index, then by name and order; ``_attributed`` says how, quirk by quirk.
 A finish reason ends the choice. Servers that never send one end with ``[DONE]``: then calls whose text is whole are
 completed, and no others. Nothing on this wire ends a single call but the call after it; so where the length limit cuts
 a response, all its calls but the last are as finished as they can be.
@@ -86,7 +86,7 @@ class Completion(msgspec.Struct):
     x_groq: Any = None
 
 
-# -- a chunk that holds nothing but a piece of a call; what it has not is None for whoever reads it as a Completion --
+# -- a chunk that holds nothing but a piece of a call; what it has not is None when it is read as a Completion --
 
 
 class Bare(msgspec.Struct, forbid_unknown_fields=True):
@@ -285,7 +285,7 @@ class OpenAIChatDecoder(Decoder[Completion]):
         for call in list(self._half_names):
             self._name(call, "", is_last=True)
         for call in self._transcript.open_calls():
-            if call.encoding == "json":  # of free text nobody can say whether it is whole
+            if call.encoding == "json":  # of free text it is unknown whether it is whole
                 self._transcript.end_call(call)
         self._end()
 

@@ -1,7 +1,7 @@
 """OpenAI Responses: ``POST /v1/responses``, and the servers that speak it.
 
 A call is an output item of type ``function_call``, or ``custom_tool_call`` with free text; all other items are the
-server's own. Items are told apart by item id, then by output index, because some servers change the id from event to
+server's own. Items are distinguished by item id, then by output index, because some servers change the id from event to
 event. Arguments come as deltas, or only with a ``done`` event, or only in the final response: whatever comes first is
 taken, and the rest must agree with it. A cut response ends its items too, with the status ``incomplete``.
 """
