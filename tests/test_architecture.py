@@ -27,7 +27,7 @@ ORDER = (
     ("callstream",),
     ("tap",),
     ("runtime",),
-    ("hooks",),
+    ("hooks", "guards"),
     ("journal",),
     ("view", "agui", "uistream", "wire"),
     ("calls", "tools", "jsontext"),

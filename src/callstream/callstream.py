@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from callstream.errors import CallstreamError, UsageError
 from callstream.events import RunEvent
+from callstream.guards import Guard
 from callstream.journal import Journal, open_journal
 from callstream.runtime import Engine, Observer, Observers, Run, Settings, SyncRun, usual_observers
 from callstream.runtime.answers import LeftBehind
@@ -39,7 +40,7 @@ class Callstream:
     made with ``@tool``; plain functions are made tools. Hooks of tools that cannot be decorated are registered by name
     with ``on_args_delta`` and its siblings. ``on_tool_progress`` gets what running tools report: the tool's name, the
     call's id and the data. ``redact`` changes events before they are journaled. ``settings`` hold for all tools and
-    runs.
+    runs. ``guards`` judge calls while they are written: see ``callstream.guards``.
 
     Constructing it opens nothing; the journal opens itself at the first use. ``async with`` or ``aclose`` closes it, and
     ``with`` or ``close`` in a sync program.
@@ -53,6 +54,7 @@ class Callstream:
         on_tool_progress: ProgressHandler | None = None,
         redact: Callable[[RunEvent], RunEvent] | None = None,
         settings: Settings | None = None,
+        guards: Iterable[Guard] = (),
     ) -> None:
         if not isinstance(journal, str) and not callable(getattr(journal, "append", None)):
             raise UsageError(f"expected a journal or its URL, such as sqlite:///file.db, got {journal!r}")
@@ -63,6 +65,7 @@ class Callstream:
             tools,
             on_tool_progress=on_tool_progress,
             settings=settings,
+            guards=guards,
             make_observers=usual_observers,
         )
         """What the runs share."""
@@ -223,7 +226,8 @@ class Callstream:
         the response; ``"forward"``, the response arrives whole, with that call, which must not be run: ``run.invoke``
         and the tool itself see to that, and ``run.refusals()`` has the sentence for the model; ``"ask"``, the response
         arrives without that call, and the tap tells the model: by itself, if the program gets no other call, else with
-        the results of those. Without it the settings decide.
+        the results of those; ``"say"``, the response has a sentence in the place of that call. Without it the settings
+        decide.
         """
         how: dict[str, Any] = {"principal": principal, "run_input": run_input, "rejected": rejected}
         return _RunContext(partial(self._continue, thread_id, run_id, **how), self.own_loop)

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from callstream.testing import Finish, ScriptedProvider, Text
+from callstream.testing import Finish, ScriptedProvider, Text, ToolCall
 
 from .commands import ran, serving
 
@@ -25,6 +25,29 @@ def test_the_gateway_serves_its_upstreams_and_says_their_addresses(tmp_path: Pat
         assert any(f"base URL for anthropic: {server.url}/anthropic" in line for line in server.lines)
 
 
+def test_guards_are_rules_in_a_file_and_functions(tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text("rules: [{name: keys, pattern: sk-, message: No keys.}]", encoding="utf-8")
+    guard = "from callstream.guards import deny\n\ndef small(call):\n    return deny('Too long.') if 'long' in call.args else None\n"
+    (tmp_path / "guarding.py").write_text(guard, encoding="utf-8")
+    scripts = [[ToolCall("write", {"a": "sk-1"}), Finish()], [ToolCall("write", {"long": 1}), Finish()]]
+    with ScriptedProvider("anthropic", scripts) as provider:
+        arguments = (
+            "--upstream",
+            f"anthropic={provider.origin}/v1",
+            "--guard",
+            "rules.yaml",
+            "--guard",
+            "guarding:small",
+        )
+        with serving("gateway", "--port", "0", *arguments, cwd=tmp_path) as server:
+            said = []
+            for text in ("Hi", "Ho"):
+                body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": text}]}
+                answer = httpx.post(f"{server.url}/anthropic/v1/messages", json=body)
+                said.append([block.get("text") for block in answer.json()["content"]])
+    assert said == [["write was refused: No keys."], ["write was refused: Too long."]]
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -32,6 +55,8 @@ def test_the_gateway_serves_its_upstreams_and_says_their_addresses(tmp_path: Pat
         (("--auth",), "CALLSTREAM_GATEWAY_KEY, which is not set"),
         (("--upstream", "vllm"), "expected --upstream NAME=URL"),
         (("--upstream", "vllm=ftp://x"), "expected an upstream such as vllm="),
+        (("--guard", "rules.yaml"), "could not read the rules in rules.yaml"),
+        (("--guard", "json:decoder"), "which cannot be called"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_served(

@@ -43,9 +43,10 @@ async def gate(
     *,
     key: str | None = None,
     settings: GatewaySettings | None = None,
+    guards: Sequence[Any] = (),
     **options: Any,
 ) -> AsyncIterator[Gate]:
-    callstream = Callstream("memory:")
+    callstream = Callstream("memory:", guards=guards)
     async with ScriptedProvider(wire, list(scripts), **options) as provider:
         base = provider.origin if NAMES[wire] == "gemini" else f"{provider.origin}/v1"
         app = create_gateway(callstream, upstreams={NAMES[wire]: base}, key=key, settings=settings)

@@ -10,6 +10,8 @@ from callstream.cli.options import Commands, add_address, add_journal, age, from
 from callstream.cli.output import Printer, misused
 from callstream.cli.place import DEFAULT_FILE, hide_password, journal_url
 from callstream.cli.serve import LOOPBACK, serve_made, set_up_logs
+from callstream.cli.target import load_target
+from callstream.guards import Guard, Rules
 
 _KEY = "CALLSTREAM_GATEWAY_KEY"
 
@@ -49,6 +51,12 @@ def add_to(commands: Commands) -> None:
         action="store_true",
         help=f"ask clients for the key in {_KEY}, in the header Callstream-Key; needed for hosts other than loopback",
     )
+    parser.add_argument(
+        "--guard",
+        action="append",
+        metavar="RULES",
+        help="judge calls while they are written: a file of rules (.yaml, .json), or module:function; may be repeated",
+    )
     parser.add_argument("--open", action="store_true", help="listen on other hosts without --auth")
     parser.add_argument(
         "--forget-after",
@@ -76,12 +84,23 @@ async def gateway(options: argparse.Namespace, out: Printer) -> int:
     url = journal_url(options, default=f"sqlite:///{DEFAULT_FILE}")
     out.note(f"journal: {hide_password(url)}")
     retain = options.forget_after or from_environment("CALLSTREAM_FORGET_AFTER", age)
-    callstream = Callstream(open_journal(url, housekeeping=Housekeeping(retain=retain)))
+    guards = [_guard(given) for given in options.guard or ()]
+    callstream = Callstream(open_journal(url, housekeeping=Housekeeping(retain=retain)), guards=guards)
     settings = GatewaySettings(linger=options.linger)
     upstreams = dict(map(_named, options.upstream or ()))
     app = create_gateway(callstream, upstreams=upstreams, key=key if options.auth else None, settings=settings)
     bases = {name: f"base URL for {name}" for name in ("anthropic", "openai/v1", "gemini", *upstreams)}
     return await serve_made(app, options, out, bases)
+
+
+def _guard(given: str) -> Guard:
+    if given.endswith((".yaml", ".yml", ".json")):
+        return Rules.load(given)
+    found = load_target(given).found
+    if not callable(found):
+        raise misused(f"expected --guard module:function, or a file of rules, got {given!r}, which cannot be called")
+    guard: Guard = found
+    return guard
 
 
 def _named(text: str) -> tuple[str, str]:

@@ -22,6 +22,7 @@ from callstream import Callstream
 from callstream.errors import CallstreamError, JournalError, UsageError, WireError
 from callstream.events import RequestEvent
 from callstream.gateway.answers import Answer, AnswerBroken, Answers
+from callstream.gateway.approvals import Approvals
 from callstream.gateway.conversation import comes_back, conversation_of, principal_of, request_key
 from callstream.gateway.durable import read_durable
 from callstream.gateway.settings import GatewaySettings
@@ -30,6 +31,7 @@ from callstream.gateway.upstreams import Upstream, Upstreams
 from callstream.gateway.whole import whole_answer
 from callstream.server import ServerSettings, create_app
 from callstream.tap import TapSettings
+from callstream.tap.reading import Collapse
 from callstream.wire import provider_at, results_in
 from callstream.wire.provider import Provider
 from callstream.wire.requests import Request as WireRequest
@@ -86,7 +88,9 @@ def create_gateway(
 
 
 async def _no_agent(run_input: Any) -> None:
-    raise UsageError("this is a gateway for model calls; it has no agent of its own to run")
+    """A person's answer to a question of a guard is recorded by itself; there is nothing else to do here."""
+    if not any(message.role == "tool" for message in run_input.messages[-1:]) and not run_input.resume:
+        raise UsageError("this is a gateway for model calls; it has no agent of its own to run")
 
 
 class _Door(BaseRoute):
@@ -121,7 +125,12 @@ class Gateway:
         self._settings = settings
         self._turns = Turns(callstream)
         self._answers = Answers(window=settings.window, max_kept_bytes=settings.max_kept_bytes)
-        tap = TapSettings(collapse="none", stream_arguments=False, repair_gemini_signatures=False)
+        guards = callstream.engine.guards
+        guards.approve = Approvals(callstream).ask
+        guards.patience = settings.approval_seconds
+        # Calls that no guard watches pass byte for byte; all others whole, when they were judged.
+        collapse: Collapse = "known" if guards else "none"
+        tap = TapSettings(collapse=collapse, stream_arguments=False, repair_gemini_signatures=False)
         self._client = callstream.http_client(settings=tap, timeout=settings.answer_seconds, follow_redirects=False)
 
     @property

@@ -19,6 +19,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     """How long after its end an answer that was not delivered can still be had by the same request."""
     answer_seconds: float = 600.0
     """How long an answer may take to begin."""
+    approval_seconds: float = 290.0
+    """How long a call is held for a person to approve of it. Claude Code waits for less than five minutes."""
     max_body_bytes: int = 64 * _MIB
     """The body of a request; 413 beyond that."""
     max_answer_bytes: int = 64 * _MIB

@@ -15,6 +15,7 @@ from callstream.errors import CallstreamError
 from callstream.events import RequestEvent, ResultReceived
 from callstream.gateway.conversation import ConversationIds
 from callstream.runtime import Run
+from callstream.runtime.engine import OnRejected
 
 _UNANSWERED = LACKS_OUTCOME - {CallState.AWAITING}
 _PATIENCE = 3600.0
@@ -41,6 +42,7 @@ class Turns:
 
     def __init__(self, callstream: Callstream) -> None:
         self._callstream = callstream
+        self._rejected: OnRejected = "say" if callstream.engine.guards else "forward"
         self._turns: list[Turn] = []
         self._endings: set[asyncio.Task[None]] = set()
 
@@ -52,7 +54,7 @@ class Turns:
             thread_id = ids.thread_id or self._callstream.new_id("thread")
             run_id = None if ids.turn_id is None else await self._callstream.free_run_id(ids.turn_id)
             run = await self._callstream.start(
-                thread_id, run_id, principal=principal, rejected="forward", as_current=False
+                thread_id, run_id, principal=principal, rejected=self._rejected, as_current=False
             )
             turn = Turn(run, ids.turn_id, principal)
             self._turns.append(turn)

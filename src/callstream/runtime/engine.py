@@ -21,6 +21,7 @@ import msgspec
 
 from callstream.calls import Call, number_id
 from callstream.errors import UsageError
+from callstream.guards import Guard, Guards
 from callstream.hooks import HookSettings
 from callstream.journal import Journal
 from callstream.jsontext.path import format_path
@@ -47,9 +48,10 @@ from callstream.tools import (
     typed_arguments,
 )
 
-OnRejected: TypeAlias = Literal["raise", "forward", "ask"]
-"""What the SDK gets of a response in which a call was rejected: ``CallRejected``; all of it, the call included; or the
-response without the call, and the model's next answer if there is nothing else in it for the program to act on."""
+OnRejected: TypeAlias = Literal["raise", "forward", "ask", "say"]
+"""What the SDK gets of a response in which a call was rejected: ``CallRejected``; all of it, the call included; the
+response without the call, and the model's next answer if there is nothing else in it for the program to act on; or the
+response with a sentence in the place of the call."""
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -99,7 +101,7 @@ class Settings(msgspec.Struct, frozen=True):
 
 def check_rejected(rejected: Any) -> None:
     if rejected not in get_args(OnRejected):
-        raise UsageError(f"expected rejected to be 'raise', 'forward' or 'ask', got {rejected!r}")
+        raise UsageError(f"expected rejected to be 'raise', 'forward', 'ask' or 'say', got {rejected!r}")
 
 
 def check_ask_again(times: Any) -> None:
@@ -131,6 +133,7 @@ class Toolbox:
         *,
         on_tool_progress: ProgressHandler | None = None,
         settings: Settings | None = None,
+        guards: Iterable[Guard] = (),
     ) -> None:
         if settings is not None and not isinstance(settings, Settings):
             raise UsageError(
@@ -141,6 +144,7 @@ class Toolbox:
         check_handler(on_tool_progress)
         self.settings = settings or Settings()
         self.on_tool_progress = on_tool_progress
+        self.guards = Guards(guards)
         self._tools: dict[str, Tool[Any]] = {}
         self._hosted: dict[str, Tool[Any]] = {}  # the latest that a host has had of each name
         self._named_hooks: dict[str, Hooks] = {}
@@ -193,8 +197,8 @@ class Toolbox:
         self._hooks_named(tool_name).on_args_abort(hook)
 
     def knows(self, tool_name: str) -> bool:
-        """Whether a tool of that name, or hooks for it, were given."""
-        return tool_name in self._named_hooks or self.find_tool(tool_name) is not None
+        """Whether a tool of that name, hooks for it, or a guard over it were given."""
+        return tool_name in self._named_hooks or self.find_tool(tool_name) is not None or self.guards.watches(tool_name)
 
     def streams(self, tool_name: str) -> bool:
         """Whether a provider may be asked to stream the arguments of that tool."""
@@ -202,14 +206,17 @@ class Toolbox:
         return made is None or made.stream_arguments
 
     def hooks_of(self, tool_name: str, made: Tool[Any] | None = None) -> Hooks:
-        """The hooks of a tool: its own first, then those registered by name. False if there are none.
+        """The hooks of a tool: guards first, then its own, then those registered by name. False if there are none.
 
-        ``made``: the tool that the name means where it is called, if the caller knows it.
+        ``made``: the tool that the name means where it is called, if the caller knows it. For one call: guards keep what
+        they have seen of it.
         """
         made = made or self.find_tool(tool_name)
         own = _NO_HOOKS if made is None else made.hooks
         named = self._named_hooks.get(tool_name)
-        return own if named is None else own | named
+        hooks = own if named is None else own | named
+        guarding = self.guards.hooks_for(tool_name)
+        return hooks if guarding is None else guarding | hooks
 
     def host_tool(self, tool_name: str, made: Tool[Any]) -> None:
         """A host has this tool under that name. Another agent of its may have another one, so the latest stands.
@@ -237,7 +244,10 @@ class Toolbox:
         settings = self.settings
         common = HookSettings(settings.hook_timeout, settings.hook_grace, on_error=settings.on_hook_error)
         made = made or self.find_tool(tool_name)
-        return common if made is None else common.for_tool(made)
+        own = common if made is None else common.for_tool(made)
+        if not self.guards.watches(tool_name):
+            return own
+        return msgspec.structs.replace(own, timeout=max(own.timeout, self.guards.patience * 3))  # it has its own limits
 
     def _hooks_named(self, tool_name: str) -> Hooks:
         return self._named_hooks.setdefault(tool_name, Hooks())
@@ -406,9 +416,10 @@ class Engine(Toolbox, Generic[RunT]):
         *,
         on_tool_progress: ProgressHandler | None = None,
         settings: Settings | None = None,
+        guards: Iterable[Guard] = (),
         make_observers: Callable[[Settings], Iterable[RunObserver[RunT]]] = lambda settings: (),
     ) -> None:
-        super().__init__(tools, on_tool_progress=on_tool_progress, settings=settings)
+        super().__init__(tools, on_tool_progress=on_tool_progress, settings=settings, guards=guards)
         self.journal = journal
         self.unended = Unended()
         """Runs whose end the journal did not accept yet."""

@@ -143,6 +143,10 @@ class ToolUse:
         known = [call_id for call_id in call_ids if call_id not in self.told and call_id not in self._refusals_told]
         return [refusals[each] for each in known] if refusals.keys() >= set(call_ids) == set(known) else []
 
+    def withheld(self, call_ids: Collection[str]) -> list[Refusal]:
+        """Why these calls of one response do not reach the program: of those that do not."""
+        return [refused for refused in self._refusals() if refused.call_id in call_ids and self._is_withheld(refused)]
+
     def written_back(self, untold: Sequence[Refusal]) -> dict[str, RefusedCall]:
         """The refused calls whose responses brought the program others: those, and such of which requests tell already."""
         wanted = {refused.call_id for refused in untold} | self._written_back
@@ -167,7 +171,7 @@ class ToolUse:
 
     def _is_withheld(self, refused: Refusal) -> bool:
         """Whether the tap has kept the call from the program."""
-        if self._run.rejected == "ask":
+        if self._run.rejected in ("ask", "say"):
             return self._run.call(refused.call_id).state is CallState.DISCARDED
         return refused.reason in ("truncated", "malformed", "invalid")
 

@@ -131,13 +131,17 @@ class AskingBody:
                 async with aclosing(self._ask_again()) as chunks:
                     async for data in chunks:
                         yield data
-            elif left := b"".join(held) if self._joint is None else self._joint.unjoined():
+            elif left := b"".join(held) if self._joint is None else self._end_of_first(self._joint):
                 yield left
         except BaseException as broken:
             error = broken
             raise
         finally:
             await self._tell_end(error)
+
+    def _end_of_first(self, joint: Joint) -> bytes:
+        saying = self._reading.said()
+        return joint.unjoined() if saying is None else joint.say(saying, self._reading.next_number)
 
     async def _ask_again(self) -> AsyncGenerator[bytes, None]:
         asking = asyncio.ensure_future(self._again.answer())
@@ -171,7 +175,7 @@ class AskingBody:
 
     async def _tell_end(self, error: BaseException | None) -> None:
         self._is_over = True
-        if error is None:
+        if error is None and self._first.is_delivered:
             self._reading.mark_delivered()
         await self._reading.tell_end(error)
 

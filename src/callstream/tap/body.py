@@ -110,6 +110,7 @@ class TappedBody:
         self._error: Exception | None = None
         self._has_begun = False
         self._broken_off = False
+        self._is_judging = False  # hooks decide about what the SDK gets next
         self._was_interrupted = False
         self._undo_stop = response.run.on_stop(self._stopped)
         self._reading = asyncio.create_task(self._read(), name=f"callstream reader of {response.response_id}")
@@ -129,6 +130,7 @@ class TappedBody:
                         yield self._collapser.keep_alive
                 output = self._outputs.pop(0)
                 rejected: list[str] = []
+                self._is_judging = True
                 for call_id in output.call_ids if self._waits_for_hooks else ():
                     async for sign_of_life in self._settled(call_id):
                         yield sign_of_life
@@ -139,6 +141,7 @@ class TappedBody:
                         async for sign_of_life in self._read_on():
                             yield sign_of_life
                         raise self._response.run.rejection(self._response.call_ids[call_id])
+                self._is_judging = False
                 if rejected and self.drop is not None:
                     self._free(output)
                     yield self.drop(output.data, rejected)
@@ -147,6 +150,11 @@ class TappedBody:
         finally:
             if await self._close():
                 await self._tell_end()  # again: hooks may have rejected a call after the last byte had been read
+
+    @property
+    def is_delivered(self) -> bool:
+        """Whether the SDK has all that was for it."""
+        return self._complete.is_set() and not self._outputs and not self._is_judging
 
     async def aclose(self) -> None:
         """The SDK wants no more: reading ends, upstream is closed, calls that are not complete are discarded.

@@ -25,7 +25,7 @@ from callstream.tools import Tool, describe
 from callstream.tools.check import argument_names, outline_faults
 from callstream.wire import WIRES
 from callstream.wire.collapsing import Collapser
-from callstream.wire.joining import Joint
+from callstream.wire.joining import Joint, Saying
 from callstream.wire.provider import Provider
 from callstream.wire.requests import Asks, Request
 from callstream.wire.thoughts import LoneReasoning
@@ -192,9 +192,11 @@ class Reading:
         self._joins_text = tapping.joins_text(model_call)
         self._forwards_rejected = self._refuses or run.rejected == "forward"
         self._own_tools = model_call.tools if model_call is not None else {}
-        self.drops_rejected = run.rejected == "ask" and not self._refuses
+        self.says = run.rejected == "say" and not self._refuses and exchange.provider.joint is not None
+        """Whether the SDK gets a sentence in the place of calls that it does not get."""
+        self.drops_rejected = self.says or (run.rejected == "ask" and not self._refuses)
         """Whether calls that hooks reject are kept from the SDK."""
-        self.may_ask = self._touches and model_call is None and run.rejected != "forward"
+        self.may_ask = self._touches and model_call is None and run.rejected not in ("forward", "say")
         """Whether the tap is to tell the model of refused calls. Hosts do that, and programs that have them forwarded."""
         self._response = run.response(
             exchange.provider.wire,
@@ -215,6 +217,8 @@ class Reading:
 
     def _check(self, name: str, args_json: str) -> tuple[DiscardReason, str] | None:
         """Why a call must not reach the SDK, though it is whole."""
+        if self.says:
+            return None  # what fits is the program's to say: it gets what it is allowed as it came
         if self.drops_rejected and self._is_invented(name):
             return "rejected", absence(name, self._offered)
         schema, tool = self._tools.get(name), self._own_tools.get(name) or self._tapping.tool(name)
@@ -265,6 +269,15 @@ class Reading:
         ]
         refusals = self.run.tool_use.to_ask_again(mine)
         return [*refusals, *nameless] if len(refusals) == len(mine) else []
+
+    def said(self) -> Saying | None:
+        """What is said in the place of calls that were withheld; None if there are none, or if it is not wanted."""
+        mine = set(self._response.call_ids.values())
+        withheld = self.run.tool_use.withheld(mine) if self.says else []
+        if not withheld:
+            return None
+        text = "\n".join(f"{refused.name} was refused: {refused.text}" for refused in withheld)
+        return Saying(text, is_last_word=len(withheld) == len(mine))
 
     def rejection(self, refused: Refusal) -> CallRejected | RunOver:
         """The error for the program."""
@@ -377,9 +390,11 @@ class Reading:
                     raise self.run.rejection(call.call_id)
         if not self._tapping.may_collapse or self._refuses:
             return body
-        return self._provider.without_unfinished(
+        left = self._provider.without_unfinished(
             body, self._response.decoder, events, collapse=self._collapses, stored=self._stored
         )
+        saying, joint = self.said(), self._provider.joint
+        return left if saying is None or joint is None else joint.say_whole(left, saying)
 
     async def _read_whole(self, stream: Any) -> bytes:
         limit = self._tapping.limits.max_whole
@@ -401,7 +416,7 @@ def untold_refusals(provider: Provider, request: Request, place: Place) -> list[
     Hosts tell the model themselves, and so do programs that have rejected calls forwarded.
     """
     run = place.run
-    if run is None or place.model_call is not None or run.rejected == "forward":
+    if run is None or place.model_call is not None or run.rejected in ("forward", "say"):
         return []
     return run.tool_use.untold(provider.declared_tools(request))
 

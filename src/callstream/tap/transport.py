@@ -183,6 +183,8 @@ class TapTransport:
     def _again(self, reading: Reading, errand: _Errand, *, is_possible: bool = True) -> Again | None:
         """What asks the model again; None where that is not wanted."""
         often = errand.often
+        if reading.says and is_possible:
+            return Again(reading, None, often=None)
         if not reading.may_ask:
             return None
         if often is None or not is_possible or _is_signed(errand.request):

@@ -8,7 +8,7 @@ same and only the stop reason tells. Compatible servers leave out the stop of a 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -20,7 +20,7 @@ from callstream.wire.argtext import json_text
 from callstream.wire.blocks import BlockCollapser, NewMessage, Part
 from callstream.wire.decoder import Decoder, error_in
 from callstream.wire.framing import Frame, SseFraming
-from callstream.wire.joining import Joint, add_usage
+from callstream.wire.joining import Joint, Saying, add_usage
 from callstream.wire.passages import Passage, StrictText
 from callstream.wire.provider import Provider
 from callstream.wire.requests import (
@@ -359,6 +359,26 @@ class AnthropicJoint(Joint):
         if isinstance(index, int) and index not in self._missing:
             self._missing.append(index)
         return None
+
+    def _event_name(self, value: dict[str, Any]) -> bytes:
+        return str(value["type"]).encode()
+
+    def _speech(self, text: str) -> Iterable[dict[str, Any]]:
+        index = self._moved_by
+        yield {"type": "content_block_start", "index": index, "content_block": {"type": "text", "text": ""}}
+        yield {"type": "content_block_delta", "index": index, "delta": {"type": "text_delta", "text": text}}
+        yield {"type": "content_block_stop", "index": index}
+
+    def _turn_ended(self, value: dict[str, Any]) -> dict[str, Any]:
+        if value.get("type") != "message_delta" or (value.get("delta") or {}).get("stop_reason") != "tool_use":
+            return value
+        return {**value, "delta": {**value["delta"], "stop_reason": "end_turn"}}
+
+    @staticmethod
+    def _add_text(answer: dict[str, Any], saying: Saying) -> None:
+        answer["content"].append({"type": "text", "text": saying.text})
+        if saying.is_last_word and answer.get("stop_reason") == "tool_use":
+            answer["stop_reason"] = "end_turn"
 
     def _second(self, value: dict[str, Any]) -> dict[str, Any] | None:
         match value.get("type"):

@@ -6,17 +6,26 @@ was rejected after it had become whole is taken out of the first (``drop``). Whe
 that was kept back leaves after all.
 
 A joint sees the frames from the first refused call on, and nothing of other answers.
+
+It can also end the first answer with a sentence in the place of the calls that were taken out (``say``).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Iterable
+from typing import Any, NamedTuple
 
 from callstream import codec
 from callstream.wire.collapsing import read_json
-from callstream.wire.framing import Frame, SseFraming
+from callstream.wire.framing import Frame, SseFraming, plain_event
+
+
+class Saying(NamedTuple):
+    """Text in the place of calls. ``is_last_word``: no call is left in the answer, so its turn ends with it."""
+
+    text: str
+    is_last_word: bool
 
 
 class Joint(ABC):
@@ -55,7 +64,40 @@ class Joint(ABC):
         """What the second answer ended in, where that was no whole frame."""
         return self._framing.take_rest()
 
+    def say(self, saying: Saying, number: int) -> bytes:
+        """Text after the first answer, and its end. ``number`` as for ``continue_at``."""
+        rest = self._framing.take_rest()
+        self.continue_at(number)
+        said = [plain_event(self._event_name(value), codec.encode_line(value)) for value in self._speech(saying.text)]
+        if saying.is_last_word:
+            self._end = [(frame, None if value is None else self._turn_ended(value)) for frame, value in self._end]
+        return b"".join(said) + self.unjoined() + rest
+
+    @classmethod
+    def say_whole(cls, body: bytes, saying: Saying) -> bytes:
+        """An answer that was not streamed, with the text."""
+        answer: Any = codec.decode(body)
+        cls._add_text(answer, saying)
+        return codec.encode_line(answer)
+
     # -- what a wire defines --
+
+    def _event_name(self, value: dict[str, Any]) -> bytes:
+        """The name of a server-sent event; empty where they have none."""
+        return b""
+
+    @abstractmethod
+    def _speech(self, text: str) -> Iterable[dict[str, Any]]:
+        """The frames of a text that the model has not written."""
+
+    @abstractmethod
+    def _turn_ended(self, value: dict[str, Any]) -> dict[str, Any]:
+        """A frame of the end, where no call is left to answer."""
+
+    @staticmethod
+    @abstractmethod
+    def _add_text(answer: dict[str, Any], saying: Saying) -> None:
+        """The text in an answer that was not streamed."""
 
     @abstractmethod
     def _first(self, value: dict[str, Any]) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from callstream.wire.joining import Joint, add_usage
+from callstream.wire.joining import Joint, Saying, add_usage
 
 
 class GeminiJoint(Joint):
@@ -32,6 +33,17 @@ class GeminiJoint(Joint):
 
     def _kept(self, parts: list[Any]) -> list[Any]:
         return [part for part in parts if (part.get("functionCall") or {}).get("id") not in self._dropped]
+
+    def _speech(self, text: str) -> Iterable[dict[str, Any]]:
+        yield {"candidates": [{"index": 0, "content": {"role": "model", "parts": [{"text": text}]}}]}
+
+    def _turn_ended(self, value: dict[str, Any]) -> dict[str, Any]:
+        return value
+
+    @staticmethod
+    def _add_text(answer: dict[str, Any], saying: Saying) -> None:
+        content = answer["candidates"][0].setdefault("content", {"role": "model"})
+        content["parts"] = [*(content.get("parts") or ()), {"text": saying.text}]
 
     def _second(self, value: dict[str, Any]) -> dict[str, Any] | None:
         if not value.get("usageMetadata"):

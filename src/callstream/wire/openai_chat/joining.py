@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from callstream.wire.joining import Joint, add_usage
+from callstream.wire.joining import Joint, Saying, add_usage
+
+_CALLS = ("tool_calls", "function_call")
 
 
 class OpenAIChatJoint(Joint):
@@ -13,9 +16,11 @@ class OpenAIChatJoint(Joint):
     def __init__(self) -> None:
         super().__init__()
         self._same: dict[str, Any] = {}  # what all chunks of an answer repeat
+        self._model = ""
 
     def _first(self, value: dict[str, Any]) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
         self._same = {field: value[field] for field in ("id", "created") if field in value}
+        self._model = value.get("model", self._model)
         self._usage = value.get("usage") or self._usage
         choices = value.get("choices") or []
         if not choices:
@@ -51,6 +56,20 @@ class OpenAIChatJoint(Joint):
         ]
         return {**choice, "delta": {**choice["delta"], "tool_calls": moved}}
 
+    def _speech(self, text: str) -> Iterable[dict[str, Any]]:
+        choice = {"index": 0, "delta": {"content": text}, "finish_reason": None}
+        yield {**self._same, "object": "chat.completion.chunk", "model": self._model, "choices": [choice]}
+
+    def _turn_ended(self, value: dict[str, Any]) -> dict[str, Any]:
+        return {**value, "choices": [_ended(choice) for choice in value.get("choices") or []]}
+
+    @staticmethod
+    def _add_text(answer: dict[str, Any], saying: Saying) -> None:
+        message = answer["choices"][0]["message"]
+        message["content"] = "\n".join(filter(None, (message.get("content"), saying.text)))
+        if saying.is_last_word:
+            answer["choices"] = [_ended(choice) for choice in answer["choices"]]
+
     def _second(self, value: dict[str, Any]) -> dict[str, Any] | None:
         choices = []
         for choice in value.get("choices") or []:
@@ -64,6 +83,10 @@ class OpenAIChatJoint(Joint):
         if value.get("usage"):
             after["usage"] = add_usage(self._usage, value["usage"])
         return after
+
+
+def _ended(choice: dict[str, Any]) -> dict[str, Any]:
+    return {**choice, "finish_reason": "stop"} if choice.get("finish_reason") in _CALLS else choice
 
 
 def _speaks(choice: dict[str, Any]) -> bool:

@@ -1,0 +1,350 @@
+"""Guards: what a team wants between its agents and their tools, judged while a call is written.
+
+A guard is given a call as far as it was written and says what to do about it: nothing, or a ``Verdict``. ``Rules`` are
+guards from a file. What holds for all of them:
+
+- A field that is finished is judged at once, growing text each time it has grown by a quarter, and the whole call at its
+  end; so nothing passes that a guard would refuse at the end, and most is refused long before it.
+- A call that a guard watches reaches the program whole, after its verdict, or not at all.
+- A guard that fails refuses the call. So does a question that nobody can be asked, or that nobody answers in time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import logging
+import re
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from pathlib import Path as FilePath
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from callstream.calls import Call
+from callstream.errors import Reject, UsageError, WireError
+from callstream.jsontext.path import Path, parse_path
+from callstream.tools import AbortSignal, Hooks
+from callstream.tools.delta import ArgsDelta
+
+logger = logging.getLogger("callstream.guards")
+
+Action: TypeAlias = Literal["deny", "ask", "log"]
+
+APPROVAL: Final = "callstream_approval"
+"""The name of the call that asks a person about another. Guards do not judge their own questions."""
+_DEPTH: Final = 4
+"""How deep JSON inside of strings is looked into."""
+_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|(.))", re.DOTALL)
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """``deny``: the tool does not run, and the model is told the reason. ``ask``: a person decides when the call is whole.
+    ``log``: it is written to the log, and nothing else happens.
+    """
+
+    action: Action
+    reason: str
+
+
+def deny(reason: str) -> Verdict:
+    """The tool does not run; the model is told why."""
+    return Verdict("deny", reason)
+
+
+def ask(reason: str) -> Verdict:
+    """A person decides, when the call is whole."""
+    return Verdict("ask", reason)
+
+
+class GuardedCall(msgspec.Struct, frozen=True):
+    """A call as far as it was written.
+
+    ``args``: what is known of the arguments; a string that is being written shows its beginning. ``finished``: the names of
+    the arguments that will not change any more. ``changed``: those that have changed since the guard was asked last.
+    """
+
+    call_id: str
+    name: str
+    args: Any
+    finished: frozenset[str | int] = frozenset()
+    changed: frozenset[str | int] = frozenset()
+    is_complete: bool = False
+
+
+Guard: TypeAlias = Callable[[GuardedCall], Verdict | None | Awaitable[Verdict | None]]
+"""A plain function is called on the event loop: one that has to wait should be async. One with a method ``watches``, which
+gets the name of a tool, watches only the tools of which that is true."""
+Approve: TypeAlias = Callable[[Call, Verdict], Awaitable[str | None]]
+"""Asks a person about a whole call. Returns None if the tool may run, else why not."""
+
+
+# -- rules -------------------------------------------------------------------------------------------------------------
+
+
+class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``tool``: a regular expression for the whole name. ``field``: an argument's name or JSON path; without it, all text.
+
+    ``pattern``: the rule applies where this is found. ``unless``: it applies where this does not match the whole value.
+    With neither it applies to every call of the tool. ``message`` is for the model.
+    """
+
+    name: str
+    tool: str = ".*"
+    field: str | None = None
+    pattern: str | None = None
+    unless: str | None = None
+    action: Action = "deny"
+    message: str | None = None
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    rules: list[Rule]
+
+
+class Rules:
+    """A guard of rules. The first that denies decides; else the first that asks."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self._rules = [_Compiled(rule) for rule in rules]
+
+    @classmethod
+    def load(cls, path: str | FilePath) -> Rules:
+        """The rules in a YAML or JSON file. UsageError if they cannot be read."""
+        try:
+            content = FilePath(path).read_bytes()
+            decode = msgspec.json.decode if str(path).endswith(".json") else msgspec.yaml.decode
+            return cls(decode(content, type=_File).rules)
+        except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
+            raise UsageError(f"could not read the rules in {path}: {error}") from error
+        except ImportError as error:
+            raise UsageError(f"reading {path} needs PyYAML: install callstream[guards], or write JSON") from error
+
+    def watches(self, tool_name: str) -> bool:
+        return any(rule.tool.fullmatch(tool_name) for rule in self._rules)
+
+    def __call__(self, call: GuardedCall) -> Verdict | None:
+        applying = [rule for rule in self._rules if rule.tool.fullmatch(call.name) and rule.applies(call)]
+        for action in ("deny", "ask", "log"):
+            for rule in applying:
+                if rule.action == action:
+                    return Verdict(rule.action, rule.message)
+        return None
+
+
+class _Compiled:
+    """A rule that can be applied."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.action = rule.action
+        self.message = rule.message or f"the rule {rule.name!r} does not allow it"
+        self.tool = _compile(rule, "tool", rule.tool)
+        self._path = _path_of(rule)
+        self._pattern = None if rule.pattern is None else _compile(rule, "pattern", rule.pattern)
+        self._unless = None if rule.unless is None else _compile(rule, "unless", rule.unless)
+        if self._unless is not None and (self._path is None or self._pattern is not None):
+            raise UsageError(f"rule {rule.name!r}: expected 'unless' with a field and without a pattern")
+
+    def applies(self, call: GuardedCall) -> bool:
+        if self._pattern is None and self._unless is None:
+            return call.is_complete or self.action == "deny"
+        if self._unless is not None:
+            return self._is_other(call)
+        assert self._pattern is not None
+        return any(self._pattern.search(text) for text in texts_in(self._looked_at(call)))
+
+    def _is_other(self, call: GuardedCall) -> bool:
+        """Whether a finished value is another than those that are allowed."""
+        assert self._path is not None
+        assert self._unless is not None
+        if not call.is_complete and self._path[0] not in call.finished:
+            return False
+        value = _value_at(call.args, self._path)
+        return not all(self._unless.fullmatch(text) for text in _own_texts(value))
+
+    def _looked_at(self, call: GuardedCall) -> Any:
+        """What of the arguments may have become a reason since the last time."""
+        if self._path is not None:
+            return _value_at(call.args, self._path) if call.is_complete or self._path[0] in call.changed else None
+        if isinstance(call.args, dict) and not call.is_complete:
+            return {name: call.args[name] for name in call.changed if name in call.args}
+        return call.args
+
+
+def _path_of(rule: Rule) -> Path | None:
+    if rule.field is None:
+        return None
+    try:
+        path = parse_path(rule.field) if rule.field.startswith("$") else (rule.field,)
+    except WireError as error:
+        raise UsageError(f"rule {rule.name!r}: {error}") from error
+    return path or None
+
+
+def _compile(rule: Rule, field: str, pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern, re.DOTALL)
+    except re.error as error:
+        raise UsageError(f"rule {rule.name!r}: {field} is not a regular expression: {error}") from error
+
+
+def _value_at(value: Any, path: Path) -> Any:
+    for step in path:
+        try:
+            value = value[step]
+        except (LookupError, TypeError):
+            return None
+    return value
+
+
+def _own_texts(value: Any) -> Iterator[str]:
+    """The texts of a value, as they are: of an array or object those in it."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from _own_texts(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _own_texts(each)
+    elif value is not None:
+        yield json.dumps(value)
+
+
+def texts_in(value: Any, depth: int = 0) -> Iterator[str]:
+    """All texts of a value, names included, and what they hide: escaped text, and JSON that is written in a string."""
+    if isinstance(value, dict):
+        for name, each in value.items():
+            yield name
+            yield from texts_in(each, depth)
+    elif isinstance(value, list):
+        for each in value:
+            yield from texts_in(each, depth)
+    elif isinstance(value, str):
+        yield value
+        if depth < _DEPTH and "\\" in value:
+            plain = _ESCAPE.sub(_unescaped, value)
+            if plain != value:
+                yield from texts_in(plain, depth + 1)
+    elif value is not None:
+        yield json.dumps(value)
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    wide, narrow, other = match.groups()
+    return {"n": "\n", "t": "\t", "r": "\r"}.get(other, other) if other else chr(int(wide or narrow, 16))
+
+
+# -- at work -----------------------------------------------------------------------------------------------------------
+
+
+class Guards:
+    """The guards of a Callstream. ``approve`` asks people; ``patience`` is how many seconds a verdict may take."""
+
+    def __init__(self, guards: Iterable[Guard] = ()) -> None:
+        self._guards: Sequence[Guard] = tuple(guards)
+        given: Sequence[Any] = self._guards
+        for guard in given:
+            if not callable(guard):
+                raise UsageError(f"expected guards, which are called with a call, got {guard!r}")
+        self.approve: Approve | None = None
+        self.patience = 290.0
+
+    def __bool__(self) -> bool:
+        return bool(self._guards)
+
+    def watches(self, tool_name: str) -> bool:
+        return any(_watches(guard, tool_name) for guard in self._guards)
+
+    def hooks_for(self, tool_name: str) -> Hooks | None:
+        """The hooks of one call of that tool; None if no guard watches it."""
+        guards = [guard for guard in self._guards if _watches(guard, tool_name)]
+        if not guards:
+            return None
+        watch = _Watch(self, guards)
+        hooks = Hooks()
+        hooks.on_args_delta(watch.grown)
+        hooks.on_args_complete(watch.completed)
+        return hooks
+
+
+def _watches(guard: Guard, tool_name: str) -> bool:
+    watches = getattr(guard, "watches", None)
+    return tool_name != APPROVAL and (watches is None or bool(watches(tool_name)))
+
+
+class _Watch:
+    """The guards over one call."""
+
+    def __init__(self, guards: Guards, watching: Sequence[Guard]) -> None:
+        self._guards = guards
+        self._watching = watching
+        self._changed: set[str | int] = set()
+        self._finished: set[str | int] = set()
+        self._length = 0
+        self._next_look = 0.0
+        self._logged: set[str] = set()
+        self._question: Verdict | None = None
+
+    async def grown(self, delta: ArgsDelta, signal: AbortSignal) -> None:
+        self._length += len(delta.text)
+        is_due = self._length >= self._next_look
+        for change in delta.changes:
+            if change.path:
+                self._changed.add(change.path[0])
+                if len(change.path) == 1 and change.kind in ("close", "set"):
+                    self._finished.add(change.path[0])
+                    is_due = True
+        if is_due:
+            self._next_look = self._length * 1.25
+            await self._judge(
+                GuardedCall(delta.call_id, delta.tool_name, delta.args, frozenset(self._finished), self._take_changed())
+            )
+
+    async def completed(self, call: Call, signal: AbortSignal) -> None:
+        args = call.args
+        names = frozenset(args) if isinstance(args, dict) else frozenset()
+        await self._judge(GuardedCall(call.call_id, call.name, args, names, names, is_complete=True))
+        if self._question is None:
+            return
+        approve = self._guards.approve
+        if approve is None:
+            raise Reject(f"{self._question.reason}; a person would have to approve it, and nobody can be asked here")
+        try:
+            async with asyncio.timeout(self._guards.patience):
+                refused = await approve(call, self._question)
+        except TimeoutError:
+            refused = f"{self._question.reason}; nobody approved it within {self._guards.patience:g} seconds"
+        if refused is not None:
+            raise Reject(refused)
+
+    def _take_changed(self) -> frozenset[str | int]:
+        changed, self._changed = frozenset(self._changed), set()
+        return changed
+
+    async def _judge(self, call: GuardedCall) -> None:
+        for guard in self._watching:
+            verdict = await self._verdict(guard, call)
+            if verdict is None:
+                continue
+            if verdict.action == "deny":
+                raise Reject(verdict.reason)
+            if verdict.action == "ask":
+                self._question = self._question or verdict
+            elif verdict.reason not in self._logged:
+                self._logged.add(verdict.reason)
+                logger.warning("call %s of tool %s: %s", call.call_id, call.name, verdict.reason)
+
+    async def _verdict(self, guard: Guard, call: GuardedCall) -> Verdict | None:
+        try:
+            async with asyncio.timeout(self._guards.patience):
+                verdict: Any = guard(call)
+                if inspect.isawaitable(verdict):
+                    verdict = await verdict
+            if verdict is not None and not isinstance(verdict, Verdict):
+                raise TypeError(f"expected a Verdict or None, got {verdict!r:.100}")
+        except Exception as error:
+            logger.exception("a guard failed, so call %s of tool %s is refused", call.call_id, call.name)
+            raise Reject("the call could not be checked, so it did not run") from error
+        return verdict

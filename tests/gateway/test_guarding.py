@@ -1,0 +1,167 @@
+"""Guards in the gateway: what the official SDKs get where a call is refused, asked about, or let pass."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from google.genai.types import FinishReason
+
+from callstream.calls import CallState
+from callstream.gateway import GatewaySettings
+from callstream.guards import Rule, Rules, ask
+from callstream.testing import Delay, Finish, Text, ToolCall
+from tests.gateway.gates import NAMES, Gate, gate
+from tests.sdks import SDKS, Answer
+from tests.server.serving import run_input, tool_message
+
+WIRES = tuple(NAMES)
+RULES = Rules([Rule(name="keys", tool="write", pattern="sk-[a-z]+", message="Do not write keys.")])
+ENDED: dict[str, Any] = {
+    "anthropic": "end_turn",
+    "openai_chat": "stop",
+    "openai_responses": "completed",
+    "gemini": FinishReason.STOP,
+}
+REFUSED = "write was refused: Do not write keys."
+BAD = ToolCall("write", {"title": "Keys", "content": "sk-abc"})
+GOOD = ToolCall("write", {"title": "Tides", "content": "The moon."})
+OTHER = ToolCall("other", {"title": "sk-abc"})
+
+
+@asynccontextmanager
+async def asked(gateway: Gate, *, stream: bool = True) -> AsyncIterator[asyncio.Task[Answer]]:
+    sdk = SDKS[gateway.provider.wire]
+
+    async def read() -> Answer:
+        async with sdk.client(gateway.base_url, None, 0) as client:
+            if not stream:
+                return await sdk.whole(client)
+            return sdk.fold([event async for event in await sdk.stream(client)])
+
+    task = asyncio.create_task(read())
+    try:
+        yield task
+    finally:
+        task.cancel()
+
+
+async def answer_of(gateway: Gate, *, stream: bool = True) -> Answer:
+    async with asked(gateway, stream=stream) as answer:
+        return await asyncio.wait_for(answer, 30)
+
+
+def calls_of(answer: Answer) -> list[tuple[str, Any]]:
+    return [(name, args) for _, name, args in answer.calls]
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_refused_call_is_a_sentence_in_its_place(wire: str, stream: bool) -> None:
+    async with gate(wire, [[Text("I write."), BAD, Finish()]], guards=[RULES]) as gateway:
+        answer = await answer_of(gateway, stream=stream)
+        assert (calls_of(answer), "I write." in answer.text, REFUSED in answer.text) == ([], True, True)
+        assert answer.finish == ENDED[wire]
+        [run] = await gateway.runs()
+        [call] = await gateway.callstream.journal.calls(run_id=run.run_id)
+        assert (call.state, call.reason, call.detail) == (CallState.DISCARDED, "rejected", "Do not write keys.")
+        assert len(gateway.provider.requests) == 1
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize("script", [[GOOD, BAD], [BAD, GOOD], [BAD, OTHER, GOOD]], ids=["last", "first", "of three"])
+@pytest.mark.parametrize("wire", WIRES)
+async def test_what_is_allowed_arrives_beside_it(wire: str, script: list[Any], stream: bool) -> None:
+    async with gate(wire, [[Text("I write."), *script, Finish()]], guards=[RULES]) as gateway:
+        answer = await answer_of(gateway, stream=stream)
+        expected = [(call.name, call.args) for call in script if call is not BAD]
+        assert (calls_of(answer), REFUSED in answer.text) == (expected, True)
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize("wire", WIRES)
+async def test_what_no_rule_refuses_is_what_it_would_be_without_guards(wire: str, stream: bool) -> None:
+    told = []
+    for guards in ([], [RULES]):
+        async with gate(wire, [[Text("I write."), GOOD, OTHER, Finish()]], guards=guards) as gateway:
+            answer = await answer_of(gateway, stream=stream)
+            told.append((answer.text, calls_of(answer), answer.finish))
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_text_before_a_guarded_call_is_not_held(wire: str) -> None:
+    """The provider is still far from the end of the call when the client has the text."""
+    async with gate(wire, [[Text("I write."), Delay(2.0), GOOD, Finish()]], guards=[RULES]) as gateway:
+        url, body = SDKS[wire].raw(gateway.base_url)
+        async with httpx.AsyncClient(timeout=30) as client, client.stream("POST", url, json=body) as response:
+            seen = b""
+            async for data in response.aiter_bytes():
+                seen += data
+                if b"write." in seen:
+                    break
+            assert gateway.provider.requests[0].fate == "open"
+            assert b"Tides" not in seen
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize(
+    ("said", "passes"),
+    [({"approved": True}, True), ({"approved": False, "comment": "not on Fridays"}, False), ("what?", False)],
+    ids=["yes", "no", "neither"],
+)
+async def test_a_person_decides(wire: str, said: Any, passes: bool) -> None:
+    rule = Rules([Rule(name="ask", tool="write", action="ask", message="Writing is risky.")])
+    async with gate(wire, [[Text("I write."), GOOD, Finish()]], guards=[rule]) as gateway, asked(gateway) as answer:
+        question = await awaiting(gateway)
+        expected = {"tool": "write", "arguments": GOOD.args, "why": "Writing is risky."}
+        assert json.loads(question.args_json) == expected
+        assert not answer.done()
+        reply = run_input(None, thread=question.thread_id, messages=[tool_message(question.call_id, said)])
+        async with gateway.server.stream("POST", "/agui", json=reply) as stream:
+            assert (await stream.all())[-1]["type"] == "RUN_FINISHED"
+        told = await asyncio.wait_for(answer, 30)
+        assert calls_of(told) == ([("write", GOOD.args)] if passes else [])
+        if not passes:
+            assert "write was refused: a person refused it" in told.text
+            assert ("not on Fridays" in told.text) is (said != "what?")
+
+
+async def test_a_question_that_nobody_answers_is_a_refusal_and_is_withdrawn() -> None:
+    settings = GatewaySettings(approval_seconds=0.5)
+    guards = [lambda call: ask("Risky.")]
+    async with gate("anthropic", [[GOOD, Finish()]], guards=guards, settings=settings) as gateway:
+        answer = await answer_of(gateway)
+        assert answer.text == "write was refused: Risky.; nobody approved it within 0.5 seconds"
+        rows = await gateway.callstream.journal.calls(states=[CallState.AWAITING])
+        assert rows == []
+
+
+async def test_runs_cannot_be_started_at_a_gateway() -> None:
+    async with gate("anthropic", [[GOOD]], guards=[RULES]) as gateway:
+        async with gateway.server.run("Hello") as stream:
+            assert (await stream.all())[-1]["type"] == "RUN_ERROR"
+
+
+async def awaiting(gateway: Gate) -> Any:
+    journal = gateway.callstream.journal
+    for _ in range(600):
+        rows = await journal.calls(states=[CallState.AWAITING])
+        if rows:
+            call: Any = await journal.call(rows[0].call_id)
+            return call
+        await asyncio.sleep(0.05)
+    raise AssertionError("nobody was asked")
+
+
+def test_rules_of_the_documentation_can_be_read(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs/howto/gateway.md").read_text(encoding="utf-8")
+    file = tmp_path / "rules.yaml"
+    file.write_text(text.split("```yaml\n")[1].split("```")[0], encoding="utf-8")
+    assert Rules.load(file).watches("Bash")

@@ -1,0 +1,236 @@
+"""Guards: what rules find, when they are asked, and that nothing passes them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from callstream import Callstream, UsageError, tool
+from callstream.events import ArgsAppended, CallCompleted, CallStarted
+from callstream.guards import Guard, GuardedCall, Rule, Rules, Verdict, ask, deny, texts_in
+
+SECRET = "sk-live-4f9a"
+NO_SECRETS = Rules([Rule(name="secrets", pattern="sk-live-[0-9a-f]{4}", message="Do not send keys.")])
+
+
+def whole(name: str, args: Any) -> GuardedCall:
+    return GuardedCall("c1", name, args, frozenset(args), frozenset(args), is_complete=True)
+
+
+async def judged(guard: Guard, name: str, pieces: list[str]) -> tuple[str | None, int]:
+    """Why the call was refused, and after how many pieces; None if its tool may run."""
+    async with Callstream("memory:", guards=[guard]) as cs, cs.run("thread") as run:
+        await run.record([CallStarted("c1", name)])
+        for number, piece in enumerate(pieces, 1):
+            await run.record([ArgsAppended("c1", piece)])
+            for _ in range(20):
+                if run.call("c1").reason is not None:
+                    break
+                await asyncio.sleep(0)
+            if run.call("c1").reason is not None:
+                return run.call("c1").detail, number
+        await run.record([CallCompleted("c1", "".join(pieces))])
+        call = await run.settled("c1")
+        return call.detail if call.reason is not None else None, len(pieces)
+
+
+# -- rules --
+
+
+@pytest.mark.parametrize(
+    ("rule", "name", "args", "applies"),
+    [
+        (Rule(name="r", tool="Bash|shell"), "shell", {}, True),
+        (Rule(name="r", tool="Bash|shell"), "shell_2", {}, False),
+        (Rule(name="r", field="command", pattern="rm -rf"), "Bash", {"command": "cd /; rm -rf ."}, True),
+        (Rule(name="r", field="command", pattern="rm -rf"), "Bash", {"note": "rm -rf"}, False),
+        (Rule(name="r", field="$.a[1].b", pattern="^x$"), "t", {"a": [0, {"b": "x"}]}, True),
+        (Rule(name="r", field="$.a[1].b", pattern="^x$"), "t", {"a": "text"}, False),
+        (Rule(name="r", field="a", pattern="x"), "t", {"a": {"deep": ["x"]}}, True),
+        (Rule(name="r", field="$", pattern="x"), "t", {"a": "x"}, True),
+        (Rule(name="r", pattern="x"), "t", {"x": 1}, True),
+        (Rule(name="r", pattern="^17$"), "t", {"n": [17]}, True),
+        (Rule(name="r", field="path", unless="project/.*"), "t", {"path": "/etc/passwd"}, True),
+        (Rule(name="r", field="path", unless="project/.*"), "t", {"path": "project/a\nb"}, False),
+        (Rule(name="r", field="path", unless="project/.*"), "t", {"path": ["project/a", "/etc/b"]}, True),
+        (Rule(name="r", field="path", unless="project/.*"), "t", {}, False),
+        (Rule(name="r", field="n", unless="[0-9]"), "t", {"n": {"a": 5, "b": 17}}, True),
+    ],
+)
+def test_rules_say_where_they_apply(rule: Rule, name: str, args: Any, applies: bool) -> None:
+    assert (Rules([rule])(whole(name, args)) is not None) is applies
+
+
+def test_denying_comes_before_asking_and_asking_before_the_log() -> None:
+    rules = [Rule(name=action, action=action, message=action) for action in ("log", "ask", "deny")]
+    assert Rules(rules)(whole("t", {})) == deny("deny")
+    assert Rules(rules[:2])(whole("t", {})) == ask("ask")
+    assert Rules(rules[:1])(whole("t", {})) == Verdict("log", "log")
+
+
+def test_a_rule_without_a_message_names_itself() -> None:
+    assert Rules([Rule(name="no shell")])(whole("t", {})) == deny("the rule 'no shell' does not allow it")
+
+
+@pytest.mark.parametrize("suffix", ["yaml", "json"])
+def test_rules_are_loaded_from_a_file(suffix: str, tmp_path: Path) -> None:
+    rules = {
+        "rules": [{"name": "pushes", "tool": "Bash", "field": "command", "pattern": "push --force", "action": "ask"}]
+    }
+    file = tmp_path / f"rules.{suffix}"
+    file.write_text(json.dumps(rules), encoding="utf-8")  # which is YAML, too
+    loaded = Rules.load(file)
+    assert (loaded.watches("Bash"), loaded.watches("Read")) == (True, False)
+    verdict = loaded(whole("Bash", {"command": "git push --force"}))
+    assert verdict is not None
+    assert verdict.action == "ask"
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("rules: [{tool: x}]", "missing required field `name`"),
+        ("rules: [{name: x, patern: y}]", "unknown field `patern`"),
+        ("rules: [{name: x, action: explode}]", "explode"),
+        ("rules: [{name: x, pattern: '('}]", "rule 'x': pattern is not a regular expression"),
+        ("rules: [{name: x, field: '$['}]", "rule 'x': expected"),
+        ("rules: [{name: x, unless: y}]", "expected 'unless' with a field"),
+        ("rules: [{name: x, unless: y, field: a, pattern: b}]", "without a pattern"),
+        ("[", "could not read the rules"),
+    ],
+)
+def test_what_is_wrong_with_rules_is_said(content: str, complaint: str, tmp_path: Path) -> None:
+    file = tmp_path / "rules.yaml"
+    file.write_text(content, encoding="utf-8")
+    with pytest.raises(UsageError, match=complaint.replace("(", r"\(").replace("[", r"\[")):
+        Rules.load(file)
+
+
+def test_a_file_that_is_not_there() -> None:
+    with pytest.raises(UsageError, match=r"could not read the rules in nowhere\.yaml"):
+        Rules.load("nowhere.yaml")
+
+
+def test_what_is_no_guard_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"expected guards, which are called with a call, got 'rules\.yaml'"):
+        Callstream("memory:", guards=["rules.yaml"])  # type: ignore[list-item]
+
+
+# -- hidden text --
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        SECRET,
+        "".join(f"\\u{ord(letter):04x}" for letter in SECRET),
+        "".join(f"\\x{ord(letter):02x}" for letter in SECRET),
+        json.dumps({"key": SECRET}),
+        json.dumps({"key": json.dumps([json.dumps(SECRET)])}),
+        json.dumps({"key": "".join(f"\\u{ord(letter):04x}" for letter in SECRET)}),
+        {"deep": [{"er": SECRET}]},
+        {SECRET: 1},
+        f"a\\n{SECRET}",
+    ],
+)
+def test_a_secret_is_found_however_it_is_written(value: Any) -> None:
+    assert NO_SECRETS(whole("t", {"a": value})) == deny("Do not send keys.")
+
+
+def test_texts_of_all_kinds_of_values() -> None:
+    value = {"a": [1, True, None, "x\\ty"], "b": {}}
+    assert list(texts_in(value)) == ["a", "1", "true", "x\\ty", "x\ty", "b"]
+
+
+# -- while a call is written --
+
+
+@pytest.mark.parametrize("split", range(1, len(json.dumps({"body": f"key {SECRET}!"}))))
+async def test_a_secret_split_anywhere_never_passes(split: int) -> None:
+    text = json.dumps({"body": f"key {SECRET}!"})
+    reason, _ = await judged(NO_SECRETS, "send", [text[:split], text[split:]])
+    assert reason == "Do not send keys."
+
+
+@given(before=st.text(max_size=40), after=st.text(max_size=40), size=st.integers(1, 9))
+async def test_nothing_passes_that_would_be_refused_whole(before: str, after: str, size: int) -> None:
+    text = json.dumps({"to": "x", "body": before + SECRET + after})
+    pieces = [text[start : start + size] for start in range(0, len(text), size)]
+    reason, _ = await judged(NO_SECRETS, "send", pieces)
+    assert reason == "Do not send keys."
+
+
+async def test_a_finished_field_is_judged_before_the_next_is_written() -> None:
+    text = json.dumps({"path": "/etc/passwd", "content": "x" * 4000})
+    pieces = [text[start : start + 8] for start in range(0, len(text), 8)]
+    guard = Rules([Rule(name="paths", field="path", unless="project/.*")])
+    reason, count = await judged(guard, "write", pieces)
+    assert reason == "the rule 'paths' does not allow it"
+    assert count <= 4
+
+
+async def test_growing_text_is_judged_while_it_grows() -> None:
+    text = json.dumps({"body": "x" * 500 + SECRET + "y" * 8000})
+    pieces = [text[start : start + 8] for start in range(0, len(text), 8)]
+    reason, count = await judged(NO_SECRETS, "send", pieces)
+    assert reason == "Do not send keys."
+    assert count < len(pieces) / 8
+
+
+async def test_long_text_is_not_looked_at_again_for_each_piece() -> None:
+    looks = []
+
+    def guard(call: GuardedCall) -> None:
+        looks.append(call)
+
+    text = json.dumps({"body": "x" * 20_000})
+    assert await judged(guard, "send", [text[start : start + 8] for start in range(0, len(text), 8)]) == (None, 2502)
+    assert len(looks) < 60
+    assert looks[-1] == whole("send", {"body": "x" * 20_000})
+
+
+async def test_a_guard_may_be_a_function_of_any_kind() -> None:
+    async def slow(call: GuardedCall) -> Verdict | None:
+        return deny("no") if call.is_complete else None
+
+    assert await judged(slow, "send", ["{}"]) == ("no", 1)
+    assert await judged(lambda call: None, "send", ["{}"]) == (None, 1)
+
+
+@pytest.mark.parametrize("guard", [lambda call: 1 / 0, lambda call: "deny"])
+async def test_a_guard_that_fails_refuses(guard: Any, caplog: pytest.LogCaptureFixture) -> None:
+    reason, _ = await judged(guard, "send", ["{}"])
+    assert reason == "the call could not be checked, so it did not run"
+    assert "a guard failed" in caplog.text
+
+
+async def test_a_guard_that_logs_lets_pass_and_says_it_once(caplog: pytest.LogCaptureFixture) -> None:
+    guard = Rules([Rule(name="all", action="log", pattern="x", message="an x")])
+    assert (await judged(guard, "send", ['{"a": "x', 'xxxxxxxxxxxxxxxxx"}']))[0] is None
+    assert caplog.text.count("an x") == 1
+
+
+async def test_a_question_that_nobody_can_be_asked_is_a_refusal() -> None:
+    reason, _ = await judged(lambda call: ask("risky"), "send", ["{}"])
+    assert reason == "risky; a person would have to approve it, and nobody can be asked here"
+
+
+async def test_arguments_that_are_no_json_are_no_fault_of_the_guard() -> None:
+    assert (await judged(NO_SECRETS, "send", ['{"a": nope}']))[0] is not None
+
+
+async def test_a_tool_of_ones_own_is_guarded_too() -> None:
+    @tool
+    async def send(body: str) -> str:
+        return "sent"
+
+    async with Callstream("memory:", tools=[send], guards=[NO_SECRETS]) as cs, cs.run("thread") as run:
+        await run.record([CallStarted("c1", "send"), CallCompleted("c1", json.dumps({"body": SECRET}))])
+        [result] = await run.run_tools()
+        assert (result.text, result.is_error) == ("Do not send keys.", True)
