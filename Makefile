@@ -199,7 +199,7 @@ docs: $(VENV)/.installed-docs ## build the documentation into site/
 	@echo "==> site/index.html"
 
 clean: ## remove the environments and all that was built
-	@rm -rf $(VENV) $(RIVAL) $(OLDEST) $(LITELLM_VENV) $(LANGCHAIN_VENV) $(AIOBOTOCORE_VENV) .venv-frameworks-* build dist site htmlcov .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache src/callstream/server/page/react
+	@rm -rf $(VENV) $(RIVAL) $(RIVAL)-litellm $(OLDEST) $(LITELLM_VENV) $(LANGCHAIN_VENV) $(AIOBOTOCORE_VENV) .venv-frameworks-* build dist site htmlcov .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache src/callstream/server/page/react
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An existing environment is used as it is; pip brings it up to date when pyproject.toml or constraints.txt changes.
@@ -256,6 +256,13 @@ $(AIOBOTOCORE_VENV)/.installed: pyproject.toml constraints.txt
 	@[ -x $(AIOBOTOCORE_VENV)/bin/python ] || $(PYTHON) -m venv $(AIOBOTOCORE_VENV)
 	@echo "==> installing callstream[dev,aiobotocore] into $(AIOBOTOCORE_VENV), about two minutes the first time"
 	@$(AIOBOTOCORE_VENV)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt --editable '.[dev,aiobotocore]'
+	@touch $@
+
+# For bench.pace --maker litellm: both servers beside the same litellm.
+$(RIVAL)-litellm/.installed: pyproject.toml
+	@[ -x $(RIVAL)-litellm/bin/python ] || $(PYTHON) -m venv $(RIVAL)-litellm
+	@echo "==> installing callstream, ag_ui_adk and litellm into $(RIVAL)-litellm, about two minutes the first time"
+	@$(RIVAL)-litellm/bin/python -m pip --disable-pip-version-check install --quiet --editable '.[adk,server]' ag-ui-adk==0.11.0 litellm==1.106.2 openai==2.54.0
 	@touch $@
 
 $(RIVAL)/.installed: pyproject.toml constraints.txt

@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-PYTHON = ROOT / ".venv-ag-ui-adk" / "bin" / "python"
 
 
-def interpreter() -> str:
-    """The Python of that environment."""
-    if not PYTHON.exists():
-        sys.exit(f"{PYTHON.parent.parent.name} is not there; make it with: make .venv-ag-ui-adk/.installed")
-    return str(PYTHON)
+def interpreter(maker: str = "") -> str:
+    """The Python of that environment. litellm needs another openai than the rest, so it has one more such environment."""
+    name = ".venv-ag-ui-adk-litellm" if maker == "litellm" else ".venv-ag-ui-adk"
+    python = ROOT / name / "bin" / "python"
+    if not python.exists():
+        sys.exit(f"{name} is not there; make it with: make {name}/.installed")
+    return str(python)
 
 
 @contextmanager

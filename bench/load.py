@@ -17,32 +17,45 @@ from typing import Any, Literal, TypeAlias, cast
 from urllib.parse import urlsplit
 
 from bench.many import Latencies
-from callstream.testing import Text, Thought, ToolCall
+from callstream.testing import Finish, Text, Thought, ToolCall
 from callstream.testing.answers import NumberedFrames
 from callstream.testing.provider import STAMP
 
-What: TypeAlias = Literal["arguments", "text", "reasoning"]
-"""What a model writes."""
+What: TypeAlias = Literal["arguments", "text", "reasoning", "mixed"]
+"""What a model writes. ``mixed``: runs that start and end, of seven parts text and three parts arguments."""
+Maker: TypeAlias = Literal["gemini", "anthropic", "litellm"]
+"""google-adk's class for the model; ``litellm`` asks a server that is compatible with OpenAI's."""
+_WIRES: dict[Maker, str] = {"gemini": "gemini", "anthropic": "anthropic", "litellm": "openai_chat"}
+_MIXED_SECONDS = 5.0
+"""Of a mixed run, before its tool runs and a word ends it."""
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _STAMP = STAMP.encode()
 _STAMPED = re.compile(rb"000\d{17}")
+_RESULT = re.compile(rb'"functionResponse"|"function_response"|"tool_result"|"role": ?"tool"')
+_LAST_CHUNK = b"0\r\n\r\n"
 _GOLDEN_RATIO = 0.618033988749895
 
 
 class Model:
-    """Answers every request with one call, text or reasoning, which comes at that pace, for that many seconds."""
+    """Answers every request with one call, text or reasoning, which comes at that pace, for that many seconds.
 
-    def __init__(self, pace: float, seconds: float, what: What = "arguments") -> None:
+    ``mixed`` answers end; what has the result of a call is answered with a word.
+    """
+
+    def __init__(self, pace: float, seconds: float, what: What = "arguments", maker: Maker = "gemini") -> None:
         self.pause = 1 / pace
-        written = STAMP * int(seconds * pace)
-        steps: dict[What, Any] = {
-            "arguments": ToolCall("write", {"content": written}, size=len(STAMP)),
-            "text": Text(written, size=len(STAMP)),
-            "reasoning": Thought(written, size=len(STAMP)),
+        deltas = int(seconds * pace)
+        mixed = int(_MIXED_SECONDS * pace)
+        texts = mixed * 7 // 10
+        scripts: dict[What, Any] = {
+            "arguments": [_arguments(deltas)],
+            "text": [Text(STAMP * deltas, size=len(STAMP))],
+            "reasoning": [Thought(STAMP * deltas, size=len(STAMP))],
+            "mixed": [Text(STAMP * texts, size=len(STAMP)), _arguments(mixed - texts), Finish()],
         }
-        self._script = [steps[what]]
-        self._frames = NumberedFrames("gemini", self._script, "gemini-3-flash-preview")
+        self._frames = NumberedFrames(_WIRES[maker], scripts[what], "scripted")
+        self._ends = NumberedFrames(_WIRES[maker], [Text("Done."), Finish()], "scripted")
         self._answers = 0
         self._writers: set[_Writer] = set()
 
@@ -58,16 +71,21 @@ class Model:
             for writer in list(self._writers):
                 writer.transport.abort()
 
-    def next_answer(self) -> tuple[Iterator[Any], float]:
+    def next_answer(self, asked: bytes) -> tuple[Iterator[Any], float]:
         """The frames of one more answer, and how long to wait with the second."""
         self._answers += 1
-        return self._frames.frames(self._answers), self._answers * _GOLDEN_RATIO % 1 * self.pause
+        frames = self._ends if _RESULT.search(asked) else self._frames
+        return frames.frames(self._answers), self._answers * _GOLDEN_RATIO % 1 * self.pause
 
     def came(self, writer: _Writer) -> None:
         self._writers.add(writer)
 
     def went(self, writer: _Writer) -> None:
         self._writers.discard(writer)
+
+
+def _arguments(deltas: int) -> ToolCall:
+    return ToolCall("write", {"content": STAMP * deltas}, size=len(STAMP))
 
 
 class _Writer(asyncio.Protocol):
@@ -97,7 +115,7 @@ class _Writer(asyncio.Protocol):
         if len(body) < int(length[1]) if length else not body.endswith(b"0\r\n\r\n"):
             return
         self._asked = b""
-        self._frames, phase = self._model.next_answer()
+        self._frames, phase = self._model.next_answer(body)
         self.transport.write(_HEAD)
         self._due = self._loop.time() + phase
         self._write()
@@ -105,7 +123,7 @@ class _Writer(asyncio.Protocol):
     def _write(self) -> None:
         frame = next(self._frames, None)
         if frame is None:
-            self.transport.write(b"0\r\n\r\n")
+            self.transport.write(_LAST_CHUNK)
             return
         frame = frame.replace(_STAMP, b"%020d" % time.monotonic_ns())
         self.transport.write(b"%x\r\n%b\r\n" % (len(frame), frame))
@@ -114,10 +132,15 @@ class _Writer(asyncio.Protocol):
 
 
 class Clients:
-    """Clients of a server at that address: how long the deltas took to them since ``since``, and the bytes on the wire."""
+    """Clients of a server at that address: how long the deltas took to them since ``since``, and the bytes on the wire.
 
-    def __init__(self, address: str) -> None:
+    ``go_on``: where a run has ended, its client begins another.
+    """
+
+    def __init__(self, address: str, *, go_on: bool = False) -> None:
         self._where = urlsplit(address)
+        self._goes_on = go_on
+        self._beginning: set[asyncio.Task[None]] = set()
         self.found = Latencies()
         self.since = float("inf")
         self.wire_bytes = 0
@@ -155,7 +178,19 @@ class Clients:
         (self._reading if has_delta else self._hearing).add(reader)
         self._news.set()
 
+    def ended(self, reader: _Reader) -> None:
+        """The answer that it reads is whole."""
+        if self._goes_on:
+            reader.transport.abort()
+            self._beginning.add(task := asyncio.ensure_future(self.add()))
+            task.add_done_callback(self._beginning.discard)
+
+    def lost(self, reader: _Reader) -> None:
+        for readers in (self.open, self._hearing, self._reading):
+            readers.discard(reader)
+
     def leave(self) -> None:
+        self._goes_on = False
         for reader in list(self.open):
             reader.transport.abort()
 
@@ -173,7 +208,7 @@ class _Reader(asyncio.Protocol):
         self._clients.open.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._clients.open.discard(self)
+        self._clients.lost(self)
 
     def data_received(self, data: bytes) -> None:
         now = time.monotonic_ns()
@@ -192,3 +227,5 @@ class _Reader(asyncio.Protocol):
             if now >= self._clients.since:
                 self._clients.found.add(now - int(stamp[0]))
         self._rest = data[max(end, len(data) - 19) :]
+        if self._has_read and data.endswith(_LAST_CHUNK):
+            self._clients.ended(self)

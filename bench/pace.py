@@ -7,6 +7,10 @@ Callstream with every delta in the journal before it is shown. Model and clients
 rung in which they use more than 80 % of it says nothing about the server, and is marked void. A server that delivers less
 than nine tenths of the deltas in time falls behind.
 
+``--what`` and ``--maker`` say what models write, and which class of google-adk's reads it; both may be repeated. ``mixed``
+is a load of runs that start, write seven parts of text and three of arguments, run their tool and end, and then the next
+one begins.
+
 The second table takes the way apart: reading with httpx alone and with the tap's own connections, then with the tap, then
 with a journal. The third is memory, and what clients cost that read a run in which nothing happens.
 ag_ui_adk runs in an environment of its own; see ``bench.comparison``.
@@ -23,11 +27,12 @@ import time
 import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack
+from itertools import product
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import NamedTuple, TypeAlias, get_args
 from urllib.parse import parse_qs, urlsplit
 
-from bench.load import Clients, Model, What
+from bench.load import Clients, Maker, Model, What
 from bench.postgres import postgres_url, with_schema
 from bench.server import cpu_seconds, resident, server
 from bench.table import Table
@@ -61,6 +66,19 @@ IDLE_SECONDS = 30.0
 """Two heartbeats."""
 
 
+class Load(NamedTuple):
+    """What models write, and the class of google-adk's that reads it."""
+
+    what: What
+    maker: Maker
+
+    def __str__(self) -> str:
+        return f"{self.what}, {self.maker}"
+
+
+USUAL = Load("arguments", "gemini")
+
+
 class Rung(NamedTuple):
     """``micros``: of CPU for each delta that reached a client. ``driver``: the share of its core that it used."""
 
@@ -80,6 +98,10 @@ class Rung(NamedTuple):
         if self.driver > MOST_OF_DRIVER:
             return "void"
         return "falls behind" if self.arrived < LEAST_ARRIVED else ""
+
+
+Found: TypeAlias = dict[tuple[str, int, float], Rung]
+"""By server, streams, and deltas a second of each."""
 
 
 class Database(NamedTuple):
@@ -107,13 +129,13 @@ async def measure(
     pace: float,
     seconds: float = SECONDS,
     database: Database | None = None,
-    what: What = "arguments",
+    load: Load = USUAL,
 ) -> Rung:
-    model = Model(pace, streams / STARTS_PER_SECOND + SETTLING + seconds + SPARE, what)
+    model = Model(pace, streams / STARTS_PER_SECOND + SETTLING + seconds + SPARE, load.what, load.maker)
     journal = None if database is None else with_schema(database.url, f"pace_{uuid.uuid4().hex[:12]}")
     async with model.listen() as base_url:
-        with server(which.partition(",")[0], base_url, journal) as (address, pid):
-            clients = Clients(address)
+        with server(which.partition(",")[0], base_url, journal, load.maker) as (address, pid):
+            clients = Clients(address, go_on=load.what == "mixed")
             await clients.add()
             await clients.wait(LOADING)
             for _ in range(1, streams):
@@ -131,7 +153,7 @@ async def measure(
             by_database = database.cpu_seconds() - before[2] if database else 0.0
             memory, found, left = resident(pid), clients.found, streams - len(clients.open)
             clients.leave()
-    if left or not found.count:
+    if (left and load.what != "mixed") or not found.count:
         raise RuntimeError(f"{which}: {left} of {streams} streams ended early, {found.count} deltas came")
     rung = Rung(
         used / found.count * 1e6,
@@ -144,7 +166,7 @@ async def measure(
         found.count / (streams * pace * lasted),
     )
     print(
-        f"  {which}, {streams} streams of {what} at {pace:g}/s: {rung.micros:.0f} µs per delta, p50 {rung.p50:.1f} ms, "
+        f"  {which}, {streams} streams of {load} at {pace:g}/s: {rung.micros:.0f} µs per delta, p50 {rung.p50:.1f} ms, "
         f"p99 {rung.p99:.1f} ms, {rung.share:.0%} of a core, driver {driver:.0%} {rung.remark}",
         file=sys.stderr,
         flush=True,
@@ -214,14 +236,14 @@ async def _printed(command: Sequence[str]) -> str:
     return printed.decode()
 
 
-def judge(found: dict[tuple[str, int, float], Rung], idle: Idle | None) -> bool:
+def judge(load: Load, found: Found, idle: Idle | None) -> bool:
     """Prints what is wanted, and whether it was reached. What was not measured, or says little, is not judged."""
     passed = True
 
     def say(what: str, is_reached: bool) -> None:
         nonlocal passed
         passed = passed and is_reached
-        print(f"{what}: {'PASS' if is_reached else 'FAIL'}")
+        print(f"{load}: {what}: {'PASS' if is_reached else 'FAIL'}")
 
     def rung(which: str, streams: int) -> Rung | None:
         known = found.get((which, streams, 20))
@@ -236,7 +258,7 @@ def judge(found: dict[tuple[str, int, float], Rung], idle: Idle | None) -> bool:
             say(f"{streams} streams: {ratio:.1f} times the forwarder's CPU (at most 4)", ratio <= 4)
     if mine := rung(OURS, 300):
         say(f"300 streams: p99 {mine.p99:.0f} ms (below 100)", mine.p99 < 100)
-    if (stream := stream_kibibytes(found)) is not None:
+    if load.what != "mixed" and (stream := stream_kibibytes(found)) is not None:
         say(f"a stream: {stream:.0f} KiB (at most {STREAM_KIB})", stream <= STREAM_KIB)
     if idle is not None:
         say(f"an idle follower: {idle.kibibytes:.1f} KiB (at most {FOLLOWER_KIB})", idle.kibibytes <= FOLLOWER_KIB)
@@ -245,27 +267,39 @@ def judge(found: dict[tuple[str, int, float], Rung], idle: Idle | None) -> bool:
 
 
 def measure_rungs(
-    servers: Sequence[str], rungs: Sequence[tuple[int, float]], seconds: float, what: What = "arguments"
-) -> dict[tuple[str, int, float], Rung]:
-    found: dict[tuple[str, int, float], Rung] = {}
+    servers: Sequence[str], rungs: Sequence[tuple[int, float]], seconds: float, loads: Sequence[Load]
+) -> dict[Load, Found]:
+    found: dict[Load, Found] = {load: {} for load in loads}
     table = Table(
         "pace: servers on one core, CPU of the server per delta, and latency from the model's write to the client's read",
-        ["", "streams", "deltas/s", "µs", "database's µs", "p50 ms", "p99 ms", "of a core", "MiB", "driver's core", ""],
+        [
+            "",
+            "of",
+            "streams",
+            "deltas/s",
+            "µs",
+            "database's µs",
+            "p50 ms",
+            "p99 ms",
+            "of a core",
+            "MiB",
+            "driver's core",
+            "",
+        ],
     )
     with ExitStack() as stack:
         database: Database | None = None
         if any("PostgreSQL" in which for which in servers):
             database = Database(stack.enter_context(postgres_url()))
-        for streams, pace in rungs:
-            for which in servers:
-                if which == "ag_ui_adk" and (streams, pace) != (20, 20):
-                    continue
-                behind = database if "PostgreSQL" in which else None
-                rung = asyncio.run(measure(which, streams, pace, seconds, behind, what))
-                found[which, streams, pace] = rung
-                by_database = "" if rung.database is None else rung.database
-                cells = (rung.micros, by_database, rung.p50, rung.p99, f"{rung.share:.0%}", rung.memory)
-                table.row(which, streams, f"{pace:g}", *cells, f"{rung.driver:.0%}", rung.remark)
+        for load, (streams, pace), which in product(loads, rungs, servers):
+            if which == "ag_ui_adk" and (streams, pace) != (20, 20):
+                continue
+            behind = database if "PostgreSQL" in which else None
+            rung = asyncio.run(measure(which, streams, pace, seconds, behind, load))
+            found[load][which, streams, pace] = rung
+            by_database = "" if rung.database is None else rung.database
+            cells = (rung.micros, by_database, rung.p50, rung.p99, f"{rung.share:.0%}", rung.memory)
+            table.row(which, str(load), streams, f"{pace:g}", *cells, f"{rung.driver:.0%}", rung.remark)
     table.print()
     return found
 
@@ -284,13 +318,13 @@ def measure_steps(served: Rung | None, seconds: float) -> None:
     table.print()
 
 
-def stream_kibibytes(found: dict[tuple[str, int, float], Rung]) -> float | None:
+def stream_kibibytes(found: Found) -> float | None:
     """What a stream adds to the server; None where the two rungs were not measured."""
     few, many = (found.get((OURS, streams, 20)) for streams in (20, 100))
     return None if few is None or many is None else (many.memory - few.memory) * 1024 / 80
 
 
-def measure_memory(found: dict[tuple[str, int, float], Rung]) -> Idle:
+def measure_memory(found: Found) -> Idle:
     table = Table(
         "pace: memory of the server, and CPU of clients that only wait", ["", "KiB each", "of a core, together"]
     )
@@ -308,21 +342,35 @@ def main() -> int:
     parser.add_argument("--only", choices=SERVERS, action="append", help="fewer servers")
     parser.add_argument("--streams", type=int, action="append", help="only the rungs with so many streams")
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"of each rung (default: {SECONDS:g})")
-    parser.add_argument("--what", choices=get_args(What), default="arguments", help="what the model writes")
+    parser.add_argument(
+        "--what",
+        choices=get_args(What),
+        action="append",
+        help="what models write; may be repeated (default: arguments)",
+    )
+    parser.add_argument(
+        "--maker",
+        choices=get_args(Maker),
+        action="append",
+        help="google-adk's class for the model: Gemini, AnthropicLlm or LiteLlm; may be repeated (default: gemini)",
+    )
     parser.add_argument("--table", choices=("rungs", "steps", "memory"), help="one of the three tables alone")
     options = parser.parse_args()
     os.sched_setaffinity(0, {1})
-    found: dict[tuple[str, int, float], Rung] = {}
+    loads = [Load(what, maker) for maker in options.maker or ["gemini"] for what in options.what or ["arguments"]]
+    found: dict[Load, Found] = {load: {} for load in loads}
     idle: Idle | None = None
     if options.table in (None, "rungs"):
         rungs = [rung for rung in RUNGS if not options.streams or rung[0] in options.streams]
-        found = measure_rungs(options.only or SERVERS, rungs, options.seconds, options.what)
-    is_whole = options.table is None and options.only is None
+        found = measure_rungs(options.only or SERVERS, rungs, options.seconds, loads)
+    is_whole = options.table is None and options.only is None and loads == [USUAL]
+    usual = found.get(USUAL, {})
     if is_whole or options.table == "steps":
-        measure_steps(found.get((OURS, 20, 20)), options.seconds)
+        measure_steps(usual.get((OURS, 20, 20)), options.seconds)
     if is_whole or options.table == "memory":
-        idle = measure_memory(found)
-    return 0 if judge(found, idle) else 1
+        idle = measure_memory(usual)
+    reached = [judge(load, rungs, idle if load == loads[0] else None) for load, rungs in found.items()]
+    return 0 if all(reached) else 1
 
 
 if __name__ == "__main__":

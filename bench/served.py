@@ -17,36 +17,50 @@ from typing import Any
 import uvicorn
 
 
-def agent_of(base_url: str) -> Any:
+def agent_of(base_url: str, maker: str) -> Any:
     from google.adk.agents import LlmAgent
-    from google.adk.models import Gemini
-    from google.genai import types
 
     def write(content: str) -> dict[str, int]:
         """Writes."""
         return {"characters": len(content)}
 
+    return LlmAgent(name="writer", model=model_of(base_url, maker), tools=[write])
+
+
+def model_of(base_url: str, maker: str) -> Any:
+    if maker == "anthropic":
+        from google.adk.models.anthropic_llm import AnthropicLlm
+
+        os.environ |= {"ANTHROPIC_BASE_URL": base_url, "ANTHROPIC_API_KEY": "none"}
+        return AnthropicLlm(model="claude-sonnet-5-5")
+    if maker == "litellm":
+        os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it is fetched from the internet at import
+        from google.adk.models.lite_llm import LiteLlm
+
+        return LiteLlm(model="openai/scripted", api_base=f"{base_url}/v1", api_key="none")
+    from google.adk.models import Gemini
+    from google.genai import types
+
     options = types.HttpOptions(base_url=base_url)
-    model = Gemini(model="gemini-3-flash-preview", client_kwargs={"http_options": options, "api_key": "none"})
-    return LlmAgent(name="writer", model=model, tools=[write])
+    return Gemini(model="gemini-3-flash-preview", client_kwargs={"http_options": options, "api_key": "none"})
 
 
-def callstream_app(base_url: str, journal: str) -> Any:
+def callstream_app(base_url: str, maker: str, journal: str) -> Any:
     from callstream import Callstream
     from callstream.adk import ADKAgent
     from callstream.server import ServerSettings, create_app
 
-    agent = ADKAgent(agent_of(base_url), app_name="bench", callstream=Callstream(journal))
+    agent = ADKAgent(agent_of(base_url, maker), app_name="bench", callstream=Callstream(journal))
     return create_app(agent, settings=ServerSettings(max_runs=None, max_streams=None))
 
 
-def ag_ui_adk_app(base_url: str) -> Any:
+def ag_ui_adk_app(base_url: str, maker: str) -> Any:
     from ag_ui_adk import ADKAgent, add_adk_fastapi_endpoint
     from fastapi import FastAPI
     from google.adk.agents.run_config import RunConfig, StreamingMode
 
     agent = ADKAgent(
-        agent_of(base_url),
+        agent_of(base_url, maker),
         app_name="bench",
         user_id="user",
         streaming_function_call_arguments=True,
@@ -62,6 +76,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--which", choices=("callstream", "ag_ui_adk", "forwarder"), required=True)
     parser.add_argument("--provider", required=True, help="the base URL of the model")
+    parser.add_argument("--maker", choices=("gemini", "anthropic", "litellm"), default="gemini")
     parser.add_argument("--journal", help="the URL of Callstream's journal (default: a new SQLite file)")
     parser.add_argument("--core", type=int, help="the only core that this process may use")
     options = parser.parse_args()
@@ -74,7 +89,7 @@ def main() -> None:
         if options.which == "callstream":
             from callstream.server.serving import serve
 
-            app = callstream_app(options.provider, options.journal or f"sqlite:///{folder}/calls.db")
+            app = callstream_app(options.provider, options.maker, options.journal or f"sqlite:///{folder}/calls.db")
             with asyncio.Runner(loop_factory=uvicorn.Config(app).get_loop_factory()) as runner:  # as `callstream serve`
                 runner.run(serve(app, sockets=[listening], log_level="critical"))
         elif options.which == "forwarder":
@@ -82,7 +97,7 @@ def main() -> None:
 
             asyncio.run(forward(listening, options.provider))
         else:
-            config = uvicorn.Config(ag_ui_adk_app(options.provider), log_level="critical")
+            config = uvicorn.Config(ag_ui_adk_app(options.provider, options.maker), log_level="critical")
             with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:  # as uvicorn.run
                 runner.run(uvicorn.Server(config).serve([listening]))
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.comparison import interpreter
-from bench.load import Clients, Model
+from bench.load import Clients, Maker, Model
 from bench.many import Latencies
 from bench.table import Table
 from callstream.testing.provider import STAMP
@@ -56,10 +56,11 @@ class Measured(NamedTuple):
 
 
 @contextmanager
-def server(which: str, base_url: str, journal: str | None = None) -> Iterator[tuple[str, int]]:
+def server(which: str, base_url: str, journal: str | None = None, maker: Maker = "gemini") -> Iterator[tuple[str, int]]:
     """Its address and process id. ``journal``: the URL of Callstream's, in place of a new SQLite file."""
-    python = interpreter() if which == "ag_ui_adk" else sys.executable
+    python = interpreter(maker) if which == "ag_ui_adk" or maker == "litellm" else sys.executable
     command = [python, "-W", "ignore", "-m", "bench.served", "--which", which, "--provider", base_url, "--core", "0"]
+    command += ["--maker", maker]
     if journal is not None:
         command += ["--journal", journal]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["src", "."])}
