@@ -19,6 +19,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 logger = logging.getLogger("callstream.server")
@@ -198,7 +199,8 @@ class Supervisor:
                 await asyncio.sleep(1)
                 continue
             with connection:
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                with suppress(OSError):  # the client has left already
+                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 while not self._pass_on(connection):  # noqa: ASYNC110
                     await asyncio.sleep(_ACCEPT_PAUSE)  # the others wait in the socket's backlog
 
