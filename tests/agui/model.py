@@ -55,6 +55,8 @@ class StrictClient:
         self.is_running = False
         self.seq = 0
         self.snapshots = 0
+        self._naming: str | None = None
+        """The message that has a name and no text, until its first call comes."""
 
     def take(self, event: dict[str, Any]) -> None:
         kind = event["type"]
@@ -65,6 +67,9 @@ class StrictClient:
             assert kind != "RUN_STARTED", "a run within a run"
         else:
             assert kind in ("RUN_STARTED", "RUN_ERROR"), f"{kind} outside of a run"
+        if self._naming is not None and kind != "CUSTOM":
+            assert (kind, event.get("parentMessageId")) == ("TOOL_CALL_START", self._naming), "a name for nothing"
+            self._naming = None
         getattr(self, f"_{kind.lower()}")(event)
 
     # -- runs --
@@ -120,6 +125,9 @@ class StrictClient:
     def _finish(self, kind: str, name: str) -> None:
         written = self.open.pop((kind, name), None)
         assert written is not None, f"{kind} {name} is not open"
+        if kind == "text" and not written and "name" in self._message(name, "assistant"):
+            self._naming = name
+            return
         assert written or self.snapshots or kind == "span", f"{kind} {name} was opened for nothing"
 
     def _message(self, message_id: str, role: str, **fields: Any) -> dict[str, Any]:

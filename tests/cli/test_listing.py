@@ -1,12 +1,24 @@
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 from callstream.calls import Call
-from callstream.events import CallCompleted, CallReturned, CallStarted, RunEnded, RunStarted, TextAppended
-from callstream.journal import RunRow
+from callstream.events import (
+    CallCompleted,
+    CallDiscarded,
+    CallReturned,
+    CallStarted,
+    MessageStarted,
+    ReasoningAppended,
+    RunEnded,
+    RunStarted,
+    TextAppended,
+)
+from callstream.journal import RunRow, open_journal
+from callstream.journal.rows import Entry
 
 from .commands import Ran, in_terminal
 from .conftest import filled
@@ -103,6 +115,31 @@ def test_show_tells_all_of_a_call(run: Run, journal_url: str) -> None:
     assert facts["wire"] == "id    toolu_1"
     assert '  {\n    "title": "Tides",\n    "content": "# Tides\\nThe moon pulls."\n  }\n' in done.out
     assert done.out.endswith('result\n  {\n    "characters": 23\n  }\n')
+
+
+def test_show_and_watch_name_the_agents(run: Run, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/named.db"
+    entries = [
+        Entry(RunStarted("t")),
+        Entry(MessageStarted("m1"), author="boss"),
+        Entry(ReasoningAppended("m1", "Hm."), author="boss"),
+        Entry(TextAppended("m1", "I ask."), author="boss"),
+        Entry(CallStarted("c1", "look", message_id="m2"), author="helper"),
+        Entry(CallStarted("c2", "look", message_id="m1"), author="boss"),
+        Entry(CallDiscarded("c1", "aborted"), author="helper"),
+        Entry(CallDiscarded("c2", "aborted"), author="boss"),
+        Entry(RunEnded("cancelled")),
+    ]
+
+    async def write() -> None:
+        async with open_journal(url) as journal:
+            await journal.append("r1", entries)
+
+    asyncio.run(write())
+    assert "tool       look\nagent      helper\n" in run("show", "c1", "--journal", url).out
+    assert "tool       look\nagent      boss\n" in run("show", "c2", "--journal", url).out
+    watched = run("watch", "r1", "--journal", url).out.splitlines()
+    assert watched[1:4] == ["reasoning of boss: Hm.", "boss: I ask.", "look #1 (c1) by helper"]
 
 
 def test_show_of_a_call_that_was_cut_off_has_what_came(run: Run, journal_url: str) -> None:

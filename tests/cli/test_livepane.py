@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
+import msgspec
 from rich.console import Console
 
 from callstream.cli.livepane import LivePane
@@ -169,3 +170,11 @@ def test_a_bar_is_drawn_where_it_is_told_how_far_of_what() -> None:
         )
     )
     assert '{"stage": "two"}' in drawn
+
+
+def test_agents_are_named_where_they_are_known() -> None:
+    started = CallStarted("c1", "look", message_id="m1")
+    told = records(RunStarted("t"), TextAppended("m1", "I look."), started)
+    drawn = Drawing().show(*(msgspec.structs.replace(record, author="helper") for record in told))
+    assert "helper: I look." in drawn
+    assert "look  by helper, started" in drawn

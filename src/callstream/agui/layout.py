@@ -93,7 +93,7 @@ class Layout:
 
     def _add_message(self, message: MessageView, placed: list[_Placed]) -> None:
         reasoning = [part for part in message.parts if isinstance(part, Passage) and part.kind == "reasoning"]
-        spoken = [part for part in message.parts if not isinstance(part, Passage) or part.kind == "text"]
+        spoken = message.spoken
         if reasoning:
             placed.append((reasoning[0].first_seq, 0, _reasoning_message(message, reasoning)))
         if spoken:
@@ -169,14 +169,17 @@ def _continued(message: Message, more: Message) -> Message:
 
 
 def _assistant_message(message: MessageView) -> AssistantMessage:
-    spoken = [part for part in message.parts if not isinstance(part, Passage) or part.kind == "text"]
+    spoken = message.spoken
     texts = [part for part in spoken if isinstance(part, Passage)]
+    # A named message has a text, if only an empty one before its first call.
+    named = message.author is not None
+    text_seq = (texts[-1].end_seq or texts[-1].seq) if texts else spoken[0].first_seq
     return AssistantMessage(
         id=message.message_id,
-        name=message.author if texts and spoken[0] is texts[0] else None,
-        content="".join([part.text for part in texts]) if texts else None,
+        name=message.author,
+        content="".join([part.text for part in texts]) if texts or named else None,
         tool_calls=tuple(map(_tool_call, message.calls)) or None,
-        metadata=Metadata(texts[-1].end_seq or texts[-1].seq) if texts else None,
+        metadata=Metadata(text_seq) if texts or named else None,
     )
 
 

@@ -59,7 +59,7 @@ class DeveloperMessage(_Message, frozen=True, tag="developer"):
 
 
 class AssistantMessage(_Message, frozen=True, tag="assistant"):
-    """``name``: the agent that said it. A message that began with a call has none: AG-UI gives it no name either."""
+    """``name``: the agent that said it."""
 
     name: str | None = None
     content: str | None = None

@@ -9,7 +9,8 @@ run:
 - a call's result: ``result-<call_id>``; its progress: ``progress-<call_id>``.
 
 Text and reasoning open with their first character and close when something else of their message begins; where they go
-on after that, the same id is opened again, which the protocol allows.
+on after that, the same id is opened again, which the protocol allows. A message of a known agent that begins with a call
+has an empty text before it, because that is where the protocol has the agent's name.
 """
 
 from __future__ import annotations
@@ -143,7 +144,8 @@ class Translator:
             start = ToolCallStart(
                 tool_call_id=part.call_id, tool_call_name=part.name, parent_message_id=parent_id, metadata=metadata
             )
-            return [start] if part.signature is None else [start, _signature(part, part.signature, metadata)]
+            signed = [] if part.signature is None else [_signature(part, part.signature, metadata)]
+            return [*self._named(part, metadata), start, *signed]
         if part.kind == "text":
             who = part.author
             return [TextMessageStart(message_id=part.message_id, role="assistant", name=who, metadata=metadata)]
@@ -151,6 +153,16 @@ class Translator:
         return [
             ReasoningStart(message_id=thought_id, metadata=metadata),
             ReasoningMessageStart(message_id=thought_id, role="reasoning", metadata=metadata),
+        ]
+
+    def _named(self, call: CallView, metadata: Metadata) -> list[AguiEvent]:
+        """Whose message it is that begins with this call: only the start of a text has a name."""
+        message = self._run.messages[call.message_id]
+        if message.author is None or message.spoken[0] is not call:
+            return []
+        return [
+            TextMessageStart(message_id=call.message_id, role="assistant", name=message.author, metadata=metadata),
+            TextMessageEnd(message_id=call.message_id, metadata=metadata),
         ]
 
     def _grew(self, change: Grew, metadata: Metadata) -> list[AguiEvent]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
@@ -11,8 +12,9 @@ import msgspec
 from callstream.calls import Call, CallState
 from callstream.cli.options import Commands, add_json, add_source, positive
 from callstream.cli.output import CommandError, Printer, clean, duration, moment, one_line
-from callstream.cli.sources import source_of
+from callstream.cli.sources import RecordSource, source_of
 from callstream.errors import CallstreamError
+from callstream.events import CallStarted
 from callstream.journal import RunRow
 
 
@@ -107,12 +109,13 @@ async def calls(options: argparse.Namespace, out: Printer) -> int:
 async def show(options: argparse.Namespace, out: Printer) -> int:
     async with source_of(options) as source:
         call = await source.call(options.call_id)
-    if call is None:
-        raise CommandError(f"call {options.call_id!r} not found in {source.where}")
+        if call is None:
+            raise CommandError(f"call {options.call_id!r} not found in {source.where}")
+        agent = None if options.json else await _agent_of(call, source)
     if options.json:
         out.json(msgspec.structs.asdict(call))
         return 0
-    for name, value in _facts(call):
+    for name, value in _facts(call, agent):
         out.line(f"{name:10} {clean(value)}")
     out.line()
     out.line("arguments" if call.args_json else "no arguments")
@@ -151,10 +154,20 @@ def _outcome(call: Call) -> str:
     return "" if call.result is None else one_line(call.result)
 
 
-def _facts(call: Call) -> list[tuple[str, str]]:
+async def _agent_of(call: Call, source: RecordSource) -> str | None:
+    """Who made it: the record with which it began tells."""
+    async with aclosing(source.follow(call.run_id or "")) as records:
+        async for record in records:
+            if record is not None and isinstance(record.event, CallStarted) and record.event.call_id == call.call_id:
+                return record.author
+    return None
+
+
+def _facts(call: Call, agent: str | None) -> list[tuple[str, str]]:
     found: list[tuple[str, Any]] = [
         ("call", call.call_id),
         ("tool", call.name),
+        ("agent", agent),
         ("state", str(call.state)),
         ("reason", call.reason),
         ("detail", call.detail),

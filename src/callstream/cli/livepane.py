@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from callstream.calls import AT_REST, CallState
 from callstream.cli.output import clean, duration, one_line
-from callstream.cli.scene import Preview, Scene, answer_text, bar_of
+from callstream.cli.scene import Preview, Scene, answer_text, bar_of, heading_of
 from callstream.events import CallDiscarded, CallFailed, CallReturned, Record
 from callstream.view import AnswerView, CallView, InputView, Item, Passage
 
@@ -99,20 +99,21 @@ class LivePane:
             case CallView():
                 return _card(item, self._scene.previews[item.call_id], lines)
             case InputView(received=received):
-                return _draw_text(received.role, received.text, _LONG)
+                mark = "> " if received.role == "user" else ""
+                return _draw_text(received.role, received.text, _LONG, mark=mark)
             case Passage(kind=kind, text=text):
-                return _draw_text(kind, text, _LONG if self._scene.is_settled(item) else lines)
+                who = "" if item.author is None else f"{heading_of(item)}: "
+                return _draw_text(kind, text, _LONG if self._scene.is_settled(item) else lines, mark=who)
             case AnswerView():
-                return _draw_text("answer", answer_text(item), _LONG)
+                return _draw_text("answer", answer_text(item), _LONG, mark="> answer: ")
             case _:
                 assert_never(item)
 
 
-def _draw_text(who: str, text: str, lines: int) -> RenderableType:
+def _draw_text(who: str, text: str, lines: int, *, mark: str) -> RenderableType:
     from rich.text import Text
 
-    mark = {"user": "> ", "answer": "> answer: "}.get(who, "")
-    return Text(mark + _tail(text, lines), style=_ROLES.get(who, ""))
+    return Text(clean(mark) + _tail(text, lines), style=_ROLES.get(who, ""))
 
 
 def _card(called: CallView, preview: Preview, lines: int) -> RenderableType:
@@ -144,7 +145,7 @@ def _card(called: CallView, preview: Preview, lines: int) -> RenderableType:
 
 
 def _facts(called: CallView, preview: Preview) -> str:
-    facts = [str(called.state)]
+    facts = [str(called.state)] if called.author is None else [f"by {clean(called.author)}", str(called.state)]
     if called.is_being_written and preview.first_at is not None:
         seconds = max(called.changed_at - preview.first_at, 0.001)
         facts.append(f"{preview.chars} characters")

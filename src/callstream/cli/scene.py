@@ -70,6 +70,13 @@ class Scene:
                 return True
 
 
+def heading_of(passage: Passage) -> str:
+    """Who says it, and whether that is reasoning."""
+    if passage.kind == "text":
+        return passage.author or "model"
+    return "reasoning" if passage.author is None else f"reasoning of {passage.author}"
+
+
 def answer_text(answer: AnswerView) -> str:
     match answer.outcome:
         case CallReturned(result=result):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, assert_never
 
 from callstream.cli.output import Printer, clean, one_line
-from callstream.cli.scene import bar_of
+from callstream.cli.scene import bar_of, heading_of
 from callstream.errors import WireError
 from callstream.events import CallDiscarded, CallFailed, CallReleased, CallReturned, Record
 from callstream.jsontext.path import format_path
@@ -59,10 +59,11 @@ class RecordPrinter:
             case Opened(part=CallView() as call):
                 self._numbers[call.call_id] = len(view.calls)
                 self._streams[call.call_id] = None if call.encoding == "text" else JsonStream(unique_names=True)
-                self._line(f"{self._name_of(call.call_id)} ({call.call_id})")
+                by = "" if call.author is None else f" by {call.author}"
+                self._line(f"{self._name_of(call.call_id)} ({call.call_id}){by}")
                 self._writing = call.call_id
-            case Grew(part=Passage(kind=kind, message_id=message_id), text=text):
-                self._grow((message_id, kind), "model: " if kind == "text" else "reasoning: ", text)
+            case Grew(part=Passage() as passage, text=text):
+                self._grow((passage.message_id, passage.kind), f"{heading_of(passage)}: ", text)
             case Grew(part=CallView() as call, text=text) if text:
                 self._arguments(call.call_id, text)
             case Progressed(call=called, data=data):

@@ -323,6 +323,11 @@ class MessageView:
         return [part for part in self.parts if isinstance(part, CallView)]
 
     @property
+    def spoken(self) -> list[Part]:
+        """Its text and its calls."""
+        return [part for part in self.parts if not isinstance(part, Passage) or part.kind == "text"]
+
+    @property
     def open_passage(self) -> Passage | None:
         last = self.parts[-1] if self.parts else None
         return last if isinstance(last, Passage) and last.end_seq is None else None

@@ -6,18 +6,23 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
+from ag_ui.core import Message
 from google.adk.agents import BaseAgent, LlmAgent, ParallelAgent, SequentialAgent
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.events.event import Event
 from google.genai import types
+from pydantic import TypeAdapter
 
 from callstream import Callstream
+from callstream.adk import AGUIToolset
+from callstream.ag_ui_adk import resolve_agent_from_message_history
 from callstream.calls import CallState
 from callstream.testing import Finish, Text, ToolCall
 from tests.adk.hosting import Models, by_agent, scripted
 
 from .agents import adk_agent, gemini
 from .clients import Client
+from .clienttools import PAINT
 
 
 @pytest.mark.parametrize("kind", [SequentialAgent, ParallelAgent])
@@ -35,6 +40,27 @@ async def test_clients_learn_which_agent_speaks(kind: Any, cs: Callstream, model
     (snapshot,) = (event for event in events if event["type"] == "MESSAGES_SNAPSHOT")
     shown = [each for each in snapshot["messages"] if each["role"] == "assistant"]
     assert {each["name"]: each["content"] for each in shown} == said
+
+
+async def test_a_message_that_begins_with_a_call_names_its_agent(cs: Callstream, models: Models) -> None:
+    scripts = {
+        "HELPER": [[ToolCall("paint", {"color": "red"}), Finish()]],
+        "BOSS": [[ToolCall("transfer_to_agent", {"agent_name": "helper"}), Finish()]],
+    }
+    async with scripted("gemini", by_agent(scripts)) as provider:
+        model = gemini(models, provider)
+        helper = LlmAgent(name="helper", description="helps", model=model, instruction="HELPER", tools=[AGUIToolset()])
+        boss = LlmAgent(name="boss", model=model, instruction="BOSS", sub_agents=[helper])
+        agent = adk_agent(cs, boss, emit_messages_snapshot=True)
+        client = Client(agent, tools=[PAINT])
+        events = await client.send()
+    whose = {call["function"]["name"]: m["name"] for m in client.messages for call in m.get("toolCalls", ())}
+    assert whose == {"transfer_to_agent": "boss", "paint": "helper"}
+    (snapshot,) = (event for event in events if event["type"] == "MESSAGES_SNAPSHOT")
+    asked = next(m["toolCalls"][0]["id"] for m in snapshot["messages"] if m.get("name") == "helper")
+    answer = {"id": "answer", "role": "tool", "toolCallId": asked, "content": "red"}
+    messages = TypeAdapter(list[Message]).validate_python([*snapshot["messages"], answer])
+    assert resolve_agent_from_message_history(messages, {"helper": agent}) is agent
 
 
 class Worker(BaseAgent):
