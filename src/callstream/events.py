@@ -42,10 +42,14 @@ class Event(msgspec.Struct, frozen=True, tag_field="type", tag=_tag, omit_defaul
 
 
 class MessageStarted(Event, frozen=True):
-    """The model began a message. It comes before the first text, reasoning or call of a response."""
+    """The model began a message. It comes before the first text, reasoning or call of a response.
+
+    ``within``: the ``call_id`` of the call whose tool asked the model, as the agent of an AgentTool does.
+    """
 
     message_id: str
     role: str = "assistant"
+    within: str | None = None
 
 
 class TextAppended(Event, frozen=True):
@@ -65,7 +69,10 @@ class MessageEnded(Event, frozen=True):
 
 
 class CallStarted(Event, frozen=True):
-    """The first fact about a call, streamed or not. ``provider_id`` is the wire's own id, None where it sent none."""
+    """The first fact about a call, streamed or not. ``provider_id`` is the wire's own id, None where it sent none.
+
+    ``within``: as for MessageStarted, of a call whose message has none.
+    """
 
     call_id: str
     name: str
@@ -73,6 +80,7 @@ class CallStarted(Event, frozen=True):
     signature: str | None = None
     encoding: Encoding = "json"
     message_id: str | None = None
+    within: str | None = None
 
 
 class CallSigned(Event, frozen=True):

@@ -55,6 +55,8 @@ class StrictClient:
         self.is_running = False
         self.seq = 0
         self.snapshots = 0
+        self.agents: dict[str, dict[str, Any]] = {}
+        """The SUBAGENT_STARTED of those that are at work."""
         self._naming: str | None = None
         """The message that has a name and no text, until its first call comes."""
 
@@ -70,6 +72,8 @@ class StrictClient:
         if self._naming is not None and kind != "CUSTOM":
             assert (kind, event.get("parentMessageId")) == ("TOOL_CALL_START", self._naming), "a name for nothing"
             self._naming = None
+        if not kind.startswith("SUBAGENT_"):
+            assert event.get("subagentRunId") in {None, *self.agents}, f"{kind} of an agent that is not at work"
         getattr(self, f"_{kind.lower()}")(event)
 
     # -- runs --
@@ -78,8 +82,29 @@ class StrictClient:
         self.is_running = True
         self.ended = None
         self.started, self.answered = [], []
+        self.agents = {}
+
+    # -- agents that tools run --
+
+    def _subagent_started(self, event: dict[str, Any]) -> None:
+        assert event["subagentRunId"] not in self.agents, "an agent that is at work already"
+        assert event["name"]
+        owner = next(m for m in self.messages for c in m.get("toolCalls", ()) if c["id"] == event["parentToolCallId"])
+        assert event.get("parentMessageId") in (None, owner["id"])
+        assert event.get("parentSubagentRunId") == owner.get("subagentRunId") or "parentMessageId" not in event
+        self.agents[event["subagentRunId"]] = event
+
+    def _subagent_finished(self, event: dict[str, Any]) -> None:
+        assert self.agents.pop(event["subagentRunId"], None) is not None, "an agent that is not at work"
+
+    def _subagent_error(self, event: dict[str, Any]) -> None:
+        assert event["message"]
+        self._subagent_finished(event)
+
+    # -- the end of runs --
 
     def _run_finished(self, event: dict[str, Any]) -> None:
+        assert self.agents == {}, "agents at work when the run ends"
         self._end(event)
         outcome = event["outcome"]
         left = self._unanswered()
@@ -130,10 +155,16 @@ class StrictClient:
             return
         assert written or self.snapshots or kind == "span", f"{kind} {name} was opened for nothing"
 
-    def _message(self, message_id: str, role: str, **fields: Any) -> dict[str, Any]:
+    def _message(
+        self, message_id: str, role: str, event: dict[str, Any] | None = None, **fields: Any
+    ) -> dict[str, Any]:
+        if event is not None and "subagentRunId" in event:
+            fields["subagentRunId"] = event["subagentRunId"]
         for message in self.messages:
             if message["id"] == message_id:
                 assert message["role"] == role
+                if event is not None:
+                    assert message.get("subagentRunId") == event.get("subagentRunId"), "another agent's message"
                 return message
         self.messages.append({"id": message_id, "role": role, **fields})
         return self.messages[-1]
@@ -141,15 +172,15 @@ class StrictClient:
     def _text_message_start(self, event: dict[str, Any]) -> None:
         self._start("text", event["messageId"])
         named = {"name": event["name"]} if event.get("name") is not None else {}
-        self._mark(self._message(event["messageId"], event["role"], content="", **named), event)
+        self._mark(self._message(event["messageId"], event["role"], event, content="", **named), event)
 
     def _text_message_content(self, event: dict[str, Any]) -> None:
         self._goes_on("text", event["messageId"])
-        self._append(self._message(event["messageId"], "assistant"), event)
+        self._append(self._message(event["messageId"], "assistant", event), event)
 
     def _text_message_end(self, event: dict[str, Any]) -> None:
         self._finish("text", event["messageId"])
-        self._mark(self._message(event["messageId"], "assistant"), event)
+        self._mark(self._message(event["messageId"], "assistant", event), event)
 
     def _reasoning_start(self, event: dict[str, Any]) -> None:
         self._start("span", event["messageId"])
@@ -157,15 +188,15 @@ class StrictClient:
     def _reasoning_message_start(self, event: dict[str, Any]) -> None:
         assert ("span", event["messageId"]) in self.open
         self._start("reasoning", event["messageId"])
-        self._mark(self._message(event["messageId"], "reasoning", content=""), event)
+        self._mark(self._message(event["messageId"], "reasoning", event, content=""), event)
 
     def _reasoning_message_content(self, event: dict[str, Any]) -> None:
         self._goes_on("reasoning", event["messageId"])
-        self._append(self._message(event["messageId"], "reasoning"), event)
+        self._append(self._message(event["messageId"], "reasoning", event), event)
 
     def _reasoning_message_end(self, event: dict[str, Any]) -> None:
         self._finish("reasoning", event["messageId"])
-        self._mark(self._message(event["messageId"], "reasoning"), event)
+        self._mark(self._message(event["messageId"], "reasoning", event), event)
 
     def _reasoning_end(self, event: dict[str, Any]) -> None:
         assert ("reasoning", event["messageId"]) not in self.open
@@ -194,7 +225,7 @@ class StrictClient:
         if call is None:
             function = {"name": event["toolCallName"], "arguments": ""}
             call = {"id": call_id, "type": "function", "function": function}
-            self._message(event["parentMessageId"], "assistant").setdefault("toolCalls", []).append(call)
+            self._message(event["parentMessageId"], "assistant", event).setdefault("toolCalls", []).append(call)
         else:
             assert self.snapshots, f"call {call_id} started again"
         assert call["function"]["name"] == event["toolCallName"]
@@ -221,7 +252,8 @@ class StrictClient:
         assert all(message.get("toolCallId") != call_id for message in self.messages), "a second result"
         assert all(message["id"] != event["messageId"] for message in self.messages), "an id used twice"
         self.answered.append(call_id)
-        fields = {name: event[name] for name in ("toolCallId", "content", "metadata") if name in event}
+        names = ("toolCallId", "content", "metadata", "subagentRunId")
+        fields = {name: event[name] for name in names if name in event}
         self.put_result({"id": event["messageId"], "role": "tool", **fields})
 
     def put_result(self, result: dict[str, Any]) -> None:
@@ -242,7 +274,7 @@ class StrictClient:
         call["encryptedValue"] = event["encryptedValue"]
 
     def _activity_snapshot(self, event: dict[str, Any]) -> None:
-        message = self._message(event["messageId"], "activity")
+        message = self._message(event["messageId"], "activity", event)
         message |= {"activityType": event["activityType"], "content": copy.deepcopy(event["content"])}
         self._mark(message, event)
 

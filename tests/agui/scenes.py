@@ -15,14 +15,17 @@ from callstream import CallState, Callstream, Record, Reject, Run
 from callstream.agui import Translator, View, encode_sse
 from callstream.errors import CallstreamError
 from callstream.events import MessageReceived, StateChanged
+from callstream.runtime.run import current_tool
 from callstream.testing import Failure, Finish, Parallel, Script, Text, Thought, ToolCall, Truncated, encode
 
 CLIENT_TOOL = "pick_colour"
 REJECTED_TOOL = "delete_everything"
 CRASHED_TOOL = "crash"
 
-FATES = ("text", "json", "none", "fail", "await", "ask", "progress", "release")
-"""What becomes of a call: its tool returns, fails, awaits an answer (executing, or at once), is never seen again."""
+FATES = ("text", "json", "none", "fail", "await", "ask", "progress", "release", "agent", "agent_asks", "agent_fails")
+"""What becomes of a call: its tool returns, fails, awaits an answer (executing, or at once), is never seen again, or runs
+an agent and returns, awaits an answer or fails afterwards."""
+AGENT: Script = [Thought("Well."), Text("Inner words."), ToolCall("inner", {"q": "x"}), Text("More.")]
 
 
 class Respond(msgspec.Struct, frozen=True):
@@ -206,7 +209,8 @@ async def _meet(run: Run, call_id: str, fate: str, scene: Scene) -> None:
             call = await run.execute(call_id)
     except CallstreamError:
         return  # it was discarded
-    scene.executed[call_id] = call.args
+    if scene.view.nested or current_tool.get() is None:
+        scene.executed[call_id] = call.args
     if call.state is CallState.AWAITING:
         return
     match fate:
@@ -224,6 +228,26 @@ async def _meet(run: Run, call_id: str, fate: str, scene: Scene) -> None:
             for done in range(3):
                 await run.progress(call_id, {"done": done, "total": 2, "message": None})
             await run.complete(call_id, "made progress")
+        case "agent" | "agent_asks" | "agent_fails":
+            await _run_agent(run, call_id, scene)
+            if fate == "agent":
+                await run.complete(call_id, "Inner words.")
+            elif fate == "agent_asks":
+                await run.await_answer(call_id)
+            else:
+                await run.fail(call_id, ValueError("a secret of the agent"))
+
+
+async def _run_agent(run: Run, call_id: str, scene: Scene) -> None:
+    """The tool asks a model, whose call runs an agent in its turn, unless this is that one."""
+    is_outermost = current_tool.get() is None
+    token = current_tool.set((run, call_id))
+    try:
+        fates = ["agent", "progress"] if is_outermost else ["fail"]
+        await _respond(run, [Respond(AGENT, fates=fates)], scene)
+        await _respond(run, [Respond([ToolCall("inner", {})], fates=fates[-1:])], scene)
+    finally:
+        current_tool.reset(token)
 
 
 # -- scenes that have a name -------------------------------------------------------------------------------------------
@@ -241,6 +265,28 @@ SCENES: dict[str, tuple[Sequence[Play], View | None]] = {
         View(reasoning=False),
     ),
     "one_call": ([Play([Respond([Text("Let me write."), ToolCall("write", LONG)]), Respond([Text("Done.")])])], None),
+    "agent_of_a_tool": (
+        [
+            Play(
+                [
+                    Respond([Text("I ask."), ToolCall("helper", {"request": "x"})], fates=["agent"]),
+                    Respond([Text("Ok.")]),
+                ]
+            )
+        ],
+        None,
+    ),
+    "agent_of_a_tool_that_asks_and_one_that_fails": (
+        [
+            Play([Respond([ToolCall("helper", {}), ToolCall("other", {})], fates=["agent_asks", "agent_fails"])]),
+            Play([Respond([Text("Ok.")])]),
+        ],
+        None,
+    ),
+    "agent_of_a_tool_hidden": (
+        [Play([Respond([ToolCall("helper", {"request": "x"})], fates=["agent"]), Respond([Text("Ok.")])])],
+        View(nested=False),
+    ),
     "call_without_text": ([Play([Respond([ToolCall("write", LONG)])])], None),
     "call_without_arguments": ([Play([Respond([ToolCall("now", {})])])], None),
     "text_between_calls": (

@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
-from callstream.agui import encode, for_older_client
+from callstream.agui import Conversation, Translator, encode, for_older_client
 from callstream.agui.events import Cancelled, Interrupt, Interrupted, RunError, RunFinished, Success
 from callstream.agui.messages import Metadata
+from callstream.events import CallCompleted, CallReturned, CallStarted, MessageStarted, TextAppended
+
+from .translating import FINISHED, records
 
 INTERRUPT = Interrupt(id="c", reason="tool_call", message="?", tool_call_id="c")
 ASKED = {"type": "interrupt", "interrupts": [{"id": "c", "reason": "tool_call", "message": "?", "toolCallId": "c"}]}
@@ -33,3 +36,16 @@ def test_older_client_gets_outcomes_that_it_knows(outcome: Any, told: Any) -> No
 def test_older_client_gets_all_else_as_it_is() -> None:
     failed = RunError(message="no", code="failed", metadata=Metadata(1))
     assert for_older_client([failed]) == [failed]
+
+
+def test_an_older_client_is_told_nothing_of_agents_that_tools_run() -> None:
+    inner = [MessageStarted("m2", within="c"), TextAppended("m2", "In.")]
+    whole = [MessageStarted("m"), TextAppended("m", "Out."), CallStarted("c", "helper", message_id="m")]
+    run = records(*whole, CallCompleted("c", "{}"), *inner, CallReturned("c", 1), FINISHED)
+    conversation = Conversation.of(run)
+    told = [*for_older_client(Translator().feed(run[0])), *for_older_client([conversation.snapshot()])]
+    assert [message.id for message in told[-1].messages] == ["m", "result-c"]
+    translator = Translator()
+    events = for_older_client([event for record in run for event in translator.feed(record)])
+    assert b"m2" not in b"".join(map(encode, events))
+    assert b"SUBAGENT" not in b"".join(map(encode, events))

@@ -263,3 +263,20 @@ def test_a_tool_that_runs_early_is_a_custom_event_between_its_arguments() -> Non
     assert [event["type"].removeprefix("TOOL_CALL_") for event in told] == kinds
     early = {"type": "CUSTOM", "name": "running_early", "value": {"toolCallId": "c", "toolCallName": "write"}}
     assert told[2] == early
+
+
+# -- agents that tools run --
+
+
+def test_the_agent_of_a_call_of_an_earlier_run_is_named_by_who_speaks() -> None:
+    started, *_, finished, result, _ = sent(
+        MessageStarted("m", within="c"), TextAppended("m", "In."), MessageEnded("m"), CallReturned("c", 1), FINISHED
+    )
+    assert started == {
+        "type": "SUBAGENT_STARTED",
+        "subagentRunId": "agent-c",
+        "name": "agent",
+        "parentToolCallId": "c",
+    }
+    assert finished == {"type": "SUBAGENT_FINISHED", "subagentRunId": "agent-c"}
+    assert result["type"] == "TOOL_CALL_RESULT"

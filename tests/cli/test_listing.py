@@ -7,8 +7,12 @@ from pathlib import Path
 
 from callstream.calls import Call
 from callstream.events import (
+    ArgsAppended,
+    CallAwaiting,
     CallCompleted,
     CallDiscarded,
+    CallExecuting,
+    CallProgressed,
     CallReturned,
     CallStarted,
     MessageStarted,
@@ -140,6 +144,36 @@ def test_show_and_watch_name_the_agents(run: Run, tmp_path: Path) -> None:
     assert "tool       look\nagent      boss\n" in run("show", "c2", "--journal", url).out
     watched = run("watch", "r1", "--journal", url).out.splitlines()
     assert watched[1:4] == ["reasoning of boss: Hm.", "boss: I ask.", "look #1 (c1) by helper"]
+
+
+def test_what_the_agent_of_a_tool_does_stands_under_its_call(run: Run, tmp_path: Path) -> None:
+    inner = [
+        MessageStarted("m2", within="c1"),
+        TextAppended("m2", "One.\nTwo."),
+        CallStarted("c2", "look", message_id="m2"),
+        ArgsAppended("c2", '{"at":"it"}'),
+        CallCompleted("c2"),
+        CallExecuting("c2"),
+        CallProgressed("c2", {"done": 1, "total": 1}),
+        CallProgressed("c2", "nearly"),
+        CallAwaiting("c2"),
+        CallReturned("c2", 1),
+    ]
+    whole = [RunStarted("t"), CallStarted("c1", "helper"), CallCompleted("c1"), *inner, CallReturned("c1", 2)]
+    url = filled(f"sqlite:///{tmp_path}/nested.db", r1=[*whole, RunEnded("finished")])
+    watched = run("watch", "r1", "--journal", url).out.splitlines()
+    assert watched[1:-1] == [
+        "helper #1 (c1)",
+        "  model: One.",
+        "  Two.",
+        "  look #2 (c2)",
+        "    at: it",
+        "  look #2 [##############################] 1/1",
+        "  look #2: nearly",
+        "  look #2 awaits an answer",
+        "  look #2 returned 1",
+        "helper #1 returned 2",
+    ]
 
 
 def test_show_of_a_call_that_was_cut_off_has_what_came(run: Run, journal_url: str) -> None:

@@ -19,6 +19,7 @@ from callstream.events import (
     CallReturned,
     CallStarted,
     MessageReceived,
+    MessageStarted,
     Record,
     RunEnded,
     RunStarted,
@@ -178,3 +179,10 @@ def test_agents_are_named_where_they_are_known() -> None:
     drawn = Drawing().show(*(msgspec.structs.replace(record, author="helper") for record in told))
     assert "helper: I look." in drawn
     assert "look  by helper, started" in drawn
+
+
+def test_what_the_agent_of_a_tool_does_is_indented() -> None:
+    told = records(
+        RunStarted("t"), CallStarted("c1", "helper"), MessageStarted("m", within="c1"), TextAppended("m", "In.")
+    )
+    assert "\n    In." in Drawing().show(*told)

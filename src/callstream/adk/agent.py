@@ -328,6 +328,7 @@ class ADKAgent:
             errors=self._settings["show_errors"],
             emit_interrupt_outcome=self._settings["emit_interrupt_outcome"],
             silent=self._silent,
+            nested=self._settings["show_nested_agents"],
         )
 
     async def _credentials_in(self, given: RunAgentInput, user_id: str) -> set[str]:
@@ -434,7 +435,7 @@ class ADKAgent:
     async def _conversation(self, app_name: str, thread_id: str, user_id: str) -> Conversation:
         journal = self.callstream.journal
         await journal.open()
-        conversation = Conversation(View(errors=self._settings["show_errors"], silent=self._silent))
+        conversation = Conversation(self.view)
         rows = await self._runs(app_name, thread_id, user_id)
         async for records in history(journal, rows[::-1]):
             conversation.apply(records)

@@ -37,7 +37,7 @@ from callstream.adk.tools import ClientTool, LiveStream, function_of, result_of,
 from callstream.calls import Call, CallState
 from callstream.errors import CallRejected, RunOver, UsageError
 from callstream.runtime import Run
-from callstream.runtime.run import OneCall, current_model_call
+from callstream.runtime.run import OneCall, current_model_call, current_tool
 from callstream.tools import call_claims, current_progress, is_tool, starts_early
 
 logger = logging.getLogger("callstream")
@@ -84,6 +84,7 @@ class Execution:
         except RunOver as over:
             return {"error": str(over)}
         current_model_call.set(None)
+        current_tool.set((run, call.call_id))
         current_agent_tool.set(tool if isinstance(tool, AgentTool) else None)
         run.make_current()
         call_claims.set(None if function is None else OneCall(call, function))

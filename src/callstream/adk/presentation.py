@@ -107,7 +107,14 @@ class Presentation:
                 continue
             elif isinstance(event, ToolCallEnd) and (held := self._held.pop(event.tool_call_id, None)):
                 whole = "".join(held)
-                made.append(ToolCallArgs(tool_call_id=event.tool_call_id, delta=whole, metadata=event.metadata))
+                made.append(
+                    ToolCallArgs(
+                        tool_call_id=event.tool_call_id,
+                        delta=whole,
+                        metadata=event.metadata,
+                        subagent_run_id=event.subagent_run_id,
+                    )
+                )
             made.append(event)
         return made
 

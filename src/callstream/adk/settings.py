@@ -73,6 +73,8 @@ class AgentOptions(TypedDict, total=False):
     """Whether clients may read why a run or a tool failed, which may tell of internals; off by default."""
     show_structured_output: Annotated[bool, True]
     """Whether clients see the text of agents with an ``output_schema``, which is JSON; on by default."""
+    show_nested_agents: Annotated[bool, True]
+    """Whether clients see what agents say and call that are tools (``AgentTool``), under the tool's call; on by default."""
     session_timeout_seconds: Annotated[float | None, 1200]
     """Seconds without a run after which a thread that is kept in memory is forgotten; 1200 by default, None for never.
 

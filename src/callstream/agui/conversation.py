@@ -29,6 +29,9 @@ from callstream.agui.events import (
     ReasoningMessageStart,
     ReasoningStart,
     StateSnapshot,
+    SubagentError,
+    SubagentFinished,
+    SubagentStarted,
     TextMessageContent,
     TextMessageEnd,
     TextMessageStart,
@@ -56,6 +59,8 @@ from callstream.view import MessageView, Part, Passage, RunView, condensed
 
 # The snapshot says all there is to say about progress; activities that an application shows by itself are its own.
 _OWNED: Final = {"authoritativeActivityTypes": [TOOL_PROGRESS]}
+# Whoever joins has to know of agents that are at work, and is told of all, so that it can tell what is whose.
+_LIVES: Final = (SubagentStarted, SubagentFinished, SubagentError)
 
 
 class Onlooker:
@@ -115,7 +120,7 @@ class Conversation:
     def __init__(self, view: View | None = None) -> None:
         self.view = view or View()
         self._past = Layout(self.view)  # of the runs before the last one
-        self._run = RunView(reasoning=self.view.reasoning, silent=self.view.silent)
+        self._run = self.view.fold()
         self._onlooker: Onlooker | None = None
 
     @classmethod
@@ -172,7 +177,7 @@ class Conversation:
     def _apply(self, record: Record) -> None:
         if isinstance(record.event, RunStarted):
             self._past.add(self._run)
-            self._run = RunView(state=self._run.state, reasoning=self.view.reasoning, silent=self.view.silent)
+            self._run = self.view.fold(state=self._run.state)
         elif record.run_id != self._run.run_id:
             raise UsageError(f"expected a record of run {self.run_id!r} or a run's first, got {record!r:.200}")
         self._run.feed(record)
@@ -209,7 +214,7 @@ class Conversation:
         messages = tuple(message for message in layout.messages if message.id not in is_late)
         translator = Translator(self.view)
         replayed = [event for record in condensed(run) for event in translator.feed(record)]
-        again = [event for event in replayed if _subject(event) in layout.left_out]
+        again = [event for event in replayed if isinstance(event, _LIVES) or _subject(event) in layout.left_out]
         messages += _placeholder(messages, again)
         events: list[AguiEvent] = [replayed[0], self._snapshot(messages), *layout.late]
         if run.state is not msgspec.UNSET:
@@ -250,8 +255,10 @@ def _placeholder(messages: tuple[Message, ...], again: list[AguiEvent]) -> tuple
     """
     if any(isinstance(message, ReasoningMessage) for message in messages):
         return ()
-    starts = [event.message_id for event in again if isinstance(event, ReasoningStart)]
-    return tuple(ReasoningMessage(id=message_id, content="") for message_id in starts[:1])
+    starts = [event for event in again if isinstance(event, ReasoningStart)]
+    return tuple(
+        ReasoningMessage(id=start.message_id, subagent_run_id=start.subagent_run_id, content="") for start in starts[:1]
+    )
 
 
 def _subject(event: AguiEvent) -> str | None:

@@ -30,6 +30,12 @@ class _Event(_Tagged, frozen=True, kw_only=True):
     metadata: Metadata
 
 
+class _Attributed(_Event, frozen=True, kw_only=True):
+    """``subagent_run_id``: the agent whose work it is, where that is one which a tool runs."""
+
+    subagent_run_id: str | None = None
+
+
 # -- the run --
 
 
@@ -81,7 +87,7 @@ class RunError(_Event, frozen=True, kw_only=True):
 # -- text and reasoning --
 
 
-class TextMessageStart(_Event, frozen=True, kw_only=True):
+class TextMessageStart(_Attributed, frozen=True, kw_only=True):
     """``name``: the agent that speaks, where that is known."""
 
     message_id: str
@@ -89,38 +95,38 @@ class TextMessageStart(_Event, frozen=True, kw_only=True):
     name: str | None = None
 
 
-class TextMessageContent(_Event, frozen=True, kw_only=True):
+class TextMessageContent(_Attributed, frozen=True, kw_only=True):
     message_id: str
     delta: str
 
 
-class TextMessageEnd(_Event, frozen=True, kw_only=True):
+class TextMessageEnd(_Attributed, frozen=True, kw_only=True):
     message_id: str
 
 
-class ReasoningStart(_Event, frozen=True, kw_only=True):
+class ReasoningStart(_Attributed, frozen=True, kw_only=True):
     message_id: str
 
 
-class ReasoningMessageStart(_Event, frozen=True, kw_only=True):
+class ReasoningMessageStart(_Attributed, frozen=True, kw_only=True):
     message_id: str
     role: str
 
 
-class ReasoningMessageContent(_Event, frozen=True, kw_only=True):
+class ReasoningMessageContent(_Attributed, frozen=True, kw_only=True):
     message_id: str
     delta: str
 
 
-class ReasoningMessageEnd(_Event, frozen=True, kw_only=True):
+class ReasoningMessageEnd(_Attributed, frozen=True, kw_only=True):
     message_id: str
 
 
-class ReasoningEnd(_Event, frozen=True, kw_only=True):
+class ReasoningEnd(_Attributed, frozen=True, kw_only=True):
     message_id: str
 
 
-class ReasoningEncryptedValue(_Event, frozen=True, kw_only=True):
+class ReasoningEncryptedValue(_Attributed, frozen=True, kw_only=True):
     subtype: str
     entity_id: str
     encrypted_value: str
@@ -129,18 +135,18 @@ class ReasoningEncryptedValue(_Event, frozen=True, kw_only=True):
 # -- calls --
 
 
-class ToolCallStart(_Event, frozen=True, kw_only=True):
+class ToolCallStart(_Attributed, frozen=True, kw_only=True):
     tool_call_id: str
     tool_call_name: str
     parent_message_id: str
 
 
-class ToolCallArgs(_Event, frozen=True, kw_only=True):
+class ToolCallArgs(_Attributed, frozen=True, kw_only=True):
     tool_call_id: str
     delta: str
 
 
-class ToolCallEnd(_Event, frozen=True, kw_only=True):
+class ToolCallEnd(_Attributed, frozen=True, kw_only=True):
     tool_call_id: str
 
 
@@ -151,20 +157,48 @@ class ToolCallResult(_Tagged, frozen=True, kw_only=True):
     tool_call_id: str
     content: str
     metadata: Metadata | None = None
+    subagent_run_id: str | None = None
 
 
-class ActivitySnapshot(_Event, frozen=True, kw_only=True):
+class ActivitySnapshot(_Attributed, frozen=True, kw_only=True):
     message_id: str
     activity_type: str
     content: dict[str, Any]
     replace: bool
 
 
-class Custom(_Event, frozen=True, kw_only=True):
+class Custom(_Attributed, frozen=True, kw_only=True):
     """What AG-UI has no word for. Clients that do not know the name leave it alone."""
 
     name: str
     value: dict[str, Any]
+
+
+# -- agents that tools run --
+
+
+class SubagentStarted(_Event, frozen=True, kw_only=True):
+    """``parent_tool_call_id`` is the call whose tool it is, and ``parent_message_id`` the message of that call."""
+
+    subagent_run_id: str
+    name: str
+    parent_tool_call_id: str
+    parent_message_id: str | None = None
+    parent_subagent_run_id: str | None = None
+
+
+class Suspended(_Outcome, frozen=True, tag="suspended"):
+    """The agent's call awaits an answer."""
+
+
+class SubagentFinished(_Event, frozen=True, kw_only=True):
+    subagent_run_id: str
+    outcome: Suspended | None = None
+
+
+class SubagentError(_Event, frozen=True, kw_only=True):
+    subagent_run_id: str
+    message: str
 
 
 # -- the whole --
@@ -201,6 +235,9 @@ AguiEvent: TypeAlias = (
     | ToolCallResult
     | ActivitySnapshot
     | Custom
+    | SubagentStarted
+    | SubagentFinished
+    | SubagentError
     | StateSnapshot
     | StateDelta
     | MessagesSnapshot
@@ -316,13 +353,26 @@ def _join(group: list[_Mergeable]) -> AguiEvent:
 
 # -- clients before 1.0 --
 #
-# They declare no protocol version, and refuse what they do not know of a run's outcome. CopilotKit's runtime is one of
-# them. What the outcome no longer says it finds itself: a call of a tool that it brought, without a result, waits for it.
+# They declare no protocol version, and refuse what they do not know: events of agents that tools run, and most of a run's
+# outcome. CopilotKit's runtime is one of them. What the outcome no longer says it finds itself: a call of a tool that it
+# brought, without a result, waits for it.
 
 
 def for_older_client(events: Iterable[Any]) -> list[Any]:
-    """The events with outcomes as such a client takes them."""
-    return [_strip_outcome(event) if isinstance(event, RunFinished) else event for event in events]
+    """The events as such a client takes them, without what agents do that are tools."""
+    known = (event for event in events if getattr(event, "subagent_run_id", None) is None)
+    return [_without_news(event) for event in known]
+
+
+def _without_news(event: Any) -> Any:
+    match event:
+        case RunFinished():
+            return _strip_outcome(event)
+        case MessagesSnapshot(messages=messages):
+            kept = tuple(message for message in messages if getattr(message, "subagent_run_id", None) is None)
+            return msgspec.structs.replace(event, messages=kept)
+        case _:
+            return event
 
 
 def _strip_outcome(event: RunFinished) -> RunFinished:

@@ -22,6 +22,7 @@ from callstream.agui.messages import (
     SystemMessage,
     ToolMessage,
     UserMessage,
+    subagent_run_id,
 )
 from callstream.agui.results import View, result_text
 from callstream.agui.translator import TOOL_PROGRESS
@@ -123,6 +124,7 @@ class Layout:
             tool_call_id=call.call_id,
             content=result_text(call.outcome, self._view),
             metadata=metadata,
+            subagent_run_id=_agent_of(call),
         )
 
     def _put(self, message: Message) -> None:
@@ -138,7 +140,11 @@ class Layout:
 
     def _put_result(self, result: ToolCallResult) -> None:
         message = ToolMessage(
-            id=result.message_id, tool_call_id=result.tool_call_id, content=result.content, metadata=result.metadata
+            id=result.message_id,
+            tool_call_id=result.tool_call_id,
+            content=result.content,
+            metadata=result.metadata,
+            subagent_run_id=result.subagent_run_id,
         )
         last = len(self._groups) - 1
         place = self._owners.get(result.tool_call_id, last)
@@ -157,6 +163,7 @@ def _continued(message: Message, more: Message) -> Message:
             texts = [each.content for each in (message, more) if each.content is not None]
             return AssistantMessage(
                 id=message.id,
+                subagent_run_id=message.subagent_run_id,
                 name=message.name,
                 content="".join(texts) if texts else None,
                 tool_calls=(message.tool_calls or ()) + (more.tool_calls or ()) or None,
@@ -176,6 +183,7 @@ def _assistant_message(message: MessageView) -> AssistantMessage:
     text_seq = (texts[-1].end_seq or texts[-1].seq) if texts else spoken[0].first_seq
     return AssistantMessage(
         id=message.message_id,
+        subagent_run_id=message.within and subagent_run_id(message.within),
         name=message.author,
         content="".join([part.text for part in texts]) if texts or named else None,
         tool_calls=tuple(map(_tool_call, message.calls)) or None,
@@ -186,7 +194,10 @@ def _assistant_message(message: MessageView) -> AssistantMessage:
 def _reasoning_message(message: MessageView, reasoning: list[Any]) -> ReasoningMessage:
     last = reasoning[-1]
     return ReasoningMessage(
-        id=f"reasoning-{message.message_id}", content=message.reasoning, metadata=Metadata(last.end_seq or last.seq)
+        id=f"reasoning-{message.message_id}",
+        subagent_run_id=message.within and subagent_run_id(message.within),
+        content=message.reasoning,
+        metadata=Metadata(last.end_seq or last.seq),
     )
 
 
@@ -203,10 +214,15 @@ def _activity(call: CallView | AnswerView, name: str | None) -> ActivityMessage:
     named = {} if name is None else {"toolCallName": name}
     return ActivityMessage(
         id=f"progress-{call.call_id}",
+        subagent_run_id=_agent_of(call),
         activity_type=TOOL_PROGRESS,
         content={"toolCallId": call.call_id, **named, "progress": call.progress},
         metadata=Metadata(call.progress_seq),
     )
+
+
+def _agent_of(call: CallView | AnswerView) -> str | None:
+    return subagent_run_id(call.within) if isinstance(call, CallView) and call.within is not None else None
 
 
 class RunInput:

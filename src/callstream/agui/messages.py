@@ -17,6 +17,11 @@ class Metadata(msgspec.Struct, frozen=True, omit_defaults=True):
     client: dict[str, list[str]] | None = msgspec.field(default=None, name="@ag-ui/client")
 
 
+def subagent_run_id(call_id: str) -> str:
+    """The agent that the tool of a call runs, as AG-UI names it."""
+    return f"agent-{call_id}"
+
+
 class _Shape(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     pass
 
@@ -58,7 +63,13 @@ class DeveloperMessage(_Message, frozen=True, tag="developer"):
     content: str
 
 
-class AssistantMessage(_Message, frozen=True, tag="assistant"):
+class _Attributed(_Message, frozen=True, kw_only=True):
+    """``subagent_run_id``: the agent whose message it is, where that is one which a tool runs."""
+
+    subagent_run_id: str | None = None
+
+
+class AssistantMessage(_Attributed, frozen=True, tag="assistant"):
     """``name``: the agent that said it."""
 
     name: str | None = None
@@ -67,18 +78,18 @@ class AssistantMessage(_Message, frozen=True, tag="assistant"):
     metadata: Metadata | None = None
 
 
-class ReasoningMessage(_Message, frozen=True, tag="reasoning"):
+class ReasoningMessage(_Attributed, frozen=True, tag="reasoning"):
     content: str
     metadata: Metadata | None = None
 
 
-class ToolMessage(_Message, frozen=True, tag="tool"):
+class ToolMessage(_Attributed, frozen=True, tag="tool"):
     tool_call_id: str
     content: str
     metadata: Metadata | None = None
 
 
-class ActivityMessage(_Message, frozen=True, tag="activity"):
+class ActivityMessage(_Attributed, frozen=True, tag="activity"):
     activity_type: str
     content: dict[str, Any]
     metadata: Metadata | None = None

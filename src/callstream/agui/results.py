@@ -10,6 +10,7 @@ import msgspec
 from callstream import codec
 from callstream.agui.input import CANCELLED
 from callstream.events import CallDiscarded, CallFailed, CallReleased, CallReturned, DiscardReason
+from callstream.view import RunView
 
 _DISCARDED: Final[Mapping[DiscardReason, str]] = {
     "truncated": "the call was cut off before its arguments were complete; the tool did not run",
@@ -30,7 +31,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     (the names of the tools that the client brought; those in the run's journaled input are added), which it answers
     with tool messages in any case; without it, all of them are ``pendingToolCallIds``. ``response_schemas``: the JSON
     Schema of the answer, by tool name. ``silent``: the names of agents whose text is not shown, because it is meant for
-    other agents.
+    other agents. ``nested``: whether it is shown what the models say and call that tools ask, such as the agent of an
+    AgentTool, as the work of a sub-agent.
     """
 
     reasoning: bool = True
@@ -39,6 +41,13 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     client_tools: frozenset[str] = frozenset()
     response_schemas: Mapping[str, dict[str, Any]] = {}
     silent: frozenset[str] = frozenset()
+    nested: bool = True
+
+    def fold(self, *, state: Any = msgspec.UNSET, is_outline: bool = False) -> RunView:
+        """An empty view of a run, which will have what is shown of it."""
+        return RunView(
+            state=state, reasoning=self.reasoning, silent=self.silent, nested=self.nested, is_outline=is_outline
+        )
 
 
 def result_text(outcome: CallReturned | CallFailed | CallDiscarded | CallReleased, view: View) -> str:

@@ -6,7 +6,8 @@ run:
 
 - a message, and the ``parentMessageId`` of its calls: the ``message_id`` of the records;
 - its reasoning, the span and the message in it: ``reasoning-<message_id>``;
-- a call's result: ``result-<call_id>``; its progress: ``progress-<call_id>``.
+- a call's result: ``result-<call_id>``; its progress: ``progress-<call_id>``;
+- the agent that its tool runs, or the model that it asks: ``agent-<call_id>``.
 
 Text and reasoning open with their first character and close when something else of their message begins; where they go
 on after that, the same id is opened again, which the protocol allows. A message of a known agent that begins with a call
@@ -17,6 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Final, Self, TypeAlias, assert_never
+
+import msgspec
 
 from callstream.agui.events import (
     PROTOCOL_VERSION,
@@ -37,7 +40,11 @@ from callstream.agui.events import (
     RunFinished,
     StateDelta,
     StateSnapshot,
+    SubagentError,
+    SubagentFinished,
+    SubagentStarted,
     Success,
+    Suspended,
     TextMessageContent,
     TextMessageEnd,
     TextMessageStart,
@@ -46,7 +53,7 @@ from callstream.agui.events import (
     ToolCallResult,
     ToolCallStart,
 )
-from callstream.agui.messages import Metadata
+from callstream.agui.messages import Metadata, subagent_run_id
 from callstream.agui.results import View, result_text
 from callstream.calls import CallState
 from callstream.errors import UsageError
@@ -62,13 +69,16 @@ from callstream.view import (
     InputCame,
     MessageBegan,
     Opened,
+    Outcome,
     Part,
+    Passage,
     Progressed,
     RanEarly,
     RunView,
     Settled,
     Signed,
     StateMoved,
+    ViewChange,
     condensed,
 )
 
@@ -87,7 +97,9 @@ class Translator:
 
     def __init__(self, view: View | None = None) -> None:
         self.view = view or View()
-        self._run = RunView(reasoning=self.view.reasoning, silent=self.view.silent, is_outline=True)
+        self._run = self.view.fold(is_outline=True)
+        self._at_work: dict[str, bool] = {}
+        """The calls whose tools have asked a model, and whether they may go on to do so."""
         self._client_tools = self.view.client_tools
         self._has_ended = False
 
@@ -95,6 +107,7 @@ class Translator:
     def resume(cls, run: RunView, view: View | None = None) -> Self:
         """The translator that has been fed all records of which this is the view."""
         translator = cls(view)
+        translator._run.unshown = run.unshown.copy()
         for record in condensed(run):
             translator.feed(record)
         return translator
@@ -111,7 +124,11 @@ class Translator:
         if self._run.run_id is None and not isinstance(record.event, RunStarted):
             raise UsageError(f"expected the first record of run {record.run_id!r}, got record {record.seq}")
         metadata = Metadata(record.seq)
-        return [event for change in self._run.feed(record) for event in _TABLE[type(change)](self, change, metadata)]
+        events: list[AguiEvent] = []
+        for change in self._run.feed(record):
+            told = _TABLE[type(change)](self, change, metadata)
+            events += _attributed(told, change) if self._at_work else told
+        return events
 
     def end(self) -> list[AguiEvent]:
         """For a stream that has to end before its run: says so to the client, which a mere end would not."""
@@ -119,7 +136,7 @@ class Translator:
             return []
         self._has_ended = True
         metadata = Metadata(self.seq)
-        closing = [event for part in self._run.open_parts for event in _ends(part, metadata)]
+        closing = [event for part in self._run.open_parts for event in _attributed(_ends(part, metadata), Closed(part))]
         return [
             *closing,
             RunError(message="The stream ended before the run did.", code="incomplete", metadata=metadata),
@@ -139,6 +156,8 @@ class Translator:
 
     def _opened(self, change: Opened, metadata: Metadata) -> list[AguiEvent]:
         part = change.part
+        if part.within is not None and part.within not in self._at_work:
+            return [self._agent_started(part.within, part, metadata), *self._opened(change, metadata)]
         if isinstance(part, CallView):
             parent_id = part.message_id
             start = ToolCallStart(
@@ -208,7 +227,30 @@ class Translator:
             content=result_text(outcome, self.view),
             metadata=metadata,
         )
-        return [ToolCallEnd(tool_call_id=call.call_id, metadata=metadata), result] if change.cut_off else [result]
+        ended = self._agent_ended(call.call_id, outcome, metadata)
+        closed = [ToolCallEnd(tool_call_id=call.call_id, metadata=metadata)] if change.cut_off else []
+        return [*ended, *closed, result]
+
+    def _agent_started(self, call_id: str, part: Part, metadata: Metadata) -> AguiEvent:
+        self._at_work[call_id] = True
+        call = self._run.calls.get(call_id)  # that of an earlier run is not known
+        return SubagentStarted(
+            subagent_run_id=subagent_run_id(call_id),
+            name=part.author or "agent" if call is None else call.name,
+            parent_tool_call_id=call_id,
+            parent_message_id=None if call is None else call.message_id,
+            parent_subagent_run_id=None if call is None or call.within is None else subagent_run_id(call.within),
+            metadata=metadata,
+        )
+
+    def _agent_ended(self, call_id: str, outcome: Outcome, metadata: Metadata) -> list[AguiEvent]:
+        if not self._at_work.get(call_id):
+            return []
+        self._at_work[call_id] = False
+        named = subagent_run_id(call_id)
+        if isinstance(outcome, CallReturned):
+            return [SubagentFinished(subagent_run_id=named, metadata=metadata)]
+        return [SubagentError(subagent_run_id=named, message=result_text(outcome, self.view), metadata=metadata)]
 
     def _state_moved(self, change: StateMoved, metadata: Metadata) -> list[AguiEvent]:
         if change.patch is None:
@@ -219,11 +261,16 @@ class Translator:
         self._has_ended = True
         outcome, reason = self._run.outcome, self._run.reason
         assert outcome is not None
+        waiting = [
+            SubagentFinished(subagent_run_id=subagent_run_id(call_id), outcome=Suspended(), metadata=metadata)
+            for call_id, is_at_work in self._at_work.items()
+            if is_at_work
+        ]
         match outcome:
             case "finished":
-                return [self._finished(self._waiting_for(), metadata)]
+                return [*waiting, self._finished(self._waiting_for(), metadata)]
             case "cancelled":
-                return [self._finished(Cancelled(), metadata)]
+                return [*waiting, self._finished(Cancelled(), metadata)]
             case "failed":
                 detail = f": {reason}" if self.view.errors and reason else "."
                 code = "interrupted" if reason == "interrupted" else "failed"
@@ -275,6 +322,21 @@ _TABLE: Final[dict[type[Any], _Row]] = {
     MessageBegan: Translator._nothing,
     Asked: Translator._nothing,
 }
+
+
+def _attributed(events: list[AguiEvent], change: ViewChange) -> list[AguiEvent]:
+    """The events of a change with the agent whose work it is, where that is one which a tool runs."""
+    about = change.part if isinstance(change, Opened | Grew | Closed) else getattr(change, "call", None)
+    within = about.within if isinstance(about, Passage | CallView) else None
+    if within is None:
+        return events
+    named = subagent_run_id(within)
+    return [
+        event
+        if isinstance(event, SubagentStarted | SubagentFinished | SubagentError)
+        else msgspec.structs.replace(event, subagent_run_id=named)
+        for event in events
+    ]
 
 
 def _ends(part: Part, metadata: Metadata) -> list[AguiEvent]:

@@ -95,6 +95,13 @@ class LivePane:
         return Group(*(self._item(item, _TAIL) for item in self._scene.view.items[self._printed :]))
 
     def _item(self, item: Item, lines: int) -> RenderableType:
+        from rich.padding import Padding
+
+        depth = self._scene.view.depth_of(item)
+        drawn = self._draw_item(item, lines)
+        return Padding(drawn, (0, 0, 0, 4 * depth)) if depth else drawn
+
+    def _draw_item(self, item: Item, lines: int) -> RenderableType:
         match item:
             case CallView():
                 return _card(item, self._scene.previews[item.call_id], lines)

@@ -26,6 +26,7 @@ from callstream.view import (
     ViewChange,
 )
 
+_INDENT = "  "
 _STEPS = 10
 """How many lines one bar becomes at most."""
 
@@ -60,18 +61,19 @@ class RecordPrinter:
                 self._numbers[call.call_id] = len(view.calls)
                 self._streams[call.call_id] = None if call.encoding == "text" else JsonStream(unique_names=True)
                 by = "" if call.author is None else f" by {call.author}"
-                self._line(f"{self._name_of(call.call_id)} ({call.call_id}){by}")
+                self._line(f"{self._name_of(call.call_id)} ({call.call_id}){by}", self._margin(call.call_id))
                 self._writing = call.call_id
             case Grew(part=Passage() as passage, text=text):
-                self._grow((passage.message_id, passage.kind), f"{heading_of(passage)}: ", text)
+                margin = _INDENT * view.depth_of(passage)
+                self._grow((passage.message_id, passage.kind), f"{margin}{heading_of(passage)}: ", text, indent=margin)
             case Grew(part=CallView() as call, text=text) if text:
                 self._arguments(call.call_id, text)
             case Progressed(call=called, data=data):
                 self._progress(called.call_id, data)
             case Asked(call=call):
-                self._line(f"{self._name_of(call.call_id)} awaits an answer")
+                self._line(f"{self._name_of(call.call_id)} awaits an answer", self._margin(call.call_id))
             case Settled(call=called, outcome=outcome):
-                self._line(f"{self._name_of(called.call_id)} {_describe(outcome)}")
+                self._line(f"{self._name_of(called.call_id)} {_describe(outcome)}", self._margin(called.call_id))
             case Ended():
                 self._line(f"run {view.run_id} {view.outcome}" + (f": {view.reason}" if view.reason else ""))
             case _:
@@ -97,40 +99,47 @@ class RecordPrinter:
                 text = self._view.calls[call_id].args_text  # all of it once more, as it came
         if stream is None:
             self._turn_to(call_id)
-            self._grow((call_id, "raw"), "  ", text, indent="  ")
+            margin = self._margin(call_id) + _INDENT
+            self._grow((call_id, "raw"), margin, text, indent=margin)
             return
         for change in changes:
             self._write_change(call_id, change)
 
     def _write_change(self, call_id: str, change: Change) -> None:
         name = format_path(change.path).removeprefix("$").removeprefix(".")
+        margin = self._margin(call_id) + _INDENT
         if change.kind == "append":
             self._turn_to(call_id)
-            self._grow((call_id, change.path), f"  {name}: ", str(change.value), indent="    ")
+            self._grow((call_id, change.path), f"{margin}{name}: ", str(change.value), indent=margin + _INDENT)
         elif change.kind == "set":
             self._turn_to(call_id)
-            self._grow((call_id, change.path), f"  {name}: ", one_line(change.value, 200))
+            self._grow((call_id, change.path), f"{margin}{name}: ", one_line(change.value, 200))
 
     def _turn_to(self, call_id: str) -> None:
         """Names the call again if something else was written in between."""
         writing = self._writing
         if writing != call_id and not (isinstance(writing, tuple) and writing[0] == call_id):
-            self._line(f"{self._name_of(call_id)} …")
+            self._line(f"{self._name_of(call_id)} …", self._margin(call_id))
             self._writing = call_id
 
     def _progress(self, call_id: str, data: Any) -> None:
         bar = bar_of(data)
         if bar is None:
-            self._line(f"{self._name_of(call_id)}: {one_line(data, 200)}")
+            self._line(f"{self._name_of(call_id)}: {one_line(data, 200)}", self._margin(call_id))
             return
         step = int(_STEPS * data["done"] / data["total"])
         if self._bars.get(call_id) != step:
             self._bars[call_id] = step
-            self._line(f"{self._name_of(call_id)} {bar}")
+            self._line(f"{self._name_of(call_id)} {bar}", self._margin(call_id))
 
     def _name_of(self, call_id: str) -> str:
         call = self._view.calls.get(call_id)
         return call_id if call is None else f"{call.name} #{self._numbers[call_id]}"
+
+    def _margin(self, call_id: str) -> str:
+        """What the model of a tool calls stands under the tool's call."""
+        call = self._view.calls.get(call_id)
+        return "" if call is None else _INDENT * self._view.depth_of(call)
 
     def _grow(self, what: Any, heading: str, text: str, *, indent: str = "") -> None:
         text = clean(text)
@@ -141,10 +150,10 @@ class RecordPrinter:
         self._out.write(text.replace("\n", f"\n{indent}") if indent else text)
         self._at_margin = text.endswith("\n") and not indent
 
-    def _line(self, text: str) -> None:
+    def _line(self, text: str, margin: str = "") -> None:
         self.close()
         self._writing = None
-        self._out.write(f"{clean(text)}\n")
+        self._out.write(f"{margin}{clean(text)}\n")
 
 
 def _describe(outcome: Outcome) -> str:

@@ -107,7 +107,7 @@ RecordRow: TypeAlias = tuple[int, int, int, str, str | None, str | None, str | N
 
 _EVENT_TYPES = frozenset(get_args(RunEvent))
 _decoder = msgspec.json.Decoder(RunEvent)
-_ID_FIELDS = ("call_id", "message_id", "provider_id", "thread_id", "principal", "name")
+_ID_FIELDS = ("call_id", "message_id", "provider_id", "thread_id", "principal", "name", "within")
 
 
 def prepare(entry: RunEvent | Entry) -> Row:

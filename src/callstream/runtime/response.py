@@ -87,6 +87,7 @@ class Response:
         new_call_id: Callable[[], str],
         tools: Mapping[str, dict[str, Any]] | None = None,
         author: str | None = None,
+        within: str | None = None,
         expect: Callable[[CallStarted, str, ArgumentText | None, str | None], None] | None = None,
         text_filters: Sequence[TextFilter] = (),
     ) -> None:
@@ -100,6 +101,7 @@ class Response:
         """Calls that never got a name. They have not started, so the journal does not have them."""
         self.decoder = decoder_for(wire, new_id=new_call_id, tools=tools)
         self._author = author
+        self._within = within
         self.context = copy_context()
         """That of the request, in which hooks and tools begin that the response brings about."""
         self._message_ids: dict[str, str] = {}
@@ -222,13 +224,18 @@ class Response:
             case ResponseEnded():
                 self.is_over, self.finish_reason = True, event.finish_reason
                 return event
-            case MessageStarted() | TextAppended() | ReasoningAppended() | MessageEnded():
+            case MessageStarted():
+                return msgspec.structs.replace(
+                    event, message_id=self._message_id(event.message_id), within=self._within
+                )
+            case TextAppended() | ReasoningAppended() | MessageEnded():
                 return msgspec.structs.replace(event, message_id=self._message_id(event.message_id))
             case CallStarted():
                 return msgspec.structs.replace(
                     event,
                     call_id=self.call_ids[event.call_id],
                     message_id=event.message_id and self._message_id(event.message_id),
+                    within=self._within if event.message_id is None else None,
                 )
             case CallSigned() | ArgsAppended() | CallCompleted() | CallDiscarded():
                 call_id = self.call_ids.get(event.call_id)

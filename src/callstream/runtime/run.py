@@ -369,6 +369,7 @@ class Run(RunCore):
                 self._barrier.own_tools[call_id] = own
             self.early.expect(call_id, policy if is_offered else "never", own)
 
+        tool = current_tool.get()
         return Response(
             WithheldRun(self) if withheld else self,
             wire,
@@ -376,6 +377,7 @@ class Run(RunCore):
             new_call_id=new_call_id,
             tools=tools,
             author=author,
+            within=tool[1] if tool is not None and tool[0] is self else None,
             expect=None if withheld else expect,
             text_filters=text_filters,
         )
@@ -568,5 +570,8 @@ class ModelCall:
         self.responses: list[Response] = []
         """The responses that were read for it, in order: more than one where the host asked again by itself."""
 
+
+current_tool: ContextVar[tuple[Run, str] | None] = ContextVar("callstream_tool", default=None)
+"""The run and the call of the tool in whose context this is, where a host says so: what models say there is the tool's."""
 
 current_model_call: ContextVar[ModelCall | None] = ContextVar("callstream_model_call", default=None)

@@ -165,10 +165,11 @@ class ChunkTranslator:
     """
 
     def __init__(self, message_id: str, view: View | None = None, *, sdk: Sdk = 6) -> None:
-        self.view = view or View()
+        # The AI SDK's messages have no place for what the models of tools say.
+        self.view = msgspec.structs.replace(view or View(), nested=False)
         self._message_id = message_id
         self._sdk = sdk
-        self._run = RunView(reasoning=self.view.reasoning, silent=self.view.silent, is_outline=True)
+        self._run = self.view.fold(is_outline=True)
         self._run_id: str | None = None
         self._has_started = False
         self._metadata: dict[str, str] = {}
@@ -259,7 +260,7 @@ class ChunkTranslator:
     def _translate(self, record: Record) -> list[Chunk]:
         if isinstance(record.event, RunStarted):
             state = self._run.state if self._run.state_is_whole else msgspec.UNSET
-            self._run = RunView(state=state, reasoning=self.view.reasoning, silent=self.view.silent, is_outline=True)
+            self._run = self.view.fold(state=state, is_outline=True)
         return [chunk for change in self._run.feed(record) for chunk in _TABLE[type(change)](self, change)]
 
     # -- the message --

@@ -94,13 +94,14 @@ class Passage:
     that ended it; None while it is open.
     """
 
-    __slots__ = ("_text", "at", "author", "end_seq", "first_seq", "kind", "message_id", "seq")
+    __slots__ = ("_text", "at", "author", "end_seq", "first_seq", "kind", "message_id", "seq", "within")
 
     def __init__(
-        self, kind: Literal["text", "reasoning"], message_id: str, record: Record, *, is_outline: bool = False
+        self, kind: Literal["text", "reasoning"], message: MessageView, record: Record, *, is_outline: bool = False
     ) -> None:
         self.kind = kind
-        self.message_id = message_id
+        self.message_id = message.message_id
+        self.within = message.within
         self.author = record.author
         self.at = record.at
         self.first_seq = record.first_seq or record.seq
@@ -118,7 +119,7 @@ class Passage:
 
     def as_json(self) -> dict[str, Any]:
         passage = {"type": self.kind, "message_id": self.message_id, "text": self.text, "is_open": self.end_seq is None}
-        return _without_none({**passage, "author": self.author, "at": self.at})
+        return _without_none({**passage, "author": self.author, "within": self.within, "at": self.at})
 
 
 class CallView:
@@ -153,15 +154,17 @@ class CallView:
         "ran_early",
         "signature",
         "state",
+        "within",
     )
 
-    def __init__(self, started: CallStarted, message_id: str, record: Record, *, is_outline: bool = False) -> None:
+    def __init__(self, started: CallStarted, message: MessageView, record: Record, *, is_outline: bool = False) -> None:
         self.call_id = started.call_id
         self.name = started.name
         self.provider_id = started.provider_id
         self.signature = started.signature
         self.encoding = started.encoding
-        self.message_id = message_id
+        self.message_id = message.message_id
+        self.within = message.within
         self.author = record.author
         self.at = self.changed_at = record.at
         self.state = CallState.STARTED
@@ -297,13 +300,14 @@ class MessageView:
     """A message of a model: passages and calls, in the order in which they began.
 
     ``is_announced``: whether it began with a record of its own. A call that a host makes by itself has a message that did
-    not.
+    not. ``within``: the ``call_id`` of the call whose tool asked the model.
     """
 
-    __slots__ = ("at", "author", "first_seq", "is_announced", "message_id", "parts")
+    __slots__ = ("at", "author", "first_seq", "is_announced", "message_id", "parts", "within")
 
-    def __init__(self, message_id: str, record: Record) -> None:
+    def __init__(self, message_id: str, record: Record, within: str | None = None) -> None:
         self.message_id = message_id
+        self.within = within
         self.author = record.author
         self.at = record.at
         self.first_seq = record.first_seq or record.seq
@@ -353,6 +357,7 @@ _CALL_FIELDS = (
     "signature",
     "encoding",
     "author",
+    "within",
     "at",
     "changed_at",
     "args_json",

@@ -84,7 +84,7 @@ def _events(run: RunView) -> Iterator[_Placed]:
 
 def _message(message: MessageView) -> Iterator[_Placed]:
     if message.is_announced:
-        yield message.first_seq, message.first_seq, MessageStarted(message.message_id)
+        yield message.first_seq, message.first_seq, MessageStarted(message.message_id, within=message.within)
     for part, following in zip_longest(message.parts, message.parts[1:]):
         if isinstance(part, Passage):
             kind = TextAppended if part.kind == "text" else ReasoningAppended
@@ -97,7 +97,9 @@ def _message(message: MessageView) -> Iterator[_Placed]:
 
 
 def _call(call: CallView) -> Iterator[_Placed]:
-    started = CallStarted(call.call_id, call.name, call.provider_id, call.signature, call.encoding, call.message_id)
+    started = CallStarted(
+        call.call_id, call.name, call.provider_id, call.signature, call.encoding, call.message_id, call.within
+    )
     yield call.first_seq, call.first_seq, started
     if call.has_pieces:
         yield call.first_seq, call.args_seq, ArgsAppended(call.call_id, call.args_text)

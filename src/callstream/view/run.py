@@ -34,6 +34,7 @@ from callstream.events import (
     Record,
     ResponseEnded,
     RunEnded,
+    RunEvent,
     RunOutcome,
     RunStarted,
     StateChanged,
@@ -151,7 +152,7 @@ class RunView:
     ``messages`` are the same passages and calls by message, ``calls`` and ``answers`` are by ``call_id``, all in order.
     ``state`` is the shared state, ``msgspec.UNSET`` until something sets it; a run that continues a thread is given the
     state that the run before it left. ``reasoning=False``: as if no model had shown any. ``silent``: agents
-    whose text counts as not said. ``is_outline``: for those
+    whose text counts as not said. ``nested=False``: as if no tool had asked a model. ``is_outline``: for those
     who pass the changes on; what is written, received and returned is in the changes, and is not kept in the view.
     """
 
@@ -161,6 +162,7 @@ class RunView:
         state: Any = msgspec.UNSET,
         reasoning: bool = True,
         silent: frozenset[str] = frozenset(),
+        nested: bool = True,
         is_outline: bool = False,
     ) -> None:
         self.run_id: str | None = None
@@ -184,6 +186,9 @@ class RunView:
         """Whether nothing of it depends on runs that this view does not know: patches alone change another's state."""
         self._shows_reasoning = reasoning
         self._silent = silent
+        self._shows_nested = nested
+        self.unshown: set[str] = set()
+        """The ids of messages and calls that are left out because tools asked for them."""
         self._is_outline = is_outline
 
     @classmethod
@@ -197,6 +202,8 @@ class RunView:
     def feed(self, record: Record) -> list[ViewChange]:
         self.seq = record.seq
         event = record.event
+        if not self._shows_nested and self._is_nested(event):
+            return []
         match event:
             # A run is made of these mostly, so they are asked for first.
             case ArgsAppended(call_id=call_id, text=text):
@@ -207,8 +214,8 @@ class RunView:
                 return [] if record.author in self._silent else self._say("text", message_id, text, record)
             case ReasoningAppended(message_id=message_id, text=text):
                 return self._say("reasoning", message_id, text, record) if self._shows_reasoning else []
-            case MessageStarted(message_id=message_id):
-                message = self._message(message_id, record)
+            case MessageStarted(message_id=message_id, within=within):
+                message = self._message(message_id, record, within)
                 message.is_announced = True
                 return [MessageBegan(message)]
             case MessageEnded(message_id=message_id):
@@ -258,13 +265,29 @@ class RunView:
         state = {} if self.state is msgspec.UNSET else {"state": self.state}
         return {**run, "items": [item.as_json() for item in self.items], **state}
 
+    def depth_of(self, item: Item) -> int:
+        """In how many calls, one in the other, something was said or called."""
+        depth, within = 0, getattr(item, "within", None)
+        while within is not None:
+            call = self.calls.get(within)
+            depth, within = depth + 1, None if call is None else call.within
+        return depth
+
     # -- messages --
 
-    def _message(self, message_id: str, record: Record) -> MessageView:
+    def _message(self, message_id: str, record: Record, within: str | None = None) -> MessageView:
         message = self.messages.get(message_id)
         if message is None:
-            message = self.messages[message_id] = MessageView(message_id, record)
+            message = self.messages[message_id] = MessageView(message_id, record, within)
         return message
+
+    def _is_nested(self, event: RunEvent) -> bool:
+        """Whether it is of what a tool's model says or calls."""
+        message_id, call_id = getattr(event, "message_id", None), getattr(event, "call_id", None)
+        if getattr(event, "within", None) is None and message_id not in self.unshown:
+            return call_id in self.unshown
+        self.unshown.update(name for name in (message_id, call_id) if name is not None)
+        return True
 
     def _say(self, kind: Literal["text", "reasoning"], message_id: str, text: str, record: Record) -> list[ViewChange]:
         if not text:
@@ -274,7 +297,7 @@ class RunView:
         changes: list[ViewChange] = []
         if passage is None or passage.kind != kind:
             changes = self._end_passage(message_id, record)
-            passage = Passage(kind, message_id, record, is_outline=self._is_outline)
+            passage = Passage(kind, message, record, is_outline=self._is_outline)
             message.parts.append(passage)
             self.items.append(passage)
             changes.append(Opened(passage))
@@ -301,9 +324,9 @@ class RunView:
 
     def _start(self, started: CallStarted, record: Record) -> list[ViewChange]:
         message_id = message_of(started, record.response_id)
-        message = self._message(message_id, record)
+        message = self._message(message_id, record, started.within)
         closed = self._end_passage(message_id, record)
-        call = CallView(started, message_id, record, is_outline=self._is_outline)
+        call = CallView(started, message, record, is_outline=self._is_outline)
         self.calls[started.call_id] = call
         message.parts.append(call)
         self.items.append(call)

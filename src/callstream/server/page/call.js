@@ -46,6 +46,8 @@ export class Call {
     this.callId = event.call_id;
     this.name = event.name ?? "";
     this.author = author;
+    /** in how many other calls, one in the other, it was made */
+    this.depth = 0;
     this.runId = record.run_id;
     this.isText = event.encoding === "text";
     /** @type {CallState} */

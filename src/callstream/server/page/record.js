@@ -16,6 +16,7 @@
  * @property {string} call_id
  * @property {string} [name]
  * @property {string} [provider_id]
+ * @property {string} [within] the call whose tool asked the model
  * @property {"json" | "text"} [encoding]
  * @property {string} [text]
  * @property {string} [args_json] all of the arguments, where they came without pieces

@@ -106,7 +106,10 @@ export class RunView {
     this.#views.set(item, view);
     const offset = Math.max(0, item.at - this.#run.startedAt);
     const time = element("time", { class: "offset", title: clock(item.at) }, `+${span(offset)}`);
-    this.#list.append(element("li", { class: `item item-${item.kind}` }, time, view.element));
+    const row = element("li", { class: `item item-${item.kind}` }, time, view.element);
+    row.classList.toggle("is-nested", item.depth > 0);
+    row.style.setProperty("--depth", `${item.depth}`);
+    this.#list.append(row);
   }
 
   /**

@@ -31,6 +31,8 @@ export class Saying {
     this.isFinished = false;
     /** @type {readonly string[]} the kinds of the parts that are not text */
     this.attachments = [];
+    /** in how many calls, one in the other, it was said */
+    this.depth = 0;
   }
 
   /** @param {string} text */
@@ -58,6 +60,7 @@ export class Note {
     this.at = record.at;
     this.event = record.event;
     this.call = call;
+    this.depth = 0;
   }
 }
 
@@ -78,6 +81,8 @@ export class Run {
     this.author = null;
     /** @type {Map<string, Saying>} the text that a message is writing, by message */
     this.writing = new Map();
+    /** @type {Map<string, string>} the call whose tool asked for a response, by response */
+    this.nested = new Map();
     /** @type {import("./feed.js").FeedState} whether its records come */
     this.feedState = "connecting";
     /** the place in the run up to which its records are folded */
@@ -184,6 +189,7 @@ export class Thread {
     for (const run of this.runs.values()) {
       run.items = [];
       run.writing = new Map();
+      run.nested = new Map();
       run.foldedTo = run.lastSeq;
       const inOrder = run.records.toSorted((a, b) => placeOf(a) - placeOf(b));
       for (const record of inOrder) this.#fold(run, record);
@@ -197,6 +203,7 @@ export class Thread {
   #fold(run, record) {
     const { event } = record;
     run.author ??= record.author ?? null;
+    if (event.within !== undefined) run.nested.set(record.response_id ?? "", event.within);
     switch (event.type) {
       case "run_started":
         run.startedAt = record.at;
@@ -220,16 +227,16 @@ export class Thread {
         this.#endSaying(run, event.message_id ?? "");
         return;
       case "response_ended":
-        this.#add(run, new Note("response", record));
+        this.#add(run, new Note("response", record), record);
         return;
       case "state_changed":
-        this.#add(run, new Note("state", record));
+        this.#add(run, new Note("state", record), record);
         return;
       case "call_started": {
         if (event.message_id !== undefined) this.#endSaying(run, event.message_id);
         const call = new Call(event, record, record.author === run.author ? null : (record.author ?? null));
         this.calls.set(call.callId, call);
-        this.#add(run, call);
+        this.#add(run, call, record);
         return;
       }
     }
@@ -245,7 +252,7 @@ export class Thread {
     saying.append(record.event.text ?? "");
     saying.attachments = record.event.attachments ?? [];
     saying.isFinished = true;
-    this.#add(run, saying);
+    this.#add(run, saying, record);
   }
 
   /**
@@ -263,7 +270,7 @@ export class Thread {
       this.#endSaying(run, messageId);
       saying = new Saying(kind, "assistant", record);
       run.writing.set(messageId, saying);
-      this.#add(run, saying);
+      this.#add(run, saying, record);
     }
     saying.append(event.text ?? "");
     this.changed.add(saying);
@@ -277,14 +284,14 @@ export class Thread {
     const call = this.calls.get(record.event.call_id);
     if (call === undefined) {
       // Its run is older than those which are shown.
-      if (ANSWERS.has(record.event.type)) this.#add(run, new Note("answer", record));
+      if (ANSWERS.has(record.event.type)) this.#add(run, new Note("answer", record), record);
       return;
     }
     const isAnswer = call.runId !== run.runId && call.state === "awaiting" && ANSWERS.has(record.event.type);
     call.take(record.event, record);
     this.changed.add(call);
     this.#asked(call);
-    if (isAnswer) this.#add(run, new Note("answer", record, call));
+    if (isAnswer) this.#add(run, new Note("answer", record, call), record);
   }
 
   /**
@@ -322,8 +329,11 @@ export class Thread {
   /**
    * @param {Run} run
    * @param {Item} item
+   * @param {Record} record
    */
-  #add(run, item) {
+  #add(run, item, record) {
+    const within = run.nested.get(record.response_id ?? "");
+    if (within !== undefined) item.depth = (this.calls.get(within)?.depth ?? 0) + 1;
     run.items.push(item);
     this.changed.add(item);
   }
