@@ -10,7 +10,7 @@ import pytest
 
 from callstream import Callstream
 from callstream.errors import WireError
-from callstream.events import ReasoningAppended, Record, TextAppended
+from callstream.events import CallStarted, MessageStarted, ReasoningAppended, Record, RunEvent, TextAppended
 from callstream.jsontext.stream import JsonStream
 from callstream.view import AnswerView, CallView, InputView, Item, Passage, RunView
 from tests.page.inspector import Inspector
@@ -320,6 +320,33 @@ def test_a_call_whose_tool_runs_early_is_still_being_written(inspector: Inspecto
         ["running_early", False, True, None],
         ["completed", False, True, 4],
     ]
+
+
+_NEST = """
+async ({ Thread }, given) => {
+  const { RunView } = await import("/page/runview.js");
+  const thread = new Thread("t");
+  const [run] = thread.add([{ run_id: "r", started_at: 1, ended_at: null, outcome: null, reason: null }]);
+  for (const record of given) thread.take(record);
+  const { element } = new RunView(run, 1, {});
+  const rows = [...element.querySelectorAll(".item")];
+  return rows.map((row) => [row.classList.contains("is-nested"), row.style.getPropertyValue("--depth")]);
+}
+"""
+
+
+def test_what_the_agent_of_a_tool_does_is_indented_under_its_call(inspector: Inspector) -> None:
+    told: list[tuple[str, RunEvent]] = [
+        ("outer", CallStarted("c1", "helper", message_id="m1")),
+        ("inner", MessageStarted("m2", within="c1")),
+        ("inner", TextAppended("m2", "Inner words.")),
+        ("inner", CallStarted("c2", "deeper", message_id="m2")),
+        ("deep", CallStarted("c3", "look", within="c2")),
+        ("last", TextAppended("m3", "Done.")),
+    ]
+    records = [Record("r", number, 1.0, event, whose) for number, (whose, event) in enumerate(told, 1)]
+    rows = inspector.import_and("thread.js", _NEST, json.loads(_json(records)))
+    assert rows == [[False, "0"], [True, "1"], [True, "1"], [True, "2"], [False, "0"]]
 
 
 _ANSWER = """

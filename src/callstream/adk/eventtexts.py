@@ -1,12 +1,16 @@
-"""Text in google-adk's events that was not read from a model's response.
+"""What google-adk's events say that was not read from a model's response.
 
 Custom agents, nodes of a Workflow and callbacks make events with text of their own, in pieces or whole. So does a callback
 that changes what a model answered: where one may, the text is taken from the events and not from the model, so that
 clients see what google-adk shows and nothing that was taken out before; ``judged`` does that for whole answers.
+
+Code that was run, what it printed, and images and files are shown as text: neither AG-UI nor the journal has another place
+for what an agent says.
 """
 
 from __future__ import annotations
 
+import base64
 from weakref import WeakKeyDictionary
 
 from google.adk.events.event import Event
@@ -18,6 +22,9 @@ from callstream.errors import RunOver
 from callstream.runtime import Run
 from callstream.wire.transcript import Transcript
 
+MAX_IMAGE = 1 << 20
+"""Bytes. Of larger images the kind and the size are shown: what is shown is kept in the journal."""
+
 
 class EventTexts:
     """What events have said until now: of each invocation by model call, and by speaker for all others."""
@@ -25,16 +32,22 @@ class EventTexts:
     def __init__(self) -> None:
         self._passages: WeakKeyDictionary[Invocation, dict[object, _Passage]] = WeakKeyDictionary()
 
-    async def read(self, invocation: Invocation, event: Event) -> None:
+    async def read(self, invocation: Invocation, event: Event, *, is_judged: bool = False) -> None:
         """Records the text of an event, unless it was read from a model's response, or is the user's.
 
-        A code executor makes events of an answer before that is over, which are all that is shown of it.
+        A code executor makes events of an answer before that is over, which are all that is shown of it. ``is_judged``:
+        its text is recorded already.
         """
-        parts = [part for part in (event.content and event.content.parts) or () if part.text]
-        if not parts or event.author == "user" or invocation.is_live or invocation.run.outcome is not None:
+        if event.author == "user" or invocation.is_live or invocation.run.outcome is not None:
             return
         step = _step_of(invocation, event)
-        if step is not None and step.was_read and not step.model_call.withholds:
+        was_read = is_judged or (step is not None and step.was_read and not step.model_call.withholds)
+        # The code that an executor has found in an answer is in the text of the answer.
+        has_code = was_read and step is not None and step.actions is not event.actions
+        parts = [] if was_read else [part for part in _parts(event) if part.text]
+        if not event.partial:
+            parts += [types.Part(text=text) for part in _parts(event) if (text := _described(part, has_code=has_code))]
+        if not parts:
             return
         key = step or Speaker.of(event)
         passages = self._passages.setdefault(invocation, {})
@@ -53,9 +66,32 @@ class EventTexts:
 def _step_of(invocation: Invocation, event: Event) -> Step | None:
     """The call of a model whose answer an event has; None if no model was asked for it."""
     step = invocation.step_of(event.actions)
-    if step is None and any(part.executable_code for part in (event.content and event.content.parts) or ()):
+    if step is None and any(part.executable_code for part in _parts(event)):
         step = invocation.last_step(Speaker.of(event))  # a code executor makes another event of the answer
     return step
+
+
+def _parts(event: Event) -> list[types.Part]:
+    return list((event.content and event.content.parts) or ())
+
+
+def _described(part: types.Part, *, has_code: bool) -> str:
+    """What is not text, as text in Markdown; nothing of what is shown elsewhere. ``has_code``: code is."""
+    if part.executable_code is not None:
+        language = (part.executable_code.language or "").lower()
+        return "" if has_code else f"\n```{language}\n{part.executable_code.code}\n```\n"
+    if part.code_execution_result is not None:
+        output = (part.code_execution_result.output or "").rstrip("\n")
+        return f"\n```\n{output}\n```\n" if output else ""
+    if part.file_data is not None:
+        return f"\n[{part.file_data.mime_type or 'file'}]({part.file_data.file_uri})\n"
+    blob = part.inline_data
+    if blob is None or blob.data is None:
+        return ""
+    kind = blob.mime_type or "application/octet-stream"
+    if not kind.startswith("image/") or len(blob.data) > MAX_IMAGE:
+        return f"\n({kind}, {len(blob.data):,} bytes)\n"
+    return f"\n![{kind}](data:{kind};base64,{base64.b64encode(blob.data).decode()})\n"
 
 
 class _Passage:

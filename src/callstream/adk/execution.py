@@ -36,6 +36,7 @@ from callstream.adk.partials import MINTED_PREFIX
 from callstream.adk.tools import ClientTool, LiveStream, function_of, result_of, stream_end
 from callstream.calls import Call, CallState
 from callstream.errors import CallRejected, RunOver, UsageError
+from callstream.events import CallProgressed
 from callstream.runtime import Run
 from callstream.runtime.run import OneCall, current_model_call, current_tool
 from callstream.tools import call_claims, current_progress, is_tool, starts_early
@@ -144,6 +145,8 @@ class Execution:
             # A live session never puts google-adk's question, so there the call itself is to be answered.
             asked = types.FunctionCall(name=call.name, args=call.args) if call.name in HOST_QUESTIONS else None
             await invocation.run.await_answer(call.call_id, question_in(asked) if asked is not None else None)
+            if not asks and asked is None and result is not None:
+                invocation.first_values.add(call.call_id)
         elif result is not None and not self._judges.of_tools(tool_context.get_invocation_context()):
             await self._finish(invocation, call, result)
 
@@ -169,6 +172,10 @@ class Execution:
         for response in event.get_function_responses():
             call = invocation.find_call(Speaker.of(event), response.id)
             if call is None or call.call_id in invocation.streaming:
+                continue
+            if call.call_id in invocation.first_values:
+                invocation.first_values.discard(call.call_id)
+                await invocation.run.record([CallProgressed(call.call_id, _as_json(response.response))])
                 continue
             is_delegated = event.author == USER and call.state is CallState.ARGS_COMPLETE
             if call.state not in _RUNNING and call.call_id not in invocation.reported and not is_delegated:
@@ -260,10 +267,7 @@ class Execution:
             pass  # its end has said what became of the call
 
     async def _finish(self, invocation: Invocation, call: Call, response: Any) -> None:
-        told = to_jsonable_python(
-            response if isinstance(response, dict) else {"result": response}, bytes_mode="base64", fallback=repr
-        )
-        result, error = outcome(told)
+        result, error = outcome(_as_json(response if isinstance(response, dict) else {"result": response}))
         try:
             if error is not None:
                 await invocation.run.fail(call.call_id, error)
@@ -271,6 +275,10 @@ class Execution:
                 await invocation.run.complete(call.call_id, result)
         except RunOver:
             pass  # its end has said what became of the call
+
+
+def _as_json(value: Any) -> Any:
+    return to_jsonable_python(value, bytes_mode="base64", fallback=repr)
 
 
 def _is_other(call: Call, tool_args: dict[str, Any]) -> bool:

@@ -160,6 +160,8 @@ class Invocation:
         """Calls whose tools have asked a person, until google-adk puts the question."""
         self.reported: set[str] = set()
         """Calls that agents made by themselves, until they tell the results."""
+        self.first_values: set[str] = set()
+        """Calls of long-running tools that have returned something, until google-adk makes an event of it."""
         self.root_agent = context.agent
         self.is_live = context.live_request_queue is not None
         self._context = weakref.ref(context)

@@ -168,10 +168,10 @@ class CallstreamPlugin(BasePlugin):
         self._outputs.event(invocation, event)
         judged = await self._judges.judge(invocation_context, event)
         shown = judged or event
-        if step is not None and step.was_read and step.model_call.withholds:
+        is_judged = step is not None and step.was_read and step.model_call.withholds
+        if step is not None and is_judged:
             await record_judged(invocation, step, shown)
-        else:
-            await self._texts.read(invocation, shown)
+        await self._texts.read(invocation, shown, is_judged=is_judged)
         await self._execution.read_event(invocation, shown)
         return judged
 

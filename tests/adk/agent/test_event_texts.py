@@ -20,6 +20,7 @@ from pydantic import BaseModel
 
 from callstream import Callstream
 from callstream.adk import ADKAgent
+from callstream.adk.eventtexts import MAX_IMAGE
 from callstream.events import TextAppended
 from callstream.testing import Finish, HttpError, Text, Thought, ToolCall
 from tests.adk.hosting import PATHS, STREAMED, WHOLE, Models, agent_of, scripted
@@ -348,4 +349,42 @@ async def test_an_answer_with_code_is_shown_once(
     async with scripted("gemini", script) as provider, gemini_on(path, models, provider) as model:
         agent = agent_of(model, code_executor=UnsafeLocalCodeExecutor(), after_model_callback=callback)
         seen = await seen_texts(cs, agent, [], config)
-    assert [text.strip()[:10] for text in seen] == ["I compute.", "The code i"]
+    said, printed, then = seen
+    assert (said.strip()[:10], then[:10]) == ("I compute.", "The code i")
+    assert "```python\nprint(6 * 7)\n```" in seen[0]
+    assert "42" in printed
+
+
+PICTURE = types.Blob(data=b"picture", mime_type="image/png")
+
+
+@pytest.mark.parametrize(
+    ("part", "shown"),
+    [
+        (types.Part(inline_data=PICTURE), "![image/png](data:image/png;base64,cGljdHVyZQ==)"),
+        (types.Part(inline_data=types.Blob(data=b"ab", mime_type="audio/wav")), "(audio/wav, 2 bytes)"),
+        (types.Part(inline_data=types.Blob(data=b"ab")), "(application/octet-stream, 2 bytes)"),
+        (
+            types.Part(inline_data=types.Blob(data=b"a" * (MAX_IMAGE + 1), mime_type="image/png")),
+            "(image/png, 1,048,577 bytes)",
+        ),
+        (types.Part.from_uri(file_uri="gs://a/b.pdf", mime_type="application/pdf"), "[application/pdf](gs://a/b.pdf)"),
+        (
+            types.Part(executable_code=types.ExecutableCode(code="1 + 1", language=types.Language.PYTHON)),
+            "```python\n1 + 1\n```",
+        ),
+        (
+            types.Part(code_execution_result=types.CodeExecutionResult(outcome=types.Outcome.OUTCOME_OK, output="2\n")),
+            "```\n2\n```",
+        ),
+        (types.Part(code_execution_result=types.CodeExecutionResult(outcome=types.Outcome.OUTCOME_OK)), None),
+    ],
+)
+async def test_what_an_agent_shows_that_is_not_text(part: types.Part, shown: str | None, cs: Callstream) -> None:
+    class Painter(BaseAgent):
+        async def _run_async_impl(self, ctx: Any) -> AsyncGenerator[Event, None]:
+            whole = types.Content(role="model", parts=[types.Part(text="Look:"), part])
+            yield Event(author=self.name, invocation_id=ctx.invocation_id, content=whole)
+
+    seen = await seen_texts(cs, Painter(name="painter"), [], STREAMED)
+    assert seen == ["Look:" if shown is None else f"Look:\n{shown}\n"]

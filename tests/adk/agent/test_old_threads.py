@@ -243,7 +243,7 @@ async def test_old_thread_is_shown_whole(cs: Callstream, models: Models) -> None
         ("user", "Hello"),
         ("assistant", "Done."),
         ("user", "Go"),
-        ("assistant", None),
+        ("assistant", ""),
         ("tool", "painted"),
         ("assistant", "Done."),
     ]

@@ -218,3 +218,21 @@ async def test_answers_one_by_one_to_calls_that_a_callback_has_changed(
             await client.answer({pending[number]: {"painted": number}})
         assert client.text() == "Done."
         assert responses_in(provider.requests[1].body) == [{"painted": 0}, {"painted": 1}]
+
+
+async def test_clients_see_what_a_long_running_tool_returns_at_once(cs: Callstream, models: Models) -> None:
+    def open_ticket(title: str) -> dict[str, Any]:
+        """Opens a ticket, which somebody closes."""
+        return {"ticket": 7}
+
+    script = [[ToolCall("open_ticket", {"title": "it"}), Finish()], [Text("Wait."), Finish()], [Text("Ok."), Finish()]]
+    async with scripted("gemini", script) as provider:
+        model = gemini(models, provider)
+        client = Client(adk_agent(cs, agent_of(model, LongRunningFunctionTool(open_ticket))))
+        await client.send()
+        (activity,) = (message for message in client.messages if message["role"] == "activity")
+        assert activity["content"]["progress"] == {"ticket": 7}
+        (call,) = client.calls()
+        assert client.pending() == [call["id"]]
+        await client.answer({call["id"]: {"closed": True}})
+    assert [json.loads(m["content"]) for m in client.messages if m["role"] == "tool"] == [{"closed": True}]
