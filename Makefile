@@ -166,6 +166,7 @@ stops: $(VENV)/.installed-dev ## stop 2,000 runs at random moments, then 15 minu
 	@$(BIN)/python -W ignore -m tests.server.stops $(ARGS)
 
 parity: $(VENV)/.installed-dev ## what the official AG-UI client sees of google-adk apps, against a plain Runner's events
+	@$(BIN)/python -c "import a2a" 2>/dev/null || $(BIN)/python -m pip --disable-pip-version-check install --quiet "google-adk[a2a]"
 	@$(BIN)/python -m tests.adk.parity $(ARGS)
 
 schema-suite: $(VENV)/.installed-dev ## judge JSON-Schema-Test-Suite while it is written; downloads jsonschema's sources with pip

@@ -3,7 +3,8 @@
 ``python -m tests.adk.parity`` goes through the catalogue and prints a table. Each app runs twice against scripted
 providers: with a plain Runner and nothing of Callstream, and behind ``ADKAgent``, whose stream the official client folds.
 Both become lists of what was said, called and returned, and by whom; nothing may be missing, doubled, in another
-order or another agent's. ``MEANT`` has the differences that are meant, each with its reason; there are no others.
+order or another agent's. What agents of tools do is no part of the thread, and a plain Runner shows nothing of it.
+``MEANT`` has the differences that are meant, each with its reason; there are no others.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import socket
 import sys
 import warnings
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from google.adk.agents import BaseAgent, LlmAgent, LoopAgent, ParallelAgent, SequentialAgent
@@ -44,7 +47,7 @@ from tests.adk.hosting import STREAMED, Models, by_agent, scripted
 from tests.agui.judge import Judge, install
 
 Item: TypeAlias = tuple[str, str | None, str]
-"""What it is (text, thought, call, result), whose it is or the tool's name, and what it says."""
+"""What it is (text, thought, call, result), whose it is, with the tool's name where there is one, and what it says."""
 Made: TypeAlias = Callable[..., LlmAgent]
 
 
@@ -55,6 +58,8 @@ class Entry(NamedTuple):
     scripts: dict[str, list[Any]]
     turns: Sequence[str] = ("Go",)
     is_ordered: bool = True
+    serve: Callable[[Made, AsyncExitStack], Awaitable[Any]] | None = None
+    """Starts what the app needs, and builds the app."""
 
 
 class Difference(NamedTuple):
@@ -192,6 +197,9 @@ def _group(kind: str, name: str, agents: list[Any]) -> Any:
             return Custom(name=name, sub_agents=agents)
         case "workflow":
             return Workflow(name=name, edges=[(START, *agents)])
+        case "fan":
+            join = JoinNode(name=f"{name}_join")
+            return Workflow(name=name, edges=[(START, tuple(agents)), (tuple(agents), join)])
         case _:
             raise AssertionError(kind)
 
@@ -214,6 +222,60 @@ def _fan(made: Made) -> Workflow:
     )
     return Workflow(name="flow", edges=[(START, (left, right)), ((left, right), join), (join, last)])
 
+
+async def _with_mcp(made: Made, stack: AsyncExitStack) -> Any:
+    """An agent with the tools of a real MCP server, over standard input and output."""
+    from google.adk.tools.mcp_tool import McpToolset, StdioConnectionParams
+    from mcp import StdioServerParameters
+
+    script = Path(__file__).parent / "mcpserver.py"
+    server = StdioServerParameters(command=sys.executable, args=[str(script)])
+    tools = McpToolset(connection_params=StdioConnectionParams(server_params=server, timeout=30))
+    stack.push_async_callback(tools.close)
+    return made("writer", tools=[tools])
+
+
+async def _remote(made: Made, stack: AsyncExitStack) -> Any:
+    """An agent on a server of its own that speaks A2A."""
+    import uvicorn
+    from google.adk.a2a.utils.agent_to_a2a import to_a2a
+    from google.adk.agents.remote_a2a_agent import RemoteA2aAgent
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    app = to_a2a(made("far", description="is far away", tools=[note]), host="127.0.0.1", port=port)
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="critical"))
+    serving = asyncio.create_task(server.serve())
+    while not server.started:  # noqa: ASYNC110  # uvicorn has no event for it
+        await asyncio.sleep(0.01)
+
+    async def stop() -> None:
+        server.should_exit = True
+        await serving
+
+    stack.push_async_callback(stop)
+    return RemoteA2aAgent(
+        name="remote",
+        description="is far away",
+        agent_card=f"http://127.0.0.1:{port}/.well-known/agent-card.json",
+    )
+
+
+async def _remote_after_another(made: Made, stack: AsyncExitStack) -> Any:
+    remote = await _remote(made, stack)
+    return SequentialAgent(name="both", sub_agents=[made("first"), remote, made("last", tools=[note])])
+
+
+async def _transfer_to_remote(made: Made, stack: AsyncExitStack) -> Any:
+    return made("boss", sub_agents=[await _remote(made, stack)])
+
+
+def _unbuilt(made: Made) -> Any:
+    raise AssertionError("it is served")
+
+
+FAR: dict[str, list[Any]] = {"FAR": calls(first="Far away I look.", then="Far away I am done.")}
 
 CATALOGUE: dict[str, Entry] = {
     "text": Entry(_single(), {"WRITER": says("Hello there.", "Again.")}, turns=("One", "Two")),
@@ -279,7 +341,28 @@ CATALOGUE: dict[str, Entry] = {
         {"LEFT": calls(first="L."), "RIGHT": calls(first="R."), "LAST": says("All.")},
         is_ordered=False,
     ),
-    "Workflow in a line": Entry(_nested("workflow", "sequential"), NESTED_SCRIPTS),
+    **{
+        f"{inner} in workflow": Entry(
+            _nested("workflow", inner), NESTED_SCRIPTS, is_ordered=inner not in ("parallel", "fan")
+        )
+        for inner in ("sequential", "parallel", "loop", "custom", "workflow", "fan")
+    },
+    "MCP": Entry(_unbuilt, {"WRITER": calls("count", {"upto": 3})}, serve=_with_mcp),
+    "A2A": Entry(_unbuilt, FAR, serve=_remote),
+    "A2A in sequential": Entry(
+        _unbuilt,
+        {"FIRST": NESTED_SCRIPTS["FIRST"], "LAST": NESTED_SCRIPTS["LAST"], **FAR},
+        serve=_remote_after_another,
+    ),
+    "transfer to A2A": Entry(
+        _unbuilt,
+        {"BOSS": [[ToolCall("transfer_to_agent", {"agent_name": "remote"}), Finish()]], **FAR},
+        serve=_transfer_to_remote,
+    ),
+    "AgentTool with tools": Entry(
+        lambda made: made("boss", tools=[AgentTool(made("helper", description="helps", tools=[note])), note]),
+        {"HELPER": calls(), "BOSS": calls("helper", {"request": "help"})},
+    ),
     "custom agent": Entry(lambda made: Custom(name="custom"), {}),
     **{
         f"{inner} in {outer}": Entry(_nested(outer, inner), NESTED_SCRIPTS, is_ordered="parallel" not in (outer, inner))
@@ -298,16 +381,6 @@ CATALOGUE: dict[str, Entry] = {
 
 
 MEANT: dict[str, Difference] = {
-    "code execution": Difference(
-        frozenset({"text", "code"}),
-        frozenset({"text"}),
-        "code stays in the model's text, where it was shown as it was written; AG-UI has no part for its output",
-    ),
-    "AgentTool": Difference(
-        frozenset(),
-        frozenset({"text"}),
-        "a plain Runner shows nothing of an agent that is a tool; here its words are shown, with its name",
-    ),
     "task mode": Difference(
         frozenset(),
         frozenset(),
@@ -325,6 +398,7 @@ QUICK = ("text", "call", "two calls", "transfer", "custom agent", "parallel in s
 def folded_events(events: Sequence[Event]) -> list[Item]:
     """What a plain Runner's events say."""
     found: list[Item] = []
+    callers: dict[str | None, str] = {}
     for event in events:
         if event.partial:
             continue
@@ -337,11 +411,16 @@ def folded_events(events: Sequence[Event]) -> list[Item]:
                 else:
                     found.append((kind, whose, part.text))
             elif part.function_call is not None:
-                found.append(("call", part.function_call.name, _canonical(part.function_call.args or {})))
+                callers[part.function_call.id] = event.author
+                whose = f"{event.author}: {part.function_call.name}"
+                found.append(("call", whose, _canonical(part.function_call.args or {})))
             elif part.function_response is not None:
-                found.append(("result", part.function_response.name, _canonical(part.function_response.response)))
-            elif part.executable_code is not None or part.code_execution_result is not None:
-                found.append(("code", event.author, ""))
+                whose = f"{callers[part.function_response.id]}: {part.function_response.name}"
+                found.append(("result", whose, _canonical(part.function_response.response)))
+            elif part.executable_code is not None:
+                found.append(("text", event.author, f"\n```python\n{part.executable_code.code}\n```\n"))
+            elif part.code_execution_result is not None:
+                found.append(("text", event.author, f"\n```\n{part.code_execution_result.output}\n```\n"))
     return found
 
 
@@ -350,6 +429,8 @@ def folded_messages(messages: Sequence[dict[str, Any]]) -> list[Item]:
     found: list[Item] = []
     names: dict[str, str] = {}
     for message in messages:
+        if "subagentRunId" in message:
+            continue
         match message["role"]:
             case "reasoning":
                 found.append(("thought", None, message["content"]))
@@ -357,9 +438,9 @@ def folded_messages(messages: Sequence[dict[str, Any]]) -> list[Item]:
                 if message.get("content"):
                     found.append(("text", message.get("name"), message["content"]))
                 for call in message.get("toolCalls", ()):
-                    names[call["id"]] = call["function"]["name"]
+                    names[call["id"]] = f"{message.get('name')}: {call['function']['name']}"
                     arguments = json.loads(call["function"]["arguments"])
-                    found.append(("call", call["function"]["name"], _canonical(arguments)))
+                    found.append(("call", names[call["id"]], _canonical(arguments)))
             case "tool":
                 found.append(("result", names[message["toolCallId"]], _canonical(_parsed(message["content"]))))
     return _joined(found)
@@ -373,11 +454,22 @@ def _joined(items: list[Item]) -> list[Item]:
             made[-1] = (*item[:2], made[-1][2] + item[2])
         else:
             made.append(item)
-    return made
+    return [(kind, whose, _without_blanks(said)) for kind, whose, said in made]
+
+
+def _without_blanks(said: str) -> str:
+    """Text with code, without its blank space: an executor cuts it out of the model's text, and trims it."""
+    return "".join(said.split()) if "```" in said else said
 
 
 def _canonical(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, default=repr)
+    """The value as text. google-adk makes floats of all numbers whose call was streamed to it."""
+    text = json.dumps(value, sort_keys=True, default=repr)
+    return json.dumps(json.loads(text, parse_float=_number), sort_keys=True)
+
+
+def _number(text: str) -> float | int:
+    return int(float(text)) if float(text).is_integer() else float(text)
 
 
 def _parsed(text: str) -> Any:
@@ -419,8 +511,12 @@ async def compare(name: str, judge: Judge) -> Verdicted:
 def _same_order(plain: list[Item], shown: list[Item], *, is_ordered: bool) -> bool:
     if is_ordered:
         return plain == shown
-    whose = {item[1] for item in plain if item[0] == "text"}
-    return all([i for i in plain if i[1] == who] == [i for i in shown if i[1] == who] for who in whose)
+    agents = {_agent(item) for item in plain}
+    return all([i for i in plain if _agent(i) == who] == [i for i in shown if _agent(i) == who] for who in agents)
+
+
+def _agent(item: Item) -> str | None:
+    return None if item[1] is None else item[1].partition(":")[0]
 
 
 def _provider(entry: Entry) -> ScriptedProvider:
@@ -438,7 +534,8 @@ async def _plain(entry: Entry) -> list[Item]:
         provider = await stack.enter_async_context(_provider(entry))
         models = Models(cs)
         stack.push_async_callback(models.aclose)
-        built = entry.build(_maker(models(provider, "partial")))
+        maker = _maker(models(provider, "partial"))
+        built = entry.build(maker) if entry.serve is None else await entry.serve(maker, stack)
         app = built if isinstance(built, App) else App(name="app", root_agent=built)
         runner = Runner(
             app=app,
@@ -463,7 +560,8 @@ async def _shown(entry: Entry, judge: Judge) -> list[Item]:
         provider = await stack.enter_async_context(_provider(entry))
         models = Models(cs)
         stack.push_async_callback(models.aclose)
-        built = entry.build(_maker(models(provider, "none")))
+        maker = _maker(models(provider, "none"))
+        built = entry.build(maker) if entry.serve is None else await entry.serve(maker, stack)
         app = built if isinstance(built, App) else App(name="app", root_agent=built)
         agent = ADKAgent.from_app(app, user_id="user", callstream=cs, show_errors=True)
         client = Client(agent)
