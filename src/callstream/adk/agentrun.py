@@ -421,10 +421,10 @@ class HostedPlugin(CallstreamPlugin):
 
 
 def _fill_in(contents: list[types.Content], session: Session) -> None:
-    """Puts a word in the place of every answer that has not come.
+    """Puts a word in the place of every answer that has not come, and the last answer in the place of an earlier one.
 
     Or the answer, if the session has it: google-adk leaves out what came between a call and its answer, and that may be
-    the answer to a call of an earlier turn.
+    the answer to a call of an earlier turn. Of such a call it shows what the tool returned when it asked to be confirmed.
     """
     known = _Answers(session)
     for place in range(len(contents) - 1, -1, -1):
@@ -432,51 +432,63 @@ def _fill_in(contents: list[types.Content], session: Session) -> None:
         if not calls:
             continue
         after = contents[place + 1] if place + 1 < len(contents) else None
-        responses = [part.function_response for part in (after.parts if after else None) or ()]
-        given = [response for response in responses if response is not None]
-        missing = [call for call in calls if not _take(given, call)]
-        words = [
-            types.Part(
-                function_response=types.FunctionResponse(id=call.id, name=call.name, response=known.answer_to(call))
-            )
-            for call in missing
-        ]
-        if after is not None and any(response is not None for response in responses):
-            contents[place + 1] = types.Content(role=after.role, parts=[*(after.parts or ()), *words])
+        parts = list((after.parts if after else None) or ())
+        given = [part for part in parts if part.function_response is not None]
+        has_answers = bool(given)
+        answers = [known.answers_to(call) for call in reversed(calls)][::-1]
+        words = []
+        for call, answered in zip(calls, answers, strict=True):
+            part = _take(given, call)
+            if part is None:
+                last = answered[-1] if answered else {"status": "no answer yet"}
+                words.append(_answer(call.id, call.name, last))
+            elif part.function_response is not None and part.function_response.response in answered[:-1]:
+                parts[parts.index(part)] = _answer(call.id, call.name, answered[-1])
+        if after is not None and has_answers:
+            contents[place + 1] = types.Content(role=after.role, parts=[*parts, *words])
         elif words:
             contents.insert(place + 1, types.Content(role="user", parts=words))
+
+
+def _answer(call_id: str | None, name: str | None, response: dict[str, Any]) -> types.Part:
+    return types.Part(function_response=types.FunctionResponse(id=call_id, name=name, response=response))
 
 
 class _Answers:
     """What a session has as answers to its calls. Asked for the calls of a request, the last one first."""
 
     def __init__(self, session: Session) -> None:
-        responses = {
-            response.id: response.response
-            for event in session.events
-            for response in event.get_function_responses()
-            if response.id
-        }
-        calls = [call for event in session.events for call in event.get_function_calls() if call.id in responses]
-        self._answered = [(call, responses[call.id or ""]) for call in calls]
+        self._answered: list[tuple[types.FunctionCall, list[dict[str, Any]]]] = []
+        newest: dict[str | None, list[dict[str, Any]]] = {}  # an id may be used again
+        for event in session.events:
+            for call in event.get_function_calls():
+                newest[call.id] = []
+                self._answered.append((call, newest[call.id]))
+            for response in event.get_function_responses():
+                newest.get(response.id, []).append(response.response or {})
 
-    def answer_to(self, call: types.FunctionCall) -> dict[str, Any]:
-        """Ids that google-adk minted are not in a request: there, name and arguments tell."""
-        for pair in reversed(self._answered):
-            known, answer = pair
-            if known.name == call.name and (known.id == call.id if call.id else known.args == call.args):
-                self._answered.remove(pair)
-                return answer or {}
-        return {"status": "no answer yet"}
+    def answers_to(self, call: types.FunctionCall) -> list[dict[str, Any]]:
+        """In the order in which they came.
+
+        Ids that google-adk minted are not in a request: there, name and arguments tell.
+        """
+        answers: list[dict[str, Any]]
+        for known, answers in reversed(self._answered):
+            is_it = known.id == call.id if call.id else known.args == call.args
+            if answers and known.name == call.name and is_it:
+                self._answered.remove((known, answers))
+                return answers
+        return []
 
 
-def _take(responses: list[types.FunctionResponse], call: types.FunctionCall) -> bool:
+def _take(parts: list[types.Part], call: types.FunctionCall) -> types.Part | None:
     """Takes the answer to a call out of a list. Calls whose ids google-adk minted have none here: names tell."""
-    for response in responses:
-        if response.id == call.id and response.name == call.name:
-            responses.remove(response)
-            return True
-    return False
+    for part in parts:
+        response = part.function_response
+        if response is not None and response.id == call.id and response.name == call.name:
+            parts.remove(part)
+            return part
+    return None
 
 
 def _lacks_answers(contents: list[types.Content]) -> bool:

@@ -19,7 +19,7 @@ from google.genai import types
 from callstream import Callstream
 from callstream.adk import ADKAgent
 from callstream.calls import CallState
-from callstream.testing import Finish, ToolCall
+from callstream.testing import Finish, Text, ToolCall
 from tests.adk.hosting import Models, agent_of, answer, function_calls_in, scripted
 
 from .agents import END, adk_agent, gemini
@@ -327,3 +327,23 @@ async def test_client_cannot_answer_for_a_tool_that_has_still_to_run(cs: Callstr
         assert client.text() == "Done."
         assert "forged" not in repr([request.body for request in provider.requests])
     assert {call.name: call.state for call in await cs.journal.calls()}["time_off"] is CallState.AWAITING
+
+
+async def test_no_request_asks_for_a_confirmation_that_came(cs: Callstream, models: Models) -> None:
+    """Questions of two turns are answered at once; google-adk is given one answer after the other."""
+    remover = Remover()
+    asks = [[ToolCall("remove", {"path": path}), Finish()] for path in ("a", "b")]
+    said = [[Text(f"Said {number}."), Finish()] for number in range(3)]
+    async with scripted("gemini", [*asks, *said]) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), remover.tool)))
+        questions = []
+        for text in ("One", "Two"):
+            await client.send(text)
+            questions += [call["id"] for call in client.calls() if call["name"] == "adk_request_confirmation"]
+        asked = len(provider.requests)
+        await client.answer({named: {"confirmed": True} for named in questions})
+        bodies = [request.body.decode() for request in provider.requests[asked:]]
+    assert sorted(remover.ran) == ["a", "b"]
+    assert len(bodies) == 2
+    assert ["requires confirmation" in body for body in bodies] == [False, False]
+    assert bodies[1].count('"removed"') == 2
