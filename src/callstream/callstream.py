@@ -13,7 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from callstream.errors import CallstreamError, UsageError
+from callstream.errors import CallstreamError, LeaseLost, RunIdTaken, RunOver, UsageError
 from callstream.events import RunEvent
 from callstream.guards import Guard
 from callstream.journal import Journal, open_journal
@@ -251,17 +251,18 @@ class Callstream:
         exclusive: bool = False,
         host_traces: bool = False,
         rejected: OnRejected | None = None,
+        numbered: bool = False,
     ) -> Run:
         """Starts a run that ``run.finish()`` or ``run.stop()`` has to end. It is this task's current run, if wanted.
 
         ``exclusive``: ThreadBusy if the thread has another active run, in this process or another. ``host_traces``: the
         caller emits OpenTelemetry spans of its own for agents and tools, so Callstream must not do that again.
-        ``rejected``: see ``run``.
+        ``rejected``: see ``run``. ``numbered``: if the journal has a run of that id, the id gets a number.
         """
-        return await Run.start(
+        start = partial(
+            Run.start,
             self.engine,
             thread_id,
-            run_id,
             principal=principal,
             run_input=run_input,
             as_current=as_current,
@@ -269,6 +270,16 @@ class Callstream:
             host_traces=host_traces,
             rejected=rejected,
         )
+        if run_id is None or not numbered:
+            return await start(run_id)
+        if self.engine.reserve_run_id(run_id):
+            try:
+                return await start(run_id)  # most clients make a new id each time, so the journal is not asked before
+            except (LeaseLost, RunIdTaken, RunOver):
+                pass
+            finally:
+                self.engine.release_run_id(run_id)
+        return await start(await self.free_run_id(run_id))
 
     async def free_run_id(self, wanted: str) -> str:
         """The wanted id if no run in the journal has it, else that with a number.

@@ -173,6 +173,10 @@ class RunOver(UsageError):
     """Something was asked of a run that has ended, or is being ended."""
 
 
+class RunIdTaken(UsageError):
+    """A run of that id has begun in this process already."""
+
+
 class LimitExceeded(CallstreamError):
     """Something was more than it may be, and what it was part of cannot continue. ``limit`` names the setting."""
 

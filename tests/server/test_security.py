@@ -154,15 +154,15 @@ async def test_who_comes_too_late_to_own_a_thread_does_not_hear_of_its_run(
     """The thread was free when he asked; another's run goes on in it when his is to begin."""
     checked, go = asyncio.Event(), asyncio.Event()
     cs, agent = Callstream(url), Stepping()
-    free_run_id = cs.free_run_id
+    start = cs.start
 
-    async def slow_for_bob(wanted: str) -> str:
-        if wanted == "bob's":
+    async def slow_for_bob(thread_id: str, run_id: str, **options: Any) -> Any:
+        if run_id == "bob's":
             checked.set()
             await go.wait()
-        return await free_run_id(wanted)
+        return await start(thread_id, run_id, **options)
 
-    monkeypatch.setattr(cs, "free_run_id", slow_for_bob)
+    monkeypatch.setattr(cs, "start", slow_for_bob)
     async with served(agent, callstream=cs, auth=by_name, settings=ServerSettings(when_busy=when_busy)) as server:
         late = asyncio.create_task(
             server.client.post("/agui", json=run_input(runId="bob's"), headers={"x-user": "bob"})

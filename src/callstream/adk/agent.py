@@ -10,7 +10,7 @@ import asyncio
 import copy
 import logging
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Self, Unpack
@@ -46,6 +46,7 @@ from callstream.adk.threads import IdleThreads, SessionMemory, ThreadKey, Thread
 from callstream.agui import AguiEvent, Conversation, Translator, View, encode_sse, for_older_client
 from callstream.agui.events import encode
 from callstream.agui.input import digest_of, since_spoken
+from callstream.calls import Call
 from callstream.callstream import Callstream
 from callstream.errors import RunOver, UsageError
 from callstream.events import MessageReceived
@@ -57,6 +58,56 @@ from callstream.runtime.repeats import AppRuns
 logger = logging.getLogger("callstream")
 
 _EVENT: TypeAdapter[Any] = TypeAdapter(AnyEvent)
+
+
+class _TurnDirectory(Directory):
+    """The directory of one turn before its run begins: each id is looked for once."""
+
+    def __init__(self, journal: Journal, thread_id: str, principal: str | None) -> None:
+        super().__init__(journal, thread_id, principal)
+        self._found: dict[str, Call | None] = {}
+
+    async def find(self, named: str) -> Call | None:
+        if named not in self._found:
+            self._found[named] = await super().find(named)
+        return self._found[named]
+
+
+class _ClientTurn:
+    """What a client brings to a thread, with what the journal and google-adk have of it, which are read once.
+
+    The request is refused by it, and the run begins by it. ``heard``: see ``ADKAgent._heard``.
+    """
+
+    def __init__(
+        self,
+        given: RunAgentInput,
+        thread: ThreadKey,
+        directory: Directory,
+        find_session: Callable[[], Awaitable[Session | None]],
+    ) -> None:
+        self.given = given
+        self.app_name, self.user_id, _ = thread
+        self.directory = directory
+        self.runs: Sequence[RunRow] = ()
+        self.heard: frozenset[str] = frozenset()
+        self._find_session = find_session
+        self._session: Session | None = None
+        self._has_session = False
+
+    async def session(self) -> Session | None:
+        """google-adk's, before the run begins; None if there is none."""
+        if not self._has_session:
+            self._session = await self._find_session()
+            self._has_session = True
+        return self._session
+
+    async def credentials(self) -> set[str]:
+        """The ids by which the client answers calls with a credential."""
+        since = since_spoken(self.given.messages)
+        names = [message.tool_call_id for message in since if isinstance(message, ToolMessage)]
+        calls = {named: await self.directory.find(named) for named in names}
+        return {named for named, call in calls.items() if call is not None and call.name == CREDENTIAL}
 
 
 class ADKAgent:
@@ -238,24 +289,27 @@ class ADKAgent:
             self._idle.use(thread)
             await self.callstream.journal.open()
             await self._idle.forget({given.thread_id, *(run.thread_id for run in self._active)})
-        await self._import(given, user_id)
-        heard = await self._heard(given, user_id)
-        await self._check_answers(given, user_id, heard)
-        given_up = tuple(await self._plugin.left_behind.find(given.thread_id, user_id))
-        kept = self._input_to_keep(given, await self._credentials_in(given, user_id))
+        turn = await self._turn(given, thread)
+        await self._check_answers(turn)
+        given_up = tuple(await self._plugin.left_behind.find(given.thread_id, user_id, turn.runs))
+        kept = self._input_to_keep(given, await turn.credentials())
+        began = time.time()
         run = await self.callstream.start(
             given.thread_id,
-            await self.callstream.free_run_id(given.run_id),
+            given.run_id,
             principal=user_id,
             run_input=kept,
             as_current=False,
             exclusive=exclusive,
             host_traces=True,
+            numbered=True,
         )
+        self._app_runs.add(thread[0], run.run_id, began, time.time())
+        run.directory.own_runs = turn.directory.own_runs
         self._active.add(run)
         run.on_stop(lambda reason: self._release(run, thread))
         work = AgentRun(self._runner(thread[0]), self._plugin, self._threads, self._settings, self._predictions, given)
-        return StartedRun(run, partial(work.work, run, user_id, given_up, heard))
+        return StartedRun(run, partial(work.work, run, user_id, given_up, turn.heard))
 
     def _release(self, run: Run, thread: ThreadKey) -> None:
         self._active.discard(run)
@@ -265,54 +319,72 @@ class ADKAgent:
     async def import_thread(self, thread_id: str, principal: str | None = None) -> None:
         """Imports a thread of which the journal has never had a run from its session. Beginning a run does so too."""
         given = RunAgentInput(thread_id=thread_id, run_id="", messages=[])
-        await self._import(given, principal or self.user_of(given))
+        await self.callstream.journal.open()
+        await self._import(self._new_turn(given, (self.app_of(given), principal or self.user_of(given), thread_id)))
 
-    async def _import(self, given: RunAgentInput, user_id: str) -> None:
-        journal, thread_id = self.callstream.journal, given.thread_id
+    def _new_turn(self, given: RunAgentInput, thread: ThreadKey) -> _ClientTurn:
+        app_name, user_id, thread_id = thread
+        directory = _TurnDirectory(self.callstream.journal, thread_id, user_id)
+        return _ClientTurn(given, thread, directory, partial(self._threads.find, app_name, user_id, thread_id))
+
+    async def _turn(self, given: RunAgentInput, thread: ThreadKey) -> _ClientTurn:
+        journal, turn = self.callstream.journal, self._new_turn(given, thread)
         await journal.open()
-        app_name = self.app_of(given)
-        if await self._has_run(app_name, thread_id, user_id):
-            return
-        try:
-            session = await self._threads.find(app_name, user_id, thread_id)
-        except Exception:  # noqa: BLE001  # whatever a session service raises, the run meets it again and fails by it
-            return
-        if session is not None and session.events and not await journal.has_forgotten(thread_id, user_id):
-            await import_session(journal, session, thread_id, server_tools(self.root_agent))
+        turn.runs = await journal.runs(thread_id=given.thread_id, principal=turn.user_id)
+        if await self._import(turn, turn.runs):
+            turn.runs = await journal.runs(thread_id=given.thread_id, principal=turn.user_id)
+        turn.directory.own_runs = frozenset(row.run_id for row in turn.runs)
+        turn.heard = await self._heard(turn)
+        return turn
 
-    async def _has_run(self, app_name: str, thread_id: str, user_id: str) -> bool:
+    async def _import(self, turn: _ClientTurn, runs: Sequence[RunRow] | None = None) -> bool:
+        """Whether the thread was imported. ``runs``: those that the journal has, if they are known."""
+        journal, thread_id, user_id = self.callstream.journal, turn.given.thread_id, turn.user_id
+        if await self._has_run(turn, runs):
+            return False
+        try:
+            session = await turn.session()
+        except Exception:  # noqa: BLE001  # whatever a session service raises, the run meets it again and fails by it
+            return False
+        if session is None or not session.events or await journal.has_forgotten(thread_id, user_id):
+            return False
+        await import_session(journal, session, thread_id, server_tools(self.root_agent))
+        return True
+
+    async def _has_run(self, turn: _ClientTurn, runs: Sequence[RunRow] | None) -> bool:
+        journal, known = self.callstream.journal, runs
         for limit in (1, None):  # most often, the newest is the app's
-            rows = await self.callstream.journal.runs(thread_id=thread_id, principal=user_id, limit=limit)
-            if not rows or await self._app_runs.of(app_name, rows, self.callstream.journal):
+            if runs is None:
+                known = await journal.runs(thread_id=turn.given.thread_id, principal=turn.user_id, limit=limit)
+            rows = (known or ())[:limit]
+            if not rows or await self._app_runs.of(turn.app_name, rows, journal):
                 return bool(rows)
         return False
 
-    async def _heard(self, given: RunAgentInput, user_id: str) -> frozenset[str]:
+    async def _heard(self, turn: _ClientTurn) -> frozenset[str]:
         """The messages of a user, beside answers, that runs of the thread have had although its session is gone."""
-        since = since_spoken(given.messages)
+        since = since_spoken(turn.given.messages)
         said = {message.id for message in since if isinstance(message, UserMessage)}
         if not said or not any(isinstance(message, ToolMessage) for message in since):
             return frozenset()
-        app_name = self.app_of(given)
-        session = await self._threads.find(app_name, user_id, given.thread_id)
+        session = await turn.session()
         if session is not None and session.events:
             return frozenset()
         journal = self.callstream.journal
-        rows = await self._runs(app_name, given.thread_id, user_id)
+        rows = await self._app_runs.of(turn.app_name, turn.runs, journal)
         events = [record.event for record in await journal.read_whole([row.run_id for row in rows])]
         return frozenset(said & {event.message_id for event in events if isinstance(event, MessageReceived)})
 
-    async def _check_answers(self, given: RunAgentInput, user_id: str, heard: frozenset[str]) -> None:
+    async def _check_answers(self, turn: _ClientTurn) -> None:
         # The last message need not be a result: clients put one beside its call, before what the model has said since.
+        given = turn.given
         if not given.resume and (not given.messages or isinstance(given.messages[-1], UserMessage)):
             return
-        app_name = self.app_of(given)
-        session = await self._threads.find(app_name, user_id, given.thread_id)
-        session = session or Session(id=given.thread_id, app_name=app_name, user_id=user_id)
-        past, new = split(given.messages, session, heard)
+        session = await turn.session()
+        session = session or Session(id=given.thread_id, app_name=turn.app_name, user_id=turn.user_id)
+        past, new = split(given.messages, session, turn.heard)
         if not any(isinstance(message, UserMessage) for message in new):
-            directory = Directory(self.callstream.journal, given.thread_id, user_id)
-            await check_answers(directory, session, self.root_agent, list(answers_in(given, new)), past)
+            await check_answers(turn.directory, session, self.root_agent, list(answers_in(given, new)), past)
 
     def presentation(self, given: RunAgentInput | None = None) -> Presentation:
         """How one stream shows the translator's events: the stream of the request ``given``, or one that joins."""
@@ -330,13 +402,6 @@ class ADKAgent:
             silent=self._silent,
             nested=self._settings["show_nested_agents"],
         )
-
-    async def _credentials_in(self, given: RunAgentInput, user_id: str) -> set[str]:
-        """The ids by which a client answers calls with a credential."""
-        directory = Directory(self.callstream.journal, given.thread_id, user_id)
-        names = [message.tool_call_id for message in since_spoken(given.messages) if isinstance(message, ToolMessage)]
-        calls = {named: await directory.find(named) for named in names}
-        return {named for named, call in calls.items() if call is not None and call.name == CREDENTIAL}
 
     def _input_to_keep(self, given: RunAgentInput, credentials: set[str]) -> dict[str, Any]:
         """What of its input a run keeps: the messages since the model's last, since the others are in the runs before.

@@ -162,13 +162,14 @@ def _answered_id(part: types.Part) -> str | None:
 class TakenAnswer(msgspec.Struct, frozen=True):
     """An answer that is still to be recorded: when google-adk is given it, and not before."""
 
-    call_id: str
+    call: Call
+    """As the journal had it. Whether it still awaits an answer, the journal says when it is written."""
     result: Any
     error: str | None
     message_id: str | None
 
     async def record(self, run: Run) -> None:
-        await run.answer(self.call_id, self.result, error=self.error, message_id=self.message_id)
+        await run.answer(self.call, self.result, error=self.error, message_id=self.message_id)
 
 
 class TurnAnswers(msgspec.Struct, frozen=True):
@@ -356,7 +357,7 @@ class ClientAnswers:
         result = None if answer.error is not None else answer.result
         if call.name == CREDENTIAL and result is not None:
             result = CREDENTIAL_RECEIVED
-        taken = TakenAnswer(call.call_id, result, answer.error, answer.message_id)
+        taken = TakenAnswer(call, result, answer.error, answer.message_id)
         wire_id = self._calls.id_of(call)
         if call.name == CONFIRM_TOOL and wire_id not in self._order:
             await taken.record(self._run)

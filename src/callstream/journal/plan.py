@@ -18,7 +18,16 @@ from typing import TypeAlias
 import msgspec
 
 from callstream.calls import BEING_WRITTEN, TAKES_PIECES, TRANSITIONS, Call, CallEvent, CallState, next_state
-from callstream.errors import CallIdTaken, CallstreamError, LeaseLost, RunOver, ThreadBusy, TransitionError, UsageError
+from callstream.errors import (
+    CallIdTaken,
+    CallstreamError,
+    LeaseLost,
+    RunIdTaken,
+    RunOver,
+    ThreadBusy,
+    TransitionError,
+    UsageError,
+)
 from callstream.events import (
     ArgsAppended,
     CallCompleted,
@@ -266,7 +275,7 @@ class Draft:
             call = self._piece(event)
         elif isinstance(event, RunStarted):
             if self._seq != 1:
-                raise UsageError(f"RunStarted is the first record of a run; {self._run.run_id!r} has {self._seq - 1}")
+                raise RunIdTaken(f"RunStarted is the first record of a run; {self._run.run_id!r} has {self._seq - 1}")
             self._start = event
         elif isinstance(event, RunEnded):
             self._end = event

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from typing import Any, TypeAlias
 
 from callstream.calls import LACKS_OUTCOME, Call, CallState, Ledger
@@ -48,6 +48,8 @@ class Directory:
         self.journal = journal
         self.thread_id = thread_id
         self.principal = principal
+        self.own_runs: Container[str] = ()
+        """Runs of the thread that are known to be the principal's, so that the journal need not be asked."""
 
     async def find(self, named: str) -> Call | None:
         """The call that a client means by an id."""
@@ -62,9 +64,9 @@ class Directory:
         call = await self.journal.call(call_id)
         if call is None or call.thread_id != self.thread_id:
             return None
-        if self.principal is None or await self.journal.runs(run_id=call.run_id, principal=self.principal, limit=1):
+        if self.principal is None or call.run_id in self.own_runs:
             return call
-        return None
+        return call if await self.journal.runs(run_id=call.run_id, principal=self.principal, limit=1) else None
 
     async def find_awaiting(self, wire_id: str) -> Call | None:
         """The call with that wire id that awaits an answer; None if none does."""
@@ -132,7 +134,7 @@ class Answers:
             self._forget_coming(found)
 
     async def answer(
-        self, named: str, record: Record, result: Any, *, error: str | None, message_id: str | None
+        self, named: str | Call, record: Record, result: Any, *, error: str | None, message_id: str | None
     ) -> bool:
         """The answer to the call of this thread that awaits one under that name; False if it has had it."""
         call = await self.awaiting(named)
@@ -207,9 +209,13 @@ class Answers:
         self._answered.add(earlier.call_id)
         return earlier
 
-    async def awaiting(self, named: str) -> Call | None:
+    async def awaiting(self, named: str | Call) -> Call | None:
         """The call of this thread that awaits an answer under that name; None if it has had it, or is being executed."""
-        call = self._ledger[named] if named in self._ledger else await self._directory.find(named)
+        call: Call | None
+        if isinstance(named, Call):
+            call = self._ledger.get(named.call_id) or named
+        else:
+            call = self._ledger[named] if named in self._ledger else await self._directory.find(named)
         if call is None:
             raise UsageError(f"no call {named!r} awaits an answer in thread {self._directory.thread_id!r}")
         if call.is_final or (call.state is CallState.EXECUTING and call.call_id not in self._ledger):
@@ -256,15 +262,18 @@ class LeftBehind:
         self._engine = engine
         self._watching: dict[str, asyncio.Task[None]] = {}
 
-    async def find(self, thread_id: str, principal: str | None = None) -> list[Call]:
+    async def find(
+        self, thread_id: str, principal: str | None = None, runs: Sequence[RunRow] | None = None
+    ) -> list[Call]:
         """The calls of runs that were interrupted since the thread last went on. To be asked before it has a new run.
 
-        With a ``principal``, only theirs: two people may have threads of one name.
-        Runs of other processes that are still open are watched from now on.
+        With a ``principal``, only theirs: two people may have threads of one name. ``runs``: theirs, the newest first,
+        if they are known. Runs of other processes that are still open are watched from now on.
         """
         journal = self._engine.journal
         await journal.open()
-        runs = await journal.runs(thread_id=thread_id, principal=principal)
+        if runs is None:
+            runs = await journal.runs(thread_id=thread_id, principal=principal)
         if any(self._is_elsewhere(run) for run in runs):
             await journal.sweep()
             runs = await journal.runs(thread_id=thread_id, principal=principal)

@@ -301,9 +301,9 @@ class RunCore(ABC):
         return self._ledger[call_id]
 
     async def answer(
-        self, call_id: str, result: Any = None, *, error: str | None = None, message_id: str | None = None
+        self, call_id: str | Call, result: Any = None, *, error: str | None = None, message_id: str | None = None
     ) -> bool:
-        """The answer to a call of this thread that awaits one, by its ``call_id`` or its wire id.
+        """The answer to a call of this thread that awaits one, by its ``call_id`` or its wire id, or as it was found.
 
         ``message_id`` is that of the message in which the client sent it, which then is not sent back to it. False if
         the call has its answer already, or another run is executing it. Raises UsageError if this thread has no such call.

@@ -492,6 +492,13 @@ class Engine(Toolbox, Generic[RunT]):
                 return run_id
         return f"{wanted}~{uuid.uuid4().hex}"
 
+    def reserve_run_id(self, run_id: str) -> bool:
+        """Whether no run of that id is being started or active in this process; if so, one may be until ``release``."""
+        if run_id in self._reserved or run_id in self._active:
+            return False
+        self._reserved.add(run_id)
+        return True
+
     def release_run_id(self, run_id: str) -> None:
         """A run was started with the id, or could not be."""
         self._reserved.discard(run_id)

@@ -20,6 +20,8 @@ _LOOKED_AT: Final = 50
 _SHORT: Final = 500
 """Runs of so many records are read many at once; of a longer one, its beginning."""
 _REMEMBERED: Final = 10_000
+_CLOCK_SECONDS: Final = 0.001
+"""To which the journal's times are rounded."""
 
 
 class RunRequest(msgspec.Struct, frozen=True):
@@ -63,10 +65,22 @@ class AppRuns:
 
     def __init__(self) -> None:
         self._apps: dict[tuple[str, float], str | None] = {}  # an id may be used again when its run was erased
+        self._begun: dict[str, tuple[str, float, float]] = {}
+
+    def add(self, app: str, run_id: str, after: float, before: float) -> None:
+        """A run of the app has begun in this process between two moments, and need not be read."""
+        if len(self._begun) >= _REMEMBERED:
+            self._begun.clear()
+        self._begun[run_id] = (app, after, before)
+
+    def _begun_here(self, row: RunRow) -> bool:
+        _, after, before = self._begun.get(row.run_id, ("", 0.0, 0.0))
+        return after - _CLOCK_SECONDS <= row.started_at <= before + _CLOCK_SECONDS
 
     async def of(self, app: str, rows: Sequence[RunRow], journal: Journal) -> list[RunRow]:
         """Those of the rows that are the app's, in their order."""
         apps = {key: self._apps[key] for key in map(_key, rows) if key in self._apps}
+        apps |= {_key(row): self._begun[row.run_id][0] for row in rows if self._begun_here(row)}
         read = await _read_apps(journal, [row for row in rows if _key(row) not in apps])
         if len(self._apps) + len(read) > _REMEMBERED:
             self._apps.clear()

@@ -165,11 +165,12 @@ class FunctionHost:
         }
         run = await self.callstream.start(
             given.thread_id,
-            await self.callstream.free_run_id(given.run_id),
+            given.run_id,
             principal=principal,
             run_input=kept,
             as_current=False,
             exclusive=exclusive,
+            numbered=True,
         )
         return StartedRun(run, partial(self._work, run, given))
 

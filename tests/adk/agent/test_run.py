@@ -30,16 +30,15 @@ from .clients import Client, kinds
 async def test_run_that_could_not_begin_leaves_its_id_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when the journal is away: the client tries again with the same id."""
     async with Callstream(f"sqlite:///{tmp_path}/calls.db") as cs:
-        free_run_id = cs.free_run_id
+        reserve_run_id = cs.engine.reserve_run_id
 
-        async def then_cancel(wanted: str) -> str:
-            run_id = await free_run_id(wanted)
+        def then_cancel(wanted: str) -> bool:
             task = asyncio.current_task()
             assert task is not None
             task.cancel()
-            return run_id
+            return reserve_run_id(wanted)
 
-        monkeypatch.setattr(cs, "free_run_id", then_cancel)
+        monkeypatch.setattr(cs.engine, "reserve_run_id", then_cancel)
         agent = adk_agent(cs, LlmAgent(name="writer", model=FakeLlm()))
         said: list[Any] = [
             ToolMessage(id="1", role="tool", tool_call_id="asked", content="yes"),
@@ -51,7 +50,7 @@ async def test_run_that_could_not_begin_leaves_its_id_free(tmp_path: Path, monke
         with pytest.raises(asyncio.CancelledError):
             await asyncio.create_task(agent.begin(given))  # type: ignore[arg-type]
         has_run = bool(await cs.journal.runs(run_id="r"))
-        assert await free_run_id("r") == ("r~2" if has_run else "r")
+        assert await cs.free_run_id("r") == ("r~2" if has_run else "r")
 
 
 async def test_run_streams_text_call_and_result(cs: Callstream, models: Models) -> None:
