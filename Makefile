@@ -23,9 +23,10 @@ PACKAGES_strands = 'strands-agents[openai]'
 PROGRAMS_strands = strands_openai
 PACKAGES_mistral = mistralai langchain-ollama langchain-xai
 PROGRAMS_mistral = mistral_sdk langchain_ollama langchain_xai
-# The frameworks whose agents are let make mistakes, in their newest version and in that of a year ago.
-AGENTS = agents pydantic_ai langgraph llamaindex agno autogen agent_framework smolagents strands instructor anthropic haystack
-YEAR_OLD = agents_2025 pydantic_ai_2025 langgraph_2025 llamaindex_2025 agno_2025 autogen_2025 agent_framework_2025 smolagents_2025 strands_2025 instructor_2025 anthropic_2025 haystack_2025
+# The frameworks whose agents are let make mistakes, in their newest version and in that of a year ago (for AutoGen the same;
+# CrewAI's agents used no provider's calls then).
+AGENTS = agents pydantic_ai langgraph llamaindex agno autogen agent_framework smolagents strands instructor anthropic haystack crewai
+YEAR_OLD = agents_2025 pydantic_ai_2025 langgraph_2025 llamaindex_2025 agno_2025 agent_framework_2025 smolagents_2025 strands_2025 instructor_2025 anthropic_2025 haystack_2025
 PACKAGES_agents = openai-agents
 PACKAGES_pydantic_ai = 'pydantic-ai-slim[openai]'
 PACKAGES_langgraph = langchain langgraph langchain-openai
@@ -33,13 +34,13 @@ PACKAGES_agno = agno 'openai>=3'
 PACKAGES_agent_framework = agent-framework-core agent-framework-openai
 PACKAGES_anthropic = anthropic
 PACKAGES_haystack = haystack-ai
+PACKAGES_crewai = crewai 'litellm<1.90'
 PACKAGES_agents_2025 = openai-agents==0.5.0 'openai<2.9'
-PACKAGES_pydantic_ai_2025 = 'pydantic-ai-slim[openai]==1.14.0' 'openai<2.9'
-PACKAGES_langgraph_2025 = langchain==1.0.5 langgraph==1.0.3 langchain-openai==1.0.2 'openai<2.9'
+PACKAGES_pydantic_ai_2025 = 'pydantic-ai-slim[openai]==1.14.0' 'openai<2.9' 'opentelemetry-api<1.39'
+PACKAGES_langgraph_2025 = langchain==1.0.5 langgraph==1.0.3 langgraph-prebuilt==1.0.2 langchain-openai==1.0.2 'openai<2.9'
 PACKAGES_llamaindex_2025 = llama-index-core==0.14.8 llama-index-llms-openai==0.6.9 'openai<2.9'
 PACKAGES_agno_2025 = agno==2.2.10 'openai<2.9'
-PACKAGES_autogen_2025 = autogen-agentchat==0.7.5 'autogen-ext[openai]==0.7.5' 'openai<2.9'
-PACKAGES_agent_framework_2025 = --pre agent-framework-core==1.0.0b251112 'openai<2.9'
+PACKAGES_agent_framework_2025 = --pre agent-framework-core==1.0.0b251112 'mcp[ws]<1.23' 'openai<2.9'
 PACKAGES_smolagents_2025 = 'smolagents[openai]==1.22.0' 'openai<2.9'
 PACKAGES_strands_2025 = 'strands-agents[openai]==1.15.0' 'openai<2.9'
 PACKAGES_instructor_2025 = instructor==1.13.0 'openai<2.9'

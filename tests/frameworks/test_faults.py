@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.frameworks.faults import FAULTS, RESULTS, WELL, outcome
 
+ROOT = Path(__file__).parent.parent.parent
 HERE = ("agents", "agents_responses", "pydantic_ai", "anthropic")
 
 
@@ -23,7 +25,7 @@ async def test_the_model_is_told_and_the_agent_goes_on(framework: str, fault: st
 
 
 def test_the_table_says_what_was_found() -> None:
-    path = Path(__file__).parent.parent.parent / "docs" / "faults.py"
+    path = ROOT / "docs" / "faults.py"
     spec = importlib.util.spec_from_file_location("faults", path)
     assert spec is not None
     assert spec.loader is not None
@@ -36,3 +38,10 @@ def test_the_table_says_what_was_found() -> None:
 def test_nothing_that_was_found_is_wrong() -> None:
     kept = [json.loads(path.read_text(encoding="utf-8")) for path in RESULTS.glob("*.json")]
     assert {what for each in kept for what in each["outcomes"].values()} == {WELL}
+
+
+def test_every_environment_has_a_row() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    rows = re.findall("^(?:AGENTS|YEAR_OLD) = (.*)$", makefile, re.MULTILINE)
+    assert len(rows) == 2
+    assert {name for row in rows for name in row.split()} <= {path.stem for path in RESULTS.glob("*.json")}

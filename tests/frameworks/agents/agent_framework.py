@@ -8,9 +8,11 @@ from typing import Any
 async def run(base_url: str, cs: Any, tools: Any) -> Any:
     import agent_framework
     from agent_framework import openai as clients
-    from openai import AsyncOpenAI
+    from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
-    client = AsyncOpenAI(base_url=base_url, api_key="none", http_client=cs.http_client())
+    client = AsyncOpenAI(
+        base_url=base_url, api_key="none", http_client=DefaultAsyncHttpxClient(transport=cs.transport())
+    )
     kind: Any = getattr(clients, "OpenAIChatCompletionClient", None)
     if kind is not None:
         model = kind(model="gpt-4o", async_client=client)
