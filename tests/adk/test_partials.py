@@ -13,6 +13,9 @@ from hypothesis import strategies as st
 
 from callstream.adk.partials import PartialReader
 from callstream.events import ArgsAppended, CallCompleted, CallDiscarded, CallStarted, TextAppended, WireEvent
+from callstream.testing import Finish, Text, ToolCall, encode_whole
+from callstream.wire import decoder_for
+from tests.decoding import calls as folded
 
 from .partials import STOP, at, final, function, response
 
@@ -261,3 +264,22 @@ def test_previews_never_go_back_at_a_name_that_comes_twice() -> None:
     ((_, text, end),) = calls(events)
     assert end == "malformed"
     assert text == '{"a":"first","b":"x"'
+
+
+@pytest.mark.parametrize("finish", ["STOP", "MAX_TOKENS", "SAFETY", "MALFORMED_FUNCTION_CALL"])
+@pytest.mark.parametrize("said", ["c", "tc", "ct", "cc", "cct"])
+@pytest.mark.parametrize("is_previewed", [True, False])
+def test_what_runs_is_what_the_wire_says_that_runs(finish: str, said: str, is_previewed: bool) -> None:
+    """The last call of a response that ended badly never runs, however whole it is, on the tap and in partial events."""
+    script: list[Any] = [
+        ToolCall("f", {"a": str(place)}, call_id=f"c{place}") if each == "c" else Text(f"{place}. ")
+        for place, each in enumerate(said)
+    ]
+    body = encode_whole("gemini", [*script, Finish(finish)])
+    on_the_wire = [(call.provider_id, call.outcome) for call in folded(decoder_for("gemini").whole(body))]
+    answered = types.GenerateContentResponse.model_validate_json(body)
+    whole, preview = LlmResponse.create(answered), LlmResponse.create(answered.model_copy(deep=True))
+    assert preview.content is not None
+    previews = [response(part) for part in preview.content.parts or ()] if is_previewed else []
+    assert [(call.provider_id, call.outcome) for call in folded(read(*previews, whole))] == on_the_wire
+    assert (on_the_wire[-1][1] == "completed") is (finish == "STOP" or said.endswith("t"))

@@ -107,7 +107,7 @@ def test_stop_of_the_last_block_is_believed_when_something_follows() -> None:
         assert any(isinstance(event, CallCompleted) for event in decoder.feed(aws(following)))
     assert only_call(decode(WIRE, aws(START, *CALL))).outcome == "completed"
     events, _ = failure(WIRE, aws(START, *CALL) + write_exception("throttlingException", b"{}"))
-    assert only_call(events).outcome == "completed"
+    assert only_call(events).outcome == "interrupted"
 
 
 @pytest.mark.parametrize(
@@ -116,17 +116,17 @@ def test_stop_of_the_last_block_is_believed_when_something_follows() -> None:
         ("tool_use", "completed", "malformed"),
         ("end_turn", "completed", "malformed"),
         ("stop_sequence", "completed", "malformed"),
-        ("max_tokens", "completed", "truncated"),
-        ("model_context_window_exceeded", "completed", "truncated"),
+        ("max_tokens", "truncated", "truncated"),
+        ("model_context_window_exceeded", "truncated", "truncated"),
         ("malformed_tool_use", "malformed", "malformed"),
         ("malformed_model_output", "malformed", "malformed"),
         ("guardrail_intervened", "truncated", "truncated"),
         ("content_filtered", "truncated", "truncated"),
-        ("newer_than_this_code", "completed", "truncated"),
+        ("newer_than_this_code", "truncated", "truncated"),
     ],
 )
 def test_how_a_message_ends(reason: str, whole_call: str, cut_call: str) -> None:
-    """Where the service objects to the message, the call of the last block does not count even if it parses."""
+    """Where a message does not end normally, the call of the last block does not count even if it parses."""
     before = (start(0, "g", "t0"), args("{}"), stop())
     for last, outcome in (([args('{"a": 1}', 1)], whole_call), ([args('{"a": ', 1)], cut_call)):
         body = message(*before, start(1), *last, stop(1), reason=reason)
@@ -274,7 +274,7 @@ def test_whole_answer_same_calls() -> None:
     assert ended(events) == [ResponseEnded("tool_use", {"outputTokens": 5})]
 
 
-@pytest.mark.parametrize(("reason", "outcome"), [("max_tokens", "truncated"), ("malformed_tool_use", "truncated")])
+@pytest.mark.parametrize(("reason", "outcome"), [("max_tokens", "truncated"), ("malformed_tool_use", "malformed")])
 def test_truncated_never_runs_on_a_whole_answer(reason: str, outcome: str) -> None:
     body = json.dumps(answer(THOUGHT, USE, reason=reason)).encode()
     decoder = decoder_for(WIRE)

@@ -80,7 +80,9 @@ def test_pieces_are_withheld_and_what_follows_waits() -> None:
     assert tap.feed(first) == first
     assert tap.feed(events(*call(1, "", "{", "}", stopped=False), PING)) == b""
     assert tap.collapser.is_holding
-    assert tap.feed(events({"type": "content_block_stop", "index": 1})).endswith(events(PING))
+    assert tap.feed(events({"type": "content_block_stop", "index": 1})) == b""
+    after = events(*text(2, "bye"))
+    assert tap.feed(after).endswith(events(PING) + after)
     assert not tap.collapser.is_holding
 
 

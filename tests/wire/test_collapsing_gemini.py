@@ -82,8 +82,10 @@ def test_pieces_are_withheld_and_what_follows_waits() -> None:
     second = sse(chunk(begin("other", id="b")), chunk({"text": "between"}))
     assert b"write" in tap.feed(sse(STREAMED[-1]) + second)
     assert tap.feed(after) == b""
-    assert b"between" in (left := tap.feed(sse(chunk(END))))
-    assert left.endswith(after)
+    assert tap.feed(sse(chunk(END))) == b""
+    end = sse(chunk(finish="STOP"))
+    assert b"between" in (left := tap.feed(end))
+    assert left.endswith(after + end)
     assert left.index(b"other") < left.index(b"between")
     assert tap.end() == b""
 
@@ -160,9 +162,9 @@ def test_signature_of_a_left_out_call_moves_to_the_next_forwarded_one() -> None:
         cut = chunk(begin("write", "s1", id="p1"))
         whole: Chunk = {"functionCall": {"name": "next", "args": {}}}
         other: Chunk = {"functionCall": {"name": "third", "args": {}, "id": "p3"}}
-        result = tapped("gemini", [sse(cut, chunk(whole, other), chunk(finish="MAX_TOKENS"))], collapse)
+        result = tapped("gemini", [sse(cut, chunk(whole, other, {"text": "."}), chunk(finish="MAX_TOKENS"))], collapse)
         named_next = {**whole["functionCall"], "id": "call_1"} if id_ else whole["functionCall"]
-        assert parts(result.body) == [{"functionCall": named_next, "thoughtSignature": "s1"}, other]
+        assert parts(result.body) == [{"functionCall": named_next, "thoughtSignature": "s1"}, other, {"text": "."}]
 
 
 def test_signature_moves_to_a_streamed_call_but_replaces_none() -> None:
@@ -173,8 +175,8 @@ def test_signature_moves_to_a_streamed_call_but_replaces_none() -> None:
     streamed = (chunk(begin("b", id="p2")), chunk({"functionCall": {"id": "p2"}}))
     signed = (chunk(begin("b", "s2", id="p2")), chunk({"functionCall": {"id": "p2"}}))
     for following, expected in ((streamed, "s1"), (signed, "s2")):
-        result = tapped("gemini", [sse(lost, bad, *following, chunk(finish="MAX_TOKENS"))])
-        [part] = parts(result.body)
+        result = tapped("gemini", [sse(lost, bad, *following, chunk({"text": "."}), chunk(finish="MAX_TOKENS"))])
+        part, _ = parts(result.body)
         assert (part["functionCall"]["id"], part["thoughtSignature"]) == ("p2", expected)
 
 
@@ -189,8 +191,11 @@ def test_signature_that_no_call_can_take_is_lost_with_its_response() -> None:
 def test_signature_that_comes_late_is_not_lost() -> None:
     """While the call waits it gets it; once it has left, an empty text takes it."""
     late = {"functionCall": {}, "thoughtSignature": "s9"}
-    result = tapped("gemini", [sse(chunk(begin()), chunk(piece("x", more=False)), chunk(END), chunk(late), chunk(END))])
-    assert parts(result.body)[1:] == [{"text": "", "thoughtSignature": "s9"}]
+    call = (chunk(begin()), chunk(piece("x", more=False)), chunk(END))
+    [part] = parts(tapped("gemini", [sse(*call, chunk(late), chunk(END))]).body)
+    assert part["thoughtSignature"] == "s9"
+    result = tapped("gemini", [sse(*call, chunk({"text": "."}), chunk(late), chunk(END))])
+    assert parts(result.body)[1:] == [{"text": "."}, {"text": "", "thoughtSignature": "s9"}]
     held = sse(chunk(begin(id="p1")), chunk(begin("b", id="p2")), chunk({"functionCall": {"id": "p2"}}))
     end = sse(chunk({**late, "functionCall": {"id": "p1"}}), chunk(finish="STOP"))
     assert [part.get("thoughtSignature") for part in parts(tapped("gemini", [held + end]).body)] == ["s9", None]
@@ -315,3 +320,10 @@ def test_growing_args_are_withheld_too() -> None:
     result = tapped("gemini", [sse(chunk(grown[0]), chunk(grown[1]), chunk(last, finish="STOP"))])
     [part] = parts(result.body)
     assert part == {"functionCall": {"name": "f", "args": {"t": "abc"}, "id": "call_1"}}
+
+
+def test_a_whole_call_without_arguments_stays_without() -> None:
+    called = {"functionCall": {"name": "f", "id": "p1"}}
+    result = tapped_at_any_split("gemini", sse(chunk(called), chunk({"text": "."}), chunk(finish="STOP")))
+    assert parts(result.body) == [called, {"text": "."}]
+    assert result.call_ids == ["p1"]

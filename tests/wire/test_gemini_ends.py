@@ -50,7 +50,15 @@ def test_call_that_comes_with_a_malformed_finish_is_malformed_however_whole_it_l
         call = only_call(read(generated(*parts, finish="MALFORMED_FUNCTION_CALL")))
         assert (call.text, call.outcome) == ('{"a":1}', "malformed")
         earlier = read(generated(*parts), generated(finish="MALFORMED_FUNCTION_CALL"))
-        assert only_call(earlier).outcome == "completed"
+        assert only_call(earlier).outcome == "malformed"
+        followed = read(generated(*parts), generated({"text": "So."}), generated(finish="MALFORMED_FUNCTION_CALL"))
+        assert only_call(followed).outcome == "completed"
+
+
+def test_call_that_has_ended_before_a_continuation_is_complete() -> None:
+    continued = generated(finish="CONTINUATION")
+    assert found(generated(function(name="f", args={"a": 1})), continued) == [("f", {"a": 1})]
+    assert only_call(read(generated(function(name="f", more=True)), continued)).outcome == "truncated"
 
 
 def test_call_that_is_open_at_a_normal_finish_is_complete() -> None:
@@ -194,7 +202,8 @@ def test_whole_answer_same_calls() -> None:
     assert [call.outcome for call in calls(read(*streamed(*string("$.a", "x")), STOP))] == ["completed"]
 
 
-def test_end_of_a_streamed_call_is_seen_at_once() -> None:
+def test_end_of_a_streamed_call_is_believed_as_soon_as_something_follows() -> None:
     decoder = decoder_for("gemini")
-    events = decoder.feed(sse(*streamed(*string("$.a", "x"))))
-    assert isinstance(events[-1], CallCompleted)
+    assert only_call(decoder.feed(sse(*streamed(*string("$.a", "x"))))).outcome == "open"
+    events = decoder.feed(sse(generated({"text": "So."})))
+    assert isinstance(events[0], CallCompleted)

@@ -55,12 +55,14 @@ def test_text_thinking_and_calls(ending: str) -> None:
     assert [(end.finish_reason, end.usage) for end in ended(found)] == [("stop", {"eval_count": 3})]
 
 
-def test_call_is_complete_with_its_line_whatever_follows() -> None:
+def test_call_is_complete_with_its_line_unless_the_length_limit_follows() -> None:
     called = line(tool_calls=[entry(), entry("other", {"b": [1]})])
-    for rest in ([], [line(True, "length")], [END]):
+    for rest in ([], [END]):
         found = decode("ollama", lines(called, *rest))
         assert [(each.name, each.args) for each in calls(found)] == [("write", {}), ("other", {"b": [1]})]
         assert [each.provider_id for each in calls(found)] == [None, None]
+    cut = decode("ollama", lines(called, line(True, "length")))
+    assert [each.outcome for each in calls(cut)] == ["completed", "truncated"]
 
 
 def test_last_line_without_its_end_counts_if_it_is_whole() -> None:

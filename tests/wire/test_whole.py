@@ -6,12 +6,16 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from callstream import CallState, Callstream
-from callstream.testing import Finish, ScriptedProvider, Text, ToolCall
+from callstream.testing import Finish, ScriptedProvider, Text, ToolCall, encode, encode_whole
 from callstream.wire import decoder_for, provider_of
+from tests.decoding import calls, cut, decode
 from tests.sdks import SDKS
 from tests.tap.clients import sdk
+from tests.wire.collapsing import every, tapped
 
 WIRES = ("anthropic", "openai_chat", "openai_responses", "cohere", "gemini_interactions")
 
@@ -107,7 +111,8 @@ def test_a_reasoning_item_goes_with_its_call_unless_the_server_keeps_it() -> Non
     answer = response(reasoning, item("a", "completed"), {**reasoning, "id": "rs2"}, item("b", "incomplete"))
     assert forwarded("openai_responses", answer)["output"] == [reasoning, item("a", "completed")]
     assert forwarded("openai_responses", answer, stored=True)["output"] == answer["output"][:3]
-    answer = response(reasoning, item("b", "incomplete"), {**reasoning, "id": "rs2"}, item("a", "completed"))
+    message = {"type": "message", "id": "m", "content": []}
+    answer = response(reasoning, item("b", "incomplete"), {**reasoning, "id": "rs2"}, item("a", "completed"), message)
     assert forwarded("openai_responses", answer)["output"] == answer["output"][2:]
 
 
@@ -129,3 +134,45 @@ def test_a_signature_of_geminis_moves_to_the_next_call() -> None:
     assert isinstance(forwarded("gemini", answer("STOP", whole, whole)), bytes)
     malformed = forwarded("gemini", answer("MALFORMED_FUNCTION_CALL", whole))
     assert malformed["candidates"][0]["content"]["parts"] == []
+
+
+BAD_ENDS = {
+    "anthropic": ["max_tokens", "refusal", "model_context_window_exceeded"],
+    "bedrock_converse": ["max_tokens", "guardrail_intervened", "content_filtered", "malformed_tool_use"],
+    "bedrock_invoke": ["max_tokens", "refusal"],
+    "cohere": ["MAX_TOKENS"],
+    "gemini": ["MAX_TOKENS", "SAFETY", "MALFORMED_FUNCTION_CALL"],
+    "gemini_interactions": ["incomplete", "cancelled"],
+    "ollama": ["length"],
+    "openai_chat": ["length", "content_filter"],
+    "openai_responses": ["max_output_tokens", "content_filter"],
+}
+
+
+@pytest.mark.parametrize(("wire", "reason"), [(wire, end) for wire, ends in BAD_ENDS.items() for end in (None, *ends)])
+@settings(max_examples=25)
+@given(said=st.lists(st.booleans(), min_size=1, max_size=4), position=st.integers(0))
+def test_what_runs_is_the_same_for_a_streamed_answer_and_a_whole_one(
+    wire: str, reason: str | None, said: list[bool], position: int
+) -> None:
+    """However whole the calls are: the last of a response that ended badly never runs."""
+    steps: list[Any] = [
+        ToolCall("write", {"a": place}, call_id=f"c{place}") if is_call else Text(f"{place}. ")
+        for place, is_call in enumerate(said)
+    ]
+    script = [*steps, Finish(reason)]
+    body = b"".join(encode(wire, script))
+    streamed = tapped(wire, cut(body, [position % len(body)]))
+    runs = [(json.loads(call.text), call.outcome) for call in calls(streamed.events)]
+    assert [(json.loads(call.text), call.outcome) for call in calls(decode(wire, body))] == runs
+    whole = encode_whole(wire, script)
+    decoder = decoder_for(wire)
+    found = decoder.whole(whole)
+    assert [(json.loads(call.text), call.outcome) for call in calls(found)] == runs
+    assert len(streamed.call_ids) == len([outcome for _, outcome in runs if outcome == "completed"])
+    left = provider_of(wire).without_unfinished(whole, decoder, found, collapse=every)
+    assert len(calls(decoder_for(wire).whole(left))) == len(streamed.call_ids)
+    if reason is not None and said[-1]:
+        assert runs[-1][1] != "completed"
+    if reason is None:
+        assert all(outcome == "completed" for _, outcome in runs)

@@ -73,7 +73,7 @@ class _Answer:
         else:
             written = draft.args_json if draft is not None and is_as_written else None
             self._transcript.append_args(call, written or json_text(args))
-            self._transcript.end_call(call)
+            self._transcript.complete_whole(call)
         return call.call_id
 
     def _lost(self) -> None:

@@ -14,7 +14,8 @@ wait for it. Where two calls were taken for one nevertheless, the preview is giv
 So partial responses are a preview, and the response that is not partial decides: whether a call is complete, and what
 its arguments are. What the preview lacks is written behind it, so that the joined text parses to those arguments; a call of
 which the preview had anything wrong is malformed. A call that a preview began is complete only if its response finished
-normally, or if it said itself that it had ended.
+normally, or if it said itself that it had ended. The last call of a response that finished otherwise is never complete
+(``wire/transcript.py``).
 """
 
 from __future__ import annotations
@@ -154,10 +155,11 @@ class PartialReader:
         finish = response.finish_reason.name if response.finish_reason else None
         is_normal = finish in (None, "STOP") and not response.error_code
         self._decide_text(parts)
-        chunks = [(part.function_call, signature_of(part)) for part in parts if part.function_call is not None]
+        said = [part for part in parts if part.function_call is not None or part.text]
+        chunks = [(each.function_call, signature_of(each), each is said[-1]) for each in said if each.function_call]
         begun = Counter(known.call.name for known in self._calls)
-        whole = Counter(chunk.name for chunk, _ in chunks)
-        for chunk, signature in chunks:
+        whole = Counter(chunk.name for chunk, _, _ in chunks)
+        for chunk, signature, is_last in chunks:
             known = self._find_completed(chunk, may_be_anothers=whole[chunk.name] > begun[chunk.name] + begun[None])
             if known is None:
                 known = self._open_call(chunk.name, chunk.id or self._waiting_id(chunk), signature)
@@ -166,7 +168,9 @@ class PartialReader:
             if not known.call.final:
                 if signature:
                     self._transcript.sign_call(known.call, signature)
-                self._decide_call(known, chunk, response, finish if is_normal else _trouble(response))
+                # As on the wires: what the response went on after was not cut off.
+                trouble = _trouble(response) if is_last else None
+                self._decide_call(known, chunk, response, finish if is_normal else trouble)
         # LiteLLM has two whole responses, of which the second has the calls; google-adk loses a call that began nameless.
         for known in [known for known in self._calls if chunks or not is_normal or known.began_nameless]:
             if not known.call.final:
@@ -204,7 +208,7 @@ class PartialReader:
             except WireError as error:
                 self._transcript.discard_call(known.call, "malformed", str(error))
             else:
-                self._transcript.end_call(known.call)
+                self._transcript.complete_whole(known.call)
 
     def _discard(self, known: PartialCall, response: LlmResponse, detail: str) -> None:
         reason: DiscardReason = "malformed" if _trouble(response) in _MALFORMED else "truncated"

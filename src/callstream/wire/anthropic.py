@@ -209,16 +209,17 @@ class AnthropicDecoder(Decoder[StreamEvent]):
         normal = self._stop_reason in NORMAL_STOPS
         for call in list(self._inputs) if normal else ():
             self._take_input(call)
-        self._finish(normal=normal, detail=f"stop_reason {self._stop_reason}")
+        self._transcript.finish_calls(normal=normal, detail=f"stop_reason {self._stop_reason}")
+        self._end_response()
 
     def _end_of_body(self) -> None:
         if self._stop_reason is not None:
             self._end_message()
         elif self._in_message:
-            self._finish(normal=False, detail="the stream ended in the middle of the message")
+            self._transcript.finish_unsaid("the stream ended in the middle of the message")
+            self._end_response()
 
-    def _finish(self, *, normal: bool, detail: str) -> None:
-        self._transcript.finish_calls(normal=normal, detail=detail)
+    def _end_response(self) -> None:
         self._transcript.end_response(self._stop_reason, self._usage)
         self._forget_response()
 
@@ -231,12 +232,9 @@ class AnthropicDecoder(Decoder[StreamEvent]):
         self._transcript.response_message_id = message.id
         self._stop_reason = message.stop_reason
         self._add_usage(message.usage)
-        cut = message.stop_reason is not None and message.stop_reason not in NORMAL_STOPS
         for index, block in enumerate(message.content):
             self._block_start(index, block)
-            # A cut answer holds its last call as far as it came, closed so that it looks whole.
-            if not cut or index < len(message.content) - 1:
-                self._block_stop(index)
+            self._block_stop(index)
         self._end_message()
 
 

@@ -106,7 +106,6 @@ class CohereDecoder(Decoder[StreamEvent]):
                 self._transcript.append_reasoning(message.tool_plan or "")
             case "content-start" | "content-delta":
                 self._in_message = True
-                self._transcript.believe_ends()
                 self._content(message.content)
             case "tool-call-start":
                 self._in_message = True
@@ -164,17 +163,18 @@ class CohereDecoder(Decoder[StreamEvent]):
 
     def _end_of_body(self) -> None:
         if self._in_message:
-            self._end_response(None, None, normal=False, detail="the stream ended in the middle of the message")
+            self._transcript.finish_unsaid("the stream ended in the middle of the message")
+            self._end_response(None, None)
 
     def _finish(self, finish_reason: str | None, usage: Any) -> None:
         """The message is over. Where no finish reason came, the calls that were ended are whole."""
         if finish_reason is None:
             self._transcript.believe_ends()
         normal = finish_reason in NORMAL_FINISHES
-        self._end_response(finish_reason, usage, normal=normal, detail=f"finish_reason {finish_reason}")
+        self._transcript.finish_calls(normal=normal, detail=f"finish_reason {finish_reason}")
+        self._end_response(finish_reason, usage)
 
-    def _end_response(self, finish_reason: str | None, usage: Any, *, normal: bool, detail: str) -> None:
-        self._transcript.finish_calls(normal=normal, detail=detail)
+    def _end_response(self, finish_reason: str | None, usage: Any) -> None:
         self._transcript.end_response(finish_reason, usage if isinstance(usage, dict) else None)
         self._in_message = False
         self._calls.clear()
@@ -191,12 +191,9 @@ class CohereDecoder(Decoder[StreamEvent]):
             self._transcript.append_reasoning(message.tool_plan)
         for content in [message.content] if isinstance(message.content, str) else message.content or []:
             self._content(content)
-        calls = message.tool_calls or []
-        cut = answer.finish_reason is not None and answer.finish_reason not in NORMAL_FINISHES
-        for index, call in enumerate(calls):
+        for index, call in enumerate(message.tool_calls or ()):
             self._start_call(index, call)
-            if not cut or index < len(calls) - 1:  # the last call of a cut answer is as far as it came
-                self._end_call(index)
+            self._end_call(index)
         self._finish(answer.finish_reason, answer.usage)
 
 

@@ -210,7 +210,7 @@ class Collapser(ABC, Generic[C]):
             frame.text = self._text_in(frame, events)
         if len(events) == 1 and not self._unread:
             kind = type(events[0])
-            if kind is ArgsAppended and len(pieces) == 1:
+            if kind is ArgsAppended and len(pieces) == 1 and not self._decoder.any_end:
                 call = self._calls.get(pieces[0])
                 if (
                     call is not None

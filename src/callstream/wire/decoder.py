@@ -74,6 +74,11 @@ class Decoder(ABC, Generic[Chunk]):
         """
         return self._transcript.pieces
 
+    @property
+    def any_end(self) -> bool:
+        """Whether one of these pieces is the end of its call."""
+        return self._transcript.any_end
+
     def text_of(self, call_id: str) -> ArgumentText | None:
         """The argument text of a call as far as it was read; None when the call is completed or discarded."""
         return self._transcript.text_of(call_id)
@@ -98,6 +103,7 @@ class Decoder(ABC, Generic[Chunk]):
         self._raise_if_broken()
         self.chunk = None
         self._transcript.pieces = []
+        self._transcript.any_end = False
         try:
             # A payload without its end counts if it is whole; anything else was cut off in the middle.
             self._read(
@@ -147,6 +153,7 @@ class Decoder(ABC, Generic[Chunk]):
     def _read_all(self, frames: Iterable[Frame]) -> list[WireEvent]:
         self.chunk = None
         self._transcript.pieces = []
+        self._transcript.any_end = False
         try:
             self._read(frames)
         except WireError as error:

@@ -42,6 +42,7 @@ from callstream.wire.transcript import WireCall
 from callstream.wire.whole import IsLeftOut, kept
 
 NORMAL_STATUSES = frozenset({"completed", "requires_action"})
+CONTINUES = "requires_continuation"
 CALL, THOUGHT = "function_call", "thought"
 CONTENTS = ("text", "image", "audio", "video", "document")
 _PARTS: dict[str, Part] = {"step.start": "start", "step.delta": "delta", "step.stop": "stop"}
@@ -188,22 +189,23 @@ class GeminiInteractionsDecoder(Decoder[StreamEvent]):
             raise reported(error or "the interaction failed")
 
     def _finish(self, status: str | None, usage: Any) -> None:
-        """The interaction is over, for this request. Where no status came, the calls that were ended are whole."""
-        if status is None:
+        """The interaction is over, for this request. Where no status came, or it goes on, ended calls are whole."""
+        if status in (None, CONTINUES):
             self._transcript.believe_ends()
         normal = status in NORMAL_STATUSES
         for call in list(self._given) if normal else ():
             self._take_given(call)
-        self._end_response(status, usage, normal=normal, detail=f"status {status}")
+        self._transcript.finish_calls(normal=normal, detail=f"status {status}")
+        self._end_response(status, usage)
 
-    def _end_response(self, status: str | None, usage: Any, *, normal: bool, detail: str) -> None:
-        self._transcript.finish_calls(normal=normal, detail=detail)
+    def _end_response(self, status: str | None, usage: Any) -> None:
         self._transcript.end_response(status, usage if isinstance(usage, dict) else None)
         self._forget_response()
 
     def _end_of_body(self) -> None:
         if self._in_response:
-            self._end_response(None, None, normal=False, detail="the stream ended in the middle of the interaction")
+            self._transcript.finish_unsaid("the stream ended in the middle of the interaction")
+            self._end_response(None, None)
 
     def _read_whole(self, body: bytes) -> None:
         interaction: Interaction = self._decoded(body, self._interactions)
@@ -213,14 +215,11 @@ class GeminiInteractionsDecoder(Decoder[StreamEvent]):
             raise WireError(f"expected an interaction with steps or a status, got {body[:200]!r}")
         self._raise_if_failed(interaction.status, interaction.error)
         self._transcript.response_message_id = interaction.id
-        steps = interaction.steps or []
-        cut = interaction.status is not None and interaction.status not in NORMAL_STATUSES
-        for index, step in enumerate(steps):
+        for index, step in enumerate(interaction.steps or ()):
             self._transcript.believe_ends()
             if step.type in (CALL, THOUGHT, "model_output"):
                 self._start_step(index, step)
-            if not cut or index < len(steps) - 1:  # the last call of a cut answer is as far as it came
-                self._end_step(index)
+            self._end_step(index)
         self._finish(interaction.status, interaction.usage)
 
 
@@ -356,7 +355,7 @@ def _text(value: Any) -> str | None:
 
 class GeminiInteractions(Provider):
     wire = "gemini_interactions"
-    goes_on = ("requires_continuation",)
+    goes_on = (CONTINUES,)
     path = re.compile(r"/interactions$")
     resumed_path = re.compile(r"/interactions/[^/]+$")
     decoder = GeminiInteractionsDecoder

@@ -90,6 +90,7 @@ class OllamaDecoder(Decoder[Line]):
         if message.content:
             self._transcript.append_text(message.content)
         for entry in message.tool_calls or ():
+            self._transcript.believe_ends()
             function = entry.function or Function()
             call = self._transcript.open_call(function.name, entry.id)
             self._transcript.piece_of(call)
@@ -97,16 +98,18 @@ class OllamaDecoder(Decoder[Line]):
             self._transcript.end_call(call)
         if chunk.done:
             counts = {name: getattr(chunk, name) for name in _COUNTS if getattr(chunk, name) is not None}
-            self._end_response(chunk.done_reason, counts or None, normal=chunk.done_reason != "length")
+            normal = chunk.done_reason != "length"
+            self._transcript.finish_calls(normal=normal, detail=f"done_reason {chunk.done_reason}")
+            self._end_response(chunk.done_reason, counts or None)
 
-    def _end_response(self, reason: str | None, usage: dict[str, Any] | None, *, normal: bool) -> None:
-        self._transcript.finish_calls(normal=normal, detail=f"done_reason {reason}")
+    def _end_response(self, reason: str | None, usage: dict[str, Any] | None) -> None:
         self._transcript.end_response(reason, usage)
         self._in_response = False
 
     def _end_of_body(self) -> None:
         if self._in_response:
-            self._end_response(None, None, normal=False)
+            self._transcript.finish_unsaid("the stream ended without a last line")
+            self._end_response(None, None)
 
     def _read_whole(self, body: bytes) -> None:
         answer: Line = self._decoded(body, self._payloads)

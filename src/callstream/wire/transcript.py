@@ -6,8 +6,10 @@ Decoders tell a transcript what their wire said, in the wire's order; it keeps t
 - a call starts once it has a name; what came before waits;
 - a call is completed only by an end that the wire sent, never because its text parses; and only if it parses, with
   no name twice in an object;
-- an end of a call that leaves its text blank or unparsable is not believed until the response has ended: providers also
-  send it when the response was cut in the middle of the arguments;
+- the end of a call is not believed before the response goes on or has ended normally. Providers also send it when the
+  response was cut in the middle of the arguments, and close the text of an answer that is not streamed, so that it looks
+  whole. So the last call of a response that ends in any other way never runs, whether the answer is streamed or not, is
+  read from its bytes or from a host's events;
 - whatever is open when the response ends otherwise is discarded, with the reason.
 """
 
@@ -62,7 +64,7 @@ class WireCall:
         self.name: str | None = None
         self.signature: str | None = None
         self.text = ArgumentText()
-        self.ended = False  # the wire has ended it
+        self.ended = False  # the wire has ended it, which is not believed yet
         self.final = False  # completed or discarded
 
 
@@ -79,6 +81,8 @@ class Transcript:
         self._surrogates: dict[str, SurrogateJoin] | None = None
         self.pieces: list[str | None] = []
         """The calls that the pieces of the bytes being read belong to; the decoder empties it before it reads on."""
+        self.any_end = False
+        """Whether a call has ended in these bytes; the decoder resets it, too."""
         self.any_response = False
         """Whether a response has ended."""
         self.response_message_id: str | None = None
@@ -188,18 +192,25 @@ class Transcript:
             self._events.append(ArgsAppended(call.call_id, text))
 
     def end_call(self, call: WireCall) -> None:
-        """The wire has ended the call."""
-        if call.final:
-            return
-        call.ended = True
-        if call.name is not None and (call.encoding == "text" or self._is_whole(call)):
+        """The wire has ended the call: it is whole, if the response goes on or ends normally."""
+        call.ended = self.any_end = True
+
+    def believe_ends(self, choice: int | None = None) -> None:
+        """The response, or one choice of it, went on after the calls that have ended: they were not cut off."""
+        for call in self.open_calls():
+            if choice in (None, call.choice):
+                self.believe_end(call)
+
+    def believe_end(self, call: WireCall) -> None:
+        """The response went on after this call."""
+        if call.ended and not call.final and call.name is not None:
             self._complete(call)
 
-    def believe_ends(self) -> None:
-        """The response went on after the calls that have ended: they were not cut off."""
-        for call in self.open_calls():
-            if call.ended and call.name is not None:
-                self._complete(call)
+    def complete_whole(self, call: WireCall) -> None:
+        """Completes a call if its text is whole, though nothing says how the response ended."""
+        is_open = not call.final and call.name is not None
+        if is_open and (call.encoding == "text" or self._is_whole(call)):
+            self._complete(call)
 
     def discard_call(self, call: WireCall, reason: DiscardReason, detail: str | None = None) -> None:
         call.final = True
@@ -253,6 +264,13 @@ class Transcript:
                 self._complete(call)
             else:
                 self.discard_call(call, reason, detail)
+
+    def finish_unsaid(self, detail: str) -> None:
+        """The body is over and nothing has said how the response ended. Calls that have ended are whole if their text is."""
+        for call in self.open_calls():
+            if call.ended:
+                self.complete_whole(call)
+        self.finish_calls(normal=False, detail=detail)
 
     def end_messages(self) -> None:
         for message_id in self._messages.values():

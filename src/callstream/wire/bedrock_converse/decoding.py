@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from callstream.errors import WireError
-from callstream.events import DiscardReason, WireEvent
+from callstream.events import DiscardReason
 from callstream.wire.argtext import text_of
 from callstream.wire.decoder import Decoder
 from callstream.wire.eventstream import EventStreamFraming
@@ -89,7 +89,6 @@ class ConverseDecoder(Decoder[StreamEvent]):
     def _forget_response(self) -> None:
         self._in_message = False
         self._blocks: dict[int | None, WireCall | None] = {}  # those with a start: a client call, or another block
-        self._stopped: list[WireCall] = []  # whose blocks were stopped, until that is believed
         self._stop_reason: str | None = None
         self._usage: dict[str, Any] | None = None
 
@@ -98,17 +97,12 @@ class ConverseDecoder(Decoder[StreamEvent]):
             self._event = frame.event
             super()._read((frame,))
 
-    def _broken(self, error: WireError) -> list[WireEvent]:
-        self._believe_stops()
-        return super()._broken(error)
-
     def _chunk(self, chunk: StreamEvent) -> None:
         match self._event:
             case b"contentBlockDelta":
-                self._believe_stops()
+                self._transcript.believe_ends()
                 self._block_delta(chunk.contentBlockIndex, chunk.delta or Block())
             case b"contentBlockStart":
-                self._believe_stops()
                 self._block_start(chunk.contentBlockIndex, chunk.start or Block())
             case b"contentBlockStop":
                 self._block_stop(chunk.contentBlockIndex)
@@ -156,29 +150,19 @@ class ConverseDecoder(Decoder[StreamEvent]):
         call = self._blocks.pop(index, None)
         if call is not None:
             self._transcript.piece_of(call)
-            self._stopped.append(call)
-
-    def _believe_stops(self) -> None:
-        for call in self._stopped:
             self._transcript.end_call(call)
-        self._stopped.clear()
 
     def _stop(self, reason: str | None) -> None:
         """The message is over; its stop reason says how."""
         self._stop_reason = reason or ""
-        if reason in OBJECTIONS:
-            for call in self._stopped:
-                self._transcript.discard_call(call, OBJECTIONS[reason], f"stopReason {reason}")
-            self._stopped.clear()
-        self._believe_stops()
-        self._transcript.finish_calls(normal=reason in NORMAL_STOPS, detail=f"stopReason {reason}")
+        why = OBJECTIONS.get(reason, "truncated")
+        self._transcript.finish_calls(normal=reason in NORMAL_STOPS, reason=why, detail=f"stopReason {reason}")
         if self._usage is not None:
             self._end_response()
 
     def _end_of_body(self) -> None:
         if self._stop_reason is None and self._in_message:
-            self._believe_stops()
-            self._transcript.finish_calls(normal=False, detail="the stream ended in the middle of the message")
+            self._transcript.finish_unsaid("the stream ended in the middle of the message")
         if self._in_message:
             self._end_response()
 
@@ -192,9 +176,8 @@ class ConverseDecoder(Decoder[StreamEvent]):
             raise WireError(f"expected an answer with a message, got {body[:200]!r}")
         content = answer.output.message.content
         self._usage = answer.usage if isinstance(answer.usage, dict) else {}
-        cut = answer.stopReason is not None and answer.stopReason not in NORMAL_STOPS
         for index, block in enumerate(content):
-            self._believe_stops()
+            self._transcript.believe_ends()
             if block.toolUse is not None:
                 self._block_start(index, block)
                 if block.toolUse.input is not None:
@@ -205,7 +188,5 @@ class ConverseDecoder(Decoder[StreamEvent]):
                 )
             else:
                 self._block_delta(index, Block(text=block.text))
-            # A cut answer holds its last call as far as it came, closed so that it looks whole.
-            if not cut or index < len(content) - 1:
-                self._block_stop(index)
+            self._block_stop(index)
         self._stop(answer.stopReason)

@@ -37,6 +37,7 @@ class PartCall(CollapsibleCall):
         self.candidate: dict[str, Any] = {}
         self.content: dict[str, Any] = {}
         self.part: dict[str, Any] = {}
+        self.has_args = False  # one that came whole may have none
 
     def begin(self, frame: Frame, chunk: dict[str, Any], candidate: dict[str, Any]) -> None:
         self.frame = frame
@@ -48,10 +49,13 @@ class PartCall(CollapsibleCall):
     def add(self, part: dict[str, Any]) -> None:
         known = self.part.get("functionCall", {})
         self.part.update(part)
+        self.has_args = self.has_args or not _is_whole(part["functionCall"]) or "args" in part["functionCall"]
         self.part["functionCall"] = known | _without(part["functionCall"], *_PIECES)
 
     def whole_chunk(self, signature: str | None) -> dict[str, Any]:
-        function_call = {"name": self.name, "args": msgspec.Raw(self.args_json.encode()), "id": self.wire_id}
+        function_call: dict[str, Any] = {"name": self.name, "id": self.wire_id}
+        if self.has_args or self.args_json != "{}":
+            function_call["args"] = msgspec.Raw(self.args_json.encode())
         part = {**self.part, "functionCall": self.part["functionCall"] | function_call}
         if signature is not None:
             part[SIGNATURE] = signature

@@ -27,6 +27,7 @@ from callstream.wire.transcript import WireCall
 
 NORMAL_FINISH: Final = "STOP"
 NO_FINISH: Final = "FINISH_REASON_UNSPECIFIED"
+CONTINUES: Final = "CONTINUATION"
 MALFORMED_FINISHES = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS"})
 
 
@@ -168,7 +169,6 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
 
     def _forget_response(self) -> None:
         self._begun = False
-        self._in_doubt = False
         self._response_id: str | None = None
         self._streamed: dict[int, list[StreamedCall]] = {}  # the open ones, by candidate
         self._last: dict[int, WireCall] = {}  # by candidate
@@ -189,8 +189,6 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
         if isinstance(chunk.usage_metadata, dict):
             self._usage = chunk.usage_metadata
         for candidate in chunk.candidates or ():
-            # A call that comes with such a finish is the one that it speaks of, however whole it looks.
-            self._in_doubt = candidate.finish_reason in MALFORMED_FINISHES
             for part in (candidate.content and candidate.content.parts) or ():
                 self._part(part, candidate.index or 0)
             if candidate.finish_reason and candidate.finish_reason != NO_FINISH and not chunk.error:
@@ -204,6 +202,7 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
         if part.function_call is not None:
             self._function_call(part.function_call, part.thought_signature, choice)
         elif part.text:
+            self._transcript.believe_ends(choice)
             if part.thought:
                 self._transcript.append_reasoning(part.text, choice)
             else:
@@ -219,12 +218,13 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
                 if signature and choice in self._last:
                     self._transcript.sign_call(self._last[choice], signature)
                 return
+            self._transcript.believe_ends(choice)
             call = self._transcript.open_call(part.name, part.id, signature=signature, choice=choice)
             self._transcript.piece_of(call)
             self._last[choice] = call
             if part.name and part.partial_args is None and not part.will_continue:
                 self._transcript.append_args(call, json_text(part.args or {}))
-                self._end_call(call)
+                self._transcript.end_call(call)
                 return
             streamed = StreamedCall(call, self._tools)
             self._streamed.setdefault(choice, []).append(streamed)
@@ -235,11 +235,7 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
         streamed.take(part, self._transcript)
         if not part.will_continue:
             self._close(streamed)
-            self._end_call(streamed.call)
-
-    def _end_call(self, call: WireCall) -> None:
-        if not self._in_doubt:
-            self._transcript.end_call(call)
+            self._transcript.end_call(streamed.call)
 
     def _continued(self, part: FunctionCall, choice: int) -> StreamedCall | None:
         """The open call that the part belongs to, None if it begins one."""
@@ -269,6 +265,8 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
         if normal:
             for streamed in list(self._streamed.get(choice) or ()):
                 self._close(streamed)
+        elif finish_reason == CONTINUES:  # in the answer to the SDK's next request
+            self._transcript.believe_ends(choice)
         self._streamed.pop(choice, None)
         reason: DiscardReason = "malformed" if finish_reason in MALFORMED_FINISHES else "truncated"
         self._transcript.finish_calls(
@@ -278,7 +276,7 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
     def _end_of_body(self) -> None:
         if not self._begun:
             return
-        self._transcript.finish_calls(normal=False, detail="the stream ended without a finish reason")
+        self._transcript.finish_unsaid("the stream ended without a finish reason")
         self._transcript.end_response(self._finish_reason, self._usage)
         self._forget_response()
 

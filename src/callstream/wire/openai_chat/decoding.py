@@ -267,7 +267,7 @@ class OpenAIChatDecoder(Decoder[Completion]):
         cut = bool(CUT & {said, native})
         if cut:
             for _, call in self._calls.get(index, [])[:-1]:
-                self._transcript.end_call(call)
+                self._transcript.complete_whole(call)
         normal = said in NORMAL_FINISHES and not cut and reason != "malformed"
         detail = f"finish_reason {choice.native_finish_reason or choice.finish_reason}"
         self._transcript.finish_calls(normal=normal, reason=reason, detail=detail, choice=index)
@@ -286,7 +286,7 @@ class OpenAIChatDecoder(Decoder[Completion]):
             self._name(call, "", is_last=True)
         for call in self._transcript.open_calls():
             if call.encoding == "json":  # of free text it is unknown whether it is whole
-                self._transcript.end_call(call)
+                self._transcript.complete_whole(call)
         self._end()
 
     def _end(self) -> None:

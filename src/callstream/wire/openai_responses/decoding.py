@@ -217,12 +217,12 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
             (known for known in self._calls if known.call.provider_id == provider_id and not known.call.final), None
         )
 
-    def _item_done(self, item: Item, output_index: int | None, known: OutputCall | None = None) -> None:
+    def _item_done(self, item: Item, output_index: int | None, known: OutputCall | None = None) -> WireCall | None:
         if item.type not in CALL_ITEMS:
             if item.kind and not self._spoken & {(output_index, item.kind), (None, item.kind)}:
                 self._spoken.add((output_index, item.kind))  # its deltas never came
                 self._say_whole(item)
-            return
+            return None
         self._begun = True
         output = known or self._known(item.id, output_index, item.call_id) or self._open(item, output_index)
         self._transcript.piece_of(output.call)
@@ -232,6 +232,7 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
         output.cut = item.status == "incomplete"
         if not output.cut:
             self._transcript.end_call(output.call)
+        return output.call
 
     # -- text --
 
@@ -283,20 +284,24 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
         """What the events have not brought. The list may leave items out, and some servers give calls new ids in it."""
         spoken = {kind for _, kind in self._spoken}
         streamed = list(self._calls)
+        last: WireCall | None = None  # the call before, if it is the item before
         for item in items:
+            if last is not None:
+                self._transcript.believe_end(last)
+            last = None
             if item.type in CALL_ITEMS:
                 known = self._known(item.id, None, item.call_id)
                 if known is None:
                     known = next((output for output in streamed if output.call.name == item.name), None)
                 if known in streamed:
                     streamed.remove(known)
-                self._item_done(item, None, known)
+                last = self._item_done(item, None, known)
             elif item.kind and item.kind not in spoken:
                 self._say_whole(item)
 
     def _end_of_body(self) -> None:
         if self._begun:
-            self._transcript.finish_calls(normal=False, detail="the stream ended in the middle of the response")
+            self._transcript.finish_unsaid("the stream ended in the middle of the response")
             self._transcript.end_response(None, None)
             self._forget_response()
 
