@@ -115,7 +115,10 @@ async def test_later_responses_reach_the_model_as_without_the_plugin(path: str, 
     (call,) = await host.calls()
     assert (call.state, call.result) == (CallState.COMPLETED, {"status": "written"})
     events = await host.events()
-    assert [event.data for event in events if isinstance(event, CallProgressed)] == [{"status": "pending", "done": 50}]
+    assert [event.data for event in events if isinstance(event, CallProgressed)] == [
+        {"status": "pending", "what": "x"},  # what the tool returned at once
+        {"status": "pending", "done": 50},
+    ]
     assert [event.text for event in events if isinstance(event, MessageReceived) and event.role == "tool"] == [
         '{"status":"checked"}'
     ]
