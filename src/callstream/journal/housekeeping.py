@@ -38,7 +38,7 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings that all journals share.
 
     ``writer_id``: a name for this process in the store; made unique by the journal. ``lease_ttl``: seconds after which
-    a process that no longer renews its lease counts as dead. ``retry_seconds``: how long an append or a read waits for a
+    a process that no longer renews its lease counts as dead. ``retry_seconds``: how long an append or a read waits for an
     unavailable store, and an append for room in the queue, before it fails. ``max_pending_bytes``: how much may wait to
     be written. ``gather_seconds``: how long after one batch of records those of other runs gather for the next; 0 writes
     everything at once, which costs more. A run that writes alone never waits. ``redact`` is applied to every event before
