@@ -231,8 +231,8 @@ async def test_stopping_while_hooks_run_is_the_end_of_the_run(cs: Callstream, re
             await run.invoke("c1")
 
 
-async def test_rejected_is_one_of_three_words(cs: Callstream) -> None:
-    with pytest.raises(UsageError, match="'raise', 'forward' or 'ask', got 'ignore'"):
+async def test_rejected_is_one_of_four_words(cs: Callstream) -> None:
+    with pytest.raises(UsageError, match="'raise', 'forward', 'ask' or 'say', got 'ignore'"):
         await cs.start("thread", rejected="ignore")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="'raise', 'forward' or 'ask', got 'ignore'"):
+    with pytest.raises(UsageError, match="'raise', 'forward', 'ask' or 'say', got 'ignore'"):
         Settings(rejected="ignore")  # type: ignore[arg-type]
