@@ -12,7 +12,14 @@ import logging
 import traceback
 from typing import Any, Final
 
-LOGGERS: Final = ("callstream", "callstream.gateway", "callstream.hooks", "callstream.journal", "callstream.server")
+LOGGERS: Final = (
+    "callstream",
+    "callstream.gateway",
+    "callstream.guards",
+    "callstream.hooks",
+    "callstream.journal",
+    "callstream.server",
+)
 """All of Callstream's. A filter holds for records of its own logger alone, not for those of the ones below it."""
 _INDENT: Final = "  "
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from callstream.calls import BEFORE_EXECUTING, Call, CallEvent, CallState, advanced, next_state, opened
-from callstream.errors import CallIdTaken, LeaseLost, TransitionError, UsageError
+from callstream.errors import CallIdTaken, LeaseLost, RunIdTaken, RunOver, TransitionError, UsageError
 from callstream.events import (
     ArgsAppended,
     CallAwaiting,
@@ -122,7 +122,7 @@ class ReferenceJournal:
         if run.writer != self._writer and (run.row.outcome is None or run.was_taken):
             raise LeaseLost("it belongs to another")
         if run.row.outcome is not None:
-            raise UsageError("it has ended")
+            raise RunOver("it has ended")
 
     def _repeat(self, run: _Run | None, entries: Sequence[Entry], after: int) -> int:
         last = after + len(entries)
@@ -144,10 +144,11 @@ class ReferenceJournal:
         for seq, entry in enumerate(entries, row.last_seq + 1):
             event = entry.event
             if row.outcome is not None:
-                raise UsageError("it has ended")
+                raise RunOver("it has ended")
             if isinstance(event, RunStarted):
                 if seq != 1:
-                    raise UsageError("it is the first record of a run")
+                    error = RunIdTaken if run.row.last_seq else UsageError
+                    raise error("it is the first record of a run")
                 row = msgspec.structs.replace(row, thread_id=event.thread_id, principal=event.principal)
             elif isinstance(event, RunEnded):
                 row = msgspec.structs.replace(row, outcome=event.outcome, reason=event.reason)

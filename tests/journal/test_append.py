@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from callstream.calls import CallState
-from callstream.errors import CallIdTaken, TransitionError, UsageError
+from callstream.errors import CallIdTaken, RunIdTaken, RunOver, TransitionError, UsageError
 from callstream.events import (
     ArgsAppended,
     CallCompleted,
@@ -167,9 +167,9 @@ async def test_append_to_a_run_whose_id_is_no_text_is_refused(journal: Journal, 
 
 async def test_append_to_an_ended_run_is_refused(journal: Journal) -> None:
     await journal.append("r", [START, DONE])
-    with pytest.raises(UsageError, match="has ended"):
+    with pytest.raises(RunOver, match="has ended"):
         await journal.append("r", [MessageEnded("m")])
-    with pytest.raises(UsageError, match="has ended"):
+    with pytest.raises(RunOver, match="has ended"):
         await journal.append("s", [START, DONE, MessageEnded("m")])
     with pytest.raises(UsageError, match="first record"):
         await journal.append("t", [MessageEnded("m"), START])
@@ -177,10 +177,21 @@ async def test_append_to_an_ended_run_is_refused(journal: Journal) -> None:
     assert [run.run_id for run in await journal.runs()] == ["r"]
 
 
+async def test_a_start_after_other_records_names_its_cause(journal: Journal) -> None:
+    """The id is taken if the run has records; if they are in the same append, it is not."""
+    await journal.append("r", [START])
+    with pytest.raises(RunIdTaken, match="first record"):
+        await journal.append("r", [START])
+    with pytest.raises(UsageError, match="first record") as late:
+        await journal.append("s", [MessageEnded("m"), START])
+    assert type(late.value) is UsageError
+    assert [run.run_id for run in await journal.runs()] == ["r"]
+
+
 async def test_append_to_an_ended_run_of_another_process_is_refused(place: Place) -> None:
     first, second = place.journal(), place.journal()
     await first.append("r", [START, DONE])
-    with pytest.raises(UsageError, match="has ended"):
+    with pytest.raises(RunOver, match="has ended"):
         await second.append("r", [MessageEnded("m")])
 
 
@@ -212,7 +223,7 @@ async def test_append_that_fails_leaves_its_neighbours_alone(journal: Journal) -
     )
     assert [outcome for outcome in done if outcome == 2] == [2] * 20
     errors = [outcome for outcome in done if isinstance(outcome, Exception)]
-    assert [type(error) for error in errors] == [CallIdTaken, TransitionError, UsageError, UsageError]
+    assert [type(error) for error in errors] == [CallIdTaken, TransitionError, RunOver, UsageError]
     assert len(await journal.runs()) == 22
 
 

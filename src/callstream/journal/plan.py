@@ -275,7 +275,8 @@ class Draft:
             call = self._piece(event)
         elif isinstance(event, RunStarted):
             if self._seq != 1:
-                raise RunIdTaken(f"RunStarted is the first record of a run; {self._run.run_id!r} has {self._seq - 1}")
+                error = RunIdTaken if self._run.last_seq else UsageError  # else other records precede it in this append
+                raise error(f"RunStarted is the first record of a run; {self._run.run_id!r} has {self._seq - 1}")
             self._start = event
         elif isinstance(event, RunEnded):
             self._end = event

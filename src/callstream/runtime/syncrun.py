@@ -108,7 +108,7 @@ class SyncRun:
         return self._wait(partial(self.run.await_answer, call_id, question, is_paused=is_paused))
 
     def answer(
-        self, call_id: str, result: Any = None, *, error: str | None = None, message_id: str | None = None
+        self, call_id: str | Call, result: Any = None, *, error: str | None = None, message_id: str | None = None
     ) -> bool:
         """The answer to a call of this thread that awaits one. False if it has its answer already."""
         return self._wait(partial(self.run.answer, call_id, result, error=error, message_id=message_id))
