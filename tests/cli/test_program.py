@@ -155,15 +155,16 @@ def test_a_reader_that_leaves_is_no_error(journal_url: str) -> None:
 
 @pytest.mark.subprocess
 def test_ctrl_c_ends_with_130_and_without_a_traceback(journal_url: str) -> None:
-    process = subprocess.Popen(
-        command("watch", "--journal", journal_url), env=environment(), stderr=subprocess.PIPE, text=True
-    )
-    assert process.stderr is not None
-    assert "waiting for a run to start" in process.stderr.readline()
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130
-    assert "Traceback" not in process.stderr.read()
-    process.stderr.close()
+    watching = command("watch", "--journal", journal_url)
+    with subprocess.Popen(watching, env=environment(), stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            assert "waiting for a run to start" in process.stderr.readline()
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 130
+            assert "Traceback" not in process.stderr.read()
+        finally:
+            process.kill()
 
 
 def test_progress_is_shown_to_a_terminal_only_and_after_a_second(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -218,15 +218,20 @@ async def test_all_goes_on_with_the_next_run(journal_url: str) -> None:
         stderr=asyncio.subprocess.DEVNULL,
     )
     assert watching.stdout is not None
-    async with asyncio.timeout(60), open_journal(journal_url) as journal:
-        for run_id in ("a", "b"):
-            await journal.append(run_id, [RunStarted("t9")])
-            found = [json.loads(await watching.stdout.readline())]
-            await journal.append(run_id, [RunEnded("finished")])
-            found.append(json.loads(await watching.stdout.readline()))
-            assert [(each["run_id"], each["seq"]) for each in found] == [(run_id, 1), (run_id, 2)]
-        watching.send_signal(2)
-        assert await watching.wait() == 130
+    try:
+        async with asyncio.timeout(60), open_journal(journal_url) as journal:
+            for run_id in ("a", "b"):
+                await journal.append(run_id, [RunStarted("t9")])
+                found = [json.loads(await watching.stdout.readline())]
+                await journal.append(run_id, [RunEnded("finished")])
+                found.append(json.loads(await watching.stdout.readline()))
+                assert [(each["run_id"], each["seq"]) for each in found] == [(run_id, 1), (run_id, 2)]
+            watching.send_signal(2)
+            assert await watching.wait() == 130
+    finally:
+        if watching.returncode is None:
+            watching.kill()
+            await watching.wait()
 
 
 @pytest.mark.subprocess
