@@ -57,6 +57,9 @@ class StrictClient:
         self.snapshots = 0
         self.agents: dict[str, dict[str, Any]] = {}
         """The SUBAGENT_STARTED of those that are at work."""
+        self._completes_snapshot = False
+        """Whether results belong to the snapshot that came just before: they, as its messages, may be of agents that are
+        not at work, for no run announces those of earlier runs again."""
         self._naming: str | None = None
         """The message that has a name and no text, until its first call comes."""
 
@@ -72,8 +75,10 @@ class StrictClient:
         if self._naming is not None and kind != "CUSTOM":
             assert (kind, event.get("parentMessageId")) == ("TOOL_CALL_START", self._naming), "a name for nothing"
             self._naming = None
+        self._completes_snapshot &= kind == "TOOL_CALL_RESULT"
         if not kind.startswith("SUBAGENT_"):
-            assert event.get("subagentRunId") in {None, *self.agents}, f"{kind} of an agent that is not at work"
+            at_work = {None, *self.agents, *(self._owner_agent(event) if self._completes_snapshot else ())}
+            assert event.get("subagentRunId") in at_work, f"{kind} of an agent that is not at work"
         getattr(self, f"_{kind.lower()}")(event)
 
     # -- runs --
@@ -100,6 +105,11 @@ class StrictClient:
     def _subagent_error(self, event: dict[str, Any]) -> None:
         assert event["message"]
         self._subagent_finished(event)
+
+    def _owner_agent(self, result: dict[str, Any]) -> set[str | None]:
+        """The agent whose message has the call of a result."""
+        calls = ((message, call["id"]) for message in self.messages for call in message.get("toolCalls", ()))
+        return {message.get("subagentRunId") for message, call_id in calls if call_id == result["toolCallId"]}
 
     # -- the end of runs --
 
@@ -291,6 +301,7 @@ class StrictClient:
 
     def _messages_snapshot(self, event: dict[str, Any]) -> None:
         self.snapshots += 1
+        self._completes_snapshot = True
         told = {message["id"]: copy.deepcopy(message) for message in event["messages"]}
         assert len(told) == len(event["messages"]), "an id used twice"
         owned = event["metadata"]["@ag-ui/client"]["authoritativeActivityTypes"]

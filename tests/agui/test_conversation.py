@@ -342,6 +342,31 @@ def test_late_results_are_told_again_in_their_order() -> None:
     assert [message.id for message in conversation.messages] == ["m", "result-b", "result-a", "progress-a"]
 
 
+def test_late_results_of_an_agent_of_an_earlier_run_come_with_the_snapshot() -> None:
+    """Without its start: nothing is at work, and the run may continue that very agent."""
+    call = [CallStarted("c", "helper", message_id="m"), CallCompleted("c", "{}")]
+    inner = [
+        MessageStarted("n", within="c"),
+        CallStarted("a", "look", message_id="n"),
+        CallCompleted("a", "{}"),
+        MessageStarted("o", within="c"),
+        TextAppended("o", "Looking."),
+        MessageEnded("o"),
+        CallReturned("a", "found"),
+        CallReturned("c", "done"),
+    ]
+    earlier = records(*call, *inner, FINISHED)
+    conversation = Conversation.of([*earlier, *records(run_id="next")])
+    _, _, *late = conversation.prelude()
+    assert [as_json(event)["type"] for event in late] == ["TOOL_CALL_RESULT"] * 2
+    assert [as_json(event).get("subagentRunId") for event in late] == ["agent-c", None]
+    client = fold(conversation.prelude())
+    translator = Translator()
+    seen = fold([event for record in earlier for event in translator.feed(record)])
+    assert client.messages == seen.messages
+    assert client.agents == {}
+
+
 def test_the_next_run_goes_on_in_the_same_stream() -> None:
     conversation = Conversation.of(records(TextAppended("m", "x"), FINISHED))
     client = fold(conversation.prelude())

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from callstream import codec
 from callstream.agui import View
 from callstream.errors import UsageError
 from callstream.events import (
@@ -272,6 +273,45 @@ def test_a_call_that_no_response_made_is_told_as_soon_as_it_is_no_question() -> 
     assert "tool-input-start" in kinds(*call(), *question(name="paint"))
     assert "tool-input-start" in kinds(*call(), *question(), sdk=5)
     assert kinds(*question(about="unknown"))[-1] == "tool-approval-request"
+
+
+INNER: list[RunEvent] = [
+    MessageStarted("i", within="c"),
+    ReasoningAppended("i", "Well."),
+    TextAppended("i", "Inner words."),
+    CallStarted("d", "inner", message_id="i"),
+    ArgsAppended("d", "{"),
+    ArgsAppended("d", "}"),
+    CallCompleted("d"),
+    CallProgressed("d", 1),
+    CallAwaiting("d"),
+    CallReturned("d", 1),
+    MessageEnded("i"),
+    CallStarted("e", "inner", within="c"),  # of no message
+    CallCompleted("e", "{}"),
+    CallFailed("e", "no"),
+]
+
+
+def test_what_a_tools_model_says_and_calls_is_left_out() -> None:
+    rest = [CallReturned("c", 1), MessageStarted("n"), TextAppended("n", "Ok."), FINISHED]
+    told = chunks(*call(), *rest)
+    assert chunks(*call(), *INNER, *rest) == told
+    whole = records(*call(), *INNER, *rest)
+    message = json.loads(codec.encode(fold(ChunkTranslator("message").replay([run_of(*call(), *rest)]))))
+    for seen in range(1, len(whole)):
+        translator = ChunkTranslator("message")
+        resumed = translator.replay([RunView.of(whole[:seen])])
+        resumed += [chunk for record in whole[seen:] for chunk in translator.feed(record)]
+        assert json.loads(codec.encode(fold(resumed))) == message
+
+
+@pytest.mark.parametrize("place", range(1, 4))
+def test_a_question_stays_one_while_a_tools_model_speaks(place: int) -> None:
+    asks = question()
+    paused = [*call(), CallAwaiting("c", is_paused=True)]
+    told = chunks(*paused, *asks[:place], *INNER, *asks[place:], FINISHED)
+    assert told == chunks(*paused, *asks, FINISHED)
 
 
 def test_state_is_a_data_part() -> None:

@@ -227,9 +227,11 @@ class ChunkTranslator:
         """The chunks of a record. A call that no response of a model made is held back while it may be a question.
 
         A host writes its questions whole: start, arguments, end, and that an answer is awaited. Anything else shows that
-        it is none.
+        it is none. What is not shown at all shows nothing.
         """
         event = record.event
+        if self._run.leaves_out(event):
+            return []
         call_id = self._held_call
         match event:
             case ArgsAppended() if event.call_id == call_id and not self._calls[event.call_id].pieces:

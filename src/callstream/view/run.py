@@ -202,7 +202,7 @@ class RunView:
     def feed(self, record: Record) -> list[ViewChange]:
         self.seq = record.seq
         event = record.event
-        if not self._shows_nested and self._is_nested(event):
+        if self.leaves_out(event):
             return []
         match event:
             # A run is made of these mostly, so they are asked for first.
@@ -251,6 +251,16 @@ class RunView:
             case _:
                 assert_never(event)
 
+    def leaves_out(self, event: RunEvent) -> bool:
+        """Whether it is of what a tool's model says or calls, and that is not shown. Asked in the order of the records."""
+        if self._shows_nested:
+            return False
+        message_id, call_id = getattr(event, "message_id", None), getattr(event, "call_id", None)
+        if getattr(event, "within", None) is None and message_id not in self.unshown:
+            return call_id in self.unshown
+        self.unshown.update(name for name in (message_id, call_id) if name is not None)
+        return True
+
     @property
     def open_parts(self) -> list[Part]:
         """What is being written at the moment, in the order in which it began."""
@@ -280,14 +290,6 @@ class RunView:
         if message is None:
             message = self.messages[message_id] = MessageView(message_id, record, within)
         return message
-
-    def _is_nested(self, event: RunEvent) -> bool:
-        """Whether it is of what a tool's model says or calls."""
-        message_id, call_id = getattr(event, "message_id", None), getattr(event, "call_id", None)
-        if getattr(event, "within", None) is None and message_id not in self.unshown:
-            return call_id in self.unshown
-        self.unshown.update(name for name in (message_id, call_id) if name is not None)
-        return True
 
     def _say(self, kind: Literal["text", "reasoning"], message_id: str, text: str, record: Record) -> list[ViewChange]:
         if not text:
