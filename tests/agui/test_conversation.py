@@ -29,7 +29,9 @@ from callstream.events import (
     StateChanged,
     TextAppended,
 )
+from callstream.testing import Finish, Text, Thought
 from tests.agui.model import StrictClient, as_json, fold
+from tests.agui.scenes import Play, Respond, Together, play
 from tests.agui.translating import FINISHED, records
 
 
@@ -418,3 +420,14 @@ def test_records_of_a_compacted_run_are_put_in_order() -> None:
     text = Record("run", 9, 0.0, TextAppended("m", "before and after"), first_seq=2)
     other = Record("run", 5, 0.0, TextAppended("n", "between"))
     assert [message.id for message in Conversation.of([first, other, text]).messages] == ["m", "n"]
+
+
+def test_what_was_begun_before_reasoning_stays_before_it_for_a_client_that_joins() -> None:
+    """Two models write at once: one says a word, then the other thinks. Both are in the middle of it."""
+    scene = play([Play([Together(Respond([Text("Well."), Finish()]), Respond([Thought("Hm."), Finish()]))])])
+    [run] = scene.runs
+    for seen in range(1, len(run.records) + 1):
+        conversation = Conversation.of(run.records[:seen], scene.view)
+        client = fold(conversation.prelude())
+        fold([event for record in run.records[seen:] for event in conversation.feed(record)], client)
+        assert [message["role"] for message in client.messages] == ["user", "assistant", "reasoning"]

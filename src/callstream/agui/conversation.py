@@ -41,7 +41,7 @@ from callstream.agui.events import (
     ToolCallStart,
 )
 from callstream.agui.layout import Layout, RunInput
-from callstream.agui.messages import Message, Metadata, ReasoningMessage
+from callstream.agui.messages import AssistantMessage, Message, Metadata, ReasoningMessage
 from callstream.agui.results import View, result_text
 from callstream.agui.translator import TOOL_PROGRESS, Translator
 from callstream.errors import UsageError, warn_of_name
@@ -248,17 +248,23 @@ def _kind(part: Part) -> str:
 
 
 def _placeholder(messages: tuple[Message, ...], again: list[AguiEvent]) -> tuple[Message, ...]:
-    """Reasoning without text, for a snapshot that would have none though some is sent again.
+    """Reasoning without text, for a snapshot that would have none though some is sent again, and what began before it.
 
     The official client takes such a snapshot for one that does not speak of reasoning, keeps its own half, and would add
-    the whole to it.
+    the whole to it. What parallel agents began to say before that reasoning is there without text, too, so that the order
+    stays.
     """
     if any(isinstance(message, ReasoningMessage) for message in messages):
         return ()
-    starts = [event for event in again if isinstance(event, ReasoningStart)]
-    return tuple(
-        ReasoningMessage(id=start.message_id, subagent_run_id=start.subagent_run_id, content="") for start in starts[:1]
-    )
+    begun: list[Message] = []
+    for event in again:
+        if isinstance(event, TextMessageStart):
+            agent, name = event.subagent_run_id, event.name
+            begun.append(AssistantMessage(id=event.message_id, subagent_run_id=agent, name=name, content=""))
+        elif isinstance(event, ReasoningStart):
+            agent = event.subagent_run_id
+            return (*begun, ReasoningMessage(id=event.message_id, subagent_run_id=agent, content=""))
+    return ()
 
 
 def _subject(event: AguiEvent) -> str | None:
