@@ -38,6 +38,8 @@ HEAD_SECONDS: Final = 30.0
 _GC_THRESHOLDS: Final = (50_000, 20, 50)
 _SWITCH_SECONDS: Final = 0.0002
 """How long a busy event loop may keep the interpreter from the journal's thread, which gives it up with each statement."""
+_LAST_REQUEST_SECONDS: Final = 1.0
+"""How long a worker that retires still accepts what comes on connections which it has already."""
 _HURRY_SECONDS: Final = 3.0
 """How long the end may take after the second signal."""
 
@@ -113,10 +115,12 @@ class _Server(uvicorn.Server):
             self._end()
         elif order == workers.HURRY:
             self._hurry()
+        elif order == workers.RETIRE:
+            # A connection that was passed on a moment ago brings its request now, and no other worker has it.
+            self._loop.call_later(_LAST_REQUEST_SECONDS, self._retire)
         else:
             self._retire()
-            if not order:
-                self._loop.remove_reader(control)
+            self._loop.remove_reader(control)
 
     async def _adopt(self, connection: socket.socket) -> None:
         """Serves a connection as uvicorn would one that it has accepted itself."""
